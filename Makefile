@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Every command of the project. A fresh checkout needs Python 3.11, g++ 12 and make; the rest is
+# set up in .venv by the first target that needs it.
+#
+#   make demo    train a small network on the simulated device
+#   make test    native tests, then Python tests
+#   make lint    clang-format, clang-tidy, ruff, mypy
+#   make build   the environment and both extension modules
+#   make asan / make tsan   native tests under sanitizers
+#   make bench   native benchmarks
+#   make wheel   a wheel of torch-npusim in dist/
+#   make clean   everything but .venv
+
+PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3)
+JOBS ?= $(shell nproc)
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+ENVIRONMENT := $(VENV)/.requirements-installed
+INSTALLED := $(VENV)/.editable-installed
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
+NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+.PHONY: demo test lint format build asan tsan bench wheel clean
+.DEFAULT_GOAL := build
+.DELETE_ON_ERROR:
+
+$(ENVIRONMENT): requirements.txt
+	@$(PYTHON) tools/check_env.py
+	@echo "== environment in $(VENV) (once; torch is a large download)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install $$(grep '^torch==' requirements.txt)
+	@$(PIP) install -r requirements.txt
+	@touch $@
+
+# pip runs CMake once; after that, ninja alone knows what is out of date.
+$(INSTALLED): $(ENVIRONMENT) setup.py pyproject.toml allocator/lab/setup.py allocator/lab/pyproject.toml
+	@echo "== editable install"
+	@$(PIP) install --no-build-isolation --no-deps -e .
+	@$(PIP) install --no-build-isolation --no-deps -e allocator/lab
+	@touch $@
+
+build: $(INSTALLED)
+	@cmake --build build/release
+	@cmake --build build/lab
+
+demo: build
+	@$(PY) examples/train_digits.py --device npusim
+
+test: build
+	@echo "== native tests"
+	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
+	@echo "== smoke test"
+	@$(PY) -m pytest tests/test_tiny.py $(PYTEST_ARGS)
+	@echo "== tests"
+	@$(PY) -m pytest tests $(PYTEST_ARGS)
+
+asan tsan: sanitizer = $(if $(filter asan,$@),address,thread)
+tsan: export NPUSIM_STRESS_SECONDS ?= 20
+asan tsan: $(ENVIRONMENT)
+	@cmake -S . -B build/$@ $(NATIVE) -DNPUSIM_SANITIZE=$(sanitizer) > /dev/null
+	@cmake --build build/$@
+	@ctest --test-dir build/$@ --output-on-failure -j $(JOBS)
+
+bench: build
+	@for bench in build/release/*_bench; do echo "== $$bench"; $$bench || exit 1; done
+
+wheel: $(ENVIRONMENT)
+	@$(PIP) wheel --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf build dist *.egg-info allocator/lab/build allocator/lab/*.egg-info
+	rm -f $(INSTALLED) torch_npusim/*.so allocator/lab/npusim_lab/*.so
