@@ -38,16 +38,18 @@ $(ENVIRONMENT): requirements.txt
 	@$(PIP) install -r requirements.txt
 	@touch $@
 
-# pip runs CMake once; after that, ninja alone knows what is out of date.
+# setup.py runs CMake where its progress can be seen, then pip has only to register the package;
+# from then on ninja alone knows what is out of date.
 $(INSTALLED): $(ENVIRONMENT) setup.py pyproject.toml allocator/lab/setup.py allocator/lab/pyproject.toml
-	@echo "== editable install"
+	@echo "== build and editable install"
+	@$(PY) setup.py --quiet build_ext --inplace
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@$(PIP) install --no-build-isolation --no-deps -e allocator/lab
 	@touch $@
 
 build: $(INSTALLED)
 	@cmake --build build/release
-	@cmake --build build/lab
+	@cmake --build build/lab --target _lab
 
 demo: build
 	@$(PY) examples/train_digits.py --device npusim

@@ -45,14 +45,13 @@ class CMakeBuild(build_ext):
         cmake, ninja = (shutil.which(tool, path=path) for tool in ("cmake", "ninja"))
         if cmake is None or ninja is None:
             sys.exit("error: cmake or ninja was not found; run `pip install cmake ninja`.")
-        subprocess.run(
-            [cmake, "-S", ROOT, "-B", ext.build_folder, "-G", "Ninja", *ext.options]
-            + [f"-DNPUSIM_PYTHON={sys.executable}", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-            + [f"-DCMAKE_CXX_COMPILER={compiler}"],
-            check=True,
-        )
+        configure = [cmake, "-S", ROOT, "-B", ext.build_folder, "-G", "Ninja", *ext.options]
+        configure += [f"-DNPUSIM_PYTHON={sys.executable}", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        configure += [f"-DCMAKE_CXX_COMPILER={compiler}"]
         target = ext.name.rpartition(".")[2]
-        subprocess.run([cmake, "--build", ext.build_folder, "--target", target], check=True)
+        for command in (configure, [cmake, "--build", ext.build_folder, "--target", target]):
+            if subprocess.run(command).returncode != 0:
+                sys.exit(f"error: building {ext.name} failed; the compiler's message is above.")
         built = Path(self.get_ext_filename(ext.name)).absolute()
         wanted = Path(self.get_ext_fullpath(ext.name)).absolute()
         if wanted != built:
