@@ -5,6 +5,7 @@
 #   make demo    train a small network on the simulated device
 #   make test    native tests, then Python tests
 #   make lint    clang-format, clang-tidy, ruff, mypy
+#   make format  let clang-format and ruff repair what they can
 #   make build   the environment and both extension modules
 #   make asan / make tsan   native tests under sanitizers
 #   make bench   native benchmarks
@@ -61,6 +62,29 @@ test: build
 	@$(PY) -m pytest tests/test_tiny.py $(PYTEST_ARGS)
 	@echo "== tests"
 	@$(PY) -m pytest tests $(PYTEST_ARGS)
+
+CPP = $(sort $(foreach layer,backend allocator csrc tests/native tests/bench,\
+        $(shell find $(layer) -name '*.h' -o -name '*.cpp')))
+TIDY = $(sort $(wildcard backend/*.cpp allocator/*.cpp))
+
+# clang-tidy reads backend/ and allocator/ only: they need no torch header, so it takes seconds.
+lint: $(ENVIRONMENT)
+	@echo "== clang-format"
+	@clang-format --dry-run -Werror $(CPP)
+	@echo "== clang-tidy"
+	@cmake -S . -B build/lint $(NATIVE) > /dev/null
+	@printf '%s\n' $(TIDY) | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/lint
+	@echo "== ruff"
+	@ruff check --quiet .
+	@ruff format --check --quiet .
+	@echo "== mypy"
+	@mypy --no-error-summary torch_npusim allocator/lab/npusim_lab examples
+	@echo "== lint is clean"
+
+format: $(ENVIRONMENT)
+	@clang-format -i $(CPP)
+	@ruff check --quiet --fix .
+	@ruff format --quiet .
 
 asan tsan: sanitizer = $(if $(filter asan,$@),address,thread)
 tsan: export NPUSIM_STRESS_SECONDS ?= 20

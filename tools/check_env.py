@@ -2,8 +2,8 @@
 """Checks the toolchain and tells CMake where torch is.
 
 The Makefile, setup.py and CMakeLists.txt all ask this script, so each version rule and its sentence
-stands here once. It is read by any Python 3, however old: no annotations, no f-strings, and torch is
-found without importing it.
+stands here once. Any Python, however old, must be able to read it and be told what is missing: no
+annotations, no f-strings. torch is found without importing it.
 
     check_env.py                     check Python and the compiler
     check_env.py --torch             check torch too
@@ -29,9 +29,10 @@ def check_python():
     """Raises EnvironmentUnfit unless this interpreter is new enough."""
     if sys.version_info[:2] < PYTHON_NEEDED:
         raise EnvironmentUnfit(
-            "torch_npusim needs Python {}.{} or newer, but {} is Python {}.{}; install python3.11, "
-            "or name another interpreter with `make PYTHON=/path/to/python3.11`.".format(
-                *PYTHON_NEEDED, sys.executable, *sys.version_info[:2]
+            "torch_npusim needs Python {0[0]}.{0[1]} or newer, but {1} is Python {2[0]}.{2[1]}; "
+            "install python3.11, or name another interpreter with "
+            "`make PYTHON=/path/to/python3.11`.".format(
+                PYTHON_NEEDED, sys.executable, sys.version_info
             )
         )
 
@@ -69,14 +70,14 @@ def find_torch():
 
     remedy = "install it with `pip install torch=={}.0`".format(TORCH_NEEDED)
     needs = "torch_npusim is compiled against torch {}".format(TORCH_NEEDED)
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
+    found = list(metadata.distributions(name="torch"))
+    if not found:
         raise EnvironmentUnfit(
-            "{}, but {} has no torch; {} (and pass --no-build-isolation to pip).".format(
+            "{}, but {} has no torch; {}, and pass --no-build-isolation to pip.".format(
                 needs, sys.executable, remedy
             )
-        ) from None
+        )
+    version = found[0].version
     if not version.startswith(TORCH_NEEDED + "."):
         raise EnvironmentUnfit("{}, but torch {} was found; {}.".format(needs, version, remedy))
     return os.path.dirname(util.find_spec("torch").origin)
