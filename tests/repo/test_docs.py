@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Documents say what is true: commands exist, links lead somewhere, generated pages are fresh."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from repo.sources import ROOT, shown
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS += sorted(path for path in ROOT.glob("*/README.md"))
+NAMES = [shown(path) for path in DOCUMENTS]
+
+
+def makefile_targets() -> set[str]:
+    return set(re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split())
+
+
+def generated(*arguments: str) -> str:
+    command = [sys.executable, "-m", "torch_npusim.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_make_commands_exist(name):
+    text = (ROOT / name).read_text()
+    fenced = "\n".join(re.findall(r"```.*?\n(.*?)```", text, re.S))
+    commands = re.findall(r"`make ([a-z-]+)", text)
+    commands += re.findall(r"^\s*(?:\$ )?make ([a-z-]+)", fenced, re.M)
+    assert set(commands) <= makefile_targets()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relative_links_lead_to_files(name):
+    page = ROOT / name
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    local = [link for link in links if "://" not in link and not link.startswith("mailto:")]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_makefile_documents_every_target():
+    header = (ROOT / "Makefile").read_text().partition("PYTHON ?=")[0]
+    documented = set(re.findall(r"make ([a-z-]+)", header))
+    assert documented == makefile_targets()
+
+
+def test_readme_starts_with_the_two_commands():
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:40])
+    assert "make demo" in first_screen
+    assert "make test" in first_screen
+
+
+def test_env_page_is_what_the_knob_table_says():
+    page = (ROOT / "docs" / "env.md").read_text()
+    assert page == generated("env", "--markdown"), (
+        "docs/env.md is stale: python -m torch_npusim.cli env --markdown > docs/env.md"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_knob_named_in_a_document_exists(name):
+    table = (ROOT / "docs" / "env.md").read_text()
+    used_in_tests_only = {"NPUSIM_STRESS_SECONDS"}
+    used_by_cmake = set(re.findall(r"NPUSIM_[A-Z_]+", (ROOT / "CMakeLists.txt").read_text()))
+    known = set(re.findall(r"NPUSIM_[A-Z_]+", table)) | used_in_tests_only | used_by_cmake
+    assert set(re.findall(r"\bNPUSIM_[A-Z_]*[A-Z]", (ROOT / name).read_text())) - known == set()

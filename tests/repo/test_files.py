@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What every source file must have, and how long it may be."""
+
+from repo.sources import PYTHON, ROOT, shown, sources
+
+LINES_MAX = 600
+HEADER_LINES_MAX = 150
+LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
+
+# Longer than the limit, and why that is better than two files.
+LONG: dict[str, str] = {}
+LONG_HEADERS: dict[str, str] = {}
+
+
+def line_count(path):
+    return len(path.read_text().splitlines())
+
+
+def test_every_source_starts_with_its_licence():
+    others = [ROOT / name for name in ("setup.py", "CMakeLists.txt", "Makefile", ".ci/run")]
+    without = []
+    for path in [*sources(), *others]:
+        first_two = path.read_text().splitlines()[:2]  # a script's first line may be its #!
+        comment = "//" if path.suffix in (".h", ".cpp") else "#"
+        if f"{comment} {LICENCE}" not in first_two:
+            without.append(shown(path))
+    assert without == []
+
+
+def test_every_source_says_what_lives_in_it():
+    silent = []
+    for path in sources():
+        after_licence = [line for line in path.read_text().splitlines()[1:3] if line.strip()]
+        opening = ("#", '"""', 'r"""') if path.suffix in PYTHON else ("//",)
+        empty_package = path.name == "__init__.py" and not after_licence
+        if not empty_package and not any(line.startswith(opening) for line in after_licence):
+            silent.append(shown(path))
+    assert silent == []
+
+
+def test_no_source_is_too_long():
+    long = {shown(path) for path in sources() if line_count(path) > LINES_MAX}
+    assert long == set(LONG), "split the file, or give the reason in LONG (and drop stale entries)"
+
+
+def test_no_header_is_too_long():
+    headers = [path for path in sources(suffixes=(".h",)) if "lab" not in path.parts]
+    long = {shown(path) for path in headers if line_count(path) > HEADER_LINES_MAX}
+    assert long == set(LONG_HEADERS), "a header is a contract: split it, or give the reason"
+
+
+def test_file_names_are_snake_case_nouns():
+    vague = {"utils", "util", "common", "misc", "extra", "helpers"}
+    wrong = [
+        shown(path)
+        for path in sources()
+        if path.stem in vague or (path.stem != path.stem.lower() and path.stem != "_C")
+    ]
+    assert wrong == []

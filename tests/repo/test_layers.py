@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The layer rule of docs/architecture.md. Includes are paths from the root, so it is a grep."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from repo.sources import ROOT, shown, sources
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
+CPP_STANDARD = re.compile(r"[a-z_]+")  # <vector>, <cstdint>: no dot, no slash
+POSIX = re.compile(r"((sys|linux|netinet)/[a-z]+|[a-z]+)\.h")  # <sys/mman.h>, <unistd.h>
+CPP = (".h", ".cpp")
+
+
+def includes(*folders: str) -> Iterator[tuple[Path, str, str, str]]:
+    """Yields (file, its place for a message, the opening quote or bracket, the included path)."""
+    for path in sources(*folders, suffixes=CPP):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if match := INCLUDE.match(line):
+                yield path, f"{shown(path, number)}: {line.strip()}", match[1], match[2]
+
+
+def test_backend_includes_only_itself_std_and_posix():
+    wrong = [
+        place
+        for _, place, kind, name in includes("backend")
+        if not (name.startswith("backend/") if kind == '"' else allowed_in_backend(name))
+    ]
+    assert wrong == []
+
+
+def allowed_in_backend(name: str) -> bool:
+    return bool(CPP_STANDARD.fullmatch(name) or POSIX.fullmatch(name)) and name != "Python.h"
+
+
+def test_allocator_includes_only_itself_and_std():
+    wrong = [
+        place
+        for path, place, kind, name in includes("allocator")
+        if "lab" not in path.relative_to(ROOT).parts
+        and not (name.startswith("allocator/") if kind == '"' else CPP_STANDARD.fullmatch(name))
+    ]
+    assert wrong == []
+
+
+def test_lab_bindings_add_only_pybind11():
+    wrong = [
+        place
+        for _, place, kind, name in includes("allocator/lab")
+        if not (
+            name.startswith("allocator/")
+            if kind == '"'
+            else name.startswith("pybind11/") or CPP_STANDARD.fullmatch(name)
+        )
+    ]
+    assert wrong == []
+
+
+def test_csrc_enters_the_lower_layers_by_their_umbrella_header():
+    umbrellas = {"backend/backend.h", "allocator/allocator.h"}
+    wrong = [
+        place
+        for _, place, _, name in includes("csrc")
+        if name.startswith(("backend/", "allocator/")) and name not in umbrellas
+    ]
+    assert wrong == []
+
+
+def test_one_file_joins_the_allocator_to_the_machine():
+    joins: dict[Path, set[str]] = {}
+    for path, _, _, name in includes("csrc"):
+        if name in ("backend/backend.h", "allocator/allocator.h") and path.suffix == ".h":
+            joins.setdefault(path, set()).add(name)
+    # A header with both would make every file that includes it a second place of the join.
+    both = [shown(path) for path, names in joins.items() if len(names) == 2]
+    assert set(both) <= {"csrc/runtime/device_allocator.h"}
+
+
+def test_csrc_uses_per_operator_headers():
+    heavy = ("ATen/ATen.h", "torch/extension.h", "torch/all.h", "torch/torch.h", "ATen/Functions.h")
+    wrong = [
+        place
+        for path, place, _, name in includes("csrc")
+        if name in heavy and "python" not in path.relative_to(ROOT).parts
+    ]
+    assert wrong == []
+
+
+def test_lab_and_conformance_do_not_import_torch_npusim():
+    pattern = re.compile(r"^\s*(?:from|import)\s+(torch_npusim)\b", re.MULTILINE)
+    wrong = [
+        shown(path)
+        for path in sources("allocator", "conformance", suffixes=(".py", ".pyi"))
+        if pattern.search(path.read_text())
+    ]
+    assert wrong == []
+
+
+def test_lab_does_not_import_torch():
+    pattern = re.compile(r"^\s*(?:from|import)\s+torch\b", re.MULTILINE)
+    wrong = [
+        shown(path)
+        for path in sources("allocator", suffixes=(".py", ".pyi"))
+        if pattern.search(path.read_text())
+    ]
+    assert wrong == []
+
+
+def test_environment_is_read_in_one_place():
+    """Knobs are rows of one table, read once; a getenv elsewhere would be a knob without a row."""
+    allowed = {"backend/config.cpp"}
+    readers = {
+        shown(path)
+        for path in sources("backend", "allocator", "csrc", suffixes=CPP)
+        if re.search(r"\bgetenv\s*\(", path.read_text())
+    }
+    assert readers <= allowed
