@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// CachingAllocator: the best-fit caching allocator of one device. Behaviour is that of PyTorch's
+// CUDA caching allocator under the rules in its Config; addresses are a function of the calls
+// alone. Invariant between any two calls: blocks tile their segments, no two neighbours are both
+// free, every free block is in exactly one free index, and the identities of stats.h hold.
+// Thread-safe: one lock guards everything, and the provider is called with it held.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "allocator/block.h"
+#include "allocator/out_of_memory.h"
+#include "allocator/policy.h"
+#include "allocator/provider.h"
+#include "allocator/snapshot.h"
+#include "allocator/stats.h"
+
+namespace npusim::alloc {
+
+enum class FreeStatus : std::uint8_t {
+  ok,
+  double_free,  // the block, or the memory the address lies in, is free already
+  interior,     // inside a live block, not at its start
+  foreign,      // in no segment of this allocator
+};
+
+enum class HistoryMode : std::uint8_t {
+  off,    // nothing is kept
+  state,  // live blocks and segments keep their contexts
+  all,    // and events go to the ring buffer
+};
+
+class CachingAllocator {
+ public:
+  // The provider must outlive the allocator. Throws InvalidArgument on a bad config.
+  explicit CachingAllocator(Provider& provider, const Config& config = {});
+  // The destructor gives nothing back to the provider: call empty_cache() first where that matters.
+  ~CachingAllocator();
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  // malloc() returns a block of at least `bytes` for use on `stream`. nullptr means out of memory
+  // and *report (may be null) says why, except for bytes == 0, which is nullptr and changes
+  // nothing.
+  Block* malloc(std::size_t bytes, StreamId stream, OutOfMemoryReport* report = nullptr,
+                ContextId context = 0);
+
+  // free() takes a block back. If other streams use it (record_stream) it stays pending until their
+  // work is done. Throws InvalidArgument for a block that is not live here; what mark() throws, it
+  // throws, and the block stays allocated. `why` of the second form gets the text for people.
+  void free(Block* block, ContextId context = 0);
+  FreeStatus free_address(Address address, std::string* why = nullptr, ContextId context = 0);
+
+  // find() returns the live block that starts at the address, or nullptr. Costs a walk of the
+  // segment.
+  Block* find(Address address) const;
+
+  // record_stream() keeps the block from reuse, once freed, until the work queued on that stream at
+  // the time of the free is done. Its own stream is ignored. Throws InvalidArgument for a block not
+  // live here.
+  void record_stream(Block* block, StreamId stream);
+
+  // process_events() returns blocks whose pending work is done to their pools; malloc() does it
+  // too.
+  void process_events();
+
+  // empty_cache() waits for pending frees and releases every segment that is entirely free.
+  void empty_cache();
+
+  // The fraction of the device's capacity this allocator may reserve, 0 to 1; 1 is no limit.
+  void set_memory_fraction(double fraction);
+  double memory_fraction() const;
+
+  const Config& config() const noexcept;  // as constructed; memory_fraction() may have moved on
+  Stats stats() const;
+  void reset_peak_stats();
+  void reset_accumulated_stats();
+  std::size_t largest_free_block() const;  // in bytes, over all pools and streams
+
+  // record_history() sets what is kept; max_entries bounds the ring buffer. Turning it off, and
+  // clear_history(), drop the entries.
+  void record_history(HistoryMode mode, std::size_t max_entries = kUnlimited);
+  void clear_history();
+
+  // snapshot() adds a `snapshot` entry to the history; inspect() is the same picture without one.
+  Snapshot snapshot();
+  Snapshot inspect() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace npusim::alloc

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The rules of the caching allocator as one value, and the pure functions that follow from it.
+// Invariant: a Config that reached an allocator has passed validate() and never changes again.
+// CachingAllocator, the lab and the tests read it; names in quotes below are PyTorch's.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace npusim::alloc {
+
+inline constexpr std::size_t kKiB = 1024;
+inline constexpr std::size_t kMiB = 1024 * kKiB;
+inline constexpr std::size_t kGiB = 1024 * kMiB;
+inline constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+inline constexpr std::size_t kRequestLimit = std::size_t{1} << 60;  // 1 EB: refused before rounding
+
+enum class Fit : std::uint8_t {
+  best,   // the smallest free block that is large enough; TieBreak among equals
+  first,  // the first free block in TieBreak order that is large enough
+};
+
+enum class TieBreak : std::uint8_t {
+  address,       // "comparator A", up to 2.11: lower address first
+  registration,  // "comparator D", 2.13: older segment first, then lower address
+};
+
+struct Config {
+  // Rounding. Every block is a multiple of the quantum; pad is added to a request before rounding.
+  std::size_t quantum_bytes = 32;
+  std::size_t pad_bytes = 0;
+  // Entry i holds for requests of [2^(20+i), 2^(21+i)) bytes, entry 0 also below, entry 15 also
+  // above: round up to one of that many steps between two powers of two. 0 and 1 mean off.
+  std::array<std::size_t, 16> roundup_power2_divisions{};
+
+  // Pools and segments. A rounded request up to small_limit goes to the small pool.
+  std::size_t small_limit_bytes = kMiB;
+  std::size_t small_segment_bytes = 2 * kMiB;
+  std::size_t large_segment_bytes = 20 * kMiB;  // for requests below large_limit
+  std::size_t large_limit_bytes =
+      10 * kMiB;  // from here on: own segment, rounded up to large_round
+  std::size_t large_round_bytes = 2 * kMiB;
+
+  // Splitting and reuse. The small pool splits when at least one quantum remains, the large pool
+  // when more than large_remainder does. Blocks of max_split and more are never split.
+  std::size_t large_remainder_bytes = kMiB;
+  std::size_t max_split_bytes = kUnlimited;
+  std::size_t max_non_split_rounding_bytes = 20 * kMiB;
+  Fit fit = Fit::best;
+  TieBreak tie_break = TieBreak::registration;
+
+  // Limits. The fraction is of the capacity of the device; 1 is no limit. Garbage collection works
+  // only under a fraction below 1, as upstream; 0 is off.
+  double memory_fraction = 1.0;
+  double garbage_collection_threshold = 0.0;
+
+  // Upstream does not search the pool again after it has waited for pending frees, and so can
+  // report running out although the memory just came back (pytorch #189504). True is the repaired
+  // rule.
+  bool search_after_sync = true;
+
+  bool operator==(const Config&) const = default;
+};
+
+// validate() returns its argument or throws InvalidArgument naming the field, the value and the
+// rule.
+const Config& validate(const Config& config);
+
+// preset() knows "npusim" (the defaults), "cuda-2.13" and "cuda-2.11" (quantum 512, upstream
+// defects as they are). Any other name throws InvalidArgument listing these.
+Config preset(std::string_view name);
+
+// parse_config() applies text in the syntax of PYTORCH_ALLOC_CONF ("key:value,key:value") to a base
+// and validates the result; nothing of a bad text is applied. Keys: upstream's that mean something
+// here (large_segment_size_mb, max_split_size_mb, max_non_split_rounding_mb,
+// garbage_collection_threshold, roundup_power2_divisions, per_process_memory_fraction,
+// expandable_segments:False, backend:native) and our own (quantum_bytes, pad_bytes, fit, tie_break,
+// search_after_sync). Keys that belong to the host allocator (pinned_*) are skipped and named in
+// `skipped`.
+Config parse_config(const Config& base, std::string_view text,
+                    std::vector<std::string>* skipped = nullptr);
+
+// round_request() is the block size for a request: pad, power-of-two divisions, quantum. Nothing
+// where the request is 1 EB or more; no arithmetic wraps.
+std::optional<std::size_t> round_request(const Config& config, std::size_t bytes) noexcept;
+
+// segment_bytes_for() is the size of the segment bought for a rounded request.
+std::size_t segment_bytes_for(const Config& config, std::size_t rounded_bytes) noexcept;
+
+// should_split() says whether a free block of block_bytes, chosen for rounded_bytes, is cut in two.
+bool should_split(const Config& config, bool is_small, std::size_t block_bytes,
+                  std::size_t rounded_bytes) noexcept;
+
+// may_use() says whether a free block that is large enough is not too large (max_split rules).
+bool may_use(const Config& config, std::size_t block_bytes, std::size_t rounded_bytes) noexcept;
+
+}  // namespace npusim::alloc

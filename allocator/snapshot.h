@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Snapshot: an immutable picture of one allocator at one moment, and the entries of its history.
+// Everything is a copy: reading it needs no lock. The dictionaries of torch's memory viewer are
+// made from this by csrc and the lab.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "allocator/block.h"
+#include "allocator/policy.h"
+#include "allocator/provider.h"
+#include "allocator/stats.h"
+
+namespace npusim::alloc {
+
+enum class HistoryAction : std::uint8_t {
+  alloc,
+  free_requested,  // by the user
+  free_completed,  // the block is reusable
+  segment_alloc,
+  segment_free,
+  oom,       // address: free bytes of the device; bytes: the rounded request
+  snapshot,  // address: 0; bytes: active bytes
+};
+
+// action_name() is the word torch's snapshots use.
+const char* action_name(HistoryAction action) noexcept;
+
+// Bytes of alloc and free are as requested, bytes of segments as acquired.
+struct HistoryEntry {
+  HistoryAction action = HistoryAction::alloc;
+  Address address = 0;
+  std::size_t bytes = 0;
+  StreamId stream = 0;
+  std::int64_t time_ns = 0;  // virtual
+  ContextId context = 0;
+};
+
+struct BlockInfo {
+  Address address = 0;
+  std::size_t bytes = 0;
+  std::size_t requested_bytes = 0;  // 0 for a free block
+  BlockState state = BlockState::free;
+  ContextId context = 0;
+};
+
+// state_name() is the word torch's snapshots use: active_allocated, active_pending_free, inactive.
+const char* state_name(BlockState state) noexcept;
+
+struct SegmentInfo {
+  Address address = 0;
+  std::size_t total_bytes = 0;
+  std::size_t allocated_bytes = 0;
+  std::size_t active_bytes = 0;
+  std::size_t requested_bytes = 0;  // of active blocks
+  StreamId stream = 0;
+  bool is_large = false;
+  std::int64_t registration = 0;  // order of acquisition
+  ContextId context = 0;
+  std::vector<BlockInfo> blocks;  // by address, tiling the segment
+};
+
+struct Snapshot {
+  std::vector<SegmentInfo> segments;  // by address
+  std::vector<Address> free_order;  // free blocks as the search sees them: small pool, then large;
+                                    // by stream, size, tie-break
+  std::vector<HistoryEntry> history;  // oldest first
+  std::uint64_t history_dropped = 0;  // entries the ring buffer has overwritten
+  Stats stats;
+  Config config;
+};
+
+}  // namespace npusim::alloc
