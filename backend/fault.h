@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Fault injection: makes the simulated device fail on purpose (rules F1-F6).
+// Invariant: nothing armed costs one relaxed load per command; what is drawn depends on the order
+// of calls and the seed only. Called by executor.h and memory.cpp; armed by NPUSIM_FAULT and csrc/.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace npusim {
+
+class Stream;
+struct CommandInfo;
+
+enum class FaultKind : std::uint8_t {
+  oom,     // acquire_segment() fails
+  launch,  // a command does not run; reported once, by the next synchronising call
+  hang,    // a command never ends; waiting for it costs kWatchdogNs and reports, once
+  device,  // the device is lost: reported by every call that meets it until clear_faults()
+};
+inline constexpr std::size_t kFaultKindCount = 4;
+
+// Virtual time after which a hanging command is given up.
+inline constexpr std::int64_t kWatchdogNs = 1'000'000'000;
+
+// One rule. Exactly one of `at`, `every` and `probability` is set.
+struct FaultRule {
+  FaultKind kind = FaultKind::launch;
+  std::uint64_t at = 0;     // the k-th matching call from now on, counted from 1; then disarmed
+  std::uint64_t every = 0;  // each k-th matching call
+  double probability = 0;   // of each matching call, by `seed`
+  std::uint64_t seed = 0;
+  int device = -1;   // -1: any device
+  std::string name;  // only commands whose name contains this; empty: all
+};
+
+// inject_fault() arms a rule. Throws InvalidArgument for a rule that contradicts itself.
+void inject_fault(const FaultRule& rule);
+
+// clear_faults() disarms all rules, forgets pending faults, revives lost devices, zeroes counts.
+void clear_faults();
+
+// parse_fault_script() reads rules separated by ';':
+//   KIND@K     the K-th call        launch@3
+//   KIND%K     each K-th call       oom%10:device=1
+//   KIND~P     with probability P   device~0.001:seed=7:name=conv
+// Throws InvalidArgument naming the rule and what is accepted.
+std::vector<FaultRule> parse_fault_script(std::string_view script);
+
+// armed_faults() lists the rules, fault_counts() what happened since the last clear_faults().
+std::vector<FaultRule> armed_faults();
+struct FaultCounts {
+  std::array<std::uint64_t, kFaultKindCount> injected{};  // indexed by FaultKind
+  std::uint64_t reported = 0;                             // DeviceFault thrown
+};
+FaultCounts fault_counts();
+
+const char* fault_kind_name(FaultKind kind) noexcept;
+
+namespace detail {
+
+// What the slow path of a command does: throws in a forked child and on a lost device; true when a
+// fault hit, so that the body must not run. `hang_ns` is extra time for the stream.
+struct FaultDraw {
+  bool hit = false;
+  std::int64_t hang_ns = 0;
+};
+FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info);
+
+// oom_fault() is whether this acquire_segment() must fail; throws on a lost device.
+bool draw_oom_fault(int device, std::string* reason);
+
+// report_fault() throws the pending fault of the device, if any. Callers test kFaultPending first.
+void report_fault(int device);
+
+}  // namespace detail
+
+}  // namespace npusim
