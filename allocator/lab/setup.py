@@ -15,6 +15,7 @@ from cmake_build import CMakeBuild, CMakeExtension
 LAB_ONLY = ["-DNPUSIM_BUILD_LAB=ON", "-DNPUSIM_BUILD_TORCH=OFF", "-DNPUSIM_BUILD_TESTS=OFF"]
 
 setup(
+    license="BSD-3-Clause",
     ext_modules=[CMakeExtension("npusim_lab._lab", "lab", needs_torch=False, options=LAB_ONLY)],
     cmdclass={"build_ext": CMakeBuild},
 )
