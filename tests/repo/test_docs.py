@@ -9,7 +9,7 @@ import pytest
 from repo.sources import ROOT, shown
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-DOCUMENTS += sorted(path for path in ROOT.glob("*/README.md"))
+DOCUMENTS += sorted(ROOT.glob("[a-z]*/README.md"))
 NAMES = [shown(path) for path in DOCUMENTS]
 
 
