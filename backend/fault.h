@@ -70,7 +70,7 @@ struct FaultDraw {
 };
 FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info);
 
-// oom_fault() is whether this acquire_segment() must fail; throws on a lost device.
+// draw_oom_fault() is whether this acquire_segment() must fail: a rule hit, or the device is lost.
 bool draw_oom_fault(int device, std::string* reason);
 
 // report_fault() throws the pending fault of the device, if any. Callers test kFaultPending first.

@@ -73,7 +73,7 @@ struct SegmentResult {
 // acquire_segment() makes `bytes`, rounded up to whole pages, accessible at the lowest free address
 // of the device: 2 MiB aligned from 2 MiB on, page aligned below. Fresh pages read as zero. Bytes
 // are charged to the capacity at once and to the host when touched. Thread-safe. Throws
-// InvalidArgument (bytes == 0, bad device, forked child), DeviceFault on a lost device.
+// InvalidArgument (bytes == 0, bad device, forked child). A lost device answers `injected`.
 SegmentResult acquire_segment(int device, std::size_t bytes);
 
 // release_segment() gives pages and capacity back; the caller has synchronised. Does nothing in a

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The knob table and its parser. docs/env.md is generated from kKnobs; a row is all that a new knob
+// needs besides its field in Config and its line in parse_config().
+#include "backend/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "backend/device.h"
+#include "backend/error.h"
+#include "backend/fault.h"
+#include "backend/spec.h"
+
+namespace npusim {
+
+namespace {
+
+constexpr std::size_t kMaxDeviceBytes = std::size_t{64} << 40;
+constexpr std::size_t kMinDeviceBytes = std::size_t{64} << 10;
+
+const char* environment(const char* name) { return std::getenv(name); }
+
+// The text in effect; "set but empty" means the default.
+std::string text_of(GetVariable get, const char* name) {
+  const char* value = get(name);
+  if (value != nullptr && *value != '\0') return value;
+  for (const Knob& knob : knobs()) {
+    if (std::strcmp(knob.name, name) == 0) return knob.default_value;
+  }
+  NPUSIM_ASSERT(!"knob without a row in the table");
+  return {};
+}
+
+[[noreturn]] void reject(const char* name, const std::string& given, const std::string& accepted) {
+  throw InvalidArgument(detail::join(name, " is `", given, "`; accepted: ", accepted,
+                                     ". Set it to ", "one of these or unset it."));
+}
+
+template <class Value>
+Value parse_word(GetVariable get, const char* name,
+                 std::initializer_list<std::pair<const char*, Value>> words) {
+  const std::string given = text_of(get, name);
+  std::string accepted;
+  for (const auto& [word, value] : words) {
+    if (given == word) return value;
+    accepted += (accepted.empty() ? "" : ", ") + std::string(word);
+  }
+  reject(name, given, accepted);
+}
+
+bool parse_flag(GetVariable get, const char* name) {
+  return parse_word<bool>(get, name, {{"0", false}, {"1", true}});
+}
+
+bool parse_whole(const std::string& text, int* value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *value);
+  return error == std::errc() && stop == end;
+}
+
+int parse_device_count(GetVariable get) {
+  const std::string given = text_of(get, "NPUSIM_DEVICE_COUNT");
+  int count = 0;
+  if (!parse_whole(given, &count) || count < 0 || count > kMaxDevices) {
+    reject("NPUSIM_DEVICE_COUNT", given, detail::join("a whole number from 0 to ", kMaxDevices));
+  }
+  return count;
+}
+
+std::vector<int> parse_visible_devices(GetVariable get, int device_count) {
+  std::vector<int> visible;
+  const char* value = get("NPUSIM_VISIBLE_DEVICES");
+  if (value == nullptr) {
+    for (int device = 0; device < device_count; ++device) visible.push_back(device);
+    return visible;
+  }
+  const std::string given = value;
+  if (given.empty() || given == "-1") return visible;
+  std::istringstream items(given);
+  for (std::string item; std::getline(items, item, ',');) {
+    int device = -1;
+    if (!parse_whole(item, &device) || device < 0 || device >= device_count ||
+        std::find(visible.begin(), visible.end(), device) != visible.end() || given.back() == ',') {
+      reject("NPUSIM_VISIBLE_DEVICES", given,
+             detail::join("different device numbers below NPUSIM_DEVICE_COUNT (", device_count,
+                          ") separated by commas, or nothing for no device"));
+    }
+    visible.push_back(device);
+  }
+  return visible;
+}
+
+std::size_t parse_device_memory(GetVariable get) {
+  const std::string given = text_of(get, "NPUSIM_DEVICE_MEMORY");
+  if (given.empty()) return 0;
+  std::size_t bytes = 0;
+  try {
+    bytes = parse_bytes(given);
+  } catch (const InvalidArgument&) {  // reported below, with the name of the knob
+  }
+  if (bytes < kMinDeviceBytes || bytes > kMaxDeviceBytes) {
+    reject("NPUSIM_DEVICE_MEMORY", given,
+           "a number of bytes from 64KiB to 64TiB, such as 512MiB, 16GiB or 8589934592");
+  }
+  return bytes;
+}
+
+}  // namespace
+
+const std::vector<Knob>& knobs() {
+  static const std::vector<Knob> kKnobs{
+      {"NPUSIM_DEVICE_COUNT", "2", "0 to 64", "How many simulated devices there are.",
+       Stability::stable},
+      {"NPUSIM_VISIBLE_DEVICES", "", "device numbers separated by commas",
+       "Which devices the process sees, in which order; set but empty, or -1, means none.",
+       Stability::stable},
+      {"NPUSIM_DEVICE_MEMORY", "", "bytes, with KiB, MiB, GiB, TiB (or KB, MB, GB, TB)",
+       "Capacity of each device; the default is the specification's. It may exceed the memory of "
+       "the host: pages are taken when touched.",
+       Stability::stable},
+      {"NPUSIM_DEVICE_SPEC", "npusim-one", "npusim-one, npusim-mini",
+       "The hardware that is simulated: capacity, peak rates, bandwidths, latencies.",
+       Stability::stable},
+      {"NPUSIM_ISOLATION", "1", "0, 1",
+       "1: host code that touches device memory faults. 0: it may read and write it.",
+       Stability::stable},
+      {"NPUSIM_POISON", "off", "off, freed, fresh, all",
+       "Fill fresh blocks with 0xD0 and freed blocks with 0xDF, to make stale reads visible.",
+       Stability::stable},
+      {"NPUSIM_STRICT_ALIGN", "off", "off, error, copy",
+       "What happens to an operand whose first element is not on a 32-byte boundary: nothing, an "
+       "error, or a counted copy.",
+       Stability::stable},
+      {"NPUSIM_LAUNCH_BLOCKING", "0", "0, 1",
+       "1: every command is waited for, and a fault is raised at the call that caused it.",
+       Stability::stable},
+      {"NPUSIM_FALLBACK", "silent", "silent, warn, error",
+       "What happens when an operator without a native kernel runs through the CPU fallback.",
+       Stability::stable},
+      {"NPUSIM_FASTPATH", "1", "0, 1",
+       "0: use only interfaces that torch declares public; operators become slower.",
+       Stability::experimental},
+      {"NPUSIM_AUTOLOAD", "auto", "auto, 0, 1",
+       "Whether `import torch` loads this package: auto steps back for another backend, 1 always "
+       "loads, 0 never.",
+       Stability::stable},
+      {"NPUSIM_FAULT", "", "rules such as launch@3; oom%10:device=1; device~0.001:seed=7",
+       "Faults to inject from the start: by call number (@), every k-th call (%) or probability "
+       "(~). Kinds: oom, launch, hang, device. Options: device, seed, name.",
+       Stability::experimental},
+      {"NPUSIM_ALLOCATOR", "npusim", "npusim, cuda-2.13, cuda-2.11; then ,key:value pairs",
+       "The allocator's preset, and keys of PYTORCH_ALLOC_CONF that change it.",
+       Stability::experimental},
+  };
+  return kKnobs;
+}
+
+KnobValue knob_value(const Knob& knob) {
+  const char* value = environment(knob.name);
+  const bool empty_counts = std::strcmp(knob.name, "NPUSIM_VISIBLE_DEVICES") == 0;
+  const bool is_set = value != nullptr && (empty_counts || *value != '\0');
+  return {is_set ? value : knob.default_value, is_set};
+}
+
+std::size_t parse_bytes(const std::string& text) {
+  static const std::pair<const char*, double> kSuffixes[] = {
+      {"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+      {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+  };
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (error == std::errc() && number >= 0) {
+    for (const auto& [suffix, factor] : kSuffixes) {
+      const double bytes = number * factor;
+      if (std::string(stop, end) == suffix && bytes < 0x1p63)
+        return static_cast<std::size_t>(bytes);
+    }
+  }
+  throw InvalidArgument(detail::join("`", text,
+                                     "` is not a number of bytes; accepted: digits, then ",
+                                     "KiB, MiB, GiB, TiB, KB, MB, GB, TB or nothing."));
+}
+
+Config parse_config(GetVariable get) {
+  Config result;
+  result.device_count = parse_device_count(get);
+  result.visible_devices = parse_visible_devices(get, result.device_count);
+  result.device_memory_bytes = parse_device_memory(get);
+  result.device_spec = text_of(get, "NPUSIM_DEVICE_SPEC");
+  try {
+    named_spec(result.device_spec);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(std::string("NPUSIM_DEVICE_SPEC: ") + error.what());
+  }
+  result.isolation = parse_flag(get, "NPUSIM_ISOLATION");
+  result.poison = parse_word<PoisonMode>(get, "NPUSIM_POISON",
+                                         {{"off", PoisonMode::off},
+                                          {"freed", PoisonMode::freed},
+                                          {"fresh", PoisonMode::fresh},
+                                          {"all", PoisonMode::all}});
+  result.strict_align = parse_word<StrictAlign>(
+      get, "NPUSIM_STRICT_ALIGN",
+      {{"off", StrictAlign::off}, {"error", StrictAlign::error}, {"copy", StrictAlign::copy}});
+  result.launch_blocking = parse_flag(get, "NPUSIM_LAUNCH_BLOCKING");
+  result.fallback = parse_word<FallbackMode>(get, "NPUSIM_FALLBACK",
+                                             {{"silent", FallbackMode::silent},
+                                              {"warn", FallbackMode::warn},
+                                              {"error", FallbackMode::error}});
+  result.fastpath = parse_flag(get, "NPUSIM_FASTPATH");
+  result.autoload = parse_word<Autoload>(
+      get, "NPUSIM_AUTOLOAD",
+      {{"auto", Autoload::automatic}, {"0", Autoload::never}, {"1", Autoload::always}});
+  result.fault = text_of(get, "NPUSIM_FAULT");
+  try {
+    parse_fault_script(result.fault);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(std::string("NPUSIM_FAULT: ") + error.what());
+  }
+  result.allocator = text_of(get, "NPUSIM_ALLOCATOR");
+  return result;
+}
+
+const Config& config() {
+  // Deliberately leaked: destructors of other static objects may still ask at exit.
+  static const Config* const kConfig = new Config(parse_config(environment));
+  return *kConfig;
+}
+
+}  // namespace npusim

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Turns a specification into factors, once per process.
+#include "backend/cost_model.h"
+
+namespace npusim {
+
+CostRates make_cost_rates(const DeviceSpec& spec) {
+  CostRates rates;
+  for (std::size_t i = 0; i < kPrecisionCount; ++i) {
+    rates.ns_per_flop[i] = 1e9 / spec.peak_flops_per_s[i];
+  }
+  const auto set = [&](CommandKind kind, double bytes_per_s, std::int64_t floor_ns) {
+    rates.ns_per_byte[static_cast<std::size_t>(kind)] = 1e9 / bytes_per_s;
+    rates.floor_ns[static_cast<std::size_t>(kind)] = floor_ns;
+  };
+  set(CommandKind::kernel, spec.memory_bytes_per_s, spec.kernel_floor_ns);
+  set(CommandKind::fill, spec.memory_bytes_per_s, spec.kernel_floor_ns);
+  set(CommandKind::copy_d2d, spec.memory_bytes_per_s, spec.kernel_floor_ns);
+  set(CommandKind::copy_h2d, spec.host_bytes_per_s, spec.copy_floor_ns);
+  set(CommandKind::copy_d2h, spec.host_bytes_per_s, spec.copy_floor_ns);
+  set(CommandKind::copy_peer, spec.peer_bytes_per_s, spec.copy_floor_ns);
+  rates.launch_latency_ns = spec.launch_latency_ns;
+  rates.query_ns = spec.query_ns;
+  return rates;
+}
+
+}  // namespace npusim

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The device registry. All devices have one specification, so there is one value for all.
+#include "backend/device.h"
+
+#include <atomic>
+#include <mutex>
+
+#include "backend/config.h"
+#include "backend/error.h"
+#include "backend/fault.h"
+#include "backend/memory.h"
+#include "backend/stream.h"
+
+namespace npusim {
+
+constinit thread_local detail::ThreadState detail::t_state;
+
+namespace {
+
+std::mutex g_initialize_mutex;  // guards the one run of the body of initialize()
+constinit std::atomic<bool> g_initialized{false};
+
+DeviceSpec configured_spec() {
+  DeviceSpec spec = named_spec(config().device_spec);
+  if (config().device_memory_bytes != 0) spec.memory_bytes = config().device_memory_bytes;
+  return spec;
+}
+
+}  // namespace
+
+int device_count() noexcept {
+  try {
+    return static_cast<int>(config().visible_devices.size());
+  } catch (...) {  // config() says why to whoever asks; a count cannot
+    return 0;
+  }
+}
+
+bool initialized() noexcept { return g_initialized.load(std::memory_order_acquire); }
+
+void initialize() {
+  check_not_forked();
+  if (initialized()) return;
+  const std::lock_guard lock(g_initialize_mutex);
+  if (initialized()) return;
+  const Config& configuration = config();
+  const std::vector<FaultRule> faults = parse_fault_script(configuration.fault);
+  detail::map_device_memory();
+  detail::install_process_handlers();
+  for (const FaultRule& rule : faults) inject_fault(rule);
+  set_launch_blocking(configuration.launch_blocking);
+  g_initialized.store(true, std::memory_order_release);
+}
+
+void check_device(int device) {
+  check_not_forked();
+  const int count = device_count();
+  if (count == 0) config();  // an unusable configuration explains itself
+  NPUSIM_CHECK(
+      device >= 0 && device < count, "there is no npusim device ", device, "; ",
+      count == 0 ? std::string("no device is visible") : detail::join("expected 0 to ", count - 1),
+      " (NPUSIM_DEVICE_COUNT and NPUSIM_VISIBLE_DEVICES say how many there are)");
+}
+
+void set_device(int device) {
+  check_device(device);
+  detail::t_state.device = device;
+}
+
+int exchange_device(int device) {
+  const int before = current_device();
+  set_device(device);
+  return before;
+}
+
+const DeviceSpec& device_spec(int device) {
+  check_device(device);
+  static const DeviceSpec* const kSpec = new DeviceSpec(configured_spec());
+  return *kSpec;
+}
+
+}  // namespace npusim

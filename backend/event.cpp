@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Events are numbers here: with inline execution a mark is the time at which it will be reached.
+#include "backend/event.h"
+
+#include <algorithm>
+
+#include "backend/attention.h"
+#include "backend/error.h"
+#include "backend/fault.h"
+
+namespace npusim {
+
+Event::Event(int device, bool timing) : device_(device), timing_(timing) { check_device(device); }
+
+Event::Mark Event::mark() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return last_;
+}
+
+std::uint64_t Event::version() const noexcept { return mark().version; }
+std::int64_t Event::mark_ns() const noexcept { return mark().time_ns; }
+
+void Event::record(Stream& stream) {
+  check_not_forked();
+  NPUSIM_CHECK(stream.device() == device_, "an event of npusim device ", device_,
+               " cannot be recorded on a stream of device ", stream.device(),
+               "; create the event for the device of the stream");
+  // On an idle stream the mark is reached at once: now.
+  const std::int64_t time_ns = std::max(stream.done_at_ns(), host_now_ns());
+  const std::lock_guard lock(mutex_);
+  last_ = {last_.version + 1, time_ns};
+}
+
+void Event::block(Stream& stream) {
+  check_not_forked();
+  const Mark seen = mark();
+  if (seen.version != 0) stream.start_after_ns(seen.time_ns);
+}
+
+bool Event::query() {
+  check_not_forked();
+  const std::int64_t now_ns = pass_host_ns(default_stream(device_).rates().query_ns);
+  const Mark seen = mark();
+  return seen.version == 0 || now_ns >= seen.time_ns;
+}
+
+void Event::synchronize() {
+  check_not_forked();
+  const Mark seen = mark();
+  if (seen.version == 0) return;
+  wait_until_ns(seen.time_ns);
+  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
+}
+
+double Event::elapsed_ms(const Event& end) const {
+  check_not_forked();
+  NPUSIM_CHECK(timing_ && end.timing_,
+               "elapsed time needs two events created with timing enabled; create both with "
+               "enable_timing=True");
+  NPUSIM_CHECK(device_ == end.device_,
+               "elapsed time needs two events of one device, given: device ", device_,
+               " and device ", end.device_);
+  const Mark from = mark();
+  const Mark to = end.mark();
+  NPUSIM_CHECK(from.version != 0 && to.version != 0, "elapsed time needs two recorded events; the ",
+               from.version == 0 ? "start" : "end", " event was never recorded");
+  NPUSIM_CHECK(std::max(from.time_ns, to.time_ns) <= host_now_ns(),
+               "elapsed time needs two finished events, but the ",
+               from.time_ns > host_now_ns() ? "start" : "end",
+               " event is not reached yet; synchronize it first");
+  return static_cast<double>(to.time_ns - from.time_ns) / 1e6;
+}
+
+}  // namespace npusim

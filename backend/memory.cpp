@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The address space of the devices. The view that users see is a reservation and nothing else:
+// since it is never accessible, no shared file is needed behind it, and the other view can be
+// ordinary private memory with huge pages (first touch is 5 times faster than memfd's small pages).
+#include "backend/memory.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "backend/config.h"
+#include "backend/device.h"
+#include "backend/error.h"
+#include "backend/fault.h"
+#include "backend/host_budget.h"
+#include "backend/process.h"
+
+namespace npusim {
+
+constinit AddressMap g_address_map;
+
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// Room that a limited address space must keep for stacks, libraries and the host's heap.
+constexpr std::size_t kProcessReserve = std::size_t{256} << 20;
+// Both views of all devices together ask for no more than this by choice.
+constexpr std::size_t kWantedAddressSpace = std::size_t{1} << 40;
+
+std::size_t page_bytes() {
+  static const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return kPage;
+}
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+using Ranges = std::map<std::size_t, std::size_t>;  // offset in the device -> bytes
+
+struct DeviceMemory {
+  std::size_t capacity_bytes = 0;
+  std::size_t used_bytes = 0;
+  Ranges free;
+  Ranges used;
+};
+
+struct Memory {
+  std::mutex mutex;  // guards everything below; held while pages are promised or given back
+  std::vector<DeviceMemory> devices;
+  std::string backing = "not mapped yet";
+};
+
+Memory& memory() {
+  static Memory* const kMemory = new Memory();  // leaked: frees arrive while the process exits
+  return *kMemory;
+}
+
+// --- reserving ----------------------------------------------------------------------------------
+
+// Two views of `bytes`, or one when `isolated` is false; base_ == nullptr: refused.
+struct Reservation {
+  char* users = nullptr;
+  char* kernels = nullptr;
+};
+
+char* reserve(std::size_t bytes) {
+  // One huge page more, so that the start can be aligned; the rest is never touched.
+  void* start = mmap(nullptr, bytes + kHugePage, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) return nullptr;
+  return reinterpret_cast<char*>(round_up(reinterpret_cast<Address>(start), kHugePage));
+}
+
+// Not inherited by children, not in core dumps, huge pages where the system offers them. All three
+// are wishes: a kernel that refuses one is still usable.
+void advise(void* start, std::size_t bytes) {
+  madvise(start, bytes, MADV_DONTFORK);
+  madvise(start, bytes, MADV_DONTDUMP);
+  madvise(start, bytes, MADV_HUGEPAGE);
+}
+
+// How much address space `ulimit -v` leaves; SIZE_MAX without a limit.
+std::size_t address_space_left() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const std::size_t used = pages * page_bytes();
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
+struct Layout {
+  std::size_t device_bytes = 0;  // address space of each device
+  std::size_t stride = 0;        // power of two
+  int count = 0;
+  bool isolated = true;
+  // The last device needs no padding after it.
+  std::size_t view_bytes() const {
+    return static_cast<std::size_t>(count - 1) * stride + device_bytes;
+  }
+  std::size_t total_bytes() const { return (isolated ? 2 : 1) * (view_bytes() + kHugePage); }
+};
+
+bool try_reserve(const Layout& layout, Reservation* result) {
+  char* users = layout.isolated ? reserve(layout.view_bytes()) : nullptr;
+  if (layout.isolated && users == nullptr) return false;
+  char* kernels = reserve(layout.view_bytes());
+  if (kernels == nullptr) {
+    // What reserve() cut off at the front is less than a huge page and stays.
+    if (users != nullptr) munmap(users, layout.view_bytes());
+    return false;
+  }
+  *result = {layout.isolated ? users : kernels, kernels};
+  return true;
+}
+
+// Layouts from generous to just the capacity. Spare addresses keep fragmentation of the address
+// space from failing a request that the capacity allows.
+std::vector<Layout> candidate_layouts(std::size_t capacity, int count, bool isolated) {
+  const std::size_t least = round_up(capacity, kHugePage);
+  const std::size_t least_stride = std::bit_ceil(least);
+  std::vector<Layout> layouts;
+  for (std::size_t factor = 4; factor > 1; factor /= 2) {
+    const std::size_t stride = least_stride * factor;
+    layouts.push_back({stride, stride, count, isolated});
+    if (layouts.back().total_bytes() > kWantedAddressSpace) layouts.pop_back();
+  }
+  layouts.push_back({least, least_stride, count, isolated});
+  return layouts;
+}
+
+[[noreturn]] void throw_no_address_space(std::size_t capacity, int count, std::size_t left) {
+  const std::string limit =
+      left == SIZE_MAX ? "" : detail::join(" (ulimit -v leaves ", format_bytes(left), ")");
+  throw OutOfMemory(
+      detail::join("npusim cannot reserve address space for ", count, " device(s) of ",
+                   format_bytes(capacity), " each", limit,
+                   ". Lower NPUSIM_DEVICE_MEMORY (for example 512MiB) or NPUSIM_DEVICE_COUNT, or "
+                   "raise the limit of the address space (ulimit -v unlimited)."));
+}
+
+Layout reserve_devices(std::size_t capacity, int count, Reservation* views, std::string* backing) {
+  const std::size_t left = address_space_left();
+  const bool wanted = config().isolation;
+  *backing =
+      wanted ? "anonymous memory, isolated" : "single mapping (no isolation): NPUSIM_ISOLATION=0";
+  std::vector<Layout> layouts = candidate_layouts(capacity, count, wanted);
+  if (wanted) layouts.push_back(candidate_layouts(capacity, count, false).back());
+  for (const Layout& layout : layouts) {
+    const bool generous = layout.device_bytes > round_up(capacity, kHugePage);
+    // Under a limit the spare addresses may take half of what is left, the rest all but a reserve.
+    const std::size_t allowed = left == SIZE_MAX ? left
+                                : generous       ? left / 2
+                                                 : left - std::min(left, kProcessReserve);
+    if (layout.total_bytes() > allowed || !try_reserve(layout, views)) continue;
+    if (wanted && !layout.isolated) {
+      *backing = "single mapping (no isolation): the address space has no room for two views";
+      std::fprintf(stderr,
+                   "npusim: warning: the address space has no room for two views of the device "
+                   "memory, so host code that touches it will not fault. Lower "
+                   "NPUSIM_DEVICE_MEMORY or raise ulimit -v; NPUSIM_ISOLATION=0 silences this.\n");
+    }
+    return layout;
+  }
+  throw_no_address_space(capacity, count, left);
+}
+
+// --- promising pages ----------------------------------------------------------------------------
+
+// Pages of [start, start + bytes) that are in RAM now, in bytes.
+std::size_t resident_bytes(char* start, std::size_t bytes) {
+  constexpr std::size_t kChunkPages = 1 << 16;
+  static unsigned char pages[kChunkPages];  // under Memory::mutex
+  std::size_t resident = 0;
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t chunk = std::min(bytes - done, kChunkPages * page_bytes());
+    if (mincore(start + done, chunk, pages) != 0) return resident;
+    const auto end = pages + chunk / page_bytes();
+    resident += page_bytes() * static_cast<std::size_t>(
+                                   std::count_if(pages, end, [](auto p) { return (p & 1) != 0; }));
+    done += chunk;
+  }
+  return resident;
+}
+
+char* kernel_view(int device, std::size_t offset) {
+  const Address base =
+      g_address_map.base + (static_cast<Address>(device) << g_address_map.stride_log2);
+  return static_cast<char*>(host_alias(reinterpret_cast<void*>(base + offset)));
+}
+
+std::size_t touched_locked(const Memory& all) {
+  std::size_t touched = 0;
+  for (std::size_t device = 0; device < all.devices.size(); ++device) {
+    for (const auto& [offset, bytes] : all.devices[device].used) {
+      touched += resident_bytes(kernel_view(static_cast<int>(device), offset), bytes);
+    }
+  }
+  // A sandbox may call every page resident; the resident size of the process is an upper bound.
+  std::size_t total_pages = 0;
+  std::size_t resident_pages = 0;
+  if (std::ifstream("/proc/self/statm") >> total_pages >> resident_pages) {
+    touched = std::min(touched, resident_pages * page_bytes());
+  }
+  return touched;
+}
+
+// Whether the host can back `bytes` besides everything that is promised and not touched yet.
+bool host_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
+  const HostBudget budget = host_budget();
+  std::uint64_t promised = 0;
+  for (const DeviceMemory& device : all.devices) promised += device.used_bytes;
+  const auto fits = [&](std::uint64_t untouched) {
+    return budget.available_bytes >= kHostHeadroomBytes &&
+           budget.available_bytes - kHostHeadroomBytes >= untouched &&
+           budget.available_bytes - kHostHeadroomBytes - untouched >= bytes;
+  };
+  if (fits(promised)) return true;  // as if nothing were touched: cheap, and enough almost always
+  const std::uint64_t untouched = promised - std::min<std::uint64_t>(promised, touched_locked(all));
+  if (fits(untouched)) return true;
+  *reason = detail::join("the host cannot back ", format_bytes(bytes),
+                         " more: ", format_bytes(budget.available_bytes), " are left by ",
+                         budget.limit, ", ", format_bytes(untouched),
+                         " of them are promised to memory already "
+                         "allocated and ",
+                         format_bytes(kHostHeadroomBytes),
+                         " are kept for the process. Use less device memory, raise that limit, or "
+                         "set NPUSIM_DEVICE_MEMORY to what the host has");
+  return false;
+}
+
+// The lowest place for `bytes`; false when no free range is long enough.
+bool find_place(const Ranges& free, std::size_t bytes, std::size_t* offset) {
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : page_bytes();
+  for (const auto& [start, length] : free) {
+    const std::size_t aligned = round_up(start, alignment);
+    if (aligned - start <= length && length - (aligned - start) >= bytes) {
+      *offset = aligned;
+      return true;
+    }
+  }
+  return false;
+}
+
+// Cuts [offset, offset + bytes) out of the free range around it.
+void take(Ranges& free, std::size_t offset, std::size_t bytes) {
+  const auto range = std::prev(free.upper_bound(offset));
+  const auto [start, length] = *range;
+  free.erase(range);
+  if (offset > start) free[start] = offset - start;
+  if (start + length > offset + bytes) free[offset + bytes] = start + length - offset - bytes;
+}
+
+// Puts a range back and joins it with its neighbours.
+void put_back(Ranges& free, std::size_t offset, std::size_t bytes) {
+  auto range = free.emplace(offset, bytes).first;
+  const auto next = std::next(range);
+  if (next != free.end() && offset + bytes == next->first) {
+    range->second += next->second;
+    free.erase(next);
+  }
+  if (range != free.begin()) {
+    const auto before = std::prev(range);
+    if (before->first + before->second == offset) {
+      before->second += range->second;
+      free.erase(range);
+    }
+  }
+}
+
+// A fresh mapping in place of the old one gives back pages and what they count against limits of
+// committed memory; where the table of mappings is full, dropping the pages must do.
+void drop_pages(char* start, std::size_t bytes) {
+  void* fresh =
+      mmap(start, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (fresh == MAP_FAILED) {
+    madvise(start, bytes, MADV_DONTNEED);
+    mprotect(start, bytes, PROT_NONE);
+    return;
+  }
+  advise(start, bytes);
+}
+
+using Status = SegmentResult::Status;
+
+SegmentResult acquire_locked(Memory& all, int device, std::size_t bytes) {
+  DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
+  const std::size_t left = own.capacity_bytes - own.used_bytes;
+  if (bytes > left) {
+    return {0, Status::device_full,
+            detail::join("the device has ", format_bytes(left), " of ",
+                         format_bytes(own.capacity_bytes), " left")};
+  }
+  std::size_t offset = 0;
+  if (!find_place(own.free, bytes, &offset)) {
+    return {0, Status::device_full,
+            detail::join("no free range of addresses is ", format_bytes(bytes), " long, although ",
+                         format_bytes(left), " are free: the address space is fragmented")};
+  }
+  std::string reason;
+  if (!host_can_back(all, bytes, &reason)) return {0, Status::host_full, reason};
+  char* const start = kernel_view(device, offset);
+  if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) {
+    return {
+        0, Status::host_full,
+        detail::join("the host refused to commit ", format_bytes(bytes), " (", std::strerror(errno),
+                     "). Use less device memory, or raise the limit that "
+                     "applies: ulimit -d, ulimit -v, vm.overcommit_memory, vm.max_map_count")};
+  }
+  take(own.free, offset, bytes);
+  own.used.emplace(offset, bytes);
+  own.used_bytes += bytes;
+  return {reinterpret_cast<Address>(device_alias(start)), Status::ok, {}};
+}
+
+Memory& mapped_memory(int device) {
+  check_device(device);
+  NPUSIM_CHECK(initialized(), "device memory is not mapped yet; call initialize() first");
+  return memory();
+}
+
+}  // namespace
+
+void detail::map_device_memory() {
+  const int count = device_count();
+  if (count == 0) {
+    memory().backing = "none: no device is visible";
+    return;
+  }
+  const std::size_t capacity = device_spec(0).memory_bytes / page_bytes() * page_bytes();
+  Reservation views;
+  Memory& all = memory();
+  const Layout layout = reserve_devices(capacity, count, &views, &all.backing);
+  advise(views.kernels, layout.view_bytes());
+  if (views.users != views.kernels) advise(views.users, layout.view_bytes());
+  all.devices.resize(static_cast<std::size_t>(count));
+  for (DeviceMemory& device : all.devices) {
+    device.capacity_bytes = capacity;
+    device.free[0] = layout.device_bytes;
+  }
+  const Address base = reinterpret_cast<Address>(views.users);
+  g_address_map.stride_log2 = static_cast<unsigned>(std::countr_zero(layout.stride));
+  g_address_map.host_delta =
+      static_cast<std::ptrdiff_t>(reinterpret_cast<Address>(views.kernels) - base);
+  g_address_map.base = base;
+  g_address_map.end.store(base + layout.view_bytes(), std::memory_order_release);
+}
+
+SegmentResult acquire_segment(int device, std::size_t bytes) {
+  Memory& all = mapped_memory(device);
+  NPUSIM_CHECK(bytes > 0, "a segment of 0 bytes was asked for; expected 1 byte or more");
+  std::string reason;
+  if (detail::draw_oom_fault(device, &reason)) return {0, Status::injected, reason};
+  // Sizes that rounding would overflow are far above any capacity; unrounded they fail alike.
+  const std::size_t rounded = bytes > SIZE_MAX / 2 ? bytes : round_up(bytes, page_bytes());
+  const std::lock_guard lock(all.mutex);
+  return acquire_locked(all, device, rounded);
+}
+
+void release_segment(int device, Address address, std::size_t bytes) noexcept {
+  if (in_bad_fork() || !initialized()) return;
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  if (device >= 0 && static_cast<std::size_t>(device) < all.devices.size() &&
+      device_of(reinterpret_cast<void*>(address)) == device) {
+    DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
+    const std::size_t offset =
+        address - g_address_map.base - (static_cast<Address>(device) << g_address_map.stride_log2);
+    const auto segment = own.used.find(offset);
+    if (segment != own.used.end() && segment->second == round_up(bytes, page_bytes())) {
+      drop_pages(kernel_view(device, offset), segment->second);
+      own.used_bytes -= segment->second;
+      put_back(own.free, offset, segment->second);
+      own.used.erase(segment);
+      return;
+    }
+  }
+  std::fprintf(stderr, "npusim: internal error: release of an unknown segment %#zx of %zu bytes\n",
+               static_cast<std::size_t>(address), bytes);
+}
+
+MemoryInfo memory_info(int device) {
+  Memory& all = mapped_memory(device);
+  const std::lock_guard lock(all.mutex);
+  const DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
+  return {own.capacity_bytes - own.used_bytes, own.capacity_bytes};
+}
+
+std::string memory_backing() {
+  check_not_forked();
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  return all.backing;
+}
+
+std::size_t touched_bytes() {
+  check_not_forked();
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  return touched_locked(all);
+}
+
+}  // namespace npusim

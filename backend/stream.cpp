@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The streams of all devices, built on first use without a lock, so that noexcept callers and
+// forked children may ask for a stream at any time.
+#include "backend/stream.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "backend/attention.h"
+#include "backend/error.h"
+#include "backend/executor.h"
+#include "backend/fault.h"
+
+namespace npusim {
+
+// StreamTable holds the streams of one device: index 0 the default one, then the pool of priority
+// 0, then that of -1. The index is the id.
+struct StreamTable {
+  StreamTable(int device, const CostRates& rates) {
+    for (int index = 0; index < kStreamsPerDevice; ++index) {
+      Stream& stream = streams[static_cast<std::size_t>(index)];
+      stream.device_ = device;
+      stream.id_ = index;
+      stream.priority_ = index == 0 ? 0 : -((index - 1) / kStreamsPerPriority);
+      stream.rates_ = &rates;
+    }
+  }
+  // Where no device is: a stream that can be named but belongs nowhere.
+  static Stream& placeholder() noexcept {
+    static constinit CostRates rates{};
+    static constinit Stream stream;
+    stream.rates_ = &rates;
+    return stream;
+  }
+
+  std::array<Stream, kStreamsPerDevice> streams;
+  std::array<std::atomic<unsigned>, kPriorityCount> next{};
+};
+
+namespace {
+
+struct AllStreams {
+  CostRates rates;
+  std::vector<std::unique_ptr<StreamTable>> devices;
+};
+constinit std::atomic<AllStreams*> g_streams{nullptr};
+
+AllStreams& all_streams() {
+  AllStreams* streams = g_streams.load(std::memory_order_acquire);
+  if (streams != nullptr) [[likely]]
+    return *streams;
+  auto fresh = std::make_unique<AllStreams>();
+  fresh->rates = make_cost_rates(device_spec(0));
+  for (int device = 0; device < device_count(); ++device) {
+    fresh->devices.push_back(std::make_unique<StreamTable>(device, fresh->rates));
+  }
+  // Of two threads that build the table one wins; it lives as long as the process.
+  if (g_streams.compare_exchange_strong(streams, fresh.get())) streams = fresh.release();
+  return *streams;
+}
+
+StreamTable& table_of(int device) {
+  check_device(device);
+  return *all_streams().devices[static_cast<std::size_t>(device)];
+}
+
+}  // namespace
+
+bool Stream::query() {
+  check_not_forked();
+  if (pass_host_ns(rates_->query_ns) < done_at_ns()) return false;
+  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
+  return true;
+}
+
+void Stream::synchronize() {
+  check_not_forked();
+  wait_until_ns(done_at_ns());
+  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
+}
+
+void Stream::start_after_ns(std::int64_t time_ns) noexcept {
+  lock();
+  if (done_at_ns_.load(std::memory_order_relaxed) < time_ns) {
+    done_at_ns_.store(time_ns, std::memory_order_release);
+  }
+  unlock();
+}
+
+void Stream::lock_slow() noexcept {
+  while (lock_.exchange(2, std::memory_order_acquire) != 0) lock_.wait(2);
+}
+
+Stream& default_stream(int device) { return table_of(device).streams[0]; }
+
+Stream& pool_stream(int device, int priority) {
+  StreamTable& table = table_of(device);
+  const int level = -std::clamp(priority, kHighestPriority, 0);
+  const unsigned turn = table.next[static_cast<std::size_t>(level)].fetch_add(1);
+  const std::size_t index = turn % static_cast<unsigned>(kStreamsPerPriority);
+  return table.streams[1 + static_cast<std::size_t>(level * kStreamsPerPriority) + index];
+}
+
+Stream& stream_from_id(int device, StreamId id) {
+  StreamTable& table = table_of(device);
+  NPUSIM_CHECK(id >= 0 && id < kStreamsPerDevice, "there is no stream ", id, " on npusim device ",
+               device, "; ids run from 0 (default stream) to ", kStreamsPerDevice - 1,
+               ": take them from a stream of this process");
+  return table.streams[static_cast<std::size_t>(id)];
+}
+
+Stream& current_stream(int device) noexcept {
+  if (device < 0 || device >= kMaxDevices) return StreamTable::placeholder();
+  Stream* current = detail::t_state.current[device];
+  if (current != nullptr) return *current;
+  const AllStreams* streams = g_streams.load(std::memory_order_acquire);
+  if (streams == nullptr) [[unlikely]] {
+    try {
+      streams = &all_streams();
+    } catch (...) {  // no usable device: nothing can be submitted either
+      return StreamTable::placeholder();
+    }
+  }
+  if (static_cast<std::size_t>(device) >= streams->devices.size()) {
+    return StreamTable::placeholder();
+  }
+  return streams->devices[static_cast<std::size_t>(device)]->streams[0];
+}
+
+void set_current_stream(Stream& stream) noexcept {
+  if (stream.device() >= 0) detail::t_state.current[stream.device()] = &stream;
+}
+
+std::int64_t device_done_at_ns(int device) noexcept {
+  const AllStreams* streams = g_streams.load(std::memory_order_acquire);
+  std::int64_t done_at_ns = 0;
+  if (streams == nullptr || device < 0 ||
+      static_cast<std::size_t>(device) >= streams->devices.size()) {
+    return done_at_ns;
+  }
+  for (const Stream& stream : streams->devices[static_cast<std::size_t>(device)]->streams) {
+    done_at_ns = std::max(done_at_ns, stream.done_at_ns());
+  }
+  return done_at_ns;
+}
+
+void synchronize_device(int device) {
+  check_device(device);
+  wait_until_ns(device_done_at_ns(device));
+  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device);
+}
+
+void set_launch_blocking(bool enabled) noexcept {
+  if (enabled) {
+    detail::set_attention(detail::kLaunchBlocking);
+  } else {
+    detail::clear_attention(detail::kLaunchBlocking);
+  }
+}
+
+void detail::settle(Stream& stream) {
+  if (!needs_attention(kLaunchBlocking)) return;
+  wait_until_ns(stream.done_at_ns());
+  if (needs_attention(kFaultPending)) report_fault(stream.device());
+}
+
+}  // namespace npusim
