@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The pairing heaps and the two kinds of bins. A heap here is usually one to three blocks; the
+// shape never shows, because (order, address) is a total order.
+#include "allocator/free_index.h"
+
+namespace npusim::alloc {
+namespace {
+
+// meld() joins two non-empty heaps; neither root has siblings.
+Block* meld(Block* a, Block* b) noexcept {
+  if (precedes(b, a)) std::swap(a, b);
+  b->heap_prev = a;
+  b->heap_sibling = a->heap_child;
+  if (a->heap_child) a->heap_child->heap_prev = b;
+  a->heap_child = b;
+  return a;
+}
+
+// meld_children() makes one heap of a list of siblings: pairs from the left, then all from the
+// right.
+Block* meld_children(Block* child) noexcept {
+  Block* pairs = nullptr;  // linked through heap_prev, last pair first
+  while (child) {
+    Block* a = child;
+    Block* b = a->heap_sibling;
+    child = b ? b->heap_sibling : nullptr;
+    a->heap_sibling = nullptr;
+    if (b) {
+      b->heap_sibling = nullptr;
+      a = meld(a, b);
+    }
+    a->heap_prev = pairs;
+    pairs = a;
+  }
+  Block* root = nullptr;
+  while (pairs) {
+    Block* rest = pairs->heap_prev;
+    pairs->heap_prev = nullptr;
+    root = root ? meld(root, pairs) : pairs;
+    pairs = rest;
+  }
+  return root;
+}
+
+void collect(Block* root, std::vector<Block*>& out) {
+  std::vector<Block*> todo{root};
+  while (!todo.empty()) {
+    Block* block = todo.back();
+    todo.pop_back();
+    out.push_back(block);
+    for (Block* child = block->heap_child; child; child = child->heap_sibling) {
+      todo.push_back(child);
+    }
+  }
+}
+
+}  // namespace
+
+SortedBins::Cursor SortedBins::seek(std::size_t bytes) const noexcept {
+  const auto chunk =
+      static_cast<std::size_t>(std::lower_bound(last_.begin(), last_.end(), bytes) - last_.begin());
+  if (chunk == last_.size()) return {chunk, 0};
+  const auto begin = chunks_[chunk]->bytes.begin();
+  const auto end = begin + static_cast<std::ptrdiff_t>(chunks_[chunk]->count);
+  return {chunk, static_cast<std::size_t>(std::lower_bound(begin, end, bytes) - begin)};
+}
+
+SortedBins::Cursor SortedBins::next(Cursor at) const noexcept {
+  return at.entry + 1 < chunks_[at.chunk]->count ? Cursor{at.chunk, at.entry + 1}
+                                                 : Cursor{at.chunk + 1, 0};
+}
+
+Block*& SortedBins::insert(Cursor at, std::size_t bytes) {
+  if (at_end(at)) {  // beyond every size: goes to the end of the last chunk
+    if (chunks_.empty()) {
+      chunks_.push_back(std::make_unique<Chunk>());
+      last_.push_back(bytes);
+    }
+    at = {chunks_.size() - 1, chunks_.back()->count};
+  }
+  if (chunks_[at.chunk]->count == kChunk) {  // full: the upper half moves to a chunk of its own
+    auto upper = std::make_unique<Chunk>();
+    Chunk& lower = *chunks_[at.chunk];
+    constexpr std::size_t half = kChunk / 2;
+    std::copy(lower.bytes.begin() + half, lower.bytes.end(), upper->bytes.begin());
+    std::copy(lower.roots.begin() + half, lower.roots.end(), upper->roots.begin());
+    upper->count = lower.count = half;
+    const auto after = static_cast<std::ptrdiff_t>(at.chunk) + 1;
+    last_.insert(last_.begin() + after, last_[at.chunk]);
+    last_[at.chunk] = lower.bytes[half - 1];
+    chunks_.insert(chunks_.begin() + after, std::move(upper));
+    if (at.entry > half) at = {at.chunk + 1, at.entry - half};
+  }
+  Chunk& chunk = *chunks_[at.chunk];
+  const auto begin = static_cast<std::ptrdiff_t>(at.entry);
+  const auto end = static_cast<std::ptrdiff_t>(chunk.count);
+  std::copy_backward(chunk.bytes.begin() + begin, chunk.bytes.begin() + end,
+                     chunk.bytes.begin() + end + 1);
+  std::copy_backward(chunk.roots.begin() + begin, chunk.roots.begin() + end,
+                     chunk.roots.begin() + end + 1);
+  ++chunk.count;
+  chunk.bytes[at.entry] = bytes;
+  chunk.roots[at.entry] = nullptr;
+  last_[at.chunk] = chunk.bytes[chunk.count - 1];
+  return chunk.roots[at.entry];
+}
+
+void SortedBins::erase(Cursor at) noexcept {
+  Chunk& chunk = *chunks_[at.chunk];
+  const auto begin = static_cast<std::ptrdiff_t>(at.entry);
+  const auto end = static_cast<std::ptrdiff_t>(chunk.count);
+  std::copy(chunk.bytes.begin() + begin + 1, chunk.bytes.begin() + end,
+            chunk.bytes.begin() + begin);
+  std::copy(chunk.roots.begin() + begin + 1, chunk.roots.begin() + end,
+            chunk.roots.begin() + begin);
+  if (--chunk.count > 0) {
+    last_[at.chunk] = chunk.bytes[chunk.count - 1];
+  } else {
+    last_.erase(last_.begin() + static_cast<std::ptrdiff_t>(at.chunk));
+    chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(at.chunk));
+  }
+}
+
+void FreeIndex::insert(Block* block) {
+  block->heap_child = block->heap_sibling = block->heap_prev = nullptr;
+  if (exact_) {
+    Block*& root = exact_->root(block->bytes);
+    if (!root) exact_->mark_used(block->bytes);
+    root = root ? meld(root, block) : block;
+    return;
+  }
+  const SortedBins::Cursor at = sorted_.seek(block->bytes);
+  const bool known = !sorted_.at_end(at) && sorted_.bytes_at(at) == block->bytes;
+  Block*& root = known ? sorted_.root_at(at) : sorted_.insert(at, block->bytes);
+  root = root ? meld(root, block) : block;
+}
+
+void FreeIndex::erase(Block* block) noexcept {
+  Block* orphans = meld_children(block->heap_child);
+  const bool was_root = block->heap_prev == nullptr;
+  if (!was_root) {
+    Block* before = block->heap_prev;
+    (before->heap_child == block ? before->heap_child : before->heap_sibling) = block->heap_sibling;
+    if (block->heap_sibling) block->heap_sibling->heap_prev = before;
+    if (!orphans) return;
+  }
+  if (exact_) {
+    Block*& root = exact_->root(block->bytes);
+    root = was_root ? orphans : meld(root, orphans);
+    if (!root) exact_->mark_empty(block->bytes);
+    return;
+  }
+  const SortedBins::Cursor at = sorted_.seek(block->bytes);
+  Block*& root = sorted_.root_at(at);
+  root = was_root ? orphans : meld(root, orphans);
+  if (!root) sorted_.erase(at);
+}
+
+Block* FreeIndex::best(std::size_t bytes) noexcept {
+  if (exact_) return exact_->at_least(bytes);
+  const SortedBins::Cursor at = sorted_.seek(bytes);
+  return sorted_.at_end(at) ? nullptr : sorted_.root_at(at);
+}
+
+template <class Visit>
+void FreeIndex::for_each_root(std::size_t bytes, Visit visit) {
+  if (exact_) {
+    while (Block* root = exact_->at_least(bytes)) {
+      visit(root);
+      bytes = root->bytes + exact_->quantum_bytes();
+    }
+    return;
+  }
+  for (auto at = sorted_.seek(bytes); !sorted_.at_end(at); at = sorted_.next(at)) {
+    visit(sorted_.root_at(at));
+  }
+}
+
+Block* FreeIndex::first(std::size_t bytes) noexcept {
+  Block* found = nullptr;
+  for_each_root(bytes, [&](Block* root) {
+    if (!found || precedes(root, found)) found = root;
+  });
+  return found;
+}
+
+std::vector<Block*> FreeIndex::in_order() {
+  std::vector<Block*> blocks;
+  for_each_root(0, [&](Block* root) {
+    const auto begin = static_cast<std::ptrdiff_t>(blocks.size());
+    collect(root, blocks);
+    std::sort(blocks.begin() + begin, blocks.end(), precedes);
+  });
+  return blocks;
+}
+
+}  // namespace npusim::alloc

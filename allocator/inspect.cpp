@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reading the allocator: statistics, history, address lookup and the snapshot.
+#include "allocator/engine.h"
+
+namespace npusim::alloc {
+
+using Lock = std::lock_guard<std::mutex>;
+
+const char* action_name(HistoryAction action) noexcept {
+  constexpr const char* names[] = {"alloc",         "free_requested", "free_completed",
+                                   "segment_alloc", "segment_free",   "oom",
+                                   "snapshot"};
+  return names[static_cast<std::size_t>(action)];
+}
+
+const char* state_name(BlockState state) noexcept {
+  switch (state) {
+    case BlockState::allocated:
+      return "active_allocated";
+    case BlockState::pending:
+      return "active_pending_free";
+    default:
+      return "inactive";
+  }
+}
+
+Block* CachingAllocator::Impl::block_at(Address address) const {
+  auto it = segments.upper_bound(address);
+  if (it == segments.begin()) return nullptr;
+  const Segment& segment = std::prev(it)->second;
+  if (address - segment.address >= segment.bytes) return nullptr;
+  Block* block = segment.first;
+  while (address - block->address >= block->bytes) block = block->next;
+  return block;
+}
+
+Snapshot CachingAllocator::Impl::picture() {
+  Snapshot out;
+  for (const auto& [address, segment] : segments) {
+    SegmentInfo info{.address = address,
+                     .total_bytes = segment.bytes,
+                     .stream = segment.stream,
+                     .is_large = !segment.is_small,
+                     .registration = segment.registration,
+                     .context = segment.context,
+                     .blocks = {}};
+    for (const Block* block = segment.first; block; block = block->next) {
+      info.blocks.push_back(
+          {block->address, block->bytes, block->requested_bytes, block->state, block->context});
+      if (block->state == BlockState::allocated) info.allocated_bytes += block->bytes;
+      if (block->state == BlockState::free) continue;
+      info.active_bytes += block->bytes;
+      info.requested_bytes += block->requested_bytes;
+    }
+    out.segments.push_back(std::move(info));
+  }
+  for (const bool is_small : {true, false}) {
+    for (const Block* block : free_blocks(is_small)) out.free_order.push_back(block->address);
+  }
+  out.history = history.entries();
+  out.history_dropped = history.dropped();
+  const bool unlimited = config.max_split_bytes == kUnlimited;
+  out.stats = ledger.stats(unlimited ? -1 : static_cast<std::int64_t>(config.max_split_bytes));
+  out.config = config;
+  return out;
+}
+
+Snapshot CachingAllocator::snapshot() {
+  const Lock lock(impl_->mutex);
+  impl_->record(HistoryAction::snapshot, 0,
+                static_cast<std::size_t>(impl_->ledger.current(Ledger::kActiveBytes)), 0, 0);
+  return impl_->picture();
+}
+
+Snapshot CachingAllocator::inspect() const {
+  const Lock lock(impl_->mutex);
+  return impl_->picture();
+}
+
+Block* CachingAllocator::find(Address address) const {
+  const Lock lock(impl_->mutex);
+  Block* block = impl_->block_at(address);
+  const bool live = block && block->address == address && block->state == BlockState::allocated;
+  return live ? block : nullptr;
+}
+
+void CachingAllocator::set_memory_fraction(double fraction) {
+  const Lock lock(impl_->mutex);
+  impl_->set_fraction(fraction);
+}
+
+double CachingAllocator::memory_fraction() const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory_fraction;
+}
+
+const Config& CachingAllocator::config() const noexcept { return impl_->config; }
+
+Stats CachingAllocator::stats() const {
+  const Lock lock(impl_->mutex);
+  const std::size_t limit = impl_->config.max_split_bytes;
+  return impl_->ledger.stats(limit == kUnlimited ? -1 : static_cast<std::int64_t>(limit));
+}
+
+void CachingAllocator::reset_peak_stats() {
+  const Lock lock(impl_->mutex);
+  impl_->ledger.reset_peak();
+}
+
+void CachingAllocator::reset_accumulated_stats() {
+  const Lock lock(impl_->mutex);
+  impl_->ledger.reset_accumulated();
+}
+
+std::size_t CachingAllocator::largest_free_block() const {
+  const Lock lock(impl_->mutex);
+  return impl_->largest_free_block();
+}
+
+void CachingAllocator::record_history(HistoryMode mode, std::size_t max_entries) {
+  const Lock lock(impl_->mutex);
+  impl_->history_mode = mode;
+  impl_->history.set_capacity(mode == HistoryMode::all ? max_entries : 0);
+}
+
+void CachingAllocator::clear_history() {
+  const Lock lock(impl_->mutex);
+  impl_->history.clear();
+}
+
+}  // namespace npusim::alloc
