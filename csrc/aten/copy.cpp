@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Copies: host to device and back, within a device, between devices. Bytes move with one memcpy
+// where layouts agree; otherwise the CPU copy kernel converts dtype, strides, conj and neg bits on
+// host views. A blocking copy between host and device makes the host wait (rule C4).
+#include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/copy_native.h>
+#include <torch/library.h>
+
+#include "csrc/aten/host_view.h"
+#include "csrc/aten/launch.h"
+#include "csrc/aten/sync_debug.h"
+#include "csrc/runtime/device.h"
+#include "csrc/runtime/host_allocator.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using npusim::CommandKind;
+
+CommandKind kind_of(const at::Tensor& to, const at::Tensor& from) {
+  if (!from.is_privateuseone()) return CommandKind::copy_h2d;
+  if (!to.is_privateuseone()) return CommandKind::copy_d2h;
+  return to.device() == from.device() ? CommandKind::copy_d2d : CommandKind::copy_peer;
+}
+
+bool same_bytes(const at::Tensor& to, const at::Tensor& from) {
+  return to.dtype() == from.dtype() && to.is_conj() == from.is_conj() &&
+         to.is_neg() == from.is_neg() && to.sizes() == from.sizes() &&
+         to.strides() == from.strides() && to.is_non_overlapping_and_dense() && !to.is_quantized();
+}
+
+bool overlapping(const at::Tensor& to, const at::Tensor& from, std::size_t bytes) {
+  const auto a = reinterpret_cast<std::uintptr_t>(to.const_data_ptr());
+  const auto b = reinterpret_cast<std::uintptr_t>(from.const_data_ptr());
+  return a < b + bytes && b < a + bytes;
+}
+
+// A copy is asynchronous if the host side cannot change under it: none, or pinned memory.
+bool may_run_async(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  const at::Tensor* host = from.is_cpu() ? &from : (to.is_cpu() ? &to : nullptr);
+  if (host == nullptr) return true;
+  return non_blocking && npusim::is_pinned(host->storage().data());
+}
+
+void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stream,
+              CommandKind kind) {
+  const auto bytes = static_cast<std::size_t>(from.numel()) * from.dtype().itemsize();
+  if (same_bytes(to, from) && !overlapping(to, from, bytes)) {
+    npusim::copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, stream, /*blocking=*/false);
+    return;
+  }
+  npusim::Cost cost;
+  cost.bytes = static_cast<double>(bytes);
+  npusim::run_now(stream, npusim::CommandInfo{"aten::copy_", kind, cost}, [&] {
+    const c10::impl::ExcludeDispatchKeyGuard no_wrappers(
+        c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+    at::Tensor target = host_view(to);
+    at::native::copy_(target, host_view(from), /*non_blocking=*/false);
+  });
+}
+
+// The copy runs on the current stream of the device; between devices on the source's, and the
+// destination's waits for it, as on CUDA.
+void copy_on_stream(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  const CommandKind kind = kind_of(to, from);
+  const at::Tensor& on = from.is_privateuseone() ? from : to;
+  npusim::Stream& stream = npusim::current_stream(on.device().index());
+  const bool async = may_run_async(to, from, non_blocking);
+  if (!async) note_host_sync("aten::copy_");
+  translated([&] {
+    if (kind == CommandKind::copy_peer) {
+      npusim::Event ready(to.device().index(), /*timing=*/false);
+      ready.record(npusim::current_stream(to.device().index()));
+      ready.block(stream);
+    }
+    run_copy(to, from, stream, kind);
+    if (kind == CommandKind::copy_peer) {
+      npusim::Event copied(from.device().index(), /*timing=*/false);
+      copied.record(stream);
+      copied.block(npusim::current_stream(to.device().index()));
+    }
+    if (!async) stream.synchronize();
+  });
+  if (async && kind != CommandKind::copy_d2d && kind != CommandKind::copy_peer) {
+    const at::Tensor& host = from.is_cpu() ? from : to;
+    note_pinned_use(host.storage().data_ptr(), torch_stream(stream));
+  }
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (self.is_same(source)) return self;
+  TORCH_CHECK(self.defined() && source.defined(), "copy_: both tensors must be defined");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      (self.is_cpu() || self.is_privateuseone()) && (source.is_cpu() || source.is_privateuseone()),
+      "npusim copies between the CPU and npusim devices, got ", source.device(), " to ",
+      self.device(), "; copy through the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(!source.is_sparse() && !self.is_sparse(),
+                              "copy_() between layouts ", source.layout(), " and ", self.layout(),
+                              " is not supported; convert with to_dense() first");
+  const at::Tensor from = self.sizes() == source.sizes() ? source : source.expand(self.sizes());
+  if (self.numel() == 0) return self;
+  check_alignment("aten::copy_", self);
+  check_alignment("aten::copy_", from);
+  copy_on_stream(self, from, non_blocking);
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& to, bool non_blocking) {
+  at::Tensor target = to;
+  return copy_(target, source, non_blocking);
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& to) {
+  at::native::resize_output(to, source.sizes());
+  return copy_from(source, to, /*non_blocking=*/false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  synchronize_host(self.device().index(), "aten::_local_scalar_dense");
+  return at::native::_local_scalar_dense_cpu(host_view(self));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", TORCH_FN(copy_));
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+}
+
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) { m.impl("copy_", TORCH_FN(copy_)); }
+
+// _copy_from reads the bits itself; without these the clone that would resolve them copies again,
+// and recurses until the stack ends.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace torch_npusim

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Factories: empty and empty_strided; every other factory is a composite over these two, or runs
+// as a kernel on host views.
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+#include <torch/library.h>
+
+#include "csrc/aten/device_empty.h"
+#include "csrc/runtime/device.h"
+
+namespace torch_npusim {
+
+namespace {
+
+void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
+  TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(at::kStrided) == at::kStrided,
+                              "npusim: empty() makes strided tensors, got layout ", *layout);
+  TORCH_CHECK(!pin_memory.value_or(false),
+              "Only dense CPU tensors can be pinned; an npusim tensor lies in device memory");
+}
+
+at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout> layout, std::optional<at::Device> device,
+                 std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  check_options(layout, pin_memory);
+  at::Tensor made = device_empty(sizes, c10::dtype_or_default(dtype), checked_device(device),
+                                 format.value_or(at::MemoryFormat::Contiguous));
+  fill_if_deterministic(made);
+  return made;
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  check_options(layout, pin_memory);
+  at::Tensor made =
+      device_empty_strided(sizes, strides, c10::dtype_or_default(dtype), checked_device(device));
+  fill_if_deterministic(made);
+  return made;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+}
+
+}  // namespace torch_npusim

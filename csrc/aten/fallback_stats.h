@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Counters of the boxed fallback (route iii), and the policy NPUSIM_FALLBACK.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace torch_npusim {
+
+using FallbackPolicy = npusim::FallbackMode;
+
+FallbackPolicy fallback_policy() noexcept;
+void set_fallback_policy(FallbackPolicy policy) noexcept;
+
+struct FallbackCount {
+  std::string op;          // "aten::cumsum"
+  std::int64_t calls = 0;
+};
+
+// note_fallback() counts one call; warns once per operator, or raises, as the policy says.
+// `counter` is the caller's counter of that operator.
+void note_fallback(const char* op, std::atomic<std::int64_t>& counter);
+
+// count_copied_result() records that `op` returned host memory, which then had to be copied to the
+// device; raises when the policy is `error`.
+void count_copied_result(const char* op);
+
+// fallback_counts() lists the operators that ran on host views; copied_result_counts() those whose
+// results were copied. Order: by name.
+std::vector<FallbackCount> fallback_counts();
+std::vector<FallbackCount> copied_result_counts();
+void reset_fallback_counts();
+
+}  // namespace torch_npusim

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Host views: a CPU tensor over the same bytes as a device tensor, for CPU kernels to work on.
+// Invariant: a view lives no longer than the call it was made for; what outlives the call goes
+// through HostCall::result().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+namespace torch_npusim {
+
+// host_view() copies sizes, strides, offset, conj and neg bits and the wrapped-number flag. Dense,
+// per-tensor quantized, sparse COO and sparse compressed tensors; others raise NotImplementedError.
+// A tensor that is not on the device is returned as it is.
+at::Tensor host_view(const at::Tensor& tensor);
+
+// HostCall: one kernel call on host views. It remembers which view stands for which operand, turns
+// the kernel's results into device tensors without copying, and takes over storages that the
+// kernel resized.
+class HostCall {
+ public:
+  HostCall(const char* op, c10::DeviceIndex device) : op_(op), device_(device) {}
+  ~HostCall();
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
+
+  // view() returns the same view for the same operand. `written`: the kernel may write to it,
+  // resize it or replace its storage.
+  at::Tensor view(const at::Tensor& operand, bool written);
+
+  // finish() carries new sizes, strides and storages of written operands over to the operands.
+  // Call it once, after the kernel and before result().
+  void finish();
+
+  // result() returns, for a tensor that the kernel returned: the operand, if it is an operand's
+  // view; a device view, if it lies on an operand's storage; else a tensor that adopts the block
+  // the kernel allocated from the pool. Anything else is copied to the device, or refused when
+  // NPUSIM_FALLBACK=error.
+  at::Tensor result(const at::Tensor& host);
+
+ private:
+  struct Operand {
+    at::Tensor device;
+    at::Tensor view;
+    bool written;
+    bool realigned;  // the view is an aligned copy (NPUSIM_STRICT_ALIGN=copy)
+  };
+  struct Adopted {
+    c10::StorageImpl* host;
+    c10::Storage device;
+  };
+
+  at::Tensor dense_result(const at::Tensor& host);
+  at::Tensor sparse_result(const at::Tensor& host);
+  at::Tensor compressed_result(const at::Tensor& host);
+  c10::Storage storage_for(const at::Tensor& host);
+  void write_back(const Operand& operand);
+
+  const char* op_;
+  c10::DeviceIndex device_;
+  bool finished_ = false;
+  c10::SmallVector<Operand, 4> operands_;
+  c10::SmallVector<Adopted, 2> adopted_;
+};
+
+}  // namespace torch_npusim

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The one place where an error changes its type between the layers.
+#include "csrc/errors.h"
+
+#include <c10/util/Exception.h>
+
+namespace torch_npusim {
+
+namespace {
+// The code that torch.AcceleratorError carries for a fault of the simulated device.
+constexpr int32_t kDeviceFaultCode = 1;
+}  // namespace
+
+void rethrow_as_torch_error() {
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  try {
+    throw;
+  } catch (const npusim::OutOfMemory& error) {
+    throw c10::OutOfMemoryError(here, error.what());
+  } catch (const npusim::DeviceFault& error) {
+    throw c10::AcceleratorError(here, kDeviceFaultCode, error.what());
+  } catch (const std::exception& error) {
+    throw c10::Error(here, error.what());
+  }
+}
+
+}  // namespace torch_npusim

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Bindings of devices and streams.
+#include <torch/csrc/utils/device_lazy_init.h>
+
+#include "csrc/errors.h"
+#include "csrc/python/bindings.h"
+#include "csrc/runtime/device.h"
+#include "csrc/runtime/init.h"
+
+namespace py = pybind11;
+
+namespace torch_npusim {
+
+namespace {
+
+int checked(int device) { return checked_device(static_cast<c10::DeviceIndex>(device)); }
+
+py::dict device_properties(int device) {
+  const int index = checked(device);
+  const npusim::DeviceSpec& spec =
+      translated([&]() -> const npusim::DeviceSpec& { return npusim::device_spec(index); });
+  py::dict properties;
+  properties["name"] = spec.name;
+  properties["total_memory"] = spec.memory_bytes;
+  properties["major"] = spec.capability_major;
+  properties["minor"] = spec.capability_minor;
+  properties["multi_processor_count"] = spec.multiprocessor_count;
+  py::dict peak_flops;
+  peak_flops["float32"] = spec.peak_flops_per_s[static_cast<std::size_t>(npusim::Precision::f32)];
+  peak_flops["float64"] = spec.peak_flops_per_s[static_cast<std::size_t>(npusim::Precision::f64)];
+  peak_flops["float16"] = spec.peak_flops_per_s[static_cast<std::size_t>(npusim::Precision::f16)];
+  peak_flops["int8"] = spec.peak_flops_per_s[static_cast<std::size_t>(npusim::Precision::i8)];
+  properties["peak_flops"] = peak_flops;
+  properties["memory_bandwidth"] = spec.memory_bytes_per_s;
+  properties["host_bandwidth"] = spec.host_bytes_per_s;
+  properties["peer_bandwidth"] = spec.peer_bytes_per_s;
+  properties["launch_latency_ns"] = spec.launch_latency_ns;
+  return properties;
+}
+
+}  // namespace
+
+void bind_device(py::module& m) {
+  m.def("initialize", [] { translated([] { npusim::initialize(); }); });
+  m.def("is_initialized", &npusim::initialized);
+  m.def("is_in_bad_fork", &npusim::in_bad_fork);
+  m.def("device_count", &npusim::device_count);
+  m.def("current_device", [] { return checked(-1); });
+  m.def("set_device", [](int device) { translated([&] { npusim::set_device(device); }); });
+  m.def("exchange_device",
+        [](int device) { return translated([&] { return npusim::exchange_device(device); }); });
+  m.def("maybe_exchange_device", [](int device) {
+    if (device < 0) return npusim::current_device();
+    return translated([&] { return npusim::exchange_device(device); });
+  });
+  m.def(
+      "synchronize",
+      [](int device) { translated([&] { npusim::synchronize_device(checked(device)); }); },
+      py::call_guard<py::gil_scoped_release>());
+  m.def("device_properties", &device_properties);
+  m.def("device_of_pointer", [](std::uintptr_t address) {
+    return npusim::device_of(reinterpret_cast<const void*>(address));
+  });
+  m.def("drain_engine_threads", &drain_engine_threads, py::call_guard<py::gil_scoped_release>());
+
+  m.def("current_stream", [](int device) { return npusim::current_stream(checked(device)).id(); });
+  m.def("default_stream", [](int device) {
+    const int index = checked(device);
+    return translated([&] { return npusim::default_stream(index).id(); });
+  });
+  m.def("set_stream", [](int device, npusim::StreamId id) {
+    const int index = checked(device);
+    translated([&] { npusim::set_current_stream(npusim::stream_from_id(index, id)); });
+  });
+  m.def("priority_range", [] { return std::make_pair(0, npusim::kHighestPriority); });
+}
+
+}  // namespace torch_npusim

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Bindings of what only a simulator has: its clock, its faults, its knobs and its counters.
+#include <pybind11/stl.h>
+
+#include <array>
+#include <string>
+
+#include "csrc/aten/alignment.h"
+#include "csrc/aten/fallback_stats.h"
+#include "csrc/aten/sync_debug.h"
+#include "csrc/errors.h"
+#include "csrc/python/bindings.h"
+#include "csrc/runtime/device.h"
+#include "csrc/runtime/poison.h"
+
+namespace py = pybind11;
+
+namespace torch_npusim {
+
+namespace {
+
+// The words of an enum, in the order of its values.
+template <std::size_t N>
+struct Words {
+  const char* what;
+  std::array<const char*, N> words;
+
+  std::size_t parse(const std::string& word) const {
+    std::string accepted;
+    for (std::size_t i = 0; i < N; ++i) {
+      if (word == words[i]) return i;
+      accepted += std::string(i == 0 ? "'" : ", '") + words[i] + "'";
+    }
+    throw py::value_error(std::string(what) + ": got '" + word + "', expected one of " + accepted);
+  }
+  template <class Enum>
+  std::string text(Enum value) const {
+    return words[static_cast<std::size_t>(value)];
+  }
+};
+
+constexpr Words<3> kStrictAlign{"strict alignment", {"off", "error", "copy"}};
+constexpr Words<3> kFallback{"fallback policy", {"silent", "warn", "error"}};
+constexpr Words<4> kPoison{"poison mode", {"off", "freed", "fresh", "all"}};
+constexpr Words<3> kStability{"stability", {"stable", "experimental", "internal"}};
+constexpr Words<npusim::kFaultKindCount> kFault{"fault kind", {"oom", "launch", "hang", "device"}};
+
+py::dict counts(const std::vector<FallbackCount>& all) {
+  py::dict out;
+  for (const FallbackCount& count : all) out[py::str(count.op)] = count.calls;
+  return out;
+}
+
+py::list knob_list() {
+  py::list out;
+  for (const npusim::Knob& knob : npusim::knobs()) {
+    const npusim::KnobValue value = npusim::knob_value(knob);
+    py::dict row;
+    row["name"] = knob.name;
+    row["default"] = knob.default_value;
+    row["values"] = knob.values;
+    row["doc"] = knob.doc;
+    row["stability"] = kStability.text(knob.stability);
+    row["value"] = value.text;
+    row["origin"] = value.is_set ? "environment" : "default";
+    out.append(row);
+  }
+  return out;
+}
+
+void inject(const std::string& kind, std::uint64_t nth, double probability, std::uint64_t seed,
+            int device) {
+  npusim::FaultRule rule;
+  rule.kind = static_cast<npusim::FaultKind>(kFault.parse(kind));
+  rule.at = nth;
+  rule.probability = probability;
+  rule.seed = seed;
+  rule.device = device;
+  translated([&] { npusim::inject_fault(rule); });
+}
+
+py::dict fault_counts() {
+  const npusim::FaultCounts counted = npusim::fault_counts();
+  py::dict out;
+  for (std::size_t i = 0; i < npusim::kFaultKindCount; ++i) {
+    out[kFault.words[i]] = counted.injected[i];
+  }
+  out["reported"] = counted.reported;
+  return out;
+}
+
+}  // namespace
+
+void bind_sim(py::module& m) {
+  m.def("host_time_ns", &npusim::host_now_ns);
+  m.def("advance_host_time",
+        [](std::int64_t ns) { translated([&] { npusim::advance_host_ns(ns); }); });
+  m.def("stream_time_ns", [](int device, npusim::StreamId id) {
+    const int index = checked_device(static_cast<c10::DeviceIndex>(device));
+    return translated([&] { return npusim::stream_from_id(index, id).done_at_ns(); });
+  });
+
+  m.def("inject_fault", &inject);
+  m.def("clear_faults", &npusim::clear_faults);
+  m.def("fault_counts", &fault_counts);
+
+  m.def("knobs", &knob_list);
+  m.def("memory_backing", [] { return translated([] { return npusim::memory_backing(); }); });
+
+  m.def("fallback_counts", [] { return counts(fallback_counts()); });
+  m.def("copied_result_counts", [] { return counts(copied_result_counts()); });
+  m.def("reset_fallback_counts", &reset_fallback_counts);
+  m.def("get_fallback_policy", [] { return kFallback.text(fallback_policy()); });
+  m.def("set_fallback_policy", [](const std::string& policy) {
+    set_fallback_policy(static_cast<FallbackPolicy>(kFallback.parse(policy)));
+  });
+
+  m.def("get_strict_align", [] { return kStrictAlign.text(strict_align()); });
+  m.def("set_strict_align", [](const std::string& mode) {
+    set_strict_align(static_cast<StrictAlign>(kStrictAlign.parse(mode)));
+  });
+  m.def("realigned_count", &realigned_count);
+  m.def("get_sync_debug_mode", [] { return static_cast<int>(sync_debug_mode()); });
+  m.def("set_sync_debug_mode", [](int mode) {
+    if (mode < 0 || mode > 2) {
+      throw py::value_error("sync debug mode: got " + std::to_string(mode) +
+                            ", expected 0 (off), 1 (warn) or 2 (error)");
+    }
+    set_sync_debug_mode(static_cast<SyncDebugMode>(mode));
+  });
+  m.def("get_poison", [] { return kPoison.text(poison_mode()); });
+  m.def("set_poison", [](const std::string& mode) {
+    set_poison_mode(static_cast<npusim::PoisonMode>(kPoison.parse(mode)));
+  });
+}
+
+}  // namespace torch_npusim

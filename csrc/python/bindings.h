@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The parts of torch_npusim._C, one function per file. No logic here: conversion of arguments,
+// and the GIL released around whatever may block. torch_npusim/_C.pyi is the same list with types.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace torch_npusim {
+
+void bind_device(pybind11::module& m);
+void bind_memory(pybind11::module& m);
+void bind_random(pybind11::module& m);
+void bind_sim(pybind11::module& m);
+
+}  // namespace torch_npusim

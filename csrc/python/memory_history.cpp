@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Call stacks by id, and the dictionaries of a snapshot.
+#include "csrc/python/memory_history.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/profiler/combined_traceback.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "csrc/errors.h"
+#include "csrc/runtime/device_allocator.h"
+
+namespace py = pybind11;
+
+namespace torch {
+// Declared here because torch's own header for it wants a JSON library that the wheel leaves out.
+__attribute__((visibility("default"))) void installCapturedTracebackPython();
+}  // namespace torch
+
+namespace torch_npusim {
+
+namespace {
+
+using npusim::alloc::ContextId;
+using Traceback = std::shared_ptr<torch::CapturedTraceback>;
+
+// Stacks that live blocks or history entries refer to. Grows to twice what is in use, then drops
+// what nobody refers to any more.
+class ContextTable {
+ public:
+  ContextId add(Traceback traceback) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tracebacks_.emplace(++last_id_, std::move(traceback));
+    return last_id_;
+  }
+  bool wants_pruning() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return tracebacks_.size() >= prune_at_;
+  }
+  void keep_only(const std::unordered_set<ContextId>& used, ContextId newest) {
+    std::vector<Traceback> dropped;  // destroyed without the lock: they own Python objects
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto entry = tracebacks_.begin(); entry != tracebacks_.end();) {
+      const bool keep = entry->first > newest || used.count(entry->first) != 0;
+      if (!keep) dropped.push_back(std::move(entry->second));
+      entry = keep ? std::next(entry) : tracebacks_.erase(entry);
+    }
+    prune_at_ = std::max(kSmallest, 2 * tracebacks_.size());
+  }
+  Traceback find(ContextId id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = tracebacks_.find(id);
+    return found == tracebacks_.end() ? nullptr : found->second;
+  }
+  ContextId newest() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return last_id_;
+  }
+
+ private:
+  static constexpr std::size_t kSmallest = 1 << 16;
+  std::mutex mutex_;  // guards the rest; never held while Python runs
+  std::unordered_map<ContextId, Traceback> tracebacks_;
+  ContextId last_id_ = 0;
+  std::size_t prune_at_ = kSmallest;
+};
+
+ContextTable& contexts() {
+  static auto* table = new ContextTable;  // never destroyed: blocks may be freed at exit
+  return *table;
+}
+
+std::atomic<bool> g_cpp_stacks{false};
+
+template <class Visit>
+void for_each_allocator(const Visit& visit) {
+  if (!npusim::initialized()) return;
+  for (int i = 0; i < npusim::device_count(); ++i) {
+    visit(i, caching_allocator(static_cast<c10::DeviceIndex>(i)));
+  }
+}
+
+void prune_contexts() {
+  const ContextId newest = contexts().newest();
+  std::unordered_set<ContextId> used;
+  for_each_allocator([&](int, npusim::alloc::CachingAllocator& allocator) {
+    const npusim::alloc::Snapshot picture = allocator.inspect();
+    for (const auto& segment : picture.segments) {
+      used.insert(segment.context);
+      for (const auto& block : segment.blocks) used.insert(block.context);
+    }
+    for (const auto& entry : picture.history) used.insert(entry.context);
+  });
+  contexts().keep_only(used, newest);
+}
+
+ContextId gather() {
+  if (Py_IsInitialized() == 0) return 0;
+  if (contexts().wants_pruning()) prune_contexts();
+  return contexts().add(torch::CapturedTraceback::gather(
+      /*python=*/true, /*script=*/true, /*cpp=*/g_cpp_stacks.load(std::memory_order_relaxed)));
+}
+
+// Symbolizes all stacks of a snapshot in one pass, as torch does: one stack is slow, many are not.
+class Frames {
+ public:
+  py::list list_for(ContextId id) {
+    py::list frames;
+    if (Traceback traceback = id == 0 ? nullptr : contexts().find(id)) {
+      wanted_.push_back(traceback.get());
+      kept_.push_back(std::move(traceback));
+      targets_.push_back(frames);
+    }
+    return frames;
+  }
+  void fill() {
+    const torch::SymbolizedTracebacks symbolized = torch::symbolize(wanted_);
+    std::vector<py::dict> frames;
+    for (const auto& frame : symbolized.all_frames) {
+      py::dict row;
+      row["name"] = frame.funcname;
+      row["filename"] = frame.filename;
+      row["line"] = frame.lineno;
+      frames.push_back(row);
+    }
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      for (const std::uint64_t index : symbolized.tracebacks[i]) targets_[i].append(frames[index]);
+    }
+  }
+
+ private:
+  std::vector<torch::CapturedTraceback*> wanted_;
+  std::vector<Traceback> kept_;
+  std::vector<py::list> targets_;
+};
+
+py::dict segment_dict(const npusim::alloc::SegmentInfo& segment, int device, Frames& frames) {
+  py::list blocks;
+  for (const npusim::alloc::BlockInfo& block : segment.blocks) {
+    py::dict row;
+    row["address"] = block.address;
+    row["size"] = block.bytes;
+    row["requested_size"] = block.requested_bytes;
+    row["state"] = npusim::alloc::state_name(block.state);
+    row["frames"] = frames.list_for(block.context);
+    blocks.append(row);
+  }
+  py::dict out;
+  out["device"] = device;
+  out["address"] = segment.address;
+  out["total_size"] = segment.total_bytes;
+  out["allocated_size"] = segment.allocated_bytes;
+  out["active_size"] = segment.active_bytes;
+  out["requested_size"] = segment.requested_bytes;
+  out["stream"] = segment.stream;
+  out["segment_type"] = segment.is_large ? "large" : "small";
+  out["segment_pool_id"] = py::make_tuple(0, 0);
+  out["is_expandable"] = false;
+  out["frames"] = frames.list_for(segment.context);
+  out["blocks"] = blocks;
+  return out;
+}
+
+py::dict entry_dict(const npusim::alloc::HistoryEntry& entry, Frames& frames) {
+  const bool oom = entry.action == npusim::alloc::HistoryAction::oom;
+  py::dict out;
+  out["action"] = npusim::alloc::action_name(entry.action);
+  out[oom ? "device_free" : "addr"] = entry.address;
+  out["size"] = entry.bytes;
+  out["stream"] = entry.stream;
+  out["time_us"] = entry.time_ns / 1000;
+  out["compile_context"] = "N/A";
+  out["user_metadata"] = "";
+  out["pool_id"] = py::make_tuple(0, 0);
+  out["frames"] = frames.list_for(entry.context);
+  return out;
+}
+
+}  // namespace
+
+py::dict config_dict(const npusim::alloc::Config& config) {
+  py::dict out;
+  out["quantum_bytes"] = config.quantum_bytes;
+  out["pad_bytes"] = config.pad_bytes;
+  out["roundup_power2_divisions"] = config.roundup_power2_divisions;
+  out["small_limit_bytes"] = config.small_limit_bytes;
+  out["small_segment_bytes"] = config.small_segment_bytes;
+  out["large_segment_bytes"] = config.large_segment_bytes;
+  out["large_limit_bytes"] = config.large_limit_bytes;
+  out["large_round_bytes"] = config.large_round_bytes;
+  out["large_remainder_bytes"] = config.large_remainder_bytes;
+  out["max_split_bytes"] =
+      config.max_split_bytes == npusim::alloc::kUnlimited
+          ? py::object(py::none())
+          : py::object(py::int_(config.max_split_bytes));
+  out["max_non_split_rounding_bytes"] = config.max_non_split_rounding_bytes;
+  out["fit"] = config.fit == npusim::alloc::Fit::best ? "best" : "first";
+  out["tie_break"] =
+      config.tie_break == npusim::alloc::TieBreak::address ? "address" : "registration";
+  out["memory_fraction"] = config.memory_fraction;
+  out["garbage_collection_threshold"] = config.garbage_collection_threshold;
+  out["search_after_sync"] = config.search_after_sync;
+  return out;
+}
+
+py::dict memory_snapshot() {
+  py::list segments;
+  py::list traces;
+  py::dict settings;
+  Frames frames;
+  for_each_allocator([&](int device, npusim::alloc::CachingAllocator& allocator) {
+    const npusim::alloc::Snapshot picture = allocator.snapshot();
+    for (const auto& segment : picture.segments) {
+      segments.append(segment_dict(segment, device, frames));
+    }
+    py::list trace;
+    for (const auto& entry : picture.history) trace.append(entry_dict(entry, frames));
+    traces.append(trace);
+    settings = config_dict(picture.config);
+  });
+  frames.fill();
+  py::dict out;
+  out["segments"] = segments;
+  out["device_traces"] = traces;
+  out["allocator_settings"] = settings;
+  out["external_annotations"] = py::list();
+  return out;
+}
+
+void record_memory_history(const std::optional<std::string>& enabled,
+                           const std::optional<std::string>& context, const std::string& stacks,
+                           std::int64_t max_entries, bool clear) {
+  using npusim::alloc::HistoryMode;
+  const HistoryMode mode = !enabled.has_value()  ? HistoryMode::off
+                           : *enabled == "state" ? HistoryMode::state
+                                                 : HistoryMode::all;
+  static const bool installed = (torch::installCapturedTracebackPython(), true);
+  (void)installed;
+  g_cpp_stacks = stacks == "all";
+  set_context_gatherer(enabled.has_value() && context.has_value() ? &gather : nullptr);
+  translated([] { npusim::initialize(); });
+  for_each_allocator([&](int, npusim::alloc::CachingAllocator& allocator) {
+    if (clear) allocator.clear_history();
+    allocator.record_history(mode, static_cast<std::size_t>(max_entries));
+  });
+  if (mode == HistoryMode::off) prune_contexts();
+}
+
+}  // namespace torch_npusim

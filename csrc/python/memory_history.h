@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Memory history: call stacks for allocations, and snapshots in the form that torch's memory viewer
+// reads. Stacks are gathered before the allocator's lock is taken, never under it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <optional>
+#include <string>
+
+#include "allocator/allocator.h"
+
+namespace torch_npusim {
+
+pybind11::dict config_dict(const npusim::alloc::Config& config);
+
+// memory_snapshot() covers all devices: {"segments": [...], "device_traces": [...],
+// "allocator_settings": {...}, "external_annotations": []}.
+pybind11::dict memory_snapshot();
+
+// record_memory_history() takes torch.cuda.memory._record_memory_history's arguments, already
+// validated: enabled is None (off), "state" or "all"; context is None, "state", "alloc" or "all";
+// stacks is "python" or "all".
+void record_memory_history(const std::optional<std::string>& enabled,
+                           const std::optional<std::string>& context, const std::string& stacks,
+                           std::int64_t max_entries, bool clear);
+
+}  // namespace torch_npusim

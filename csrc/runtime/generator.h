@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The random number generator of a simulated device: Philox4x32-10, whose whole state is a seed and
+// an offset (16 bytes: u64 seed, i64 offset, little endian, as DTensor expects).
+// Invariant: the offset is a multiple of 4, and a call advances it by an amount that depends only
+// on the operator (rule R2).
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include <optional>
+#include <utility>
+
+namespace torch_npusim {
+
+struct PhiloxState {
+  std::uint64_t seed;
+  std::uint64_t offset;
+};
+
+class PhiloxGenerator final : public c10::GeneratorImpl {
+ public:
+  explicit PhiloxGenerator(c10::DeviceIndex device);
+  static c10::DeviceType device_type() { return c10::DeviceType::PrivateUse1; }
+
+  void set_current_seed(std::uint64_t seed) override;   // also resets the offset to 0
+  void set_offset(std::uint64_t offset) override;       // raises unless a multiple of 4
+  std::uint64_t get_offset() const override;
+  std::uint64_t current_seed() const override;
+  std::uint64_t seed() override;                        // a fresh non-deterministic seed
+  void set_state(const c10::TensorImpl& new_state) override;
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) override;
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
+
+  // reserve() returns the state a call draws from and moves the offset on by `increment`, which is
+  // rounded up to a multiple of 4. The caller holds mutex_.
+  PhiloxState reserve(std::uint64_t increment);
+
+ private:
+  PhiloxGenerator* clone_impl() const override;
+
+  PhiloxState state_;
+};
+
+// default_generator() validates device; -1 means the current device.
+const at::Generator& default_generator(c10::DeviceIndex device);
+
+// reserve_philox() is what a random operator calls: checks that `generator`, if given, belongs to
+// the device, locks it, and reserves `increment` offsets.
+PhiloxState reserve_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex device,
+                           std::uint64_t increment = 4);
+
+// host_generator_for() returns this thread's CPU generator, reseeded from a hash of the (seed,
+// offset) reserved from `generator`: for the random operators that run CPU kernels.
+at::Generator host_generator_for(const std::optional<at::Generator>& generator,
+                                 c10::DeviceIndex device);
+
+}  // namespace torch_npusim

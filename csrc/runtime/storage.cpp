@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The device storage, its CPU twin, and resizing.
+#include "csrc/runtime/storage.h"
+
+#include <algorithm>
+
+#include "backend/backend.h"
+#include "csrc/errors.h"
+#include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/pool_allocator.h"
+
+namespace torch_npusim {
+
+namespace {
+
+c10::DataPtr alias_of(const c10::StorageImpl& storage) {
+  void* device_data = const_cast<void*>(storage.data());  // NOLINT: the alias is the write path
+  void* host_data = device_data == nullptr ? nullptr : npusim::host_alias(device_data);
+  return c10::DataPtr(host_data, c10::Device(c10::kCPU));
+}
+
+c10::intrusive_ptr<c10::StorageImpl> make_twin(const c10::StorageImpl& storage) {
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage.sym_nbytes(), alias_of(storage),
+      pool_allocator_of(storage.device().index()), /*resizable=*/storage.resizable());
+}
+
+}  // namespace
+
+DeviceStorage::~DeviceStorage() { drop_twin(); }
+
+void DeviceStorage::release_resources() {
+  drop_twin();
+  c10::StorageImpl::release_resources();
+}
+
+void DeviceStorage::drop_twin() noexcept {
+  if (c10::StorageImpl* twin = twin_.exchange(nullptr, std::memory_order_acq_rel)) {
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
+  }
+}
+
+c10::StorageImpl* DeviceStorage::twin() {
+  c10::StorageImpl* twin = twin_.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(twin == nullptr)) {
+    c10::StorageImpl* made = make_twin(*this).release();
+    if (twin_.compare_exchange_strong(twin, made, std::memory_order_acq_rel)) return made;
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(made);  // another thread was first
+    return twin;
+  }
+  // Core may swap or resize the data pointer of a storage behind our back.
+  const void* expected = data() == nullptr ? nullptr : npusim::host_alias(data());
+  if (C10_UNLIKELY(twin->data() != expected || twin->nbytes() != nbytes())) {
+    point_twin(*twin, *this);
+  }
+  return twin;
+}
+
+void DeviceStorage::adopt_twin(c10::intrusive_ptr<c10::StorageImpl> twin) {
+  twin_.store(twin.release(), std::memory_order_release);
+}
+
+void point_twin(c10::StorageImpl& twin, const c10::StorageImpl& storage) {
+  twin.set_data_ptr_noswap(alias_of(storage));
+  twin.set_nbytes(storage.nbytes());
+}
+
+c10::intrusive_ptr<c10::StorageImpl> make_device_storage(std::size_t bytes,
+                                                         c10::DeviceIndex device) {
+  return c10::make_intrusive<DeviceStorage>(
+      c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(bytes)),
+      allocate_on_device(bytes, device), device_allocator(), /*resizable=*/true);
+}
+
+void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes) {
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  const c10::DeviceIndex device = storage.device().index();
+  c10::DataPtr grown = allocate_on_device(bytes, device);
+  const std::size_t kept_bytes = std::min(bytes, storage.nbytes());
+  if (kept_bytes > 0) {
+    translated([&] {
+      npusim::copy(grown.get(), storage.data(), kept_bytes, npusim::current_stream(device),
+                   /*blocking=*/false);
+    });
+  }
+  storage.set_data_ptr_noswap(std::move(grown));
+  storage.set_nbytes(bytes);
+}
+
+void register_storage_type() {
+  c10::SetStorageImplCreate(
+      c10::DeviceType::PrivateUse1,
+      [](c10::StorageImpl::use_byte_size_t tag, c10::SymInt bytes, c10::DataPtr data,
+         c10::Allocator* allocator, bool resizable) -> c10::intrusive_ptr<c10::StorageImpl> {
+        // torch passes a null pointer when it wants the allocation to be made here.
+        if (data == nullptr) data = allocator->allocate(bytes.as_int_unchecked());
+        return c10::make_intrusive<DeviceStorage>(tag, std::move(bytes), std::move(data),
+                                                  allocator, resizable);
+      });
+}
+
+}  // namespace torch_npusim

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// DeviceStorage: the storage of every tensor that this backend makes.
+//
+//   device tensor ---> DeviceStorage [ 0x7f00'2000 .. )   PROT_NONE view, owns the block
+//                           | twin()
+//   host view -------> StorageImpl   [ 0x7e00'2000 .. )   read-write view of the same bytes
+//
+// Invariant: the twin never owns the block, except inside a call whose kernel resized it
+// (see write_back() in csrc/aten/host_view.h).
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+
+#include <atomic>
+#include <typeinfo>
+
+namespace torch_npusim {
+
+class DeviceStorage final : public c10::StorageImpl {
+ public:
+  using c10::StorageImpl::StorageImpl;
+  ~DeviceStorage() override;
+
+  // twin() returns the CPU storage over the same bytes, made on first use and kept. Thread-safe.
+  // The pointer lives as long as this storage.
+  c10::StorageImpl* twin();
+
+  // adopt_twin() installs a CPU storage that already aliases this storage's block. Call it once,
+  // before the storage is visible to other threads.
+  void adopt_twin(c10::intrusive_ptr<c10::StorageImpl> twin);
+
+  // existing_twin() returns the twin as the last kernel left it, or nullptr if none was made.
+  c10::StorageImpl* existing_twin() const noexcept {
+    return twin_.load(std::memory_order_acquire);
+  }
+
+  void release_resources() override;
+
+ private:
+  void drop_twin() noexcept;
+
+  std::atomic<c10::StorageImpl*> twin_{nullptr};
+};
+
+// as_device_storage() returns nullptr for storages that others made (from_blob, DLPack imports).
+inline DeviceStorage* as_device_storage(c10::StorageImpl* storage) noexcept {
+  return typeid(*storage) == typeid(DeviceStorage) ? static_cast<DeviceStorage*>(storage)
+                                                   : nullptr;
+}
+
+// point_twin() makes twin a non-owning alias of storage's current bytes.
+void point_twin(c10::StorageImpl& twin, const c10::StorageImpl& storage);
+
+// make_device_storage() allocates bytes on the device, on its current stream of this thread.
+c10::intrusive_ptr<c10::StorageImpl> make_device_storage(std::size_t bytes,
+                                                         c10::DeviceIndex device);
+
+// resize_device_storage() keeps the first min(old, new) bytes (the hook behind storage.resize_()).
+void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes);
+
+// register_storage_type() makes torch's own storage factories create DeviceStorage.
+void register_storage_type();
+
+}  // namespace torch_npusim
