@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-// Kernels over small arrays: worth more optimisation than the rest of the module. Without errno,
-// square roots vectorise.
-#pragma GCC optimize("O3", "no-math-errno", "no-trapping-math")
+// Loops over small arrays, written to be vectorised, which -O2 does not do.
+#pragma GCC optimize("O3")
 
 namespace torch_npusim {
 
@@ -21,6 +20,7 @@ constexpr void philox_rounds(std::uint32_t (&words)[4][kBlocks], std::uint64_t k
   auto key_low = static_cast<std::uint32_t>(key);
   auto key_high = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll 1  // unrolled before it is vectorised, the loop would stay scalar
     for (int lane = 0; lane < kBlocks; ++lane) {
       const std::uint64_t left = 0xD2511F53ULL * words[0][lane];
       const std::uint64_t right = 0xCD9E8D57ULL * words[2][lane];
@@ -87,6 +87,15 @@ inline float fast_log(float x) {
   return f + (y * f * z - 0.5f * z - 2.12194440e-4f * exponent) + 0.693359375f * exponent;
 }
 
+// Square root, within 1e-7: std::sqrt's check for negative numbers would keep loops scalar.
+inline float fast_sqrt(float x) {
+  float y = __builtin_bit_cast(float, 0x5f375a86 - (__builtin_bit_cast(std::uint32_t, x) >> 1));
+  y = y * (1.5f - 0.5f * x * y * y);
+  y = y * (1.5f - 0.5f * x * y * y);
+  y = y * (1.5f - 0.5f * x * y * y);
+  return x * y;
+}
+
 struct Direction {
   float cosine;
   float sine;
@@ -103,10 +112,13 @@ inline Direction direction(std::uint32_t turn) {
   const float cosine =
       ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z -
       0.5f * z + 1.0f;
-  const bool swapped = (quarter & 1) != 0;
-  const float x = swapped ? sine : cosine;
-  const float y = swapped ? cosine : sine;
-  return {((quarter + 1) & 2) != 0 ? -x : x, (quarter & 2) != 0 ? -y : y};
+  // Odd quarters swap the two; the signs follow from the quadrant. As bits, so without a branch.
+  const auto cosine_bits = __builtin_bit_cast(std::uint32_t, cosine);
+  const auto sine_bits = __builtin_bit_cast(std::uint32_t, sine);
+  const std::uint32_t swap = (cosine_bits ^ sine_bits) & (0U - (quarter & 1));
+  const std::uint32_t x = (cosine_bits ^ swap) ^ ((quarter + 1) >> 1 << 31);
+  const std::uint32_t y = (sine_bits ^ swap) ^ (quarter >> 1 << 31);
+  return {__builtin_bit_cast(float, x), __builtin_bit_cast(float, y)};
 }
 
 }  // namespace
@@ -140,8 +152,7 @@ void standard_normals(const std::uint32_t* draws, std::int64_t count, float* val
   for (std::int64_t j = 0; j < (count + 1) / 2; ++j) {
     const auto radius_draw = static_cast<std::int32_t>(draws[2 * j] >> 1);
     const float u = (static_cast<float>(radius_draw) + 0.5f) * 0x1p-31f;  // (0, 1]
-    const float squared = -2.0f * fast_log(u);
-    const float radius = __builtin_sqrtf(squared > 0.0f ? squared : 0.0f);
+    const float radius = fast_sqrt(-2.0f * fast_log(u));
     const Direction towards = direction(draws[2 * j + 1]);
     values[2 * j] = radius * towards.cosine;
     values[2 * j + 1] = radius * towards.sine;
