@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Memory of the devices: statistics, snapshots and limits of the caching allocator.
+
+Names, keys and units are those of torch.cuda.memory. Before the simulator is initialised the
+statistics are empty and asking for them does not initialise it.
+"""
+
+import pickle
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from typing import Any, NoReturn
+
+import torch
+from torch._utils import _augment_memory_snapshot_stack_traces
+
+from torch_npusim import _C
+from torch_npusim.npusim._device import _checked_index, get_device_name
+from torch_npusim.npusim._lazy import _lazy_init, is_initialized
+from torch_npusim.npusim._memory_summary import format_summary
+from torch_npusim.npusim._utils import DeviceLike, _get_device_index
+
+__all__ = [
+    "MemPool",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "change_current_allocator",
+    "empty_cache",
+    "get_allocator_backend",
+    "get_per_process_memory_fraction",
+    "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
+    "list_gpu_processes",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+    "use_mem_pool",
+]
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def memory_stats(device: DeviceLike = None) -> dict[str, int]:
+    """Returns the statistics of a device's allocator, flat and sorted by key.
+
+    Keys: "allocation", "segment", "active", "inactive_split" (numbers) and "allocated_bytes",
+    "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes" (bytes), each with
+    ".{all,small_pool,large_pool}.{current,peak,allocated,freed}"; "oversize_allocations" and
+    "oversize_segments" with ".{current,peak,allocated,freed}"; and "num_alloc_retries",
+    "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size".
+
+    Args:
+        device: Default: the current device.
+    """
+    return OrderedDict(sorted(_flat(memory_stats_as_nested_dict(device))))
+
+
+def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
+    """Returns memory_stats() with one level of nesting for each dot."""
+    if not is_initialized():
+        return {}
+    return _C.memory_stats(_get_device_index(device, optional=True))
+
+
+def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
+    """Sets the "allocated" and "freed" statistics and the "num_" counters of a device to 0."""
+    _lazy_init()
+    _C.reset_accumulated_memory_stats(_get_device_index(device, optional=True))
+
+
+def reset_peak_memory_stats(device: DeviceLike = None) -> None:
+    """Sets the "peak" statistics of a device to the current values."""
+    _lazy_init()
+    _C.reset_peak_memory_stats(_get_device_index(device, optional=True))
+
+
+def memory_allocated(device: DeviceLike = None) -> int:
+    """Returns the bytes that tensors occupy on a device now."""
+    return memory_stats(device).get("allocated_bytes.all.current", 0)
+
+
+def max_memory_allocated(device: DeviceLike = None) -> int:
+    """Returns the most bytes that tensors occupied since the last reset_peak_memory_stats()."""
+    return memory_stats(device).get("allocated_bytes.all.peak", 0)
+
+
+def memory_reserved(device: DeviceLike = None) -> int:
+    """Returns the bytes that the allocator holds of a device's memory, free blocks included."""
+    return memory_stats(device).get("reserved_bytes.all.current", 0)
+
+
+def max_memory_reserved(device: DeviceLike = None) -> int:
+    """Returns the most bytes that the allocator held since the last reset_peak_memory_stats()."""
+    return memory_stats(device).get("reserved_bytes.all.peak", 0)
+
+
+def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
+    """Returns the statistics as a table for people, with fragmentation.
+
+    Unlike torch.cuda's it also says how much of the reserved memory is free but stuck in segments
+    with live blocks, and how large the largest free block is.
+
+    Args:
+        device: Default: the current device.
+        abbreviated: Whether to leave out the rows by pool.
+    """
+    index = _checked_index(device)
+    largest = _C.largest_free_block(index)
+    return format_summary(get_device_name(index), index, memory_stats(index), largest, abbreviated)
+
+
+def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
+    """Returns (free, total) bytes of a device; what the allocator caches counts as used."""
+    return _C.memory_info(_checked_index(device))
+
+
+def empty_cache() -> None:
+    """Gives back the segments, of all devices, in which nothing is alive."""
+    if is_initialized():
+        _C.empty_cache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Limits the allocator to a share of the device's capacity; beyond is out of memory.
+
+    Args:
+        fraction: 0.0 to 1.0.
+        device: Default: the current device.
+
+    Raises:
+        TypeError: If `fraction` is not a float.
+        ValueError: If it is not between 0 and 1.
+    """
+    index = _checked_index(device)
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _C.set_memory_fraction(index, fraction)
+
+
+def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
+    """Returns the limit set by set_per_process_memory_fraction(), 0.0 to 1.0."""
+    return _C.get_memory_fraction(_checked_index(device))
+
+
+def get_allocator_backend() -> str:
+    """Returns "native": the caching allocator is the only one."""
+    return "native"
+
+
+def caching_allocator_alloc(
+    size: int, device: DeviceLike = None, stream: torch.Stream | int | None = None
+) -> int:
+    """Allocates device memory outside of any tensor.
+
+    Args:
+        size: In bytes.
+        device: Default: the current device.
+        stream: Stream, or its id, that will use the memory; default: the current one.
+
+    Returns:
+        The address, to be given to caching_allocator_delete(); 0 if `size` is 0.
+
+    Raises:
+        torch.OutOfMemoryError: If the device has no room.
+    """
+    index = _checked_index(device)
+    if stream is None:
+        stream = _C.current_stream(index)
+    if isinstance(stream, torch.Stream):
+        stream = stream.stream_id
+    if not isinstance(stream, int):
+        raise TypeError(
+            "Invalid type for stream argument, must be `torch.npusim.Stream` or `int` "
+            "representing the id of an existing stream"
+        )
+    return _C.caching_allocator_alloc(size, index, stream)
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Frees what caching_allocator_alloc() returned.
+
+    Raises:
+        RuntimeError: If `mem_ptr` is not the address of a live allocation, saying what it is.
+    """
+    _C.caching_allocator_delete(mem_ptr)
+
+
+def host_memory_stats() -> dict[str, int]:
+    """Returns the statistics of the allocator of pinned host memory, flat and sorted by key.
+
+    Keys: "allocations", "allocated_bytes", "active_requests", "active_bytes", each with
+    ".{current,peak,allocated,freed}"; "num_host_alloc", "num_host_free". Unlike torch.cuda there
+    are no times: they would be wall time.
+    """
+    if not is_initialized():
+        return {}
+    return OrderedDict(sorted(_C.host_memory_stats().items()))
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """Returns host_memory_stats() with one level of nesting for each dot."""
+    nested: dict[str, Any] = {}
+    for key, value in host_memory_stats().items():
+        outer, _, inner = key.partition(".")
+        if inner:
+            nested.setdefault(outer, {})[inner] = value
+        else:
+            nested[outer] = value
+    return nested
+
+
+def memory_snapshot(
+    mempool_id: tuple[int, int] | None = None, include_traces: bool = True
+) -> list[dict[str, Any]]:
+    """Returns the segments of all devices and their blocks, as torch.cuda.memory_snapshot().
+
+    Args:
+        mempool_id: Not supported; there are no private pools.
+        include_traces: Accepted as in torch.cuda; segments contain no traces.
+    """
+    if mempool_id is not None:
+        raise NotImplementedError(f"memory_snapshot(mempool_id={mempool_id}): {_POOL_REMEDY}")
+    segments: list[dict[str, Any]] = _snapshot()["segments"]
+    return segments
+
+
+def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    """Returns segments and history of all devices, in the form of torch.cuda.memory._snapshot().
+
+    Args:
+        device: Accepted as in torch.cuda; all devices are in the snapshot.
+        augment_with_fx_traces: Whether to map frames of generated code to their sources.
+    """
+    _lazy_init()
+    snapshot: Any = _C.memory_snapshot()
+    if augment_with_fx_traces:
+        snapshot = _augment_memory_snapshot_stack_traces(snapshot)
+    return dict(snapshot)
+
+
+def _dump_snapshot(
+    filename: str | PathLike[str] = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
+) -> None:
+    """Writes _snapshot() to a file that torch's memory viewer opens (pickle, protocol 4)."""
+    snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
+    with open(filename, "wb") as file:
+        pickle.dump(snapshot, file, protocol=4)
+
+
+def _expect(what: str, value: str | None, accepted: tuple[str | None, ...]) -> None:
+    if value not in accepted:
+        *first, last = [f"'{word}'" if word else "None" for word in accepted]
+        raise RuntimeError(f"expected {what} to be {', '.join(first)}, or {last}, got {value!r}")
+
+
+def _record_memory_history(
+    enabled: str | None = "all",
+    context: str | None = "all",
+    stacks: str = "all",
+    max_entries: int = sys.maxsize,
+    device: DeviceLike = None,
+    clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: list[str] | None = None,
+) -> None:
+    """Starts or stops recording who allocated what, for _snapshot().
+
+    Args:
+        enabled: None: stop; "state": stacks of live blocks; "all": also each alloc and free.
+        context: Whose stacks are kept: None, "state", "alloc" or "all".
+        stacks: "python", or "all" to include C++ frames.
+        max_entries: Number of history entries kept; older ones are overwritten.
+        device: Accepted as in torch.cuda; all devices are recorded.
+        clear_history: Whether to forget what was recorded before.
+        compile_context: Not supported.
+        global_record_annotations: Not supported.
+        skip_actions: Not supported.
+
+    Raises:
+        RuntimeError: For a value that is not in these lists.
+        NotImplementedError: For an argument that is not supported.
+    """
+    if isinstance(enabled, bool):
+        raise NotImplementedError(
+            f"_record_memory_history({enabled}): the older form with a bool; "
+            f"pass 'all' or 'state' to start and None to stop"
+        )
+    _expect("state", enabled, ("state", "all", None))
+    _expect("context", context, ("state", "alloc", "all", None))
+    _expect("stacks", stacks, ("python", "all"))
+    unsupported = {
+        "compile_context": compile_context,
+        "global_record_annotations": global_record_annotations,
+        "skip_actions": skip_actions,
+    }
+    for name, value in unsupported.items():
+        if value:
+            raise NotImplementedError(
+                f"_record_memory_history({name}={value!r}): npusim does not record this; "
+                f"leave it out and filter the entries of the snapshot"
+            )
+    if max_entries < 1:
+        raise RuntimeError(f"expected max_entries to be at least 1, got {max_entries}")
+    _C.record_memory_history(enabled, context, stacks, max_entries, clear_history)
+
+
+_POOL_REMEDY = "npusim has one pool per stream and no private pools; allocate without it."
+
+
+class MemPool:
+    """Not supported.
+
+    Raises:
+        NotImplementedError: Always.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError(f"torch.npusim.MemPool: {_POOL_REMEDY}")
+
+
+def use_mem_pool(pool: Any, device: DeviceLike = None) -> NoReturn:
+    """Raises NotImplementedError."""
+    raise NotImplementedError(f"torch.npusim.use_mem_pool: {_POOL_REMEDY}")
+
+
+def change_current_allocator(allocator: Any) -> NoReturn:
+    """Raises NotImplementedError."""
+    raise NotImplementedError(
+        "torch.npusim.change_current_allocator: the allocator of npusim is part of the device; "
+        "NPUSIM_ALLOCATOR changes its rules."
+    )
+
+
+def list_gpu_processes(device: DeviceLike = None) -> NoReturn:
+    """Raises NotImplementedError."""
+    raise NotImplementedError(
+        "torch.npusim.list_gpu_processes: a simulated device belongs to one process; "
+        "memory_summary() says what that one uses."
+    )

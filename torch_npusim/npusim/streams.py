@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Streams and events: torch.Stream and torch.Event with the conveniences of torch.cuda.
+
+Times are virtual: an event's time is when the modelled hardware would have reached it. The current
+stream is per thread and per device.
+"""
+
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import torch
+
+from torch_npusim import _C
+from torch_npusim.npusim._device import _exchange_device, _maybe_exchange_device
+from torch_npusim.npusim._lazy import _lazy_init
+from torch_npusim.npusim._utils import DeviceLike, _get_device_index
+
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+]
+
+_DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
+
+
+class Stream(torch.Stream):
+    """A queue of commands on one device; commands of different streams may overlap.
+
+    `with stream:` makes it the current stream.
+
+    Args:
+        device: Device of the stream; default: the current one.
+        priority: 0 or lower; a lower number means a higher priority. Other values are mapped to
+            the nearest of `priority_range()`.
+        stream_id: With `device_index` and `device_type`, names an existing stream.
+    """
+
+    def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> Self:
+        """Creates or, with `stream_id`, names a stream."""
+        _lazy_init()
+        if "stream_id" in kwargs:
+            return super().__new__(cls, priority=priority, **kwargs)
+        index = _get_device_index(device, optional=True)
+        least, greatest = _C.priority_range()
+        clamped = max(greatest, min(least, priority))
+        return super().__new__(cls, torch.device("npusim", index), priority=clamped)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Returns the least and the greatest priority; the greatest is the lower number."""
+        return _C.priority_range()
+
+    def wait_event(self, event: torch.Event) -> None:
+        """Makes commands submitted to this stream from now on wait for `event`."""
+        event.wait(self)
+
+    def wait_stream(self, stream: torch.Stream) -> None:
+        """Makes commands submitted from now on wait for what is in `stream` now."""
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """Marks this point of the stream in `event` (default: a new one) and returns it."""
+        if event is None:
+            event = Event()
+        event.record(self)
+        return event
+
+    def __repr__(self) -> str:
+        return f"<torch.npusim.Stream device={self.device} stream_id={self.stream_id:#x}>"
+
+
+class ExternalStream(Stream):
+    """Not supported: a simulated device has no streams that other libraries made."""
+
+    def __new__(cls, stream_ptr: int, device: DeviceLike = None, **kwargs: Any) -> NoReturn:
+        """Raises NotImplementedError."""
+        raise NotImplementedError(
+            "torch.npusim.ExternalStream: no other library makes streams of a simulated device; "
+            "use torch.npusim.Stream()."
+        )
+
+
+class Event(torch.Event):
+    """A mark in a stream. Recording it again moves the mark; earlier waiters keep theirs.
+
+    Args:
+        enable_timing: Whether `elapsed_time()` can be asked.
+        blocking: Accepted as in torch.cuda; waiting never spins here.
+        interprocess: Not supported.
+        external: Not supported.
+    """
+
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Self:
+        """Creates an event; it belongs to the device of the stream that first records it."""
+        if interprocess:
+            raise NotImplementedError(
+                "torch.npusim.Event(interprocess=True): a simulated device belongs to one process."
+            )
+        if external:
+            raise NotImplementedError(
+                "torch.npusim.Event(external=True): there are no graphs on npusim."
+            )
+        _lazy_init()
+        return super().__new__(cls, "npusim", enable_timing=enable_timing, blocking=blocking)
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Marks the present end of `stream` (default: the current stream)."""
+        super().record(current_stream() if stream is None else stream)
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Makes commands submitted to `stream` (default: current) from now on wait."""
+        super().wait(current_stream() if stream is None else stream)
+
+
+class StreamContext:
+    """Context manager that makes a stream and, as in torch.cuda, its device current.
+
+    Args:
+        stream: Stream to select; None changes nothing.
+    """
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self._entered: list[tuple[int, Stream]] = []  # device and stream before, outermost first
+
+    def __enter__(self) -> None:
+        if self.stream is None:
+            return
+        previous = current_stream(self.stream.device_index)
+        self._entered.append((_exchange_device(self.stream.device_index), previous))
+        set_stream(self.stream)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.stream is None:
+            return
+        device, stream = self._entered.pop()
+        set_stream(stream)
+        _maybe_exchange_device(device)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Returns a context manager that makes `stream` current; None changes nothing."""
+    return StreamContext(stream)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes `stream` the current one of its device on this thread; None changes nothing.
+
+    As in torch.cuda, the stream's device becomes current too.
+    """
+    if stream is None:
+        return
+    if stream.device.type != "npusim":
+        raise ValueError(f"Expected a stream on npusim, but got one on {stream.device}")
+    _C.set_stream(stream.device_index, stream.stream_id)
+    _C.set_device(stream.device_index)
+
+
+def _existing(index: int, stream_id: int) -> Stream:
+    return Stream(stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)
+
+
+def current_stream(device: DeviceLike = None) -> Stream:
+    """Returns this thread's current stream of `device` (default: the current device)."""
+    _lazy_init()
+    index = _get_device_index(device, optional=True)
+    return _existing(index, _C.current_stream(index))
+
+
+def default_stream(device: DeviceLike = None) -> Stream:
+    """Returns the default stream of `device` (default: the current device)."""
+    _lazy_init()
+    index = _get_device_index(device, optional=True)
+    return _existing(index, _C.default_stream(index))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Fault injection: makes the device fail on purpose, by count or by seeded probability.
+
+    with faults.inject("launch", nth=3):
+        train_step()          # the third command from here does not run
+        torch.npusim.synchronize()  # raises: errors surface where the host waits
+
+Kinds: "oom" (no memory for a new segment), "launch" (a command does not run), "hang" (a command
+never ends; waiting for it is given up), "device" (the device is lost until the faults are cleared).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch_npusim import _C
+from torch_npusim.npusim._utils import DeviceLike, _get_device_index
+
+__all__ = ["KINDS", "arm", "clear", "counts", "inject"]
+
+KINDS = ("oom", "launch", "hang", "device")
+
+
+def arm(
+    kind: str,
+    *,
+    nth: int | None = None,
+    probability: float | None = None,
+    seed: int = 0,
+    device: DeviceLike = None,
+) -> None:
+    """Arms one rule until clear(). Rules add up.
+
+    Args:
+        kind: One of KINDS.
+        nth: Hit the n-th matching call from now on, counted from 1; then disarm.
+        probability: Hit each matching call with this probability, 0 to 1; instead of `nth`.
+        seed: Of the probability; the same seed and calls give the same faults.
+        device: Only calls on this device; default: on any.
+
+    Raises:
+        ValueError: For an unknown kind, or unless exactly one of `nth` and `probability` is given.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"fault kind: got {kind!r}, expected one of {', '.join(KINDS)}")
+    if (nth is None) == (probability is None):
+        raise ValueError(
+            f"a fault is injected at the `nth` call or with a `probability`: give exactly one "
+            f"(got nth={nth}, probability={probability})"
+        )
+    if nth is not None and nth < 1:
+        raise ValueError(f"nth counts calls from 1, got {nth}")
+    if probability is not None and not 0 < probability <= 1:
+        raise ValueError(f"probability must be above 0 and at most 1, got {probability}")
+    index = -1 if device is None else _get_device_index(device, optional=True)
+    _C.inject_fault(kind, nth or 0, probability or 0.0, seed, index)
+
+
+@contextmanager
+def inject(
+    kind: str,
+    *,
+    nth: int | None = None,
+    probability: float | None = None,
+    seed: int = 0,
+    device: DeviceLike = None,
+) -> Iterator[None]:
+    """Arms one rule for a `with` block and clears all faults at its end; arguments of arm()."""
+    arm(kind, nth=nth, probability=probability, seed=seed, device=device)
+    try:
+        yield
+    finally:
+        clear()
+
+
+def clear() -> None:
+    """Disarms all rules, forgets errors not yet reported, revives lost devices, zeroes counts."""
+    _C.clear_faults()
+
+
+def counts() -> dict[str, int]:
+    """Returns the number of injected faults by kind, and of those "reported" as exceptions."""
+    return _C.fault_counts()
