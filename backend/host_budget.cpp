@@ -17,6 +17,7 @@ namespace {
 
 constinit std::atomic<std::uint64_t> g_budget_for_testing{UINT64_MAX};
 constinit std::atomic<bool> g_testing{false};
+constinit std::atomic<std::uint64_t> g_credit_bytes{0};
 
 // The names of one version of the memory controller.
 struct CgroupFiles {
@@ -149,9 +150,22 @@ HostBudget host_budget() {
   return read_host_budget();
 }
 
+void grant_host_credit(std::uint64_t bytes) noexcept {
+  if (!g_testing.load()) g_credit_bytes.store(bytes);
+}
+
+bool spend_host_credit(std::uint64_t bytes) noexcept {
+  std::uint64_t credit_bytes = g_credit_bytes.load();
+  while (credit_bytes >= bytes) {
+    if (g_credit_bytes.compare_exchange_weak(credit_bytes, credit_bytes - bytes)) return true;
+  }
+  return false;
+}
+
 void set_host_budget_for_testing(std::optional<std::uint64_t> available_bytes) {
   g_budget_for_testing.store(available_bytes.value_or(UINT64_MAX));
   g_testing.store(available_bytes.has_value());
+  g_credit_bytes.store(0);
 }
 
 }  // namespace npusim

@@ -20,13 +20,19 @@ struct HostBudget {
 inline constexpr std::uint64_t kHostHeadroomBytes = 64ULL << 20;
 
 // read_host_budget() reads the limits below `root` ("" is the real system). Unreadable files are
-// skipped: no limit is known then. Tens of microseconds; segments are acquired rarely.
+// skipped: no limit is known then. Takes a fraction of a millisecond.
 HostBudget read_host_budget(const std::string& root = "");
 
 // host_budget() is read_host_budget() unless a test has set a value.
 HostBudget host_budget();
 
-// set_host_budget_for_testing() makes host_budget() return this; nullopt ends it.
+// A probe that found plenty lets the next acquisitions pass without another one:
+// grant_host_credit() allows that many bytes, spend_host_credit() is whether `bytes` are covered.
+void grant_host_credit(std::uint64_t bytes) noexcept;
+bool spend_host_credit(std::uint64_t bytes) noexcept;
+
+// set_host_budget_for_testing() makes host_budget() return this and grants no credit; nullopt
+// ends it.
 void set_host_budget_for_testing(std::optional<std::uint64_t> available_bytes);
 
 }  // namespace npusim

@@ -217,8 +217,12 @@ std::size_t touched_locked(const Memory& all) {
   return touched;
 }
 
+// Of what a probe finds free, this share may be promised before the next probe.
+constexpr std::uint64_t kCreditShare = 16;
+
 // Whether the host can back `bytes` besides everything that is promised and not touched yet.
 bool host_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
+  if (spend_host_credit(bytes)) return true;
   const HostBudget budget = host_budget();
   std::uint64_t promised = 0;
   for (const DeviceMemory& device : all.devices) promised += device.used_bytes;
@@ -227,7 +231,11 @@ bool host_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
            budget.available_bytes - kHostHeadroomBytes >= untouched &&
            budget.available_bytes - kHostHeadroomBytes - untouched >= bytes;
   };
-  if (fits(promised)) return true;  // as if nothing were touched: cheap, and enough almost always
+  if (fits(promised)) {  // as if nothing were touched: cheap, and enough almost always
+    grant_host_credit((budget.available_bytes - kHostHeadroomBytes - promised - bytes) /
+                      kCreditShare);
+    return true;
+  }
   const std::uint64_t untouched = promised - std::min<std::uint64_t>(promised, touched_locked(all));
   if (fits(untouched)) return true;
   *reason = detail::join("the host cannot back ", format_bytes(bytes),

@@ -29,10 +29,12 @@ struct StreamTable {
   }
   // Where no device is: a stream that can be named but belongs nowhere.
   static Stream& placeholder() noexcept {
-    static constinit CostRates rates{};
-    static constinit Stream stream;
-    stream.rates_ = &rates;
-    return stream;
+    static Stream* const kPlaceholder = [] {
+      Stream* stream = new Stream();
+      stream->rates_ = new CostRates{};
+      return stream;
+    }();
+    return *kPlaceholder;
   }
 
   std::array<Stream, kStreamsPerDevice> streams;
