@@ -82,7 +82,8 @@ def _refuse_sending_storages() -> None:
     global ORIGINAL_REDUCE_STORAGE
     from torch.multiprocessing.reductions import reduce_storage
 
-    ORIGINAL_REDUCE_STORAGE = original = reduce_storage
+    original: Callable[[torch.UntypedStorage], tuple[Any, ...]] = reduce_storage
+    ORIGINAL_REDUCE_STORAGE = original
 
     def reduce(storage: torch.UntypedStorage) -> tuple[Any, ...]:
         if storage.device.type == "npusim":
