@@ -4,6 +4,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torch_npusim._text import format_bytes
+
 _SIZES = ["allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes"]
 _SIZES += ["inactive_split_bytes"]
 _COUNTS = ["allocation", "active", "segment", "inactive_split"]
@@ -23,16 +25,6 @@ _TITLES = {
 }
 _METRICS = ["current", "peak", "allocated", "freed"]
 _WIDTH = 81
-
-
-def format_bytes(count: int) -> str:
-    """Returns a size with a unit that leaves at most four digits before the point."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.2f} {unit}"
-        size /= 1024
-    return f"{size:.2f} TiB"
 
 
 def fragmentation(stats: Mapping[str, int]) -> float:

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The `npusim` command: one file per subcommand, each with add_parser() and run().
+
+run() returns the exit status: 0 if all is well, 1 if what was asked about is not, 2 for a wrong
+command line (argparse).
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from torch_npusim import __version__
+from torch_npusim.cli import doctor, env, info
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the subcommand that `arguments` (default: the command line) name."""
+    parser = argparse.ArgumentParser(
+        prog="npusim", description="Look at the simulated accelerator of torch_npusim."
+    )
+    parser.add_argument("--version", action="version", version=f"torch_npusim {__version__}")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for subcommand in (info, doctor, env):
+        added = subcommand.add_parser(subparsers)
+        added.add_argument("--json", action="store_true", help="print JSON, for programs")
+        added.set_defaults(run=subcommand.run)
+    chosen = parser.parse_args(arguments)
+    status: int = chosen.run(chosen)
+    return status

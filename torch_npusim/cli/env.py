@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`npusim env`: the table of NPUSIM_* variables; with --markdown it is the page docs/env.md."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from torch_npusim._text import format_table
+from torch_npusim.sim import specs
+
+_INTRODUCTION = """\
+# Environment variables
+
+Generated from the table in `backend/config.cpp`: `npusim env --markdown > docs/env.md`.
+
+Each variable is read once, when torch_npusim is imported. An empty variable counts as unset, except
+where it says otherwise; a value that is not accepted is an error that names what is.
+`npusim env` prints the values in effect.
+"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds the subcommand to the `npusim` command."""
+    text = "print the environment variables and their values in effect"
+    parser: argparse.ArgumentParser = subparsers.add_parser("env", help=text, description=text)
+    parser.add_argument("--markdown", action="store_true", help="print the page docs/env.md")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the table."""
+    knobs = specs.knobs()
+    if arguments.markdown:
+        print(as_markdown(knobs))
+    elif arguments.json:
+        print(json.dumps([asdict(knob) for knob in knobs], indent=2))
+    else:
+        rows = [[knob.name, knob.value or '""', knob.origin, knob.values] for knob in knobs]
+        print("\n".join(format_table(["variable", "value", "from", "accepted"], rows)))
+    return 0
+
+
+def as_markdown(knobs: list[specs.Knob]) -> str:
+    """Returns the page; it does not depend on this process's environment."""
+    lines = [_INTRODUCTION, "| variable | default | accepted | meaning | stability |"]
+    lines.append("|---|---|---|---|---|")
+    for knob in knobs:
+        default = f"`{knob.default}`" if knob.default else "(empty)"
+        cells = [f"`{knob.name}`", default, knob.values, knob.doc, knob.stability]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
