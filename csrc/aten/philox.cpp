@@ -71,7 +71,8 @@ std::uint64_t joined(std::uint32_t low, std::uint32_t high) {
 
 // Natural logarithm of a positive normal number, within 1e-7 (the polynomial of Cephes' logf).
 inline float fast_log(float x) {
-  constexpr std::uint32_t kSqrtHalf = 0x3f3504f3;  // as bits: mantissas run from sqrt(1/2) to sqrt(2)
+  constexpr std::uint32_t kSqrtHalf =
+      0x3f3504f3;  // as bits: mantissas run from sqrt(1/2) to sqrt(2)
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x) - kSqrtHalf;
   const auto exponent = static_cast<float>(static_cast<std::int32_t>(bits) >> 23);
   const float f = __builtin_bit_cast(float, (bits & 0x007fffff) + kSqrtHalf) - 1.0f;

@@ -46,4 +46,8 @@ inline std::uint64_t below(std::uint64_t draw, std::uint64_t range) {
   return static_cast<std::uint64_t>((static_cast<unsigned __int128>(draw) * range) >> 64);
 }
 
+// happens() is true with the given probability. One 32-bit draw decides, whatever the dtype of the
+// result, so that a mask does not depend on it.
+inline bool happens(std::uint32_t draw, double probability) { return draw < probability * 0x1p32; }
+
 }  // namespace torch_npusim

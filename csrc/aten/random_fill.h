@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the kernels of random operators share: draws by tiles, elements in row-major order whatever
+// the strides, and the offsets of empty tensors. Used by random*.cpp and dropout.cpp only.
+// Invariant (rule R1): element i is the i-th in row-major order, so a tensor's strides, its memory
+// format and the number of threads leave its values as they are.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <tuple>
+
+#include "csrc/aten/host_view.h"
+#include "csrc/aten/launch.h"
+#include "csrc/aten/philox.h"
+
+namespace torch_npusim {
+
+using MaybeGenerator = std::optional<at::Generator>;
+
+// Elements of eight bytes take 64-bit draws.
+template <class T>
+using DrawFor = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+
+// RowMajorWalk visits elements of N tensors of one shape in row-major order.
+template <std::size_t N>
+class RowMajorWalk {
+ public:
+  using Offsets = std::array<std::int64_t, N>;  // of one element in each tensor, in elements
+
+  RowMajorWalk(at::IntArrayRef sizes, const std::array<at::IntArrayRef, N>& strides) {
+    for (std::size_t d = 0; d < sizes.size(); ++d) {
+      if (sizes[d] == 1) continue;
+      Dimension next{sizes[d], {}};
+      for (std::size_t n = 0; n < N; ++n) next.strides[n] = strides[n][d];
+      if (!dimensions_.empty() && continues(dimensions_.back(), next)) {
+        next.size *= dimensions_.back().size;
+        dimensions_.back() = next;
+      } else {
+        dimensions_.push_back(next);
+      }
+    }
+  }
+
+  // run() calls visit(k, offsets) for k in [0, count), for the elements from number `first` on.
+  template <class Visit>
+  void run(std::int64_t first, std::int64_t count, Visit&& visit) const {
+    c10::SmallVector<std::int64_t, 6> index(dimensions_.size());
+    Offsets offsets{};
+    for (std::size_t d = dimensions_.size(); d-- > 0; first /= dimensions_[d].size) {
+      index[d] = first % dimensions_[d].size;
+      for (std::size_t n = 0; n < N; ++n) offsets[n] += index[d] * dimensions_[d].strides[n];
+    }
+    for (std::int64_t k = 0; k < count; ++k) {
+      visit(k, static_cast<const Offsets&>(offsets));
+      for (std::size_t d = dimensions_.size(); d-- > 0;) {
+        const Dimension& along = dimensions_[d];
+        for (std::size_t n = 0; n < N; ++n) offsets[n] += along.strides[n];
+        if (C10_LIKELY(++index[d] < along.size)) break;
+        for (std::size_t n = 0; n < N; ++n) offsets[n] -= along.size * along.strides[n];
+        index[d] = 0;
+      }
+    }
+  }
+
+ private:
+  struct Dimension {
+    std::int64_t size;
+    Offsets strides;
+  };
+
+  static bool continues(const Dimension& outer, const Dimension& inner) {
+    for (std::size_t n = 0; n < N; ++n) {
+      if (outer.strides[n] != inner.size * inner.strides[n]) return false;
+    }
+    return true;
+  }
+
+  c10::SmallVector<Dimension, 6> dimensions_;
+};
+
+// for_each_tile() calls tile(first, count, draws) for all elements, kTileElements at a time.
+template <class Draw, class Tile>
+void for_each_tile(const PhiloxState& state, std::int64_t numel, const Tile& tile) {
+  constexpr std::int64_t kGrainTiles = 64;
+  const std::int64_t tiles = (numel + kTileElements - 1) / kTileElements;
+  at::parallel_for(0, tiles, kGrainTiles, [&](std::int64_t begin, std::int64_t end) {
+    Draw draws[kTileElements];
+    for (std::int64_t first = begin * kTileElements; first < std::min(end * kTileElements, numel);
+         first += kTileElements) {
+      const std::int64_t count = std::min(kTileElements, numel - first);
+      philox_draws(state, first, count, draws);
+      tile(first, count, static_cast<const Draw*>(draws));
+    }
+  });
+}
+
+// fill() reserves offsets of `generator` and runs one command that writes make(draws, count,
+// values) to every tile of `self`; make may write all kTileElements values.
+template <class T, class Draw, class Make>
+void fill(const char* op, const at::TensorBase& self, const MaybeGenerator& generator,
+          const Make& make, double flops_per_element) {
+  const PhiloxState state = reserve_philox(generator, self.device().index());
+  const at::Tensor target(self);
+  const auto body = [&](c10::DeviceIndex device) {
+    HostCall call(op, device);
+    const at::Tensor view = call.view(target, /*written=*/true);
+    T* data = static_cast<T*>(view.mutable_data_ptr());
+    const bool contiguous = view.is_contiguous();
+    const RowMajorWalk<1> walk(view.sizes(), {view.strides()});
+    for_each_tile<Draw>(
+        state, view.numel(), [&](std::int64_t first, std::int64_t count, const Draw* draws) {
+          T values[kTileElements];
+          make(draws, count, values);
+          if (contiguous) {
+            std::copy_n(values, count, data + first);
+          } else {
+            walk.run(first, count,
+                     [&](std::int64_t k, const auto& offsets) { data[offsets[0]] = values[k]; });
+          }
+        });
+    call.finish();
+  };
+  launch(op, {&self}, HostScalars::refused, body, flops_per_element);
+}
+
+// Drawing<f>::call is the native function f, which returns before its kernel when there is nothing
+// to fill; call then reserves the offsets all the same (rule R2).
+template <auto Native>
+struct Drawing;
+template <class Result, class... Args, Result (*Native)(Args...)>
+struct Drawing<Native> {
+  static Result call(Args... args) {
+    Result result = Native(args...);
+    if (C10_UNLIKELY(result.numel() == 0)) {
+      reserve_philox(std::get<MaybeGenerator>(std::tuple<Args...>(args...)),
+                     result.device().index());
+    }
+    return result;
+  }
+};
+
+}  // namespace torch_npusim
