@@ -33,8 +33,8 @@ struct FaultRule {
   std::uint64_t every = 0;  // each k-th matching call
   double probability = 0;   // of each matching call, by `seed`
   std::uint64_t seed = 0;
-  int device = -1;   // -1: any device
-  std::string name;  // only commands whose name contains this; empty: all
+  int device = -1;     // -1: any device
+  std::string name{};  // only commands whose name contains this; empty: all
 };
 
 // inject_fault() arms a rule. Throws InvalidArgument for a rule that contradicts itself.

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The cost model: whole nanoseconds, a pure function of specification and command.
+#include <cmath>
+#include <limits>
+
+#include "backend/backend.h"
+#include "tests/native/check.h"
+
+using namespace npusim;
+
+namespace {
+
+// One operation per ns in f32, one byte per ns everywhere; floors 7 (kernels) and 9 (links).
+CostRates unit_rates() {
+  DeviceSpec spec = named_spec("npusim-one");
+  spec.peak_flops_per_s = {1e9, 0.5e9, 4e9, 8e9, 1e9};
+  spec.memory_bytes_per_s = spec.host_bytes_per_s = 1e9;
+  spec.peer_bytes_per_s = 0.25e9;
+  spec.kernel_floor_ns = 7;
+  spec.copy_floor_ns = 9;
+  return make_cost_rates(spec);
+}
+
+}  // namespace
+
+TEST(a_kernel_is_bound_by_operations_or_by_bytes) {  // (rule C1)
+  const CostRates rates = unit_rates();
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {100, 40, Precision::f32}), 107);
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {40, 100, Precision::f32}), 107);
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {0, 0, Precision::f32}), 7);
+}
+
+TEST(precision_and_kind_choose_the_rate) {  // (rule C1)
+  const CostRates rates = unit_rates();
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {100, 0, Precision::f64}), 207);
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {100, 0, Precision::f16}), 32);
+  CHECK_EQ(duration_ns(rates, CommandKind::copy_h2d, {0, 100, Precision::other}), 109);
+  CHECK_EQ(duration_ns(rates, CommandKind::copy_peer, {0, 100, Precision::other}), 409);
+  CHECK_EQ(duration_ns(rates, CommandKind::fill, {0, 100, Precision::other}), 107);
+  CHECK_EQ(duration_ns(rates, CommandKind::host, {0, 100, Precision::other}), 0);
+}
+
+TEST(impossible_costs_are_harmless) {  // (rule C1)
+  const CostRates rates = unit_rates();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {nan, nan, Precision::f32}), 7);
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {nan, 50, Precision::f32}), 57);
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {-5, -9, Precision::f32}), 7);
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {inf, 0, Precision::f32}),
+           7 + static_cast<std::int64_t>(kMaxDurationNs));
+}
+
+TEST(every_specification_is_complete) {
+  for (const DeviceSpec& spec : all_specs()) {
+    CHECK(spec.memory_bytes > 0 && spec.multiprocessor_count > 0 && spec.query_ns > 0);
+    for (const double rate : make_cost_rates(spec).ns_per_flop) CHECK(std::isfinite(rate));
+  }
+  CHECK_THROWS(named_spec("npusim-two"), InvalidArgument);
+}
+
+TEST(the_host_clock_never_goes_back) {  // (rule C2)
+  const std::int64_t start = host_now_ns();
+  advance_host_ns(5);
+  CHECK_EQ(host_now_ns(), start + 5);
+  wait_until_ns(start);
+  CHECK_EQ(host_now_ns(), start + 5);
+  wait_until_ns(start + 100);
+  CHECK_EQ(host_now_ns(), start + 100);
+}
