@@ -1,0 +1,725 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Random operators: which draw every element takes, reproducibility, moments, error texts.
+
+The oracle is a Philox4x32-10 written here from the paper (Salmon et al., 2011), itself checked
+against the paper's known answers. Seeds are fixed, so the statistical tests are deterministic.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch_npusim  # noqa: F401  (for where autoload has stepped back)
+
+DEV = "npusim"
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+# --- The reference ------------------------------------------------------------------------------
+
+
+def philox(counter, key):
+    """Ten rounds on counters of shape (4, n) under one key of two words."""
+    c0, c1, c2, c3 = (np.asarray(c, dtype=np.uint64) for c in counter)
+    k0, k1 = key
+    low = np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        left, right = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = (
+            (right >> np.uint64(32)) ^ c1 ^ np.uint64(k0),
+            right & low,
+            (left >> np.uint64(32)) ^ c3 ^ np.uint64(k1),
+            left & low,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=-1)
+
+
+def words(seed, offset, count):
+    """The first `count` 32-bit draws of a call."""
+    blocks = np.arange(-(-count // 4), dtype=np.uint64)
+    counter = [
+        np.full_like(blocks, offset & 0xFFFFFFFF),
+        np.full_like(blocks, offset >> 32),
+        blocks & np.uint64(0xFFFFFFFF),
+        blocks >> np.uint64(32),
+    ]
+    return philox(counter, (seed & 0xFFFFFFFF, seed >> 32)).reshape(-1)[:count]
+
+
+def long_words(seed, offset, count):
+    """The first `count` 64-bit draws of a call."""
+    pairs = words(seed, offset, 2 * count).reshape(-1, 2)
+    return pairs[:, 0] | pairs[:, 1] << np.uint64(32)
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "answer"),
+    [
+        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],  # digits of pi
+            [0xA4093822, 0x299F31D0],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_the_reference_gives_the_known_answers(counter, key, answer):
+    assert philox([[c] for c in counter], key)[0].tolist() == answer
+
+
+# --- Which draw an element takes (rule R1) ------------------------------------------------------
+
+
+def test_seed_zero_starts_with_the_known_answer():
+    torch.npusim.manual_seed(0)
+    drawn = torch.empty(2, dtype=torch.int64, device=DEV).random_(-(2**63), None).cpu().numpy()
+    assert drawn.view(np.uint32).tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 255, 256, 257, 1000])
+@pytest.mark.parametrize(("seed", "offset"), [(7, 0), (0xDEADBEEFCAFEF00D, 4), (1, 2**34 + 8)])
+def test_elements_take_words_in_order(seed, offset, count):
+    generator = torch.Generator(device=DEV).manual_seed(seed)
+
+    def draw(dtype):
+        generator.set_offset(offset)
+        return torch.empty(count, dtype=dtype, device=DEV).random_(generator=generator).cpu()
+
+    assert draw(torch.int32).numpy().tolist() == (words(seed, offset, count) % 2**31).tolist()
+    assert draw(torch.int64).numpy().tolist() == (long_words(seed, offset, count) % 2**63).tolist()
+
+
+def test_uniform_takes_the_upper_bits():
+    generator = torch.Generator(device=DEV).manual_seed(11)
+    drawn = torch.rand(999, device=DEV, generator=generator).cpu().numpy()
+    assert (drawn == (words(11, 0, 999) >> np.uint64(8)).astype(np.float32) * 2.0**-24).all()
+    drawn = torch.rand(999, device=DEV, generator=generator, dtype=torch.float64).cpu().numpy()
+    assert (drawn == (long_words(11, 4, 999) >> np.uint64(11)).astype(np.float64) * 2.0**-53).all()
+
+
+def box_muller(radius, turn):
+    radius, angle = np.sqrt(-2 * np.log(radius)), 2 * np.pi * turn
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(-1)
+
+
+def test_normal_is_box_muller_on_pairs():
+    count = 998
+    generator = torch.Generator(device=DEV).manual_seed(12)
+    drawn = torch.randn(count, device=DEV, generator=generator).cpu().numpy()
+    pairs = words(12, 0, count).astype(np.float64).reshape(-1, 2)
+    expected = box_muller((np.floor(pairs[:, 0] / 2) + 0.5) * 2.0**-31, pairs[:, 1] * 2.0**-32)
+    np.testing.assert_allclose(drawn, expected, rtol=2e-5, atol=2e-5)
+    drawn = torch.randn(count, device=DEV, generator=generator, dtype=torch.float64).cpu().numpy()
+    pairs = long_words(12, 4, count).reshape(-1, 2)
+    expected = box_muller(
+        ((pairs[:, 0] >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52,
+        (pairs[:, 1] >> np.uint64(11)).astype(np.float64) * 2.0**-53,
+    )
+    np.testing.assert_allclose(drawn, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_short_call_is_the_beginning_of_a_long_one():
+    def draw(count):
+        torch.npusim.manual_seed(5)
+        return torch.randn(count, device=DEV).cpu()
+
+    whole = draw(2000)
+    for count in (1, 2, 7, 255, 256, 257, 1999):
+        assert torch.equal(draw(count), whole[:count])
+
+
+# --- Draws: one call of every operator ----------------------------------------------------------
+
+
+def _out(shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device=DEV)
+
+
+def _half(shape):
+    return torch.full(shape, 0.5, device=DEV)
+
+
+# name -> call(shape, generator). Own kernels first, then those that run CPU kernels.
+OWN = {
+    "uniform_": lambda s, g: _out(s).uniform_(-1, 3, generator=g),
+    "uniform_ float64": lambda s, g: _out(s, torch.float64).uniform_(generator=g),
+    "uniform_ complex": lambda s, g: _out(s, torch.complex64).uniform_(generator=g),
+    "normal_": lambda s, g: _out(s).normal_(1, 2, generator=g),
+    "normal_ float64": lambda s, g: _out(s, torch.float64).normal_(generator=g),
+    "normal_ complex": lambda s, g: _out(s, torch.complex64).normal_(generator=g),
+    "normal.Tensor_float": lambda s, g: torch.normal(_half(s), 2.0, generator=g),
+    "normal.float_Tensor": lambda s, g: torch.normal(1.0, _half(s), generator=g),
+    "normal.Tensor_Tensor": lambda s, g: torch.normal(_half(s), _half(s), generator=g),
+    "normal.float_float": lambda s, g: torch.normal(0.0, 1.0, s, generator=g, device=DEV),
+    "normal.Tensor_float_out": lambda s, g: torch.normal(_half(s), 2.0, generator=g, out=_out(s)),
+    "normal.float_Tensor_out": lambda s, g: torch.normal(1.0, _half(s), generator=g, out=_out(s)),
+    "normal.Tensor_Tensor_out": lambda s, g: torch.normal(
+        _half(s), _half(s), generator=g, out=_out(s)
+    ),
+    "random_": lambda s, g: _out(s).random_(generator=g),
+    "random_ int64": lambda s, g: _out(s, torch.int64).random_(generator=g),
+    "random_.to": lambda s, g: _out(s, torch.int32).random_(100, generator=g),
+    "random_.from": lambda s, g: _out(s, torch.int64).random_(-5, 2**40, generator=g),
+    "random_.from all": lambda s, g: _out(s, torch.int64).random_(-(2**63), None, generator=g),
+    "randint": lambda s, g: torch.randint(3, 9, s, generator=g, device=DEV),
+    "bernoulli_.float": lambda s, g: _out(s).bernoulli_(0.3, generator=g),
+    "bernoulli_.Tensor": lambda s, g: _out(s, torch.int8).bernoulli_(_half(s), generator=g),
+    "bernoulli": lambda s, g: torch.bernoulli(_half(s), generator=g),
+    "bernoulli.out": lambda s, g: torch.bernoulli(_half(s), generator=g, out=_out(s)),
+    "bernoulli.p": lambda s, g: torch.bernoulli(_half(s), 0.25, generator=g),
+    "exponential_": lambda s, g: _out(s).exponential_(2, generator=g),
+    "cauchy_": lambda s, g: _out(s).cauchy_(generator=g),
+    "geometric_": lambda s, g: _out(s, torch.int64).geometric_(0.2, generator=g),
+    "log_normal_": lambda s, g: _out(s).log_normal_(0, 0.25, generator=g),
+    "rand": lambda s, g: torch.rand(s, generator=g, device=DEV),
+    "randn": lambda s, g: torch.randn(s, generator=g, device=DEV, dtype=torch.bfloat16),
+    "randperm": lambda s, g: torch.randperm(math.prod(s), generator=g, device=DEV),
+}
+TAIL = {
+    "poisson": lambda s, g: torch.poisson(10 * _half(s), generator=g),
+    "binomial": lambda s, g: torch.binomial(40 * _half(s), _half(s), generator=g),
+    "_standard_gamma": lambda s, g: torch._standard_gamma(4 * _half(s), generator=g),
+    "_sample_dirichlet": lambda s, g: torch._sample_dirichlet(_half((*s, 3)), generator=g),
+    "multinomial": lambda s, g: torch.multinomial(_half((*s, 6)), 2, generator=g),
+    "multinomial replacement": lambda s, g: torch.multinomial(
+        _half((*s, 6)), 9, replacement=True, generator=g
+    ),
+    "rrelu_with_noise": lambda s, g: torch._C._nn.rrelu_with_noise(
+        -_half(s), _out(s), 0.1, 0.4, True, generator=g
+    ),
+    "rrelu_with_noise_": lambda s, g: torch._C._nn.rrelu_with_noise_(
+        -_half(s), _out(s), 0.1, 0.4, True, generator=g
+    ),
+    "rrelu_with_noise.out": lambda s, g: torch._C._nn.rrelu_with_noise(
+        -_half(s), _out(s), 0.1, 0.4, True, generator=g, out=_out(s)
+    ),
+}
+DRAWS = OWN | TAIL
+
+
+@pytest.fixture(params=DRAWS)
+def draw(request):
+    return DRAWS[request.param]
+
+
+@pytest.fixture(params=OWN)
+def own_draw(request):
+    return OWN[request.param]
+
+
+def test_a_seed_repeats_the_draw_and_another_does_not(draw):
+    generator = torch.Generator(device=DEV).manual_seed(3)
+    first = draw((50,), generator).cpu()
+    again = draw((50,), generator).cpu()
+    assert torch.equal(draw((50,), generator.manual_seed(3)).cpu(), first)
+    assert torch.equal(draw((50,), generator).cpu(), again)
+    assert not torch.equal(first, again)
+    assert not torch.equal(draw((50,), generator.manual_seed(4)).cpu(), first)
+
+
+def test_default_generator_and_a_generator_of_the_same_seed_agree(draw):
+    torch.manual_seed(21)
+    assert torch.equal(draw((50,), None), draw((50,), torch.Generator(DEV).manual_seed(21)))
+
+
+def test_state_can_be_put_back(draw):
+    torch.manual_seed(8)
+    draw((3,), None)
+    state = torch.npusim.get_rng_state()
+    first = draw((50,), None).cpu()
+    torch.npusim.set_rng_state(state)
+    assert torch.equal(draw((50,), None).cpu(), first)
+
+
+def test_drawing_leaves_the_cpu_generator_alone_and_is_not_led_by_it(draw):
+    torch.manual_seed(9)
+    host_state = torch.get_rng_state()
+    first = draw((50,), None).cpu()
+    assert torch.equal(torch.get_rng_state(), host_state)
+    torch.npusim.manual_seed(9)
+    torch.rand(7)  # moves the CPU generator only
+    assert torch.equal(draw((50,), None).cpu(), first)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 7), (1000,), (2, 3, 4)])
+def test_a_call_advances_the_offset_by_four(draw, shape):
+    """Rule R2: by an amount that depends on the operator alone."""
+    generator = torch.Generator(device=DEV).manual_seed(1)
+    for call in (1, 2, 3):
+        draw(shape, generator)
+        assert generator.get_offset() == 4 * call
+
+
+def test_an_empty_call_advances_the_offset_too(own_draw):
+    """Rule R2: torch returns early for an empty tensor; the offsets are reserved all the same."""
+    generator = torch.Generator(device=DEV).manual_seed(1)
+    own_draw((0,), generator)
+    assert generator.get_offset() == 4
+
+
+def test_dropout_advances_the_offset_by_four_while_it_draws():
+    """Rule R2."""
+    for shape in [(0,), (5,), (1000,)]:
+        torch.npusim.manual_seed(1)
+        torch.native_dropout(torch.ones(shape, device=DEV), 0.5, True)
+        assert torch.npusim.random._get_rng_state_offset() == 4
+    torch.native_dropout(torch.ones(5, device=DEV), 0.5, False)
+    assert torch.npusim.random._get_rng_state_offset() == 4
+
+
+@pytest.mark.parametrize("name", ["cpu", "npusim:1"])
+def test_a_generator_of_another_device_is_refused(draw, name):
+    generator = torch.Generator(device=name)
+    before = generator.get_state()
+    with pytest.raises(RuntimeError, match="generator"):
+        draw((5,), generator)
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_a_device_generator_is_refused_by_the_cpu():
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator"):
+        torch.rand(3, generator=torch.Generator(DEV))
+
+
+def test_other_devices_draw_from_their_own_generators():
+    torch.manual_seed(2)
+    on_zero = torch.rand(5, device="npusim:0").cpu()
+    assert torch.npusim.random._get_rng_state_offset(1) == 0
+    assert torch.equal(torch.rand(5, device="npusim:1").cpu(), on_zero)
+    assert torch.npusim.random._get_rng_state_offset(1) == 4
+
+
+# --- Seeds and states ---------------------------------------------------------------------------
+
+
+def test_torch_manual_seed_seeds_every_device():
+    torch.manual_seed(1234)
+    assert [g.initial_seed() for g in torch.npusim.default_generators] == [1234] * 2
+    torch.npusim.manual_seed_all(99)
+    assert [g.initial_seed() for g in torch.npusim.default_generators] == [99] * 2
+    assert torch.initial_seed() == 1234
+
+
+def test_state_is_seed_and_offset_in_sixteen_bytes():
+    torch.npusim.manual_seed(0x0102030405060708)
+    torch.rand(1, device=DEV)
+    state = torch.npusim.get_rng_state()
+    assert bytes(state.tolist()) == bytes([8, 7, 6, 5, 4, 3, 2, 1, 4, 0, 0, 0, 0, 0, 0, 0])
+
+
+def test_fork_rng_puts_the_devices_back():
+    torch.manual_seed(5)
+    expected = torch.rand(4, device=DEV).cpu()
+    torch.manual_seed(5)
+    with torch.random.fork_rng(devices=[0], device_type=DEV):
+        torch.rand(4, device=DEV)
+        torch.manual_seed(6)
+    assert torch.equal(torch.rand(4, device=DEV).cpu(), expected)
+
+
+def test_checkpoint_repeats_the_dropout_of_the_forward_pass():
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.ones(64, device=DEV, requires_grad=True)
+    y = checkpoint(lambda t: torch.nn.functional.dropout(t, 0.5) * t, x, use_reentrant=False)
+    y.sum().backward()
+    assert torch.equal(x.grad, 2 * y.detach())
+
+
+def test_a_failed_call_draws_nothing():
+    generator = torch.Generator(device=DEV).manual_seed(1)
+    with pytest.raises(NotImplementedError):
+        _out((3,), torch.int32).normal_(generator=generator)
+    with pytest.raises(RuntimeError):
+        _out((3,)).exponential_(-1, generator=generator)
+    assert generator.get_offset() == 0
+
+
+# --- Strides and threads (rule R1) --------------------------------------------------------------
+
+IN_PLACE = {
+    "uniform_": lambda t: t.uniform_(),
+    "normal_": lambda t: t.normal_(),
+    "random_": lambda t: t.random_(50),
+    "bernoulli_": lambda t: t.bernoulli_(0.5),
+    "bernoulli_.Tensor": lambda t: t.bernoulli_(
+        torch.linspace(0, 1, t.numel(), device=t.device).view(t.shape)
+    ),
+    "exponential_": lambda t: t.exponential_(),
+    "cauchy_": lambda t: t.cauchy_(),
+    "geometric_": lambda t: t.geometric_(0.1),
+    "log_normal_": lambda t: t.log_normal_(),
+}
+
+
+def _layouts(shape):
+    n, c, h, w = shape
+    yield torch.empty(shape, device=DEV, memory_format=torch.channels_last)
+    yield torch.empty((w, h, c, n), device=DEV).permute(3, 2, 1, 0)
+    yield torch.empty((n, c, h, 2 * w), device=DEV)[..., ::2]
+    yield torch.empty((n, c + 3, h, w), device=DEV)[:, 2:-1]
+    yield torch.empty(n * c * h * w + 1, device=DEV)[1:].view(shape)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 5, 17, 19), (1, 1, 1, 1)])
+def test_values_do_not_depend_on_strides(name, shape):
+    torch.npusim.manual_seed(3)
+    expected = IN_PLACE[name](torch.empty(shape, device=DEV)).cpu()
+    for tensor in _layouts(shape):
+        torch.npusim.manual_seed(3)
+        assert torch.equal(IN_PLACE[name](tensor).cpu(), expected)
+
+
+def test_dropout_does_not_depend_on_strides():
+    shape = (3, 5, 17, 19)
+    torch.npusim.manual_seed(3)
+    expected = torch.nn.functional.dropout(torch.ones(shape, device=DEV), 0.3).cpu()
+    for tensor in _layouts(shape):
+        torch.npusim.manual_seed(3)
+        assert torch.equal(torch.nn.functional.dropout(tensor.fill_(1), 0.3).cpu(), expected)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_view_is_filled_and_nothing_else(name):
+    base = torch.full((40, 30), -7.0, device=DEV)
+    IN_PLACE[name](base[3:20:2, 5:25])
+    untouched = base.cpu()
+    assert (untouched[3:20:2, 5:25] != -7).all()
+    untouched[3:20:2, 5:25] = -7
+    assert (untouched == -7).all()
+
+
+def test_values_do_not_depend_on_the_number_of_threads(own_draw):
+    threads = torch.get_num_threads()
+    try:
+        drawn = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            drawn.append(own_draw((150_001,), torch.Generator(DEV).manual_seed(6)).cpu())
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*drawn)
+
+
+def test_out_of_another_size_is_resized():
+    out = torch.empty(0, device=DEV)
+    torch.bernoulli(_half((30, 4)), out=out)
+    assert out.shape == (30, 4)
+    numbers = torch.empty(0, dtype=torch.int64, device=DEV)
+    torch.randperm(12, out=numbers)
+    assert sorted(numbers.tolist()) == list(range(12))
+
+
+# --- Values -------------------------------------------------------------------------------------
+
+COUNT = 200_000
+
+
+def _check_moments(sample, mean, variance):
+    """Mean within five standard errors; variance within three percent."""
+    sample = sample.double().cpu()
+    assert abs(sample.mean().item() - mean) < 5 * math.sqrt(variance / len(sample))
+    assert sample.var().item() == pytest.approx(variance, rel=0.03)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_moments(dtype):
+    torch.manual_seed(2024)
+    x = torch.empty(COUNT, dtype=dtype, device=DEV)
+    _check_moments(x.uniform_(-1, 3).double(), 1, 16 / 12)
+    _check_moments(x.normal_(2, 3), 2, 9)
+    _check_moments(x.exponential_(4), 0.25, 1 / 16)
+    _check_moments(x.geometric_(0.3), 1 / 0.3, 0.7 / 0.09)
+    _check_moments(x.bernoulli_(0.2), 0.2, 0.16)
+    _check_moments(x.random_(0, 10), 4.5, 99 / 12)
+    mean, variance = math.exp(0.125), (math.exp(0.25) - 1) * math.exp(0.25)
+    _check_moments(x.log_normal_(0, 0.5), mean, variance)
+    quartiles = torch.quantile(x.cauchy_(1, 2).float().cpu(), torch.tensor([0.25, 0.5, 0.75]))
+    torch.testing.assert_close(quartiles, torch.tensor([-1.0, 1.0, 3.0]), atol=0.1, rtol=0)
+
+
+def test_moments_of_the_tail():
+    torch.manual_seed(77)
+    ones = torch.ones(COUNT, device=DEV)
+    _check_moments(torch.poisson(3 * ones), 3, 3)
+    _check_moments(torch.binomial(10 * ones, 0.3 * ones), 3, 2.1)
+    _check_moments(torch._standard_gamma(2.5 * ones), 2.5, 2.5)
+    dirichlet = torch._sample_dirichlet(torch.tensor([1.0, 2, 3], device=DEV).expand(COUNT, 3))
+    _check_moments(dirichlet[:, 1].cpu(), 1 / 3, 2 * 4 / (36 * 7))
+    weights = torch.tensor([1.0, 0, 3], device=DEV)
+    picked = torch.multinomial(weights, COUNT, replacement=True).bincount(minlength=3).cpu()
+    assert picked[1] == 0
+    assert picked[2].item() == pytest.approx(0.75 * COUNT, rel=0.01)
+    slopes = -torch.nn.functional.rrelu(-ones, 0.1, 0.5, training=True)
+    _check_moments(slopes, 0.3, 0.16 / 12)
+
+
+def test_normals_are_normal_and_independent():
+    torch.manual_seed(31)
+    z = torch.randn(1_000_000, device=DEV).double().cpu()
+    assert abs((z**3).mean().item()) < 0.02
+    assert (z**4).mean().item() == pytest.approx(3, abs=0.04)
+    assert (z.abs() > 3).double().mean().item() == pytest.approx(0.0027, abs=0.0003)
+    for lag in (1, 2, 3, 4, 256):
+        assert abs((z[:-lag] * z[lag:]).mean().item()) < 0.005
+
+
+def test_complex_normal_has_the_variance_asked_for():
+    torch.manual_seed(32)
+    z = torch.view_as_real(torch.randn(COUNT, dtype=torch.complex64, device=DEV)).cpu()
+    _check_moments(z[:, 0], 0, 0.5)
+    _check_moments(z[:, 1], 0, 0.5)
+
+
+def test_normal_takes_mean_and_deviation_by_element():
+    torch.manual_seed(33)
+    mean = torch.tensor([[-5.0], [5.0]], device=DEV)
+    std = torch.tensor([1.0, 2.0, 0.0], device=DEV)
+    drawn = torch.normal(mean, std.expand(1000, 1, 3)).cpu()
+    assert drawn.shape == (1000, 2, 3)
+    torch.testing.assert_close(drawn.std(0), std.cpu().expand(2, 3), rtol=0.1, atol=1e-6)
+    torch.testing.assert_close(drawn.mean(0), mean.cpu().expand(2, 3), rtol=0, atol=0.3)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_uniform_excludes_its_upper_end(dtype):
+    torch.manual_seed(34)
+    x = torch.rand(COUNT, dtype=dtype, device=DEV).cpu()
+    assert (x >= 0).all()
+    assert (x < 1).all()
+    assert (torch.empty(9, dtype=dtype, device=DEV).uniform_(2, 2) == 2).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_exponential_is_never_zero(dtype):
+    torch.manual_seed(35)
+    assert (torch.empty(1_000_000, dtype=dtype, device=DEV).exponential_() > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bounds"),
+    [
+        (torch.uint8, (0, 256)),
+        (torch.int8, (-128, 128)),
+        (torch.int16, (-3, 4)),
+        (torch.int32, (-(2**31), 2**31)),
+        (torch.int64, (-(2**62), 2**62)),
+        (torch.uint32, (0, 2**32)),
+        (torch.float32, (-(2**24), 2**24)),
+        (torch.float16, (0, 2048)),
+        (torch.bfloat16, (-4, 5)),
+        (torch.float64, (2**40, 2**41)),
+        (torch.bool, (0, 2)),
+    ],
+)
+def test_random_stays_in_its_range_and_uses_all_of_it(dtype, bounds):
+    torch.manual_seed(36)
+    low, high = bounds
+    x = torch.empty(20_000, dtype=dtype, device=DEV).random_(low, high).cpu().double()
+    assert low <= x.min() < low + (high - low) * 0.01
+    assert high - (high - low) * 0.01 - 1 <= x.max() < high
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, *FLOATS]
+)
+def test_random_without_bounds_has_the_range_of_the_cpu(dtype):
+    def extremes(device):
+        torch.manual_seed(37)
+        x = torch.empty(20_000, dtype=dtype, device=device).random_().cpu().double()
+        return x.min().item(), x.max().item()
+
+    low, high = extremes("cpu")
+    assert extremes(DEV) == pytest.approx((low, high), rel=0.01, abs=0.01 * high)
+
+
+def test_small_ranges_are_even():
+    torch.manual_seed(38)
+    counts = torch.randint(0, 7, (70_000,), device=DEV).bincount().cpu().double()
+    assert len(counts) == 7
+    assert ((counts - 10_000).abs() < 5 * math.sqrt(10_000)).all()
+
+
+def test_bernoulli_is_sure_at_both_ends():
+    p = torch.tensor([0.0, 1.0], device=DEV).repeat(500)
+    assert torch.equal(torch.bernoulli(p), p)
+    assert not _out((1000,)).bernoulli_(0.0).any()
+    assert _out((1000,)).bernoulli_(1.0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, *FLOATS])
+def test_a_bernoulli_mask_does_not_depend_on_its_dtype(dtype):
+    torch.manual_seed(39)
+    expected = torch.empty(777, device=DEV).bernoulli_(0.4)
+    torch.manual_seed(39)
+    assert torch.equal(_out((777,), dtype).bernoulli_(0.4).float(), expected)
+    torch.manual_seed(39)
+    p = torch.full((), 0.4, dtype=torch.float64)  # broadcast, and on the host as CUDA allows
+    assert torch.equal(_out((777,), dtype).bernoulli_(p).float(), expected)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 255, 256, 257, 5000])
+def test_randperm_is_a_permutation(count):
+    torch.manual_seed(40)
+    assert sorted(torch.randperm(count, device=DEV).tolist()) == list(range(count))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float16, torch.float64])
+def test_randperm_does_not_depend_on_dtype_and_strides(dtype):
+    torch.manual_seed(41)
+    expected = torch.randperm(200, device=DEV).cpu()
+    torch.manual_seed(41)
+    assert torch.equal(torch.randperm(200, device=DEV, dtype=dtype).cpu().long(), expected)
+    torch.manual_seed(41)
+    spread = torch.zeros(400, dtype=dtype, device=DEV)
+    torch.randperm(200, dtype=dtype, device=DEV, out=spread[::2])
+    assert torch.equal(spread[::2].cpu().long(), expected)
+    assert not spread[1::2].any()
+
+
+def test_randperm_favours_no_place():
+    torch.manual_seed(42)
+    places = torch.stack([torch.randperm(5, device=DEV) for _ in range(2000)]).cpu()
+    for column in places.T:
+        assert ((column.bincount(minlength=5) - 400).abs() < 5 * math.sqrt(400)).all()
+
+
+# --- Dropout ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64])
+def test_dropout_scales_what_it_keeps(dtype):
+    torch.manual_seed(50)
+    x = torch.randn(20_000, dtype=torch.float32).to(dtype)
+    out, mask = torch.native_dropout(x.to(DEV), 0.25, True)
+    assert mask.dtype == torch.bool
+    assert mask.double().mean().item() == pytest.approx(0.75, abs=0.02)
+    assert torch.equal(out.cpu(), x.mul(mask.cpu()).mul_(1 / 0.75))
+
+
+def test_dropout_is_off_in_evaluation():
+    x = torch.randn(100, device=DEV)
+    assert torch.nn.functional.dropout(x, 0.5, training=False) is x
+    assert torch.equal(torch.nn.Dropout(0.5).eval()(x), x)
+    out, mask = torch.native_dropout(x, 0.5, False)
+    assert torch.equal(out, x)
+    assert out.data_ptr() != x.data_ptr()
+    assert mask.all()
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_dropout_of_nothing_and_of_everything(p):
+    x = torch.ones(100, device=DEV, requires_grad=True)
+    y = torch.nn.functional.dropout(x, p)
+    assert (y == 1 - p).all()
+    y.sum().backward()
+    assert (x.grad == 1 - p).all()
+
+
+def test_dropout_sends_the_gradient_where_the_value_went():
+    torch.manual_seed(51)
+    x = torch.full((3, 1000), 2.0, device=DEV, requires_grad=True)
+    y = torch.nn.Dropout(0.4)(x)
+    y.backward(torch.full_like(y, 3.0))
+    assert torch.equal(x.grad.cpu(), 1.5 * y.detach().cpu())
+    assert 0 < (y == 0).sum().item() < y.numel()
+
+
+def test_dropout_keeps_the_memory_format():
+    x = torch.ones(2, 3, 8, 8, device=DEV).to(memory_format=torch.channels_last)
+    out, mask = torch.native_dropout(x, 0.5, True)
+    assert out.stride() == mask.stride() == x.stride()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        torch.nn.Dropout1d(0.5),
+        torch.nn.Dropout2d(0.5),
+        torch.nn.Dropout3d(0.5),
+        torch.nn.AlphaDropout(0.5),
+        torch.nn.FeatureAlphaDropout(0.5),
+        torch.nn.RReLU(),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_modules_that_draw_repeat_under_a_seed(module):
+    dims = 3 if isinstance(module, torch.nn.Dropout1d) else 5
+    x = -torch.ones((2, 64, 3, 3, 3)[:dims], device=DEV)
+    torch.manual_seed(52)
+    first = module(x)
+    torch.manual_seed(52)
+    assert torch.equal(module(x), first)
+    assert not torch.equal(module(x), first)
+
+
+def test_dropout_keeps_what_is_not_finite_visible():
+    x = torch.tensor([math.nan, math.inf], device=DEV).repeat(100)
+    assert torch.nn.functional.dropout(x, 0.5)[::2].isnan().all()
+
+
+# --- Error texts --------------------------------------------------------------------------------
+
+REFUSED = {
+    "uniform_ of integers": lambda d: torch.empty(3, dtype=torch.int32, device=d).uniform_(),
+    "uniform_ reversed": lambda d: torch.empty(3, device=d).uniform_(2, 1),
+    "uniform_ too wide": lambda d: torch.empty(3, device=d).uniform_(-3e38, 3e38),
+    "uniform_ out of half": lambda d: torch.empty(3, dtype=torch.half, device=d).uniform_(0, 1e5),
+    "normal_ of integers": lambda d: torch.empty(3, dtype=torch.int32, device=d).normal_(),
+    "normal_ negative": lambda d: torch.empty(3, device=d).normal_(0, -1),
+    "normal tensor negative": lambda d: torch.normal(0.0, torch.tensor([1.0, -1], device=d)),
+    "exponential_ of integers": lambda d: torch.empty(
+        3, dtype=torch.int32, device=d
+    ).exponential_(),
+    "exponential_ negative": lambda d: torch.empty(3, device=d).exponential_(-1),
+    "cauchy_ of integers": lambda d: torch.empty(3, dtype=torch.int32, device=d).cauchy_(),
+    "cauchy_ negative": lambda d: torch.empty(3, device=d).cauchy_(0, -1),
+    "log_normal_ negative": lambda d: torch.empty(3, device=d).log_normal_(0, -1),
+    "log_normal_ of complex": lambda d: torch.empty(3, dtype=torch.cfloat, device=d).log_normal_(),
+    "geometric_ 0": lambda d: torch.empty(3, device=d).geometric_(0),
+    "geometric_ of complex": lambda d: torch.empty(3, dtype=torch.cfloat, device=d).geometric_(0.5),
+    "bernoulli_ above 1": lambda d: torch.empty(3, device=d).bernoulli_(2.0),
+    "bernoulli_ of complex": lambda d: torch.empty(3, dtype=torch.cfloat, device=d).bernoulli_(),
+    "bernoulli integer p": lambda d: torch.bernoulli(torch.ones(3, dtype=torch.int64, device=d)),
+    "random_ reversed": lambda d: torch.empty(3, device=d).random_(5, 5),
+    "random_ out of half": lambda d: torch.empty(3, dtype=torch.half, device=d).random_(0, 70000),
+    "random_ out of int8": lambda d: torch.empty(3, dtype=torch.int8, device=d).random_(0, 300),
+    "random_ all of int16": lambda d: torch.empty(3, dtype=torch.int16, device=d).random_(
+        -(2**63), None
+    ),
+    "random_ of uint32": lambda d: torch.empty(3, dtype=torch.uint32, device=d).random_(),
+    "random_ of complex": lambda d: torch.empty(3, dtype=torch.cfloat, device=d).random_(),
+    "uniform_ overlapping": lambda d: torch.empty(1, device=d).expand(4).uniform_(),
+    "normal_ overlapping": lambda d: torch.empty(1, device=d).expand(4).normal_(),
+    "bernoulli_ overlapping": lambda d: torch.empty(1, device=d).expand(4).bernoulli_(),
+    "randperm negative": lambda d: torch.randperm(-1, device=d),
+    "randperm of bool": lambda d: torch.randperm(5, dtype=torch.bool, device=d),
+    "randperm of half": lambda d: torch.randperm(3000, dtype=torch.half, device=d),
+    "randperm of uint8": lambda d: torch.randperm(300, dtype=torch.uint8, device=d),
+    "dropout above 1": lambda d: torch.dropout(torch.ones(3, device=d), 1.5, True),
+    "multinomial nothing": lambda d: torch.multinomial(torch.zeros(3, device=d), 1),
+    "multinomial too many": lambda d: torch.multinomial(torch.ones(3, device=d), 4),
+    "poisson negative": lambda d: torch.poisson(-torch.ones(3, device=d)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_arguments_are_refused_as_on_cpu(name):
+    def refusal(device):
+        with pytest.raises(Exception) as refused:  # noqa: PT011  (compared below)
+            REFUSED[name](device)
+        return refused.type, str(refused.value)
+
+    kind, text = refusal(DEV)
+    assert (kind, text.replace("_npusim", "_cpu")) == refusal("cpu")
+
+
+def test_probabilities_outside_of_the_unit_interval_are_named():
+    with pytest.raises(RuntimeError, match=r"p to be in \[0, 1\], but got p=1.5"):
+        torch.bernoulli(torch.tensor([0.5, 1.5], device=DEV))
+    with pytest.raises(RuntimeError, match=r"between 0 and 1, but got -0.5"):
+        torch.native_dropout(torch.ones(3, device=DEV), -0.5, True)
