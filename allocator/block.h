@@ -35,16 +35,19 @@ struct Segment {
   ContextId context = 0;
 };
 
+// The first cache line is what looking at a neighbour needs, the second what the free index needs.
 struct alignas(64) Block {
   Address address = 0;
   std::size_t bytes = 0;            // a multiple of the quantum
-  std::size_t requested_bytes = 0;  // what the caller asked for
-  StreamId stream = 0;              // a block never changes stream
+  std::size_t requested_bytes = 0;  // what the caller asked for; 0 while free
   CachingAllocator* owner = nullptr;
 
   Segment* segment = nullptr;
   Block* prev = nullptr;  // address neighbours within the segment
   Block* next = nullptr;
+  BlockState state = BlockState::unused;
+  bool has_stream_uses = false;  // the streams are in the allocator's side table
+  std::uint32_t pending_marks = 0;
 
   // Links of the free index: a pairing heap per block size, ordered by (order, address).
   std::int64_t order = 0;
@@ -52,11 +55,9 @@ struct alignas(64) Block {
   Block* heap_sibling = nullptr;
   Block* heap_prev = nullptr;  // previous sibling, or parent of the first child; null for the root
 
+  StreamId stream = 0;           // a block never changes stream
   ContextId context = 0;         // of the allocation
   std::uint64_t idle_since = 0;  // searches of the pool when the block became free (collection age)
-  std::uint32_t pending_marks = 0;
-  bool has_stream_uses = false;  // the streams are in the allocator's side table
-  BlockState state = BlockState::unused;
 
   bool is_split() const noexcept { return prev != nullptr || next != nullptr; }
 };

@@ -10,7 +10,7 @@
 
 namespace npusim::alloc {
 
-using Lock = std::lock_guard<std::mutex>;
+using Lock = std::lock_guard<WordLock>;
 
 namespace {
 
@@ -207,35 +207,39 @@ void CachingAllocator::Impl::require_live(const Block* block, const char* verb) 
                         describe(block->state) + "; expected a live block (double free?)");
 }
 
-std::vector<std::pair<StreamId, Ticket>> CachingAllocator::Impl::mark_uses(const Block* block) {
-  std::vector<std::pair<StreamId, Ticket>> marks;
-  for (StreamId stream : stream_uses.at(block)) marks.emplace_back(stream, provider.mark(stream));
-  return marks;
-}
-
-void CachingAllocator::Impl::free_live(Block* block, ContextId context) {
-  std::vector<std::pair<StreamId, Ticket>> marks;
-  if (block->has_stream_uses) [[unlikely]] {
-    marks = mark_uses(block);  // may throw: before anything changes
-  }
+void CachingAllocator::Impl::book_free(const Block* block, ContextId context) {
   const bool is_small = block->segment->is_small;
   record(HistoryAction::free_requested, block->address, block->requested_bytes, block->stream,
          context);
   ledger.decrease(Ledger::kAllocation, is_small, 1);
   ledger.decrease(Ledger::kAllocatedBytes, is_small, signed_bytes(block->bytes));
   if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.decrease(1);
-  if (marks.empty()) {
-    release_to_pool(block, context);
+}
+
+void CachingAllocator::Impl::free_live(Block* block, ContextId context) {
+  if (block->has_stream_uses) [[unlikely]] {
+    free_later(block, context);
     return;
   }
+  __builtin_prefetch(block->prev);  // merging looks at both soon
+  __builtin_prefetch(block->next);
+  book_free(block, context);
+  release_to_pool(block, context);
+}
+
+void CachingAllocator::Impl::free_later(Block* block, ContextId context) {
+  std::vector<Ticket> tickets;
+  const std::vector<StreamId> streams = stream_uses.at(block);
+  for (StreamId stream : streams) tickets.push_back(provider.mark(stream));  // may throw
+  book_free(block, context);
   block->state = BlockState::pending;
   block->has_stream_uses = false;
   stream_uses.erase(block);
-  for (const auto& [stream, ticket] : marks) {
-    pending[stream].push_back({ticket, block});
-    ++block->pending_marks;
-    ++pending_count;
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    pending[streams[i]].push_back({tickets[i], block});
   }
+  block->pending_marks = static_cast<std::uint32_t>(streams.size());
+  pending_count += streams.size();
 }
 
 void CachingAllocator::Impl::process_events() {

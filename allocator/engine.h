@@ -10,7 +10,7 @@
 #include <array>
 #include <deque>
 #include <map>
-#include <mutex>
+#include <mutex>  // lock_guard
 #include <unordered_map>
 #include <vector>
 
@@ -18,6 +18,7 @@
 #include "allocator/free_index.h"
 #include "allocator/history.h"
 #include "allocator/ledger.h"
+#include "allocator/lock.h"
 
 namespace npusim::alloc {
 
@@ -59,7 +60,8 @@ struct CachingAllocator::Impl {
   Block* merge(Block* block, Block* neighbour);  // the neighbour, if free, becomes part of block
   void require_live(const Block* block, const char* verb) const;
   void free_live(Block* block, ContextId context);
-  std::vector<std::pair<StreamId, Ticket>> mark_uses(const Block* block);
+  void free_later(Block* block, ContextId context);  // pending: one mark per using stream
+  void book_free(const Block* block, ContextId context);
   void process_events();
   StreamPools& pools_of(StreamId stream);
   void reserve_blocks();  // so that new_block() cannot fail half-way
@@ -91,7 +93,7 @@ struct CachingAllocator::Impl {
   CachingAllocator* const owner;
   const Config config;
 
-  std::mutex mutex;  // guards everything below, and the fields of blocks and segments
+  WordLock mutex;  // guards everything below, and the fields of blocks and segments
   std::map<StreamId, StreamPools> pools;
   StreamId last_stream = 0;  // the cache of pools_of()
   StreamPools* last_pools = nullptr;

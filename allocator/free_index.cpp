@@ -42,6 +42,13 @@ Block* meld_children(Block* child) noexcept {
   return root;
 }
 
+// lower_bound() is std::lower_bound without a branch to mispredict.
+std::size_t lower_bound(const std::size_t* sorted, std::size_t count, std::size_t bytes) noexcept {
+  const std::size_t* at = sorted;
+  for (; count > 1; count -= count / 2) at += at[count / 2 - 1] < bytes ? count / 2 : 0;
+  return static_cast<std::size_t>(at - sorted) + (count == 1 && *at < bytes);
+}
+
 void collect(Block* root, std::vector<Block*>& out) {
   std::vector<Block*> todo{root};
   while (!todo.empty()) {
@@ -56,13 +63,17 @@ void collect(Block* root, std::vector<Block*>& out) {
 
 }  // namespace
 
-SortedBins::Cursor SortedBins::seek(std::size_t bytes) const noexcept {
-  const auto chunk =
-      static_cast<std::size_t>(std::lower_bound(last_.begin(), last_.end(), bytes) - last_.begin());
-  if (chunk == last_.size()) return {chunk, 0};
-  const auto begin = chunks_[chunk]->bytes.begin();
-  const auto end = begin + static_cast<std::ptrdiff_t>(chunks_[chunk]->count);
-  return {chunk, static_cast<std::size_t>(std::lower_bound(begin, end, bytes) - begin)};
+SortedBins::Cursor SortedBins::seek(std::size_t bytes) noexcept {
+  // A search is often followed by the removal of what it found.
+  if (!at_end(found_) && found_.entry < chunks_[found_.chunk]->count && bytes_at(found_) == bytes) {
+    return found_;
+  }
+  found_ = {lower_bound(last_.data(), last_.size(), bytes), 0};
+  if (!at_end(found_)) {
+    const Chunk& chunk = *chunks_[found_.chunk];
+    found_.entry = lower_bound(chunk.bytes.data(), chunk.count, bytes);
+  }
+  return found_;
 }
 
 SortedBins::Cursor SortedBins::next(Cursor at) const noexcept {

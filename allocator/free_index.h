@@ -108,7 +108,7 @@ class SortedBins {
   };
 
   // seek() is the first position whose size is >= bytes; at_end() where there is none.
-  Cursor seek(std::size_t bytes) const noexcept;
+  Cursor seek(std::size_t bytes) noexcept;
   bool at_end(Cursor at) const noexcept { return at.chunk >= chunks_.size(); }
   std::size_t bytes_at(Cursor at) const noexcept { return chunks_[at.chunk]->bytes[at.entry]; }
   Block*& root_at(Cursor at) noexcept { return chunks_[at.chunk]->roots[at.entry]; }
@@ -125,6 +125,7 @@ class SortedBins {
     std::array<std::size_t, kChunk> bytes{};
     std::array<Block*, kChunk> roots{};
   };
+  Cursor found_;                   // of the last seek()
   std::vector<std::size_t> last_;  // largest size of each chunk, for the first step of a search
   std::vector<std::unique_ptr<Chunk>> chunks_;
 };

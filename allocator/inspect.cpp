@@ -4,7 +4,7 @@
 
 namespace npusim::alloc {
 
-using Lock = std::lock_guard<std::mutex>;
+using Lock = std::lock_guard<WordLock>;
 
 const char* action_name(HistoryAction action) noexcept {
   constexpr const char* names[] = {"alloc",         "free_requested", "free_completed",

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ns per malloc or free of CachingAllocator, lock and statistics included, beside the same policy
+// on std::set (upstream's structure) in the same run. Both must place every block alike, or it
+// exits 1. One line per workload; the number is the least of the rounds, the median in brackets.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "allocator/allocator.h"
+#include "allocator/fake_provider.h"
+#include "allocator/ledger.h"
+
+using namespace npusim::alloc;
+
+namespace {
+
+// SetAllocator: the policy of preset("npusim") for one stream, on two ordered sets.
+class SetAllocator {
+ public:
+  struct Node {
+    Address address = 0;
+    std::size_t bytes = 0;
+    std::size_t requested_bytes = 0;
+    std::int64_t order = 0;
+    Address base = 0;
+    Node* prev = nullptr;
+    Node* next = nullptr;
+    bool is_small = false;
+    bool is_free = false;
+  };
+  using Handle = Node*;
+
+  explicit SetAllocator(Provider& provider) : provider_(provider) {}
+
+  Node* malloc(std::size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Node key{.bytes = *round_request(config_, bytes), .order = -1};
+    const bool is_small = key.bytes <= config_.small_limit_bytes;
+    Pool& pool = pools_[is_small];
+    const auto found = pool.lower_bound(&key);
+    Node* node =
+        found == pool.end() ? buy(segment_bytes_for(config_, key.bytes), is_small) : *found;
+    if (found != pool.end()) pool.erase(found);
+    if (should_split(config_, is_small, node->bytes, key.bytes)) node = split(node, key.bytes);
+    node->requested_bytes = bytes;
+    node->is_free = false;
+    const auto size = static_cast<std::int64_t>(node->bytes);
+    ledger_.increase(Ledger::kAllocation, is_small, 1);
+    ledger_.increase(Ledger::kAllocatedBytes, is_small, size);
+    ledger_.increase(Ledger::kActive, is_small, 1);
+    ledger_.increase(Ledger::kActiveBytes, is_small, size);
+    ledger_.increase(Ledger::kRequestedBytes, is_small, static_cast<std::int64_t>(bytes));
+    return node;
+  }
+
+  void free(Node* node) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto size = static_cast<std::int64_t>(node->bytes);
+    ledger_.decrease(Ledger::kAllocation, node->is_small, 1);
+    ledger_.decrease(Ledger::kAllocatedBytes, node->is_small, size);
+    ledger_.decrease(Ledger::kActive, node->is_small, 1);
+    ledger_.decrease(Ledger::kActiveBytes, node->is_small, size);
+    ledger_.decrease(Ledger::kRequestedBytes, node->is_small,
+                     static_cast<std::int64_t>(node->requested_bytes));
+    for (Node* other : {node->prev, node->next}) {
+      if (other && other->is_free) absorb(node, other);
+    }
+    node->is_free = true;
+    pools_[node->is_small].insert(node);
+  }
+
+  static std::pair<std::int64_t, Address> place(const Node* node) {
+    return {node->order, node->address - node->base};
+  }
+
+ private:
+  static bool before(const Node* a, const Node* b) {
+    if (a->bytes != b->bytes) return a->bytes < b->bytes;
+    return a->order != b->order ? a->order < b->order : a->address < b->address;
+  }
+  using Pool = std::set<Node*, bool (*)(const Node*, const Node*)>;
+
+  Node* buy(std::size_t bytes, bool is_small) {
+    const Address base = provider_.acquire_segment(bytes).address;
+    return new Node{
+        .address = base, .bytes = bytes, .order = segments_++, .base = base, .is_small = is_small};
+  }
+
+  Node* split(Node* node, std::size_t bytes) {
+    Node* low = new Node(*node);
+    low->bytes = bytes;
+    low->next = node;
+    if (low->prev) low->prev->next = low;
+    node->prev = low;
+    node->address += bytes;
+    node->bytes -= bytes;
+    node->is_free = true;
+    pools_[node->is_small].insert(node);
+    return low;
+  }
+
+  void absorb(Node* node, Node* other) {
+    pools_[node->is_small].erase(other);
+    node->bytes += other->bytes;
+    if (other == node->prev) {
+      node->address = other->address;
+      node->prev = other->prev;
+      if (node->prev) node->prev->next = node;
+    } else {
+      node->next = other->next;
+      if (node->next) node->next->prev = node;
+    }
+    delete other;
+  }
+
+  Provider& provider_;
+  const Config config_;
+  std::mutex mutex_;
+  std::array<Pool, 2> pools_{Pool(before), Pool(before)};
+  Ledger ledger_;
+  std::int64_t segments_ = 0;
+};
+
+// BinAllocator: CachingAllocator under the names that run_trace() uses.
+class BinAllocator {
+ public:
+  using Handle = Block*;
+  explicit BinAllocator(Provider& provider) : allocator_(provider) {}
+  Block* malloc(std::size_t bytes) { return allocator_.malloc(bytes, 0); }
+  void free(Block* block) { allocator_.free(block); }
+  static std::pair<std::int64_t, Address> place(const Block* block) {
+    return {block->segment->registration, block->address - block->segment->address};
+  }
+
+ private:
+  CachingAllocator allocator_;
+};
+
+struct Workload {
+  const char* name;
+  std::size_t live_blocks;
+  std::size_t distinct_sizes;  // 0: every size is drawn anew
+};
+
+// One event replaces the block in a slot: a free and a malloc.
+struct Event {
+  std::size_t slot;
+  std::size_t bytes;
+};
+
+// Sizes are log-uniform from 256 bytes to 16 MiB, so both pools are at work.
+std::vector<Event> make_trace(const Workload& workload) {
+  std::mt19937_64 random(42);
+  std::uniform_real_distribution<double> log2_bytes(8.0, 24.0);
+  const auto draw = [&] { return static_cast<std::size_t>(std::exp2(log2_bytes(random))); };
+  std::vector<std::size_t> sizes(workload.distinct_sizes);
+  for (std::size_t& bytes : sizes) bytes = draw();
+  std::vector<Event> trace(workload.live_blocks + 400000);
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    trace[i].slot = i < workload.live_blocks ? i : random() % workload.live_blocks;
+    trace[i].bytes = sizes.empty() ? draw() : sizes[random() % sizes.size()];
+  }
+  return trace;
+}
+
+struct Result {
+  double least_ns = 0;
+  double median_ns = 0;
+  std::uint64_t places = 0;  // a hash of where every block went
+};
+
+template <class Allocator>
+Result run_trace(const Workload& workload, const std::vector<Event>& trace) {
+  constexpr std::size_t kRounds = 20;
+  FakeProvider provider(std::size_t{1} << 50);
+  Allocator allocator(provider);
+  std::vector<typename Allocator::Handle> slots(workload.live_blocks);
+  std::size_t next = 0;
+  for (; next < workload.live_blocks; ++next) slots[next] = allocator.malloc(trace[next].bytes);
+  const std::size_t events = (trace.size() - next) / kRounds;
+  Result result;
+  std::vector<double> rounds;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (const std::size_t end = next + events; next < end; ++next) {
+      auto& slot = slots[trace[next].slot];
+      allocator.free(slot);
+      slot = allocator.malloc(trace[next].bytes);
+    }
+    const std::chrono::duration<double, std::nano> elapsed =
+        std::chrono::steady_clock::now() - start;
+    rounds.push_back(elapsed.count() / static_cast<double>(2 * events));
+    for (auto handle : slots) {
+      const auto [segment, offset] = Allocator::place(handle);
+      result.places = (result.places * 31 + static_cast<std::uint64_t>(segment)) * 31 + offset;
+    }
+  }
+  std::sort(rounds.begin(), rounds.end());
+  result.least_ns = rounds.front();
+  result.median_ns = rounds[kRounds / 2];
+  return result;
+}
+
+}  // namespace
+
+int main() {
+  const Workload workloads[] = {{"500 live, 64 sizes", 500, 64},
+                                {"2000 live, 256 sizes", 2000, 256},
+                                {"2000 live, continuous", 2000, 0},
+                                {"20000 live, continuous", 20000, 0}};
+  std::thread([] {}).join();  // from here on std::mutex pays for its atomics, as in a real program
+  std::printf("%-24s %20s %20s   ns per malloc or free: least (median)\n", "", "bins", "std::set");
+  bool same = true;
+  for (const Workload& workload : workloads) {
+    const std::vector<Event> trace = make_trace(workload);
+    const Result bins = run_trace<BinAllocator>(workload, trace);
+    const Result sets = run_trace<SetAllocator>(workload, trace);
+    std::printf("%-24s %11.1f (%6.1f) %11.1f (%6.1f)   %.2fx\n", workload.name, bins.least_ns,
+                bins.median_ns, sets.least_ns, sets.median_ns, sets.median_ns / bins.median_ns);
+    same &= bins.places == sets.places;
+  }
+  if (!same) std::printf("the two place blocks differently\n");
+  return same ? 0 : 1;
+}
