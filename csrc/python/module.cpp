@@ -20,16 +20,20 @@ void apply_knobs() {
   torch_npusim::set_poison_mode(config.poison);
 }
 
+// torch's errors keep their Python types; pybind11's own are left to pybind11.
+void translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(std::current_exception());
+  }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ side of torch_npusim.";
-  pybind11::register_exception_translator([](std::exception_ptr pointer) {
-    try {
-      if (pointer) std::rethrow_exception(pointer);
-    }
-    CATCH_ALL_ERRORS(return)
-  });
+  pybind11::register_local_exception_translator(&translate);
   apply_knobs();
   torch_npusim::register_backend();
   torch_npusim::bind_device(m);
