@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Fixtures of the API tests: scripts in processes of their own, and state put back after a test."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+import torch_npusim  # noqa: F401  (for where autoload has stepped back)
+from repo.sources import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _state_is_put_back():
+    """Every test starts on device 0 and its default stream, with no fault armed."""
+    yield
+    from torch_npusim.sim import faults
+
+    faults.clear()
+    torch.npusim.set_sync_debug_mode("default")
+    for index in reversed(range(torch.npusim.device_count())):
+        torch.npusim.set_stream(torch.npusim.default_stream(index))
+    assert torch.npusim.current_device() == 0
+
+
+@pytest.fixture
+def run_python():
+    """Runs a script in a new interpreter; returns its stdout, or the failed process if asked."""
+
+    def run(script, *, check=True, environment=None, arguments=(), timeout=120):
+        variables = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
+        variables |= {"PYTHONPATH": str(ROOT), **(environment or {})}
+        command = [sys.executable, *arguments, "-c", textwrap.dedent(script)]
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        if not check:
+            return done
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def empty_device():
+    """Device 0 with nothing allocated, as far as this process can do it."""
+    gc.collect()
+    torch.npusim.synchronize()
+    torch.npusim.empty_cache()
+    torch.npusim.reset_peak_memory_stats()
+    return torch.device("npusim", 0)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The `npusim` command."""
+
+import json
+
+import pytest
+import torch
+
+from torch_npusim import cli
+from torch_npusim.cli import doctor
+from torch_npusim.sim import specs
+
+
+@pytest.fixture
+def npusim(capsys):
+    def run(*arguments):
+        status = cli.main(arguments)
+        return status, capsys.readouterr().out
+
+    return run
+
+
+def test_info_says_what_there_is(npusim):
+    status, text = npusim("info")
+    assert status == 0
+    assert torch.__version__ in text
+    assert "npusim:1" in text
+    assert "NPUSIM_DEVICE_COUNT" in text
+
+
+def test_info_as_json(npusim):
+    status, text = npusim("info", "--json")
+    facts = json.loads(text)
+    assert status == 0
+    assert [device["index"] for device in facts["devices"]] == [0, 1]
+    assert facts["devices"][0]["name"] == torch.npusim.get_device_name(0)
+    assert len(facts["knobs"]) == len(specs.knobs())
+
+
+def test_doctor_is_content_here(npusim):
+    status, text = npusim("doctor", "--json")
+    findings = {finding["check"]: finding for finding in json.loads(text)}
+    assert status == 0
+    assert set(findings) == {
+        "torch",
+        "other backends",
+        "process",
+        "devices",
+        "memory",
+        "capacity",
+        "round trip",
+    }
+    assert findings["round trip"]["status"] == "ok"
+    assert all(f["remedy"] for f in findings.values() if f["status"] != "ok")
+
+
+def test_doctor_for_people_starts_lines_with_the_status(npusim):
+    _, text = npusim("doctor")
+    words = {line.split()[0] for line in text.splitlines()}
+    assert words <= {"ok", "warning", "broken", "->"}
+
+
+def test_doctor_fails_without_devices(run_python):
+    done = run_python(
+        "import sys; from torch_npusim.cli import main; sys.exit(main(['doctor']))",
+        environment={"NPUSIM_VISIBLE_DEVICES": "-1"},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "broken   devices         no device is visible" in done.stdout
+
+
+def test_doctor_warns_of_missing_isolation(run_python):
+    text = run_python(
+        "import sys; from torch_npusim.cli import main; sys.exit(main(['doctor']))",
+        environment={"NPUSIM_ISOLATION": "0"},
+    )
+    assert "warning  memory" in text
+
+
+def test_doctor_reports_checks_that_fail(monkeypatch):
+    def _odd_check():
+        raise OSError("no such thing")
+
+    monkeypatch.setattr(doctor, "_CHECKS", [_odd_check])
+    assert doctor.examine() == [doctor.Finding("odd check", "broken", "OSError: no such thing")]
+
+
+def test_doctor_sees_the_least_memory_limit():
+    available, limit = doctor.host_memory()
+    assert available > 0
+    assert limit == "MemAvailable" or limit.startswith("cgroup memory")
+
+
+def test_env_lists_values_and_origins(npusim):
+    status, text = npusim("env", "--json")
+    assert status == 0
+    rows = json.loads(text)
+    assert {row["origin"] for row in rows} <= {"environment", "default"}
+    assert [row["name"] for row in rows] == [knob.name for knob in specs.knobs()]
+    _, table = npusim("env")
+    assert len(table.splitlines()) == len(rows) + 1
+
+
+def test_markdown_does_not_depend_on_the_environment(run_python):
+    script = "from torch_npusim.cli import main; main(['env', '--markdown'])"
+    plain = run_python(script)
+    assert plain == run_python(script, environment={"NPUSIM_DEVICE_COUNT": "5"})
+    for knob in specs.knobs():
+        assert f"| `{knob.name}` |" in plain
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["info", "--nonsense"]])
+def test_wrong_command_lines_exit_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    assert left.value.code == 2
+
+
+@pytest.mark.parametrize("module", ["torch_npusim", "torch_npusim.cli"])
+def test_module_is_the_command(run_python, module):
+    text = run_python(
+        f"import runpy, sys; sys.argv = ['npusim', '--version']; "
+        f"runpy.run_module('{module}', run_name='__main__', alter_sys=True)"
+    )
+    assert text.startswith("torch_npusim 0.")

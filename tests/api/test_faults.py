@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch_npusim.sim.faults: injected failures surface where the host waits, and can be cleared."""
+
+import pytest
+import torch
+
+from torch_npusim.sim import faults
+
+DEVICE_ERRORS = (torch.AcceleratorError, RuntimeError)
+
+
+def test_a_failed_launch_surfaces_when_the_host_waits():
+    x = torch.ones(3, device="npusim")
+    with faults.inject("launch", nth=1):
+        x + 1
+        with pytest.raises(DEVICE_ERRORS, match="launch"):
+            torch.npusim.synchronize()
+        assert faults.counts()["launch"] == 1
+        assert faults.counts()["reported"] == 1
+        assert (x + 1).tolist() == [2, 2, 2]
+
+
+def test_a_lost_device_stays_lost_until_cleared():
+    x = torch.ones(3, device="npusim")
+    with faults.inject("device", nth=1):
+        for _ in range(2):
+            with pytest.raises(DEVICE_ERRORS):
+                (x + 1).tolist()
+    assert (x + 1).tolist() == [2, 2, 2]
+
+
+def test_a_hang_is_given_up():
+    x = torch.ones(3, device="npusim")
+    with faults.inject("hang", nth=1):
+        x + 1
+        with pytest.raises(DEVICE_ERRORS):
+            torch.npusim.synchronize()
+    torch.npusim.synchronize()
+
+
+def test_a_fault_can_be_meant_for_one_device():
+    with faults.inject("launch", nth=1, device="npusim:1"):
+        torch.ones(3, device="npusim:0")
+        torch.npusim.synchronize(0)
+        assert faults.counts()["launch"] == 0
+        torch.ones(3, device="npusim:1")
+        with pytest.raises(DEVICE_ERRORS):
+            torch.npusim.synchronize(1)
+
+
+def test_probable_faults_repeat_with_their_seed():
+    def hits(seed):
+        with faults.inject("launch", probability=0.3, seed=seed):
+            for _ in range(50):
+                torch.empty(4, device="npusim").zero_()
+            return faults.counts()["launch"]
+
+    assert hits(1) == hits(1)
+    assert 0 < hits(1) < 50
+
+
+def test_nothing_is_left_after_the_block():
+    with faults.inject("launch", nth=1000):
+        pass
+    assert set(faults.counts().values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"kind": "fire", "nth": 1}, "'fire', expected one of oom, launch, hang, device"),
+        ({"kind": "oom"}, "exactly one"),
+        ({"kind": "oom", "nth": 1, "probability": 0.5}, "exactly one"),
+        ({"kind": "oom", "nth": 0}, "counts calls from 1, got 0"),
+        ({"kind": "oom", "probability": 1.5}, "got 1.5"),
+    ],
+)
+def test_rules_are_validated(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        faults.arm(**arguments)
+
+
+def test_faults_from_the_environment(run_python):
+    text = run_python(
+        """
+        import torch, torch_npusim
+        torch.zeros(3, device="npusim")
+        try:
+            torch.npusim.synchronize()
+        except RuntimeError:
+            print("reported")
+        """,
+        environment={"NPUSIM_FAULT": "launch@1"},
+    )
+    assert text == "reported\n"
+
+
+def test_blocking_launches_report_at_the_call(run_python):
+    text = run_python(
+        """
+        import torch, torch_npusim
+        from torch_npusim.sim import faults
+        x = torch.zeros(3, device="npusim")
+        faults.arm("launch", nth=1)
+        try:
+            x + 1
+        except RuntimeError:
+            print("at the call")
+        """,
+        environment={"NPUSIM_LAUNCH_BLOCKING": "1"},
+    )
+    assert text == "at the call\n"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Pinned host memory, and the DataLoader that uses it."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def test_pinned_tensors_are_host_tensors():
+    pinned = torch.arange(5).pin_memory()
+    assert pinned.is_pinned()
+    assert pinned.device.type == "cpu"
+    assert pinned.tolist() == [0, 1, 2, 3, 4]
+    assert pinned.pin_memory() is pinned
+    assert not torch.arange(5).is_pinned()
+    assert torch.empty(3, pin_memory=True).is_pinned()
+
+
+def test_views_of_pinned_tensors_are_pinned():
+    assert torch.arange(10).pin_memory()[3:].is_pinned()
+
+
+def test_device_tensors_cannot_be_pinned():
+    with pytest.raises(RuntimeError, match="pin"):
+        torch.ones(2, device="npusim").pin_memory()
+
+
+def test_asynchronous_copies_from_pinned_memory_are_right():
+    pinned = torch.arange(1 << 16).pin_memory()
+    on_device = pinned.to("npusim", non_blocking=True)
+    del pinned
+    again = torch.zeros(1 << 16, dtype=torch.int64).pin_memory()
+    assert torch.equal(on_device.cpu(), torch.arange(1 << 16))
+    del again
+
+
+def test_asynchronous_copies_do_not_wait_and_others_do():
+    from torch_npusim.sim import clock
+
+    pinned = torch.zeros(1 << 20).pin_memory()
+    torch.npusim.synchronize()
+    pinned.to("npusim", non_blocking=True)
+    assert clock.stream_time_ns() > clock.host_time_ns()
+    pinned.to("npusim")
+    assert clock.stream_time_ns() <= clock.host_time_ns()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_loader_pins(workers):
+    data = TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
+    loader = DataLoader(data, batch_size=4, pin_memory=True, num_workers=workers)
+    seen = []
+    for values, labels in loader:
+        assert values.is_pinned()
+        assert labels.is_pinned()
+        on_device = values.to("npusim", non_blocking=True)
+        assert torch.equal(on_device.cpu(), values)
+        seen += labels.tolist()
+    assert seen == list(range(10))
+
+
+def test_data_loader_works_when_its_workers_fork_after_first_use():
+    torch.ones(1, device="npusim")
+    data = TensorDataset(torch.arange(8))
+    loader = DataLoader(
+        data, num_workers=2, pin_memory=True, multiprocessing_context="fork", batch_size=2
+    )
+    assert sorted(torch.cat([batch for (batch,) in loader]).tolist()) == list(range(8))
+
+
+def test_seeded_workers_may_call_manual_seed():
+    torch.ones(1, device="npusim")
+    loader = DataLoader(
+        TensorDataset(torch.arange(2)), num_workers=1, worker_init_fn=lambda _: torch.manual_seed(1)
+    )
+    assert len(list(loader)) == 2

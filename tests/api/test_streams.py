@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.npusim.streams: streams and events over virtual time."""
+
+import threading
+
+import pytest
+import torch
+
+LARGE = 1 << 22  # elements: a fill of this size takes longer than launching it
+
+
+def busy(stream):
+    with torch.npusim.stream(stream):
+        return torch.zeros(LARGE, device=stream.device)
+
+
+def test_streams_are_torch_streams():
+    stream = torch.npusim.Stream()
+    assert isinstance(stream, torch.Stream)
+    assert stream.device == torch.device("npusim:0")
+    assert stream != torch.npusim.default_stream()
+    assert repr(stream).startswith("<torch.npusim.Stream device=npusim:0 stream_id=0x")
+
+
+def test_default_stream_is_current_at_first():
+    assert torch.npusim.current_stream() == torch.npusim.default_stream()
+    assert torch.npusim.default_stream().stream_id == 0
+    assert torch.npusim.current_stream(1).device == torch.device("npusim:1")
+
+
+def test_a_stream_is_made_on_the_device_asked_for():
+    assert torch.npusim.Stream("npusim:1").device.index == 1
+    assert torch.npusim.Stream(device=1, priority=-1).device.index == 1
+    with torch.npusim.device(1):
+        assert torch.npusim.Stream(priority=-1).device.index == 1
+    assert torch.npusim.current_device() == 0
+
+
+def test_priorities_are_mapped_to_the_range():
+    least, greatest = torch.npusim.Stream.priority_range()
+    assert least == 0
+    assert greatest < 0
+    for priority in (-100, 100):
+        torch.npusim.Stream(priority=priority)
+
+
+def test_stream_context_selects_and_puts_back():
+    stream = torch.npusim.Stream()
+    with torch.npusim.stream(stream):
+        assert torch.npusim.current_stream() == stream
+        assert torch.accelerator.current_stream() == stream
+        with torch.npusim.stream(None):
+            assert torch.npusim.current_stream() == stream
+    assert torch.npusim.current_stream() == torch.npusim.default_stream()
+
+
+def test_a_stream_is_itself_a_context():
+    stream = torch.npusim.Stream()
+    with stream as entered:
+        assert entered == stream
+        assert torch.npusim.current_stream() == stream
+    assert torch.npusim.current_stream() == torch.npusim.default_stream()
+
+
+def test_stream_context_of_another_device_changes_the_device_too():
+    stream = torch.npusim.Stream("npusim:1")
+    with torch.npusim.stream(stream):
+        assert torch.npusim.current_device() == 1
+        assert torch.npusim.current_stream() == stream
+        assert torch.npusim.current_stream(0) == torch.npusim.default_stream(0)
+    assert torch.npusim.current_device() == 0
+    assert torch.npusim.current_stream(1) == torch.npusim.default_stream(1)
+
+
+def test_one_context_object_can_be_entered_twice():
+    context = torch.npusim.StreamContext(torch.npusim.Stream("npusim:1"))
+    with context, context:
+        assert torch.npusim.current_device() == 1
+    assert torch.npusim.current_device() == 0
+    assert torch.npusim.current_stream(1) == torch.npusim.default_stream(1)
+
+
+def test_set_stream_of_nothing_changes_nothing():
+    torch.npusim.set_stream(None)
+    assert torch.npusim.current_stream() == torch.npusim.default_stream()
+
+
+def test_current_stream_is_per_thread():
+    seen = []
+    with torch.npusim.stream(torch.npusim.Stream()):
+        thread = threading.Thread(target=lambda: seen.append(torch.npusim.current_stream()))
+        thread.start()
+        thread.join()
+    assert seen == [torch.npusim.default_stream()]
+
+
+def test_a_stream_is_busy_until_its_virtual_time_has_come():
+    stream = torch.npusim.Stream()
+    assert stream.query()
+    busy(stream)
+    assert not stream.query()
+    stream.synchronize()
+    assert stream.query()
+
+
+def test_polling_a_stream_ends():
+    stream = torch.npusim.Stream()
+    busy(stream)
+    polls = 0
+    while not stream.query():
+        polls += 1
+    assert polls > 0
+
+
+def test_synchronize_waits_for_all_streams_of_one_device():
+    here, there = torch.npusim.Stream(0), torch.npusim.Stream(1)
+    busy(here)
+    busy(there)
+    torch.npusim.synchronize(0)
+    assert here.query()
+
+
+def test_wait_stream_orders_two_streams():
+    from torch_npusim.sim import clock
+
+    first, second = torch.npusim.Stream(), torch.npusim.Stream()
+    busy(first)
+    second.wait_stream(first)
+    busy(second)
+    assert clock.stream_time_ns(second) > clock.stream_time_ns(first)
+
+
+def test_an_event_is_done_when_its_stream_has_reached_it():
+    stream, event = torch.npusim.Stream(), torch.npusim.Event()
+    assert event.query()  # never recorded: nothing to wait for
+    busy(stream)
+    event.record(stream)
+    busy(stream)
+    assert not event.query()
+    event.synchronize()
+    assert event.query()
+    assert not stream.query()
+
+
+def test_elapsed_time_is_virtual_and_repeatable():
+    def measure():
+        start, end = (torch.npusim.Event(enable_timing=True) for _ in range(2))
+        torch.npusim.synchronize()
+        start.record()
+        torch.zeros(LARGE, device="npusim")
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    measure()  # the first may have to ask for a segment
+    first, second = measure(), measure()
+    assert first == second > 0
+
+
+def test_elapsed_time_needs_timing():
+    start, end = torch.npusim.Event(), torch.npusim.Event()
+    start.record()
+    end.record()
+    with pytest.raises((RuntimeError, ValueError), match=r"[Tt]iming|enable_timing"):
+        start.elapsed_time(end)
+
+
+def test_elapsed_time_needs_recorded_events():
+    start, end = (torch.npusim.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    with pytest.raises((RuntimeError, ValueError), match="record"):
+        start.elapsed_time(end)
+
+
+def test_record_event_makes_an_npusim_event():
+    event = torch.npusim.Stream().record_event()
+    assert isinstance(event, torch.npusim.Event)
+    assert event.device == torch.device("npusim:0")
+
+
+def test_a_stream_waits_for_an_event_of_another_device():
+    source, target = torch.npusim.Stream(0), torch.npusim.Stream(1)
+    busy(source)
+    event = source.record_event()
+    target.wait_event(event)
+    assert not target.query()
+    source.synchronize()
+    assert target.query()
+
+
+def test_recording_on_a_stream_of_another_device_is_refused():
+    event = torch.npusim.Event()
+    event.record(torch.npusim.Stream(0))
+    with pytest.raises(RuntimeError, match="device"):
+        event.record(torch.npusim.Stream(1))
+
+
+def test_streams_are_compared_by_what_they_name():
+    stream = torch.npusim.Stream()
+    same = torch.npusim.Stream(
+        stream_id=stream.stream_id,
+        device_index=stream.device_index,
+        device_type=stream.device_type,
+    )
+    assert same == stream
+    assert hash(same) == hash(stream)
+    assert len({same, stream, torch.npusim.default_stream()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: torch.npusim.ExternalStream(1), "ExternalStream"),
+        (lambda: torch.npusim.Event(interprocess=True), "interprocess"),
+        (lambda: torch.npusim.Event(external=True), "external"),
+    ],
+)
+def test_what_is_not_supported_says_so(make, name):
+    with pytest.raises(NotImplementedError, match=name):
+        make()
+
+
+def test_a_stream_of_another_device_type_is_refused():
+    with pytest.raises(ValueError, match="Expected a stream on npusim"):
+        torch.npusim.set_stream(torch.Stream(stream_id=0, device_index=0, device_type=0))
+
+
+def test_record_stream_keeps_memory_from_being_reused():
+    side = torch.npusim.Stream()
+    busy(side)
+    block = torch.empty(1 << 20, device="npusim")
+    address = block.data_ptr()
+    block.record_stream(side)
+    del block
+    assert torch.empty(1 << 20, device="npusim").data_ptr() != address
+    side.synchronize()
+    del side
+    again = [torch.empty(1 << 20, device="npusim") for _ in range(2)]
+    assert address in [tensor.data_ptr() for tensor in again]
