@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "backend/device.h"
@@ -93,19 +94,31 @@ std::vector<int> parse_visible_devices(GetVariable get, int device_count) {
   return visible;
 }
 
+std::optional<std::size_t> read_bytes(const std::string& text) {
+  static constexpr std::pair<const char*, double> kSuffixes[] = {
+      {"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+      {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+  };
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (error != std::errc() || !(number >= 0)) return std::nullopt;
+  for (const auto& [suffix, factor] : kSuffixes) {
+    const double bytes = number * factor;
+    if (std::string(stop, end) == suffix && bytes < 0x1p63) return static_cast<std::size_t>(bytes);
+  }
+  return std::nullopt;
+}
+
 std::size_t parse_device_memory(GetVariable get) {
   const std::string given = text_of(get, "NPUSIM_DEVICE_MEMORY");
   if (given.empty()) return 0;
-  std::size_t bytes = 0;
-  try {
-    bytes = parse_bytes(given);
-  } catch (const InvalidArgument&) {  // reported below, with the name of the knob
-  }
-  if (bytes < kMinDeviceBytes || bytes > kMaxDeviceBytes) {
+  const std::optional<std::size_t> bytes = read_bytes(given);
+  if (!bytes || *bytes < kMinDeviceBytes || *bytes > kMaxDeviceBytes) {
     reject("NPUSIM_DEVICE_MEMORY", given,
            "a number of bytes from 64KiB to 64TiB, such as 512MiB, 16GiB or 8589934592");
   }
-  return bytes;
+  return *bytes;
 }
 
 }  // namespace
@@ -166,23 +179,11 @@ KnobValue knob_value(const Knob& knob) {
 }
 
 std::size_t parse_bytes(const std::string& text) {
-  static const std::pair<const char*, double> kSuffixes[] = {
-      {"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-      {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
-  };
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  if (error == std::errc() && number >= 0) {
-    for (const auto& [suffix, factor] : kSuffixes) {
-      const double bytes = number * factor;
-      if (std::string(stop, end) == suffix && bytes < 0x1p63)
-        return static_cast<std::size_t>(bytes);
-    }
-  }
-  throw InvalidArgument(detail::join("`", text,
-                                     "` is not a number of bytes; accepted: digits, then ",
-                                     "KiB, MiB, GiB, TiB, KB, MB, GB, TB or nothing."));
+  const std::optional<std::size_t> bytes = read_bytes(text);
+  NPUSIM_CHECK(bytes.has_value(), "`", text,
+               "` is not a number of bytes; accepted: digits, then KiB, MiB, GiB, TiB, KB, MB, GB, "
+               "TB or nothing");
+  return *bytes;
 }
 
 Config parse_config(GetVariable get) {

@@ -88,11 +88,11 @@ struct Plan {
   void run() const;
 };
 
-template <std::size_t kBytes>
+template <std::size_t Bytes>
 void copy_row(char* dst, std::int64_t dst_stride, const char* src, std::int64_t src_stride,
               std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
-    std::memcpy(dst + i * dst_stride, src + i * src_stride, kBytes);
+    std::memcpy(dst + i * dst_stride, src + i * src_stride, Bytes);
   }
 }
 

@@ -215,6 +215,7 @@ std::vector<FaultRule> armed_faults() {
   FaultState& faults = state();
   const std::lock_guard lock(faults.mutex);
   std::vector<FaultRule> rules;
+  rules.reserve(faults.rules.size());
   for (const ArmedRule& armed : faults.rules) rules.push_back(armed.rule);
   return rules;
 }

@@ -118,20 +118,25 @@ std::string own_path(const std::string& root, bool version2) {
   return "/";
 }
 
+// The part of `path` below `shown`. A container may see only its part of the hierarchy, and read
+// its own path from outside; a path that lies elsewhere is what the mount shows itself.
+std::string below(const std::string& path, const std::string& shown) {
+  if (shown == "/") return path;
+  const bool inside = path.compare(0, shown.size(), shown) == 0 &&
+                      (path.size() == shown.size() || path[shown.size()] == '/');
+  return inside ? path.substr(shown.size()) : "";
+}
+
 void apply_cgroups(const std::string& root, HostBudget* budget) {
   for (const Mount& mount : memory_mounts(root)) {
-    std::string path = own_path(root, mount.version2);
-    // A container may see only its part of the hierarchy, and its own path from outside.
-    if (mount.shown != "/") {
-      path = path.compare(0, mount.shown.size(), mount.shown) == 0 ? path.substr(mount.shown.size())
-                                                                   : std::string();
-    }
     const CgroupFiles& files = mount.version2 ? kVersion2 : kVersion1;
-    while (path.size() > 1) {
-      apply_cgroup(root + mount.point + path, files, budget);
-      path.resize(path.find_last_of('/'));
+    const std::string top = root + mount.point;
+    apply_cgroup(top, files, budget);
+    std::string folder = top;
+    folder += below(own_path(root, mount.version2), mount.shown);
+    for (; folder.size() > top.size(); folder.resize(folder.find_last_of('/'))) {
+      apply_cgroup(folder, files, budget);
     }
-    apply_cgroup(root + mount.point, files, budget);
   }
 }
 

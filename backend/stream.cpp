@@ -29,12 +29,10 @@ struct StreamTable {
   }
   // Where no device is: a stream that can be named but belongs nowhere.
   static Stream& placeholder() noexcept {
-    static Stream* const kPlaceholder = [] {
-      Stream* stream = new Stream();
-      stream->rates_ = new CostRates{};
-      return stream;
-    }();
-    return *kPlaceholder;
+    static constinit CostRates no_cost{};
+    static constinit Stream stream;
+    [[maybe_unused]] static const bool kReady = (stream.rates_ = &no_cost) != nullptr;
+    return stream;
   }
 
   std::array<Stream, kStreamsPerDevice> streams;

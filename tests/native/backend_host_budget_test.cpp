@@ -98,7 +98,7 @@ TEST(a_container_that_sees_its_own_part_only_is_understood) {  // (rule M5)
   tree.write("/sys/fs/cgroup/inner/memory.max", "209715200\n");
   tree.write("/sys/fs/cgroup/inner/memory.current", "0\n");
   CHECK_EQ(tree.read().available_bytes, 200 * kMiB);
-  mount_v2(tree, "/somewhere/else");
+  mount_v2(tree, "/docker/ab");  // another group whose name begins alike
   tree.write("/sys/fs/cgroup/memory.max", "104857600\n");
   tree.write("/sys/fs/cgroup/memory.current", "209715200\n");
   CHECK_EQ(tree.read().available_bytes, 0);  // over its limit: nothing is left
