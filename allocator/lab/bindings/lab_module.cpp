@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// npusim_lab._lab: the allocator on a simulated device, for Python and without torch. Only
+// conversion happens here; names, shapes and units of what is returned are torch's, so its tools
+// can read it.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "allocator/allocator.h"
+#include "allocator/fake_provider.h"
+#include "allocator/validate.h"
+
+namespace py = pybind11;
+using namespace npusim::alloc;
+
+namespace {
+
+struct OutOfMemoryError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Handle: a block as Python holds it. The numbers are copies, so they stay readable after free().
+struct Handle {
+  Block* block;
+  Address address;
+  std::size_t bytes;
+  std::size_t requested_bytes;
+  StreamId stream;
+  std::int64_t segment;
+  std::size_t offset;
+  bool is_freed = false;
+};
+
+class LabAllocator {
+ public:
+  LabAllocator(std::shared_ptr<FakeProvider> device, const std::string& preset_name,
+               const std::string& settings)
+      : device_(std::move(device)),
+        allocator_(*device_, parse_config(preset(preset_name), settings)) {}
+
+  CachingAllocator& get() { return allocator_; }
+
+  std::optional<Handle> malloc(std::size_t bytes, StreamId stream) {
+    OutOfMemoryReport report;
+    Block* block = allocator_.malloc(bytes, stream, &report);
+    if (!block && bytes == 0) return std::nullopt;
+    if (!block) throw OutOfMemoryError(format_out_of_memory(report, "Simulated device", 0));
+    const Segment& segment = *block->segment;
+    return Handle{block,
+                  block->address,
+                  block->bytes,
+                  bytes,
+                  block->stream,
+                  segment.registration,
+                  block->address - segment.address};
+  }
+
+  void free(Handle& handle) {
+    require_fresh(handle);
+    allocator_.free(handle.block);
+    handle.is_freed = true;
+  }
+
+  void free_address(Address address) {
+    std::string why;
+    if (allocator_.free_address(address, &why) != FreeStatus::ok) throw py::value_error(why);
+  }
+
+  void record_stream(Handle& handle, StreamId stream) {
+    require_fresh(handle);
+    allocator_.record_stream(handle.block, stream);
+  }
+
+  std::vector<std::string> find_violations() const {
+    return violations(allocator_.inspect(), &device_->live_segments());
+  }
+
+ private:
+  // The slot behind a freed handle may serve another block by now: the allocator could not tell.
+  static void require_fresh(const Handle& handle) {
+    if (handle.is_freed) throw py::value_error("the block was freed already (double free?)");
+  }
+
+  std::shared_ptr<FakeProvider> device_;
+  CachingAllocator allocator_;
+};
+
+void put_stat(py::dict& out, const std::string& name, const Stat& stat) {
+  out[py::str(name + ".current")] = stat.current;
+  out[py::str(name + ".peak")] = stat.peak;
+  out[py::str(name + ".allocated")] = stat.allocated;
+  out[py::str(name + ".freed")] = stat.freed;
+}
+
+void put_array(py::dict& out, const std::string& name, const StatArray& stats) {
+  put_stat(out, name + ".all", stats[PoolKind::all]);
+  put_stat(out, name + ".small_pool", stats[PoolKind::small_pool]);
+  put_stat(out, name + ".large_pool", stats[PoolKind::large_pool]);
+}
+
+py::dict stats_dict(const Stats& stats) {
+  py::dict out;
+  put_array(out, "allocation", stats.allocation);
+  put_array(out, "segment", stats.segment);
+  put_array(out, "active", stats.active);
+  put_array(out, "inactive_split", stats.inactive_split);
+  put_array(out, "allocated_bytes", stats.allocated_bytes);
+  put_array(out, "reserved_bytes", stats.reserved_bytes);
+  put_array(out, "active_bytes", stats.active_bytes);
+  put_array(out, "inactive_split_bytes", stats.inactive_split_bytes);
+  put_array(out, "requested_bytes", stats.requested_bytes);
+  put_stat(out, "oversize_allocations", stats.oversize_allocations);
+  put_stat(out, "oversize_segments", stats.oversize_segments);
+  out["num_alloc_retries"] = stats.num_alloc_retries;
+  out["num_ooms"] = stats.num_ooms;
+  out["num_sync_all_streams"] = stats.num_sync_all_streams;
+  out["num_device_alloc"] = stats.num_device_alloc;
+  out["num_device_free"] = stats.num_device_free;
+  out["max_split_size"] = stats.max_split_bytes;
+  return out;
+}
+
+py::dict segment_dict(const SegmentInfo& segment) {
+  py::list blocks;
+  for (const BlockInfo& block : segment.blocks) {
+    py::dict entry;
+    entry["address"] = block.address;
+    entry["size"] = block.bytes;
+    entry["requested_size"] = block.requested_bytes;
+    entry["state"] = state_name(block.state);
+    entry["frames"] = py::list();
+    blocks.append(entry);
+  }
+  py::dict out;
+  out["device"] = 0;
+  out["address"] = segment.address;
+  out["total_size"] = segment.total_bytes;
+  out["allocated_size"] = segment.allocated_bytes;
+  out["active_size"] = segment.active_bytes;
+  out["requested_size"] = segment.requested_bytes;
+  out["stream"] = segment.stream;
+  out["segment_type"] = segment.is_large ? "large" : "small";
+  out["segment_pool_id"] = py::make_tuple(0, 0);
+  out["is_expandable"] = false;
+  out["frames"] = py::list();
+  out["blocks"] = blocks;
+  return out;
+}
+
+py::dict history_dict(const HistoryEntry& entry) {
+  py::dict out;
+  out["action"] = action_name(entry.action);
+  out[entry.action == HistoryAction::oom ? "device_free" : "addr"] = entry.address;
+  out["size"] = entry.bytes;
+  out["stream"] = entry.stream;
+  out["time_us"] = entry.time_ns / 1000;
+  out["compile_context"] = "N/A";
+  out["user_metadata"] = "";
+  out["pool_id"] = py::make_tuple(0, 0);
+  out["frames"] = py::list();
+  return out;
+}
+
+py::dict snapshot_dict(const Snapshot& snapshot) {
+  py::list segments, history;
+  for (const SegmentInfo& segment : snapshot.segments) segments.append(segment_dict(segment));
+  for (const HistoryEntry& entry : snapshot.history) history.append(history_dict(entry));
+  py::list traces;
+  traces.append(history);
+  py::dict divisions;
+  const auto& table = snapshot.config.roundup_power2_divisions;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    divisions[py::str(std::to_string(std::size_t{1} << i))] = table[i];
+  }
+  py::dict settings;
+  settings["PYTORCH_CUDA_ALLOC_CONF"] = "";
+  settings["max_split_size"] = snapshot.stats.max_split_bytes;
+  settings["garbage_collection_threshold"] = snapshot.config.garbage_collection_threshold;
+  settings["expandable_segments"] = false;
+  settings["roundup_power2_divisions"] = divisions;
+  py::dict out;
+  out["segments"] = segments;
+  out["device_traces"] = traces;
+  out["allocator_settings"] = settings;
+  out["external_annotations"] = py::list();
+  return out;
+}
+
+HistoryMode history_mode(const std::optional<std::string>& enabled) {
+  if (!enabled) return HistoryMode::off;
+  if (*enabled == "state") return HistoryMode::state;
+  if (*enabled == "all") return HistoryMode::all;
+  throw py::value_error("enabled is '" + *enabled + "'; expected 'state', 'all', or None");
+}
+
+void bind_device(py::module_& m) {
+  py::class_<FakeProvider, std::shared_ptr<FakeProvider>>(m, "SimulatedDevice")
+      .def(py::init([](std::size_t capacity_bytes, std::uint64_t scatter_seed) {
+             auto device = std::make_shared<FakeProvider>(capacity_bytes);
+             device->scatter(scatter_seed);
+             return device;
+           }),
+           py::arg("capacity_bytes"), py::arg("scatter_seed") = 0)
+      .def("run", &FakeProvider::run, py::arg("stream"), py::arg("duration_ns"))
+      .def("advance", &FakeProvider::advance, py::arg("duration_ns"))
+      .def("fail_call", &FakeProvider::fail_call, py::arg("k"))
+      .def_property_readonly("now_ns", &FakeProvider::now_ns)
+      .def_property_readonly("live_bytes", &FakeProvider::live_bytes);
+}
+
+void bind_allocator(py::module_& m) {
+  py::class_<Handle>(m, "Block")
+      .def_readonly("address", &Handle::address)
+      .def_readonly("bytes", &Handle::bytes)
+      .def_readonly("requested_bytes", &Handle::requested_bytes)
+      .def_readonly("stream", &Handle::stream)
+      .def_property_readonly("placement",
+                             [](const Handle& h) { return py::make_tuple(h.segment, h.offset); });
+  py::class_<LabAllocator>(m, "Allocator")
+      .def(py::init<std::shared_ptr<FakeProvider>, const std::string&, const std::string&>(),
+           py::arg("device"), py::arg("preset") = "npusim", py::arg("settings") = "")
+      .def("malloc", &LabAllocator::malloc, py::arg("bytes"), py::arg("stream") = 0,
+           py::keep_alive<0, 1>())
+      .def("free", &LabAllocator::free, py::arg("block"))
+      .def("free_address", &LabAllocator::free_address, py::arg("address"))
+      .def("record_stream", &LabAllocator::record_stream, py::arg("block"), py::arg("stream"))
+      .def("process_events", [](LabAllocator& self) { self.get().process_events(); })
+      .def("empty_cache", [](LabAllocator& self) { self.get().empty_cache(); })
+      .def(
+          "set_memory_fraction",
+          [](LabAllocator& self, double fraction) { self.get().set_memory_fraction(fraction); },
+          py::arg("fraction"))
+      .def("stats", [](LabAllocator& self) { return stats_dict(self.get().stats()); })
+      .def("reset_peak_stats", [](LabAllocator& self) { self.get().reset_peak_stats(); })
+      .def("reset_accumulated_stats",
+           [](LabAllocator& self) { self.get().reset_accumulated_stats(); })
+      .def(
+          "record_history",
+          [](LabAllocator& self, const std::optional<std::string>& enabled,
+             std::size_t max_entries) {
+            self.get().record_history(history_mode(enabled), max_entries);
+          },
+          py::arg("enabled") = "all", py::arg("max_entries") = kUnlimited)
+      .def("snapshot", [](LabAllocator& self) { return snapshot_dict(self.get().snapshot()); })
+      .def("violations", &LabAllocator::find_violations);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_lab, m) {
+  m.doc() = "The npusim caching allocator on a simulated device.";
+  py::register_exception<OutOfMemoryError>(m, "OutOfMemoryError", PyExc_MemoryError);
+  bind_device(m);
+  bind_allocator(m);
+}
