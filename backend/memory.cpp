@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The address space of the devices. The view that users see is a reservation and nothing else:
-// since it is never accessible, no shared file is needed behind it, and the other view can be
-// ordinary private memory with huge pages (first touch is 5 times faster than memfd's small pages).
+// Segments: which addresses of a device are free, and whether the host can back more pages. A
+// segment is an accessible stretch of the kernels' view; everything else there is PROT_NONE.
 #include "backend/memory.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -25,27 +22,13 @@
 #include "backend/fault.h"
 #include "backend/host_budget.h"
 #include "backend/process.h"
+#include "backend/reservation.h"
 
 namespace npusim {
 
 constinit AddressMap g_address_map;
 
 namespace {
-
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Room that a limited address space must keep for stacks, libraries and the host's heap.
-constexpr std::size_t kProcessReserve = std::size_t{256} << 20;
-// Both views of all devices together ask for no more than this by choice.
-constexpr std::size_t kWantedAddressSpace = std::size_t{1} << 40;
-
-std::size_t page_bytes() {
-  static const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return kPage;
-}
-
-std::size_t round_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 using Ranges = std::map<std::size_t, std::size_t>;  // offset in the device -> bytes
 
@@ -65,116 +48,6 @@ struct Memory {
 Memory& memory() {
   static Memory* const kMemory = new Memory();  // leaked: frees arrive while the process exits
   return *kMemory;
-}
-
-// --- reserving ----------------------------------------------------------------------------------
-
-// Two views of `bytes`, or one when `isolated` is false; base_ == nullptr: refused.
-struct Reservation {
-  char* users = nullptr;
-  char* kernels = nullptr;
-};
-
-char* reserve(std::size_t bytes) {
-  // One huge page more, so that the start can be aligned; the rest is never touched.
-  void* start = mmap(nullptr, bytes + kHugePage, PROT_NONE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) return nullptr;
-  return reinterpret_cast<char*>(round_up(reinterpret_cast<Address>(start), kHugePage));
-}
-
-// Not inherited by children, not in core dumps, huge pages where the system offers them. All three
-// are wishes: a kernel that refuses one is still usable.
-void advise(void* start, std::size_t bytes) {
-  madvise(start, bytes, MADV_DONTFORK);
-  madvise(start, bytes, MADV_DONTDUMP);
-  madvise(start, bytes, MADV_HUGEPAGE);
-}
-
-// How much address space `ulimit -v` leaves; SIZE_MAX without a limit.
-std::size_t address_space_left() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
-  std::size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const std::size_t used = pages * page_bytes();
-  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
-}
-
-struct Layout {
-  std::size_t device_bytes = 0;  // address space of each device
-  std::size_t stride = 0;        // power of two
-  int count = 0;
-  bool isolated = true;
-  // The last device needs no padding after it.
-  std::size_t view_bytes() const {
-    return static_cast<std::size_t>(count - 1) * stride + device_bytes;
-  }
-  std::size_t total_bytes() const { return (isolated ? 2 : 1) * (view_bytes() + kHugePage); }
-};
-
-bool try_reserve(const Layout& layout, Reservation* result) {
-  char* users = layout.isolated ? reserve(layout.view_bytes()) : nullptr;
-  if (layout.isolated && users == nullptr) return false;
-  char* kernels = reserve(layout.view_bytes());
-  if (kernels == nullptr) {
-    // What reserve() cut off at the front is less than a huge page and stays.
-    if (users != nullptr) munmap(users, layout.view_bytes());
-    return false;
-  }
-  *result = {layout.isolated ? users : kernels, kernels};
-  return true;
-}
-
-// Layouts from generous to just the capacity. Spare addresses keep fragmentation of the address
-// space from failing a request that the capacity allows.
-std::vector<Layout> candidate_layouts(std::size_t capacity, int count, bool isolated) {
-  const std::size_t least = round_up(capacity, kHugePage);
-  const std::size_t least_stride = std::bit_ceil(least);
-  std::vector<Layout> layouts;
-  for (std::size_t factor = 4; factor > 1; factor /= 2) {
-    const std::size_t stride = least_stride * factor;
-    layouts.push_back({stride, stride, count, isolated});
-    if (layouts.back().total_bytes() > kWantedAddressSpace) layouts.pop_back();
-  }
-  layouts.push_back({least, least_stride, count, isolated});
-  return layouts;
-}
-
-[[noreturn]] void throw_no_address_space(std::size_t capacity, int count, std::size_t left) {
-  const std::string limit =
-      left == SIZE_MAX ? "" : detail::join(" (ulimit -v leaves ", format_bytes(left), ")");
-  throw OutOfMemory(
-      detail::join("npusim cannot reserve address space for ", count, " device(s) of ",
-                   format_bytes(capacity), " each", limit,
-                   ". Lower NPUSIM_DEVICE_MEMORY (for example 512MiB) or NPUSIM_DEVICE_COUNT, or "
-                   "raise the limit of the address space (ulimit -v unlimited)."));
-}
-
-Layout reserve_devices(std::size_t capacity, int count, Reservation* views, std::string* backing) {
-  const std::size_t left = address_space_left();
-  const bool wanted = config().isolation;
-  *backing =
-      wanted ? "anonymous memory, isolated" : "single mapping (no isolation): NPUSIM_ISOLATION=0";
-  std::vector<Layout> layouts = candidate_layouts(capacity, count, wanted);
-  if (wanted) layouts.push_back(candidate_layouts(capacity, count, false).back());
-  for (const Layout& layout : layouts) {
-    const bool generous = layout.device_bytes > round_up(capacity, kHugePage);
-    // Under a limit the spare addresses may take half of what is left, the rest all but a reserve.
-    const std::size_t allowed = left == SIZE_MAX ? left
-                                : generous       ? left / 2
-                                                 : left - std::min(left, kProcessReserve);
-    if (layout.total_bytes() > allowed || !try_reserve(layout, views)) continue;
-    if (wanted && !layout.isolated) {
-      *backing = "single mapping (no isolation): the address space has no room for two views";
-      std::fprintf(stderr,
-                   "npusim: warning: the address space has no room for two views of the device "
-                   "memory, so host code that touches it will not fault. Lower "
-                   "NPUSIM_DEVICE_MEMORY or raise ulimit -v; NPUSIM_ISOLATION=0 silences this.\n");
-    }
-    return layout;
-  }
-  throw_no_address_space(capacity, count, left);
 }
 
 // --- promising pages ----------------------------------------------------------------------------
@@ -251,7 +124,7 @@ bool host_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
 
 // The lowest place for `bytes`; false when no free range is long enough.
 bool find_place(const Ranges& free, std::size_t bytes, std::size_t* offset) {
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : page_bytes();
+  const std::size_t alignment = bytes >= kHugePageBytes ? kHugePageBytes : page_bytes();
   for (const auto& [start, length] : free) {
     const std::size_t aligned = round_up(start, alignment);
     if (aligned - start <= length && length - (aligned - start) >= bytes) {
@@ -298,7 +171,7 @@ void drop_pages(char* start, std::size_t bytes) {
     mprotect(start, bytes, PROT_NONE);
     return;
   }
-  advise(start, bytes);
+  advise_device_memory(start, bytes);
 }
 
 using Status = SegmentResult::Status;
@@ -348,22 +221,20 @@ void detail::map_device_memory() {
     return;
   }
   const std::size_t capacity = device_spec(0).memory_bytes / page_bytes() * page_bytes();
-  Reservation views;
   Memory& all = memory();
-  const Layout layout = reserve_devices(capacity, count, &views, &all.backing);
-  advise(views.kernels, layout.view_bytes());
-  if (views.users != views.kernels) advise(views.users, layout.view_bytes());
+  const Reservation views = reserve_devices(capacity, count, config().isolation);
+  all.backing = views.backing;
   all.devices.resize(static_cast<std::size_t>(count));
   for (DeviceMemory& device : all.devices) {
     device.capacity_bytes = capacity;
-    device.free[0] = layout.device_bytes;
+    device.free[0] = views.device_bytes;
   }
   const Address base = reinterpret_cast<Address>(views.users);
-  g_address_map.stride_log2 = static_cast<unsigned>(std::countr_zero(layout.stride));
+  g_address_map.stride_log2 = static_cast<unsigned>(std::countr_zero(views.stride_bytes));
   g_address_map.host_delta =
       static_cast<std::ptrdiff_t>(reinterpret_cast<Address>(views.kernels) - base);
   g_address_map.base = base;
-  g_address_map.end.store(base + layout.view_bytes(), std::memory_order_release);
+  g_address_map.end.store(base + views.view_bytes, std::memory_order_release);
 }
 
 SegmentResult acquire_segment(int device, std::size_t bytes) {
