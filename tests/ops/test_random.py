@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 
 DEV = "npusim"
@@ -183,9 +184,9 @@ TAIL = {
     "binomial": lambda s, g: torch.binomial(40 * _half(s), _half(s), generator=g),
     "_standard_gamma": lambda s, g: torch._standard_gamma(4 * _half(s), generator=g),
     "_sample_dirichlet": lambda s, g: torch._sample_dirichlet(_half((*s, 3)), generator=g),
-    "multinomial": lambda s, g: torch.multinomial(_half((*s, 6)), 2, generator=g),
+    "multinomial": lambda s, g: torch.multinomial(_half((math.prod(s), 6)), 2, generator=g),
     "multinomial replacement": lambda s, g: torch.multinomial(
-        _half((*s, 6)), 9, replacement=True, generator=g
+        _half((math.prod(s), 6)), 9, replacement=True, generator=g
     ),
     "rrelu_with_noise": lambda s, g: torch._C._nn.rrelu_with_noise(
         -_half(s), _out(s), 0.1, 0.4, True, generator=g
