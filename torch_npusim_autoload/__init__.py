@@ -25,7 +25,8 @@ def autoload() -> None:
         if _wanted():
             import torch_npusim  # noqa: F401
     except Exception as problem:
-        _report(f"torch_npusim was not loaded: {problem}")
+        reason = str(problem).partition("\n")[0]  # without the C++ stack
+        _report(f"torch_npusim was not loaded: {reason}")
 
 
 def _wanted() -> bool:

@@ -9,8 +9,9 @@ import textwrap
 
 import pytest
 import torch
-import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 from repo.sources import ROOT
+
+import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 
 
 @pytest.fixture(autouse=True)

@@ -66,7 +66,7 @@ def test_memory_is_that_of_the_device_module(empty_device):
     assert memory.memory_reserved() == torch.npusim.memory_reserved()
     assert memory.max_memory_allocated() == torch.npusim.max_memory_allocated()
     assert memory.max_memory_reserved() == torch.npusim.max_memory_reserved()
-    theirs = {key: value for key, value in memory.memory_stats().items()}
+    theirs = dict(memory.memory_stats())
     ours = torch.npusim.memory_stats()
     shared = set(ours) & set(theirs)
     assert {key for key in ours if "allocated_bytes" in key} <= shared
@@ -85,8 +85,9 @@ def test_host_cache_can_be_emptied():
     pinned = torch.empty(1 << 20).pin_memory()
     del pinned
     torch.accelerator.memory.empty_host_cache()
-    assert torch.npusim.host_memory_stats()["allocated_bytes.current"] == (
-        torch.npusim.host_memory_stats()["active_bytes.current"]
+    assert (
+        torch.npusim.host_memory_stats()["allocated_bytes.current"]
+        == (torch.npusim.host_memory_stats()["active_bytes.current"])
     )
 
 

@@ -64,7 +64,9 @@ def test_custom_functions_run_with_the_dtype_asked_for():
     assert x.grad.tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("make", [torch.npusim.amp.GradScaler, lambda: torch.amp.GradScaler("npusim")])
+@pytest.mark.parametrize(
+    "make", [torch.npusim.amp.GradScaler, lambda: torch.amp.GradScaler("npusim")]
+)
 def test_scaler_skips_steps_with_infinite_gradients(make):
     weight = nn.Parameter(torch.ones(2, device="npusim"))
     optimizer = torch.optim.SGD([weight], lr=1.0)

@@ -10,7 +10,6 @@ import sys
 from importlib import metadata
 
 import pytest
-
 from repo.sources import ROOT
 
 LOADED = "import sys, torch; print('torch_npusim' in sys.modules, hasattr(torch, 'npusim'))"
@@ -26,7 +25,9 @@ def install(folder, name, entry_point):
 @pytest.fixture
 def site(tmp_path):
     """A folder of installed packages, with this project among them."""
-    if not any(e.value.startswith("torch_npusim") for e in metadata.entry_points(group="torch.backends")):
+    if not any(
+        e.value.startswith("torch_npusim") for e in metadata.entry_points(group="torch.backends")
+    ):
         install(tmp_path, "torch_npusim", "torch_npusim_autoload:autoload")
     return tmp_path
 
@@ -47,7 +48,9 @@ def add_other_backend(site, body="def autoload(): pass\n"):
 
 def test_import_torch_brings_the_device(import_torch):
     assert import_torch() == "True True\n"
-    assert import_torch("import torch; print(torch.ones(2, device='npusim').sum().item())") == "2.0\n"
+    assert (
+        import_torch("import torch; print(torch.ones(2, device='npusim').sum().item())") == "2.0\n"
+    )
 
 
 def test_never_on_request(import_torch):
@@ -109,12 +112,12 @@ def test_a_failure_never_reaches_import_torch(import_torch, arguments):
         NPUSIM_DEVICE_COUNT="many",
     )
     assert done.stdout == "went on\n", done.stderr
-    assert done.stderr.count("torch_npusim was not loaded: ") == 1
-    assert "NPUSIM_DEVICE_COUNT" in done.stderr
+    assert done.stderr.count("not loaded: NPUSIM_DEVICE_COUNT") == 1
 
 
 def test_steps_back_for_a_real_accelerator(monkeypatch):
     import torch
+
     import torch_npusim_autoload
 
     monkeypatch.delenv("NPUSIM_AUTOLOAD", raising=False)

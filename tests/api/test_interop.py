@@ -9,7 +9,7 @@ from torch.utils import dlpack
 NO_NUMPY = "can't convert npusim:0 device type tensor to numpy. Use Tensor.cpu()"
 
 
-@pytest.mark.parametrize("convert", [lambda x: x.numpy(), np.asarray, np.array, lambda x: np.sin(x)])
+@pytest.mark.parametrize("convert", [lambda x: x.numpy(), np.asarray, np.sin])
 def test_numpy_needs_a_copy_to_the_host(convert):
     with pytest.raises(TypeError, match=NO_NUMPY):
         convert(torch.ones(2, device="npusim"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Public names and signatures are those of public_surface.txt, and documented.
 
-    NPUSIM_ACCEPT_SURFACE=1 pytest tests/api/test_public_surface.py     writes the file anew
+NPUSIM_ACCEPT_SURFACE=1 pytest tests/api/test_public_surface.py     writes the file anew
 """
 
 import enum
@@ -14,7 +14,9 @@ import pytest
 
 GOLDEN = Path(__file__).with_name("public_surface.txt")
 MODULES = ["torch_npusim", "torch_npusim.npusim"]
-MODULES += [f"torch_npusim.npusim.{name}" for name in ("amp", "graphs", "memory", "random", "streams")]
+MODULES += [
+    f"torch_npusim.npusim.{name}" for name in ("amp", "graphs", "memory", "random", "streams")
+]
 MODULES += [f"torch_npusim.npusim.amp.{name}" for name in ("autocast_mode", "grad_scaler")]
 MODULES += ["torch_npusim.sim"]
 MODULES += [

@@ -32,7 +32,9 @@ def test_saved_tensors_come_back_to_their_device(weights_only):
 @pytest.mark.parametrize("source", ["cpu", "npusim", "npusim:1"])
 def test_map_location(source, target):
     loaded = torch.load(saved(make(source)), map_location=target)
-    assert loaded.device == (torch.device("npusim:0") if target == "npusim" else torch.device(target))
+    assert loaded.device == (
+        torch.device("npusim:0") if target == "npusim" else torch.device(target)
+    )
     if target != "meta":
         assert torch.equal(loaded.cpu(), make("cpu"))
 

@@ -56,21 +56,6 @@ class Stream(torch.Stream):
         """Returns the least and the greatest priority; the greatest is the lower number."""
         return _C.priority_range()
 
-    def wait_event(self, event: torch.Event) -> None:
-        """Makes commands submitted to this stream from now on wait for `event`."""
-        event.wait(self)
-
-    def wait_stream(self, stream: torch.Stream) -> None:
-        """Makes commands submitted from now on wait for what is in `stream` now."""
-        self.wait_event(stream.record_event())
-
-    def record_event(self, event: torch.Event | None = None) -> torch.Event:
-        """Marks this point of the stream in `event` (default: a new one) and returns it."""
-        if event is None:
-            event = Event()
-        event.record(self)
-        return event
-
     def __repr__(self) -> str:
         return f"<torch.npusim.Stream device={self.device} stream_id={self.stream_id:#x}>"
 
@@ -86,24 +71,34 @@ class ExternalStream(Stream):
         )
 
 
-class Event(torch.Event):
+class _EventType(type):
+    """Makes every torch.Event of npusim an instance of Event."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == "npusim"
+
+
+class Event(metaclass=_EventType):
     """A mark in a stream. Recording it again moves the mark; earlier waiters keep theirs.
 
+    The object made is a torch.Event on npusim, and each of those is an instance of this class:
+    torch.Event.elapsed_time() does not accept subclasses.
+
     Args:
-        enable_timing: Whether `elapsed_time()` can be asked.
+        enable_timing: Whether `elapsed_time()` can be asked; it returns virtual milliseconds.
         blocking: Accepted as in torch.cuda; waiting never spins here.
         interprocess: Not supported.
         external: Not supported.
     """
 
-    def __new__(
+    def __new__(  # type: ignore[misc]
         cls,
         enable_timing: bool = False,
         blocking: bool = False,
         interprocess: bool = False,
         external: bool = False,
-    ) -> Self:
-        """Creates an event; it belongs to the device of the stream that first records it."""
+    ) -> torch.Event:
+        """Makes an event; it belongs to the device of the stream that first records it."""
         if interprocess:
             raise NotImplementedError(
                 "torch.npusim.Event(interprocess=True): a simulated device belongs to one process."
@@ -113,15 +108,7 @@ class Event(torch.Event):
                 "torch.npusim.Event(external=True): there are no graphs on npusim."
             )
         _lazy_init()
-        return super().__new__(cls, "npusim", enable_timing=enable_timing, blocking=blocking)
-
-    def record(self, stream: torch.Stream | None = None) -> None:
-        """Marks the present end of `stream` (default: the current stream)."""
-        super().record(current_stream() if stream is None else stream)
-
-    def wait(self, stream: torch.Stream | None = None) -> None:
-        """Makes commands submitted to `stream` (default: current) from now on wait."""
-        super().wait(current_stream() if stream is None else stream)
+        return torch.Event("npusim", enable_timing=enable_timing, blocking=blocking)
 
 
 class StreamContext:
