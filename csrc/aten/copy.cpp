@@ -55,8 +55,7 @@ void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stre
   npusim::Cost cost;
   cost.bytes = static_cast<double>(bytes);
   npusim::run_now(stream, npusim::CommandInfo{"aten::copy_", kind, cost}, [&] {
-    const c10::impl::ExcludeDispatchKeyGuard no_wrappers(
-        c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+    const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
     at::Tensor target = host_view(to);
     at::native::copy_(target, host_view(from), /*non_blocking=*/false);
   });

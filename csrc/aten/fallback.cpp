@@ -220,8 +220,7 @@ bool all_plain_dense(const Operands& operands) {
 void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack* stack, OpRecord& record,
                   c10::DeviceIndex device, bool dense) {
   // The CPU kernel must not meet autograd or autocast again: both have had their turn.
-  const c10::impl::ExcludeDispatchKeyGuard no_wrappers(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+  const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
   const PoolScope pool(device);
   HostCall call(record.name.c_str(), device);
   const std::size_t argument_count = record.written.size();
@@ -247,10 +246,9 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack* stack, OpRec
 
 }  // namespace
 
-void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   OpRecord& record = op_table().find(op);
   const char* name = record.name.c_str();
-  note_fallback(name, record.calls);
   Operands operands;
   for (const c10::IValue& value : torch::jit::last(*stack, record.written.size())) {
     operands.collect(value);
@@ -267,6 +265,12 @@ void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     npusim::run_now(stream, info, [&] { run_on_views(op, stack, record, device, dense); });
     if (C10_UNLIKELY(waits)) stream.synchronize();
   });
+}
+
+void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  OpRecord& record = op_table().find(op);
+  note_fallback(record.name.c_str(), record.calls);
+  run_boxed(op, stack);
 }
 
 std::vector<FallbackCount> fallback_counts() { return op_table().counts(); }

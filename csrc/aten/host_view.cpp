@@ -266,6 +266,8 @@ c10::Storage HostCall::storage_for(const at::Tensor& host) {
     }
   }
   if (storage->nbytes() == 0) return c10::Storage(make_device_storage(0, device_));
+  TORCH_CHECK_NOT_IMPLEMENTED(storage->data() != nullptr, op_,
+                              " returned a tensor without memory, which npusim cannot adopt");
   count_copied_result(op_);
   auto copied = make_device_storage(storage->nbytes(), device_);
   std::memcpy(npusim::host_alias(copied->mutable_data()), storage->data(), storage->nbytes());

@@ -42,6 +42,12 @@ decltype(auto) launch(const char* op, std::initializer_list<const at::TensorBase
   });
 }
 
+// wrapper_keys() are the dispatch keys that a kernel's own calls must skip: autograd and autocast
+// have had their turn before the kernel was reached.
+inline c10::DispatchKeySet wrapper_keys() {
+  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+}
+
 // synchronize_host() waits for the current stream of `device`, after reporting to the sync debug
 // mode; `what` names the operation that needs the value on the host.
 void synchronize_host(c10::DeviceIndex device, const char* what);
