@@ -55,6 +55,7 @@ CommandInfo describe(CommandKind kind, std::size_t bytes) {
 }
 
 void finish(CommandKind kind, const void* dst, Stream& stream, bool blocking) {
+  if (in_command_body()) return;  // part of another command, which nobody has waited for (S4)
   if (blocking || (kind == CommandKind::copy_d2h && !is_pinned(dst))) {
     stream.synchronize();
   }

@@ -88,6 +88,16 @@ TEST(blocking_waits_and_so_does_pageable_memory) {  // (rule S6)
   pinned_free(pinned);
 }
 
+TEST(a_copy_inside_a_command_does_not_wait) {  // (rule S4)
+  Machine machine;
+  Stream& stream = default_stream(0);
+  const std::int64_t start = host_now_ns();
+  run_now(stream, {"outer"},
+          [&] { copy(machine.host.data(), machine.memory[0], 100, stream, true); });
+  CHECK_EQ(machine.host[99], 0);  // the bytes have moved
+  CHECK_EQ(host_now_ns(), start + 4000);
+}
+
 TEST(ranges_within_a_device_may_overlap) {  // (rule S6)
   Machine machine;
   Stream& stream = default_stream(0);
