@@ -22,9 +22,10 @@ def _state_is_put_back():
 
     faults.clear()
     torch.npusim.set_sync_debug_mode("default")
+    device = torch.npusim.current_device()
     for index in reversed(range(torch.npusim.device_count())):
         torch.npusim.set_stream(torch.npusim.default_stream(index))
-    assert torch.npusim.current_device() == 0
+    assert device == 0, "the test left another device current"
 
 
 @pytest.fixture

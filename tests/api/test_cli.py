@@ -2,6 +2,7 @@
 """The `npusim` command."""
 
 import json
+import runpy
 
 import pytest
 import torch
@@ -102,9 +103,9 @@ def test_env_lists_values_and_origins(npusim):
     assert len(table.splitlines()) == len(rows) + 1
 
 
-def test_markdown_does_not_depend_on_the_environment(run_python):
+def test_markdown_does_not_depend_on_the_environment(npusim, run_python):
+    _, plain = npusim("env", "--markdown")
     script = "from torch_npusim.cli import main; main(['env', '--markdown'])"
-    plain = run_python(script)
     assert plain == run_python(script, environment={"NPUSIM_DEVICE_COUNT": "5"})
     for knob in specs.knobs():
         assert f"| `{knob.name}` |" in plain
@@ -118,9 +119,9 @@ def test_wrong_command_lines_exit_with_2(arguments, capsys):
 
 
 @pytest.mark.parametrize("module", ["torch_npusim", "torch_npusim.cli"])
-def test_module_is_the_command(run_python, module):
-    text = run_python(
-        f"import runpy, sys; sys.argv = ['npusim', '--version']; "
-        f"runpy.run_module('{module}', run_name='__main__', alter_sys=True)"
-    )
-    assert text.startswith("torch_npusim 0.")
+def test_module_is_the_command(module, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["npusim", "--version"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("torch_npusim 0.")

@@ -4,6 +4,7 @@
 import gc
 import pickle
 import sys
+import threading
 
 import pytest
 import torch
@@ -268,6 +269,28 @@ def test_history_keeps_the_newest_entries(empty_device):
     finally:
         record(enabled=None)
     assert len(trace) <= 4
+
+
+def test_history_of_allocations_by_several_threads(empty_device):
+    """Stacks are gathered with the GIL; the allocator's lock must not be held meanwhile."""
+
+    def work():
+        x = torch.ones(100, 100, device=empty_device, requires_grad=True)
+        for _ in range(5):
+            (x @ x).sum().backward()  # the backward pass allocates on an engine thread
+
+    record(max_entries=10_000, clear_history=True)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        trace = torch.npusim.memory._snapshot()["device_traces"][0]
+    finally:
+        record(enabled=None)
+    assert not any(thread.is_alive() for thread in threads)
+    assert sum(entry["action"] == "alloc" for entry in trace) > 40
 
 
 def test_state_history_keeps_stacks_of_live_blocks(empty_device):

@@ -76,7 +76,7 @@ def test_storage_methods():
     assert moved.is_npusim
     assert moved.device == torch.device("npusim:0")
     assert moved.nbytes() == 12
-    assert torch.arange(3.0).storage().npusim().is_npusim
+    assert torch.arange(3.0)._typed_storage().npusim().is_npusim
 
 
 def test_default_device():
