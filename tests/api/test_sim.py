@@ -74,6 +74,7 @@ def test_fallback_policy_is_put_back():
 
 
 def test_no_result_is_copied_in_ordinary_work():
+    fallback.reset()
     torch.linalg.qr(torch.eye(3, device="npusim"))
     torch.arange(6, device="npusim").unique()
     assert fallback.copied_results() == {}

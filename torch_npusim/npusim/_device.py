@@ -91,6 +91,10 @@ def _maybe_exchange_device(index: int) -> int:
 class device:
     """Context manager that changes the current device.
 
+        >>> with torch.npusim.device(1):
+        ...     torch.ones(1, device="npusim").device
+        device(type='npusim', index=1)
+
     Args:
         device: Device to select; None or a negative index changes nothing.
     """
@@ -176,6 +180,14 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
 
     Args:
         debug_mode: "default" or 0: nothing; "warn" or 1: a warning; "error" or 2: an error.
+
+        >>> x = torch.ones(1, device="npusim")
+        >>> torch.npusim.set_sync_debug_mode("error")
+        >>> x.item()
+        Traceback (most recent call last):
+            ...
+        RuntimeError: called a synchronizing npusim operation: aten::_local_scalar_dense
+        >>> torch.npusim.set_sync_debug_mode("default")
     """
     _lazy_init()
     if isinstance(debug_mode, str):

@@ -3,6 +3,11 @@
 
 Names, keys and units are those of torch.cuda.memory. Before the simulator is initialised the
 statistics are empty and asking for them does not initialise it.
+
+    >>> before = torch.npusim.memory_allocated()
+    >>> x = torch.empty(100, device="npusim")  # 400 bytes, rounded up to a multiple of 32
+    >>> torch.npusim.memory_allocated() - before
+    416
 """
 
 import pickle

@@ -3,6 +3,12 @@
 
 Generators live on the host, so seeding never initialises the simulator. torch.manual_seed(),
 torch.random.fork_rng() and torch.utils.checkpoint call these functions.
+
+    >>> torch.npusim.manual_seed(7)
+    >>> first = torch.rand(3, device="npusim")
+    >>> torch.npusim.manual_seed(7)
+    >>> torch.equal(first, torch.rand(3, device="npusim"))
+    True
 """
 
 from collections.abc import Iterable

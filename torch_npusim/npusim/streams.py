@@ -3,6 +3,15 @@
 
 Times are virtual: an event's time is when the modelled hardware would have reached it. The current
 stream is per thread and per device.
+
+    >>> start, end = (torch.npusim.Event(enable_timing=True) for _ in range(2))
+    >>> with torch.npusim.stream(torch.npusim.Stream()):
+    ...     start.record()
+    ...     x = torch.zeros(1 << 20, device="npusim")
+    ...     end.record()
+    >>> torch.npusim.synchronize()
+    >>> start.elapsed_time(end) > 0  # virtual milliseconds: the same in every run
+    True
 """
 
 from types import TracebackType

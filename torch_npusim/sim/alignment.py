@@ -2,6 +2,14 @@
 """Strict alignment: what happens to operands whose first element is not on a 32-byte boundary.
 
 Storages always start on such a boundary; a view like x[1:] need not, and some chips refuse it.
+
+    >>> x = torch.ones(9, device="npusim")
+    >>> with use_mode("error"):
+    ...     y = x[8:] + 1  # 32 bytes from the start
+    ...     z = x[1:] + 1
+    Traceback (most recent call last):
+        ...
+    RuntimeError: aten::add.Tensor: an operand of shape [8] and dtype float starts at ...
 """
 
 from collections.abc import Iterator

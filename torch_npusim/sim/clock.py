@@ -3,6 +3,11 @@
 
 The host has one clock and each stream another; waiting moves the host to the stream. The same
 program always reads the same times, however loaded the machine is.
+
+    >>> before = host_time_ns()
+    >>> advance(1_000_000)
+    >>> host_time_ns() - before
+    1000000
 """
 
 import torch

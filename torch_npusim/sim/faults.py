@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Fault injection: makes the device fail on purpose, by count or by seeded probability.
 
-    with faults.inject("launch", nth=3):
-        train_step()          # the third command from here does not run
-        torch.npusim.synchronize()  # raises: errors surface where the host waits
+    >>> x = torch.ones(3, device="npusim")
+    >>> with inject("launch", nth=1):  # the next command does not run
+    ...     y = x + 1
+    ...     torch.npusim.synchronize()  # errors surface where the host waits
+    Traceback (most recent call last):
+        ...
+    torch.AcceleratorError: npusim error: launch failure: ...
 
 Kinds: "oom" (no memory for a new segment), "launch" (a command does not run), "hang" (a command
 never ends; waiting for it is given up), "device" (the device is lost until the faults are cleared).

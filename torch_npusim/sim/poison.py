@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Poisoning: fills freed or fresh device memory, so that reading it is noticed."""
+"""Poisoning: fills freed or fresh device memory, so that reading it is noticed.
+
+>>> with use_mode("fresh"):
+...     torch.empty(2, dtype=torch.uint8, device="npusim")
+tensor([208, 208], device='npusim:0', dtype=torch.uint8)
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
