@@ -3,6 +3,7 @@
 #include "csrc/runtime/pool_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/SmallVector.h>
 
 #include <memory>
 #include <vector>
@@ -14,17 +15,53 @@ namespace torch_npusim {
 
 namespace {
 
+using npusim::alloc::Block;
+
 constexpr c10::DeviceIndex kNoPool = -1;
 thread_local c10::DeviceIndex t_pool_device = kNoPool;
 
-// A function of its own, so that its address marks the blocks that came from a pool.
-void pool_block_deleter(void* block) { free_block_deleter(block); }
+// The context of a pool DataPtr is the host address itself, because oneDNN takes its scratch memory
+// through raw_allocate(), which insists on that. The blocks of the open scopes are kept here, so
+// that finding one costs a look at the last few entries and not a walk of the segment.
+thread_local c10::SmallVector<Block*, 16> t_scope_blocks;
+
+void* host_address_of(const Block& block) {
+  return npusim::host_alias(reinterpret_cast<void*>(block.address));
+}
+
+// The newest entry for an address is the live one: a later block at the same address, allocated on
+// this thread, would be a later entry. Blocks of other threads and of closed scopes are not here.
+Block* block_at(void* host) {
+  const auto address = reinterpret_cast<npusim::alloc::Address>(npusim::device_alias(host));
+  for (std::size_t i = t_scope_blocks.size(); i-- > 0;) {
+    Block* block = t_scope_blocks[i];
+    if (block->address != address) continue;
+    if (block->state == npusim::alloc::BlockState::allocated) return block;
+    break;
+  }
+  const int device = npusim::device_of(reinterpret_cast<void*>(address));
+  if (device < 0) return nullptr;
+  return caching_allocator(static_cast<c10::DeviceIndex>(device)).find(address);
+}
+
+// A function of its own, so that its address marks the memory that came from a pool.
+void pool_block_deleter(void* host) {
+  if (npusim::in_bad_fork()) return;  // the parent's block
+  Block* block = block_at(host);
+  for (std::size_t i = t_scope_blocks.size(); i-- > 0;) {
+    if (t_scope_blocks[i] != block) continue;
+    t_scope_blocks.erase(t_scope_blocks.begin() + static_cast<std::ptrdiff_t>(i));
+    break;
+  }
+  if (block != nullptr) free_block_deleter(block);
+}
 
 c10::DataPtr allocate_from_pool(std::size_t bytes, c10::DeviceIndex device) {
-  npusim::alloc::Block* block = allocate_block(bytes, device);
+  Block* block = allocate_block(bytes, device);
   if (block == nullptr) return c10::DataPtr(nullptr, c10::Device(c10::kCPU));
-  void* host = npusim::host_alias(reinterpret_cast<void*>(block->address));
-  return {host, block, &pool_block_deleter, c10::Device(c10::kCPU)};
+  if (C10_LIKELY(t_pool_device != kNoPool)) t_scope_blocks.push_back(block);
+  void* host = host_address_of(*block);
+  return {host, host, &pool_block_deleter, c10::Device(c10::kCPU)};
 }
 
 class PoolAllocator final : public c10::Allocator {
@@ -47,7 +84,14 @@ class ForwardingAllocator final : public c10::Allocator {
     if (C10_LIKELY(t_pool_device == kNoPool)) return next_->allocate(bytes);
     return allocate_from_pool(bytes, t_pool_device);
   }
-  c10::DeleterFnPtr raw_deleter() const override { return next_->raw_deleter(); }
+  // One deleter for both kinds of memory; raw_allocate() keeps no other mark of where it came from.
+  c10::DeleterFnPtr raw_deleter() const override {
+    static const c10::DeleterFnPtr next_deleter = next_->raw_deleter();  // there is one forwarder
+    return [](void* memory) {
+      const bool pooled = npusim::is_device_address(npusim::device_alias(memory));
+      (pooled ? &pool_block_deleter : next_deleter)(memory);
+    };
+  }
   void copy_data(void* dest, const void* src, std::size_t bytes) const override {
     next_->copy_data(dest, src, bytes);
   }
@@ -71,15 +115,17 @@ c10::Allocator* pool_allocator_of(c10::DeviceIndex device) {
 }
 
 npusim::alloc::Block* pool_block_of(const c10::DataPtr& data) noexcept {
-  return data.get_deleter() == &pool_block_deleter
-             ? static_cast<npusim::alloc::Block*>(data.get_context())
-             : nullptr;
+  return data.get_deleter() == &pool_block_deleter ? block_at(data.get_context()) : nullptr;
 }
 
-PoolScope::PoolScope(c10::DeviceIndex device) noexcept : outer_(t_pool_device) {
+PoolScope::PoolScope(c10::DeviceIndex device) noexcept
+    : outer_(t_pool_device), outer_blocks_(t_scope_blocks.size()) {
   t_pool_device = device;
 }
-PoolScope::~PoolScope() { t_pool_device = outer_; }
+PoolScope::~PoolScope() {
+  t_pool_device = outer_;
+  if (t_scope_blocks.size() > outer_blocks_) t_scope_blocks.resize(outer_blocks_);
+}
 
 HostScope::HostScope() noexcept : outer_(t_pool_device) { t_pool_device = kNoPool; }
 HostScope::~HostScope() { t_pool_device = outer_; }

@@ -28,6 +28,7 @@ class PoolScope {
 
  private:
   c10::DeviceIndex outer_;
+  std::size_t outer_blocks_;  // blocks that belong to the scopes around this one
 };
 
 // HostScope suspends the pool: allocations of this thread are ordinary host memory again.

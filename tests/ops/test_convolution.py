@@ -56,7 +56,7 @@ def out_channels(function, weight_shape, kwargs):
 
 
 def results(device, function, tensors, kwargs, backward=True):
-    leaves = [tensor.to(device).requires_grad_(backward) for tensor in tensors]
+    leaves = [tensor.detach().to(device).requires_grad_(backward) for tensor in tensors]
     out = function(*leaves, **kwargs)
     if not backward:
         return [out]
@@ -66,8 +66,10 @@ def results(device, function, tensors, kwargs, backward=True):
 
 
 def assert_same(on_cpu, on_device):
-    assert len(on_cpu) == len(on_device)
     for expected, got in zip(on_cpu, on_device, strict=True):
+        if expected is None:  # an empty batch gives no gradient to what it did not use
+            assert got is None
+            continue
         assert got.device.type == DEV
         assert got.shape == expected.shape
         assert got.stride() == expected.stride()
@@ -143,7 +145,7 @@ def test_output_mask(mask):
         return torch.ops.aten.convolution_backward(*moved, [4], *geometry, list(mask))
 
     for expected, got, wanted in zip(run("cpu"), run(DEV), mask, strict=True):
-        assert (got is not None) == wanted
+        assert (got is None) == (expected is None)
         if wanted:
             assert torch.equal(got.cpu(), expected)
 
@@ -155,7 +157,7 @@ def test_double_backward(name):
     tensors = operands(input_shape, weight_shape, channels, torch.float64)
 
     def run(device):
-        leaves = [tensor.to(device).requires_grad_() for tensor in tensors]
+        leaves = [tensor.detach().to(device).requires_grad_() for tensor in tensors]
         out = function(*leaves, **kwargs).sin().sum()
         first = torch.autograd.grad(out, leaves, create_graph=True)
         second = torch.autograd.grad(sum(grad.square().sum() for grad in first), leaves)
@@ -199,8 +201,6 @@ def test_errors_are_the_cpu_ones():
 
 
 def test_cost_counts_two_operations_per_multiply_add():
-    spec = torch_npusim.sim
-    assert spec is not None
     input_ = torch.zeros(8, 64, 32, 32, device=DEV)
     small, large = (torch.zeros(out, 64, 3, 3, device=DEV) for out in (64, 256))
 
