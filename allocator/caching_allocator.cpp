@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The hot path. The order of steps and of bookkeeping is that of upstream (numbers such as 1.7
-// refer to the sections of docs on upstream's allocator), because peaks and history show it.
+// The hot path. The order of steps and of bookkeeping is upstream's, because peaks and history show
+// it.
 #include "allocator/caching_allocator.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "allocator/engine.h"
@@ -230,6 +231,7 @@ void CachingAllocator::Impl::free_live(Block* block, ContextId context) {
 void CachingAllocator::Impl::free_later(Block* block, ContextId context) {
   std::vector<Ticket> tickets;
   const std::vector<StreamId> streams = stream_uses.at(block);
+  tickets.reserve(streams.size());
   for (StreamId stream : streams) tickets.push_back(provider.mark(stream));  // may throw
   book_free(block, context);
   block->state = BlockState::pending;

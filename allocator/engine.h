@@ -54,9 +54,9 @@ struct CachingAllocator::Impl {
 
   // --- caching_allocator.cpp
   Block* allocate(const Request& request);
-  Block* take_free_block(const Request& request);         // 1.7: null, or a block out of its index
+  Block* take_free_block(const Request& request);         // null, or a block out of its index
   Block* split(Block* block, std::size_t bytes);          // the new block is the low part
-  void release_to_pool(Block* block, ContextId context);  // 1.9 free_block: merge, index, book
+  void release_to_pool(Block* block, ContextId context);  // merge, index, book
   Block* merge(Block* block, Block* neighbour);  // the neighbour, if free, becomes part of block
   void require_live(const Block* block, const char* verb) const;
   void free_live(Block* block, ContextId context);
@@ -71,12 +71,12 @@ struct CachingAllocator::Impl {
               ContextId context);
 
   // --- reclaim.cpp
-  Block* acquire_or_reclaim(const Request& request);  // 1.6 steps 5 to 8
+  Block* acquire_or_reclaim(const Request& request);  // what to try, in order
   bool limited() const noexcept { return allowed_bytes != kUnlimited; }
   void set_fraction(double fraction);
   Block* buy_segment(const Request& request, bool is_retry);
   void index_insert(Block* block);                // starts the block's age
-  bool release_oversize(const Request& request);  // 1.12 release_available_cached_blocks
+  bool release_oversize(const Request& request);  // enough blocks too large to split
   void collect_garbage();
   void wait_for_pending();
   void release_free_segments();

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pairing heaps and the two kinds of bins. A heap here is usually one to three blocks; the
+// The pairing heaps. A heap here is usually one to three blocks; the
 // shape never shows, because (order, address) is a total order.
 #include "allocator/free_index.h"
+
+#include <algorithm>
+#include <utility>
 
 namespace npusim::alloc {
 namespace {
@@ -42,13 +45,6 @@ Block* meld_children(Block* child) noexcept {
   return root;
 }
 
-// lower_bound() is std::lower_bound without a branch to mispredict.
-std::size_t lower_bound(const std::size_t* sorted, std::size_t count, std::size_t bytes) noexcept {
-  const std::size_t* at = sorted;
-  for (; count > 1; count -= count / 2) at += at[count / 2 - 1] < bytes ? count / 2 : 0;
-  return static_cast<std::size_t>(at - sorted) + (count == 1 && *at < bytes);
-}
-
 void collect(Block* root, std::vector<Block*>& out) {
   std::vector<Block*> todo{root};
   while (!todo.empty()) {
@@ -62,75 +58,6 @@ void collect(Block* root, std::vector<Block*>& out) {
 }
 
 }  // namespace
-
-SortedBins::Cursor SortedBins::seek(std::size_t bytes) noexcept {
-  // A search is often followed by the removal of what it found.
-  if (!at_end(found_) && found_.entry < chunks_[found_.chunk]->count && bytes_at(found_) == bytes) {
-    return found_;
-  }
-  found_ = {lower_bound(last_.data(), last_.size(), bytes), 0};
-  if (!at_end(found_)) {
-    const Chunk& chunk = *chunks_[found_.chunk];
-    found_.entry = lower_bound(chunk.bytes.data(), chunk.count, bytes);
-  }
-  return found_;
-}
-
-SortedBins::Cursor SortedBins::next(Cursor at) const noexcept {
-  return at.entry + 1 < chunks_[at.chunk]->count ? Cursor{at.chunk, at.entry + 1}
-                                                 : Cursor{at.chunk + 1, 0};
-}
-
-Block*& SortedBins::insert(Cursor at, std::size_t bytes) {
-  if (at_end(at)) {  // beyond every size: goes to the end of the last chunk
-    if (chunks_.empty()) {
-      chunks_.push_back(std::make_unique<Chunk>());
-      last_.push_back(bytes);
-    }
-    at = {chunks_.size() - 1, chunks_.back()->count};
-  }
-  if (chunks_[at.chunk]->count == kChunk) {  // full: the upper half moves to a chunk of its own
-    auto upper = std::make_unique<Chunk>();
-    Chunk& lower = *chunks_[at.chunk];
-    constexpr std::size_t half = kChunk / 2;
-    std::copy(lower.bytes.begin() + half, lower.bytes.end(), upper->bytes.begin());
-    std::copy(lower.roots.begin() + half, lower.roots.end(), upper->roots.begin());
-    upper->count = lower.count = half;
-    const auto after = static_cast<std::ptrdiff_t>(at.chunk) + 1;
-    last_.insert(last_.begin() + after, last_[at.chunk]);
-    last_[at.chunk] = lower.bytes[half - 1];
-    chunks_.insert(chunks_.begin() + after, std::move(upper));
-    if (at.entry > half) at = {at.chunk + 1, at.entry - half};
-  }
-  Chunk& chunk = *chunks_[at.chunk];
-  const auto begin = static_cast<std::ptrdiff_t>(at.entry);
-  const auto end = static_cast<std::ptrdiff_t>(chunk.count);
-  std::copy_backward(chunk.bytes.begin() + begin, chunk.bytes.begin() + end,
-                     chunk.bytes.begin() + end + 1);
-  std::copy_backward(chunk.roots.begin() + begin, chunk.roots.begin() + end,
-                     chunk.roots.begin() + end + 1);
-  ++chunk.count;
-  chunk.bytes[at.entry] = bytes;
-  chunk.roots[at.entry] = nullptr;
-  last_[at.chunk] = chunk.bytes[chunk.count - 1];
-  return chunk.roots[at.entry];
-}
-
-void SortedBins::erase(Cursor at) noexcept {
-  Chunk& chunk = *chunks_[at.chunk];
-  const auto begin = static_cast<std::ptrdiff_t>(at.entry);
-  const auto end = static_cast<std::ptrdiff_t>(chunk.count);
-  std::copy(chunk.bytes.begin() + begin + 1, chunk.bytes.begin() + end,
-            chunk.bytes.begin() + begin);
-  std::copy(chunk.roots.begin() + begin + 1, chunk.roots.begin() + end,
-            chunk.roots.begin() + begin);
-  if (--chunk.count > 0) {
-    last_[at.chunk] = chunk.bytes[chunk.count - 1];
-  } else {
-    last_.erase(last_.begin() + static_cast<std::ptrdiff_t>(at.chunk));
-    chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(at.chunk));
-  }
-}
 
 void FreeIndex::insert(Block* block) {
   block->heap_child = block->heap_sibling = block->heap_prev = nullptr;

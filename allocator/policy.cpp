@@ -75,7 +75,7 @@ void validate_reuse(const Config& c) {
 
 }  // namespace
 
-const Config& validate(const Config& config) {
+Config validate(Config config) {
   validate_sizes(config);
   validate_reuse(config);
   if (!(config.memory_fraction >= 0.0 && config.memory_fraction <= 1.0)) {

@@ -70,7 +70,7 @@ struct Config {
 
 // validate() returns its argument or throws InvalidArgument naming the field, the value and the
 // rule.
-const Config& validate(const Config& config);
+Config validate(Config config);
 
 // preset() knows "npusim" (the defaults), "cuda-2.13" and "cuda-2.11" (quantum 512, upstream
 // defects as they are). Any other name throws InvalidArgument listing these.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The cold path: buying segments, and what is given back before a request fails. The order of the
 // attempts is upstream's; the one repaired step is a switch of the Config (search_after_sync).
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "allocator/engine.h"
 #include "allocator/error.h"
@@ -147,11 +149,12 @@ void CachingAllocator::Impl::collect_garbage() {
     std::uint64_t total_age = 0;
     for (const Block* block : candidates) total_age += age(block);
     const double average = static_cast<double>(total_age) / static_cast<double>(candidates.size());
-    const auto old = std::stable_partition(
-        candidates.begin(), candidates.end(),
-        [&](const Block* block) { return static_cast<double>(age(block)) < average; });
-    const std::vector<Block*> victims(old, candidates.end());
-    candidates.erase(old, candidates.end());
+    const auto is_old = [&](const Block* block) {
+      return static_cast<double>(age(block)) >= average;
+    };
+    std::vector<Block*> victims;
+    std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(victims), is_old);
+    std::erase_if(candidates, is_old);
     for (const Block* block : victims) reclaimed += block->bytes;
     release(victims);
   }

@@ -129,6 +129,7 @@ class Judge {
     }
     std::sort(keys.begin(), keys.end());
     std::vector<Address> expected;
+    expected.reserve(keys.size());
     for (const Key& key : keys) expected.push_back(std::get<4>(key));
     if (expected != picture_.free_order) {
       say("the free index holds ", picture_.free_order.size(),

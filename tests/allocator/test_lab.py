@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The compiled module itself: no torch, errors that say what to do, torch's snapshot dictionary."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from npusim_lab import Allocator, OutOfMemoryError, SimulatedDevice
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def device() -> SimulatedDevice:
+    return SimulatedDevice(64 * MIB)
+
+
+def test_the_lab_imports_without_torch() -> None:
+    code = "import npusim_lab, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_zero_bytes_is_no_block(device: SimulatedDevice) -> None:
+    assert Allocator(device).malloc(0) is None
+
+
+def test_a_handle_frees_once_even_when_its_memory_serves_again(device: SimulatedDevice) -> None:
+    allocator = Allocator(device)
+    block = allocator.malloc(100)
+    assert block is not None
+    allocator.free(block)
+    again = allocator.malloc(100)
+    assert again is not None
+    assert again.address == block.address
+    with pytest.raises(ValueError, match="double free"):
+        allocator.free(block)
+    with pytest.raises(ValueError, match="in no segment"):
+        allocator.free_address(1)
+    with pytest.raises(ValueError, match="4 bytes inside the block"):
+        allocator.free_address(again.address + 4)
+    allocator.free_address(again.address)
+    assert allocator.stats()["allocation.all.current"] == 0
+
+
+@pytest.mark.parametrize("exponent", range(1, 65))
+def test_sizes_around_powers_of_two_never_wrap(device: SimulatedDevice, exponent: int) -> None:
+    allocator = Allocator(device, "cuda-2.13")
+    for size in {2**exponent - 1, 2**exponent, 2**exponent + 1} - {2**64, 2**64 + 1}:
+        if size <= 32 * MIB:
+            block = allocator.malloc(size)
+            assert block is not None
+            assert block.bytes >= size
+            allocator.free(block)
+        elif size > 64 * MIB:
+            with pytest.raises(OutOfMemoryError, match=r"out of memory\. Tried to allocate"):
+                allocator.malloc(size)
+    assert allocator.violations() == []
+
+
+def test_settings_are_checked(device: SimulatedDevice) -> None:
+    with pytest.raises(ValueError, match='max_split_size_mb is "many"'):
+        Allocator(device, settings="max_split_size_mb:many")
+    with pytest.raises(ValueError, match=r"expected npusim, cuda-2\.13 or cuda-2\.11"):
+        Allocator(device, preset="cuda")
+    with pytest.raises(ValueError, match="expected 'state', 'all', or None"):
+        Allocator(device).record_history("everything")
+
+
+def test_the_snapshot_is_the_dictionary_that_torch_tools_read(device: SimulatedDevice) -> None:
+    allocator = Allocator(device, "cuda-2.13")
+    allocator.record_history("all")
+    block = allocator.malloc(1000)
+    kept = allocator.malloc(3 * MIB, stream=2)
+    assert block is not None
+    assert kept is not None
+    allocator.free(block)
+    with pytest.raises(OutOfMemoryError):
+        allocator.malloc(60 * MIB)
+    snapshot = pickle.loads(pickle.dumps(allocator.snapshot(), protocol=4))
+    (segment,) = snapshot["segments"]
+    assert segment["segment_type"] == "large"
+    assert segment["stream"] == 2
+    assert segment["allocated_size"] == segment["requested_size"] == 3 * MIB
+    assert [b["state"] for b in segment["blocks"]] == ["active_allocated", "inactive"]
+    assert sum(b["size"] for b in segment["blocks"]) == segment["total_size"] == 20 * MIB
+    (trace,) = snapshot["device_traces"]
+    assert [(entry["action"], entry["size"]) for entry in trace] == [
+        ("segment_alloc", 2 * MIB),
+        ("alloc", 1000),
+        ("segment_alloc", 20 * MIB),
+        ("alloc", 3 * MIB),
+        ("free_requested", 1000),
+        ("free_completed", 1000),
+        ("segment_free", 2 * MIB),
+        ("oom", 60 * MIB),
+        ("snapshot", 3 * MIB),
+    ]
+    assert trace[7]["device_free"] == 44 * MIB
+    assert snapshot["allocator_settings"]["roundup_power2_divisions"]["1"] == 0
