@@ -17,6 +17,7 @@ import torch
 
 from torch_npusim import _C
 from torch_npusim.npusim._device import device_count
+from torch_npusim.npusim._lazy import _is_in_bad_fork, _lazy_init
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 
 __all__ = [
@@ -34,11 +35,13 @@ __all__ = [
 
 def _get_generator(device: DeviceLike) -> torch.Generator:
     """Returns the default generator of `device`; None: of the current device."""
+    if _is_in_bad_fork():
+        _lazy_init()  # says why not, and the remedy
     return _C.default_generator(_get_device_index(device, optional=True))
 
 
 def _default_generators() -> tuple[torch.Generator, ...]:
-    return tuple(_C.default_generator(index) for index in range(device_count()))
+    return tuple(_get_generator(index) for index in range(device_count()))
 
 
 def get_rng_state(device: DeviceLike = "npusim") -> torch.Tensor:
