@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Fixtures of all tests: one seed, and scripts in processes of their own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from repo.sources import ROOT
+
+import torch_npusim  # noqa: F401  (for where autoload has stepped back)
+
+
+@pytest.fixture(autouse=True)
+def _one_seed():
+    """No test depends on which tests ran before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def run_script():
+    """Runs a script in a new interpreter and returns the finished process, whatever it says.
+
+    `pinned` keeps the process on one core from its first instruction; `limits` are pairs of a
+    resource (resource.RLIMIT_*) and its limit.
+    """
+
+    def run(script, *, environment=None, pinned=False, limits=(), timeout=120):
+        def prepare():
+            import resource
+
+            if pinned:
+                os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+            for what, limit in limits:
+                resource.setrlimit(what, (limit, limit))
+
+        variables = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
+        variables |= {"PYTHONPATH": str(ROOT), **(environment or {})}
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            preexec_fn=prepare if pinned or limits else None,
+        )
+
+    return run
