@@ -198,6 +198,9 @@ void HostCall::write_back(const Operand& operand) {
       device.storage_offset() != view.storage_offset()) {
     device.set_sizes_and_strides(view.sizes(), view.strides(), view.storage_offset());
   }
+  // Some kernels answer with a lazily conjugated tensor (linalg_lu_solve).
+  if (C10_UNLIKELY(device.is_conj() != view.is_conj())) device._set_conj(view.is_conj());
+  if (C10_UNLIKELY(device.is_neg() != view.is_neg())) device._set_neg(view.is_neg());
 }
 
 at::Tensor HostCall::result(const at::Tensor& host) {
