@@ -97,21 +97,23 @@ void for_each_tile(const PhiloxState& state, std::int64_t numel, const Tile& til
   });
 }
 
+// host_address() is where kernels find the bytes at `data`, which may already be on the host.
+inline void* host_address(void* data) {
+  return npusim::is_device_address(data) ? npusim::host_alias(data) : data;
+}
+
 // fill() reserves offsets of `generator` and runs one command that writes make(draws, count,
 // values) to every tile of `self`; make may write all kTileElements values.
 template <class T, class Draw, class Make>
 void fill(const char* op, const at::TensorBase& self, const MaybeGenerator& generator,
           const Make& make, double flops_per_element) {
   const PhiloxState state = reserve_philox(generator, self.device().index());
-  const at::Tensor target(self);
-  const auto body = [&](c10::DeviceIndex device) {
-    HostCall call(op, device);
-    const at::Tensor view = call.view(target, /*written=*/true);
-    T* data = static_cast<T*>(view.mutable_data_ptr());
-    const bool contiguous = view.is_contiguous();
-    const RowMajorWalk<1> walk(view.sizes(), {view.strides()});
+  const auto write = [&](const at::TensorBase& to) {
+    T* data = static_cast<T*>(host_address(to.mutable_data_ptr()));
+    const bool contiguous = to.is_contiguous();
+    const RowMajorWalk<1> walk(to.sizes(), {to.strides()});
     for_each_tile<Draw>(
-        state, view.numel(), [&](std::int64_t first, std::int64_t count, const Draw* draws) {
+        state, to.numel(), [&](std::int64_t first, std::int64_t count, const Draw* draws) {
           T values[kTileElements];
           make(draws, count, values);
           if (contiguous) {
@@ -121,6 +123,12 @@ void fill(const char* op, const at::TensorBase& self, const MaybeGenerator& gene
                      [&](std::int64_t k, const auto& offsets) { data[offsets[0]] = values[k]; });
           }
         });
+  };
+  const auto body = [&](c10::DeviceIndex device) {
+    // Short of an aligned copy no view is needed, and small tensors are filled without its cost.
+    if (C10_LIKELY(strict_align() != StrictAlign::copy)) return write(self);
+    HostCall call(op, device);
+    write(call.view(at::Tensor(self), /*written=*/true));
     call.finish();
   };
   launch(op, {&self}, HostScalars::refused, body, flops_per_element);
