@@ -4,6 +4,8 @@
 // hunt.
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -22,9 +24,17 @@ constexpr int kEvents = 20000;
 // A shelf of blocks that all threads swap with: what one puts there, any other may take and free.
 using Shelf = std::array<std::atomic<Block*>, 256>;
 
+// goes_on() says whether to start the event; the clock is read only where seconds are asked for.
+bool goes_on(int event) {
+  static const char* const seconds = std::getenv("NPUSIM_STRESS_SECONDS");
+  static const auto start = std::chrono::steady_clock::now();
+  if (seconds == nullptr || event < kEvents) return event < kEvents;
+  return std::chrono::steady_clock::now() - start < std::chrono::seconds(std::atoi(seconds));
+}
+
 void work(CachingAllocator& allocator, FakeProvider& provider, Shelf& shelf, unsigned seed) {
   std::mt19937_64 random(seed);
-  for (int event = 0; event < kEvents; ++event) {
+  for (int event = 0; goes_on(event); ++event) {
     const auto stream = static_cast<StreamId>(random() % 4);
     const std::size_t bytes = random() % (random() % 4 ? 16 * kKiB : 4 * kMiB) + 1;
     Block* block = allocator.malloc(bytes, stream);
