@@ -70,6 +70,7 @@ def test_packed_sequence_methods():
     assert not packed.is_npusim
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_storage_methods():
     storage = torch.arange(3.0).untyped_storage()
     moved = storage.npusim()

@@ -117,6 +117,7 @@ def test_every_kind_of_dtype(dtype):
     assert torch.equal(torch.load(saved(tensor)), tensor)
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_untyped_storages():
     storage = make().untyped_storage()
     loaded = torch.load(saved(storage), weights_only=False)
