@@ -5,8 +5,8 @@
 //             prev <- ... -> next     blocks tile the segment, no two neighbours are both free
 //
 // Blocks live in a slab of their allocator and are recycled, so a stale Block* can be read, never
-// trusted. From malloc() to free() the first group of fields is constant and readable without a
-// lock; everything else belongs to the allocator and its lock.
+// trusted. From malloc() to free() address, bytes, requested_bytes, owner and stream are constant
+// and readable without a lock; everything else belongs to the allocator and its lock.
 #pragma once
 
 #include "allocator/provider.h"

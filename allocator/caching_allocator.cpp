@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The hot path. The order of steps and of bookkeeping is upstream's, because peaks and history show
-// it.
+// The hot path. Steps and bookkeeping happen in upstream's order: peaks and history show it.
 #include "allocator/caching_allocator.h"
 
 #include <algorithm>

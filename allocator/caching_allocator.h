@@ -41,9 +41,8 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  // malloc() returns a block of at least `bytes` for use on `stream`. nullptr means out of memory
-  // and *report (may be null) says why, except for bytes == 0, which is nullptr and changes
-  // nothing.
+  // malloc() returns a block of at least `bytes` for use on `stream`. nullptr means out of memory,
+  // and *report (may be null) says why. bytes == 0 gives nullptr and changes nothing.
   Block* malloc(std::size_t bytes, StreamId stream, OutOfMemoryReport* report = nullptr,
                 ContextId context = 0);
 
@@ -53,17 +52,14 @@ class CachingAllocator {
   void free(Block* block, ContextId context = 0);
   FreeStatus free_address(Address address, std::string* why = nullptr, ContextId context = 0);
 
-  // find() returns the live block that starts at the address, or nullptr. Costs a walk of the
-  // segment.
+  // find() returns the live block that starts at the address, or nullptr. It walks the segment.
   Block* find(Address address) const;
 
   // record_stream() keeps the block from reuse, once freed, until the work queued on that stream at
-  // the time of the free is done. Its own stream is ignored. Throws InvalidArgument for a block not
-  // live here.
+  // the time of the free is done. Its own stream is ignored. Throws as free() does.
   void record_stream(Block* block, StreamId stream);
 
-  // process_events() returns blocks whose pending work is done to their pools; malloc() does it
-  // too.
+  // process_events() returns pending blocks whose work is done to their pools, as malloc() does.
   void process_events();
 
   // empty_cache() waits for pending frees and releases every segment that is entirely free.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The state and the inner steps of CachingAllocator; its lock is held on entry to every function
-// here.
+// The state and the inner steps of CachingAllocator. Every function is entered with its lock held.
 //   caching_allocator.cpp  the hot path: malloc, free, split, merge, pending frees
-//   reclaim.cpp            the cold path: buying segments, garbage collection, releasing, the OOM
-//   report inspect.cpp            address lookup, snapshot
+//   reclaim.cpp            the cold path: buying segments, collection, releasing, running out
+//   inspect.cpp            address lookup, snapshot
+//
 // Nothing outside these three files includes this header.
 #pragma once
 

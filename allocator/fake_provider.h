@@ -26,8 +26,7 @@ class FakeProvider final : public Provider {
 
   explicit FakeProvider(std::size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
-  // scatter() makes addresses jump about (seed 0: ascending, the default). None is ever given
-  // twice.
+  // scatter() makes addresses jump about (seed 0, the default: ascend). None is given twice.
   void scatter(std::uint64_t seed) { scatter_ = seed; }
 
   // fail_call() makes the k-th fallible call from now on fail (1 is the next); 0 cancels. Fallible

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // FreeIndex: the free blocks of one stream and pool, in exact best-fit order (bytes, order,
 // address). One pairing heap per distinct size holds the ties; its links are in the blocks, so
-// nothing is allocated per block and a block that is no heap root leaves without looking at its
-// bin.
+// nothing is allocated per block, and one that is no root leaves without looking at its bin.
 //
 //   size -> heap:  ExactBins in the small pool, SortedBins in the large pool
 //

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Ledger: the counters behind Stats, laid out for the hot path. A decrease is one subtraction;
-// `freed` is derived: allocated - freed = current - base. CachingAllocator owns one, under its
-// lock.
+// `freed` is derived: allocated - freed = current - base. CachingAllocator's lock guards it.
 #pragma once
 
 #include <array>

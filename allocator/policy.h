@@ -61,15 +61,13 @@ struct Config {
   double garbage_collection_threshold = 0.0;
 
   // Upstream does not search the pool again after it has waited for pending frees, and so can
-  // report running out although the memory just came back (pytorch #189504). True is the repaired
-  // rule.
+  // report running out although the memory just came back (pytorch #189504). True repairs it.
   bool search_after_sync = true;
 
   bool operator==(const Config&) const = default;
 };
 
-// validate() returns its argument or throws InvalidArgument naming the field, the value and the
-// rule.
+// validate() returns its argument or throws InvalidArgument naming field, value and rule.
 Config validate(Config config);
 
 // preset() knows "npusim" (the defaults), "cuda-2.13" and "cuda-2.11" (quantum 512, upstream
@@ -81,8 +79,7 @@ Config preset(std::string_view name);
 // here (large_segment_size_mb, max_split_size_mb, max_non_split_rounding_mb,
 // garbage_collection_threshold, roundup_power2_divisions, per_process_memory_fraction,
 // expandable_segments:False, backend:native) and our own (quantum_bytes, pad_bytes, fit, tie_break,
-// search_after_sync). Keys that belong to the host allocator (pinned_*) are skipped and named in
-// `skipped`.
+// search_after_sync). Keys that belong to the host allocator (pinned_*) go to `skipped`.
 Config parse_config(const Config& base, std::string_view text,
                     std::vector<std::string>* skipped = nullptr);
 

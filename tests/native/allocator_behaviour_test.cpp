@@ -324,6 +324,20 @@ TEST(the_text_of_running_out_is_complete) {
   device.allocator.free(b);
 }
 
+TEST(the_advice_fits_the_cause) {
+  OutOfMemoryReport report;
+  report.segment_bytes = 2 * kMiB;
+  const auto text = [&] { return format_out_of_memory(report, "NPUSIM", 0); };
+  CHECK(mentions(text(), "Use smaller tensors or batches"));
+  report.reserved_bytes = report.pending_bytes = 2 * kMiB;
+  CHECK(mentions(text(), "and 2.00 MiB waits for other streams"));
+  CHECK(mentions(text(), "synchronize them"));
+  report.cause = OutOfMemoryReport::Cause::host_full;
+  report.reason = "the control group allows no more";
+  CHECK(mentions(text(), "is free. the control group allows no more. Of the"));
+  CHECK(mentions(text(), "give this process more memory"));
+}
+
 TEST(the_reason_of_a_failing_provider_is_told) {
   Device device(kGiB);
   device.provider.fail_call(1);
