@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// native_dropout: the mask is drawn and applied in one command. torch's dropout() comes here for
-// device tensors while training; its gradient is native_dropout_backward, an elementwise product.
+// Dropout: the mask is drawn and applied in one command. torch's dropout() comes to native_dropout
+// for device tensors while training; its gradient, native_dropout_backward, is an elementwise
+// product on the fallback. _fused_dropout is its older form, with a generator and a byte mask.
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty_like.h>
@@ -13,21 +14,21 @@ namespace torch_npusim {
 
 namespace {
 
-template <class T>
+template <class T, class Mask>
 void drop(const at::Tensor& out, const at::Tensor& mask, const at::Tensor& input, double keep,
           const PhiloxState& state) {
   using Real = at::opmath_type<T>;
   using Scale = typename c10::scalar_value_type<Real>::type;
   const auto scale = static_cast<Scale>(keep == 0 ? 0.0 : 1.0 / keep);
   T* out_data = static_cast<T*>(out.mutable_data_ptr());
-  bool* mask_data = static_cast<bool*>(mask.mutable_data_ptr());
+  auto* mask_data = static_cast<Mask*>(mask.mutable_data_ptr());
   const T* input_data = static_cast<const T*>(input.const_data_ptr());
   const RowMajorWalk<3> walk(out.sizes(), {out.strides(), mask.strides(), input.strides()});
   for_each_tile<std::uint32_t>(
       state, out.numel(), [&](std::int64_t first, std::int64_t count, const std::uint32_t* draws) {
         walk.run(first, count, [&](std::int64_t k, const auto& offsets) {
           const bool kept = happens(draws[k], keep);
-          mask_data[offsets[1]] = kept;
+          mask_data[offsets[1]] = static_cast<Mask>(kept);
           // A product, so that NaN and infinity stay visible, as on CPU.
           const Real value = static_cast<Real>(input_data[offsets[2]]) * static_cast<Scale>(kept);
           out_data[offsets[0]] = static_cast<T>(value * scale);
@@ -35,30 +36,56 @@ void drop(const at::Tensor& out, const at::Tensor& mask, const at::Tensor& input
       });
 }
 
-std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
-                                                  std::optional<bool> train) {
-  const auto like_input = input.options().dtype(at::kBool);
-  if (!train.value_or(true)) return {input.clone(), at::ones_like(input, like_input)};
-  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+// Returns what is kept, scaled, and the mask.
+template <class Mask>
+std::tuple<at::Tensor, at::Tensor> dropped(const char* op, const at::Tensor& input, double keep,
+                                           const MaybeGenerator& generator) {
   at::Tensor out = at::empty_like(input);
-  at::Tensor mask = at::empty_like(input, like_input);
-  const PhiloxState state = reserve_philox(std::nullopt, input.device().index());
+  at::Tensor mask =
+      at::empty_like(input, input.options().dtype(c10::CppTypeToScalarType<Mask>::value));
+  const PhiloxState state = reserve_philox(generator, input.device().index());
   const auto body = [&](c10::DeviceIndex device) {
-    HostCall call("aten::native_dropout", device);
+    HostCall call(op, device);
     const at::Tensor out_view = call.view(out, /*written=*/true);
     const at::Tensor mask_view = call.view(mask, /*written=*/true);
     const at::Tensor input_view = call.view(input, /*written=*/false);
     AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2(
-        at::kHalf, at::kBFloat16, input.scalar_type(), "native_dropout_npusim",
-        [&] { drop<scalar_t>(out_view, mask_view, input_view, 1.0 - p, state); });
+        at::kHalf, at::kBFloat16, input.scalar_type(), "dropout_npusim",
+        [&] { drop<scalar_t, Mask>(out_view, mask_view, input_view, keep, state); });
     call.finish();
   };
-  launch("aten::native_dropout", {&out, &mask, &input}, HostScalars::refused, body, 2.0);
+  launch(op, {&out, &mask, &input}, HostScalars::refused, body, 2.0);
   return {out, mask};
+}
+
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
+                                                  std::optional<bool> train) {
+  if (!train.value_or(true)) {
+    return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  }
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  return dropped<bool>("aten::native_dropout", input, 1.0 - p, std::nullopt);
+}
+
+// Its p is the probability to keep.
+std::tuple<at::Tensor, at::Tensor> fused_dropout(const at::Tensor& input, double p,
+                                                 MaybeGenerator generator) {
+  TORCH_CHECK(p >= 0 && p <= 1, "the probability to keep has to be between 0 and 1, but got ", p);
+  return dropped<std::uint8_t>("aten::_fused_dropout", input, p, generator);
+}
+
+at::Tensor masked_scale(const at::Tensor& self, const at::Tensor& mask, double scale) {
+  TORCH_CHECK(mask.scalar_type() == at::kByte, "mask should be torch.uint8 dtype, got ",
+              mask.scalar_type());
+  return self.mul(mask).mul_(scale);
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("native_dropout", TORCH_FN(native_dropout)); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_dropout", TORCH_FN(native_dropout));
+  m.impl("_fused_dropout", TORCH_FN(fused_dropout));
+  m.impl("_masked_scale", TORCH_FN(masked_scale));
+}
 
 }  // namespace torch_npusim

@@ -235,6 +235,16 @@ def test_dropout_sends_the_gradient_where_the_value_went():
     assert 0 < (y == 0).sum().item() < y.numel()
 
 
+def test_fused_dropout_takes_the_probability_to_keep():
+    x = torch.full((4000,), 2.0, device=DEV, requires_grad=True)
+    out, mask = torch._fused_dropout(x, 0.8, generator=torch.Generator(DEV).manual_seed(52))
+    assert mask.dtype == torch.uint8
+    assert mask.double().mean().item() == pytest.approx(0.8, abs=0.03)
+    out.sum().backward()
+    assert torch.equal(out, 2 * x.grad)
+    assert torch.equal(x.grad, mask * 1.25)
+
+
 def test_dropout_keeps_the_memory_format():
     x = torch.ones(2, 3, 8, 8, device=DEV).to(memory_format=torch.channels_last)
     out, mask = torch.native_dropout(x, 0.5, True)
