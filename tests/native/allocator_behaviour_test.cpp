@@ -333,8 +333,8 @@ TEST(the_advice_fits_the_cause) {
   CHECK(mentions(text(), "and 2.00 MiB waits for other streams"));
   CHECK(mentions(text(), "synchronize them"));
   report.cause = OutOfMemoryReport::Cause::host_full;
-  report.reason = "the control group allows no more";
-  CHECK(mentions(text(), "is free. the control group allows no more. Of the"));
+  report.reason = "The control group allows no more";
+  CHECK(mentions(text(), "is free. The control group allows no more. Of the"));
   CHECK(mentions(text(), "give this process more memory"));
 }
 
