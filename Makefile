@@ -78,7 +78,7 @@ lint: $(ENVIRONMENT)
 	@ruff check --quiet .
 	@ruff format --check --quiet .
 	@echo "== mypy"
-	@mypy --no-error-summary torch_npusim allocator/lab/npusim_lab examples
+	@mypy --no-error-summary torch_npusim torch_npusim_autoload allocator/lab/npusim_lab examples
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)

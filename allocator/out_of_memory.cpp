@@ -4,6 +4,7 @@
 // that fits.
 #include "allocator/out_of_memory.h"
 
+#include <cctype>
 #include <cstdio>
 
 #include "allocator/policy.h"
@@ -33,6 +34,12 @@ std::string advice(const OutOfMemoryReport& report) {
            "roundup_power2_divisions:<n>.";
   }
   return "Use smaller tensors or batches, free some, or give the simulated device more memory.";
+}
+
+std::string as_sentence(std::string words) {
+  words.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(words.front())));
+  if (words.back() != '.') words += '.';
+  return words;
 }
 
 }  // namespace
@@ -65,7 +72,7 @@ std::string format_out_of_memory(const OutOfMemoryReport& report, std::string_vi
   text += name + " " + std::to_string(device_index) + " has a total capacity of " +
           format_bytes(report.total_bytes) + " of which " + format_bytes(report.free_bytes) +
           " is free. ";
-  if (!report.reason.empty()) text += report.reason + (report.reason.back() == '.' ? " " : ". ");
+  if (!report.reason.empty()) text += as_sentence(report.reason) + " ";
   if (report.allowed_bytes) text += format_bytes(*report.allowed_bytes) + " allowed; ";
   const std::size_t unallocated = report.reserved_bytes - report.allocated_bytes;
   text += "Of the allocated memory " + format_bytes(report.allocated_bytes) +

@@ -180,9 +180,7 @@ SegmentResult acquire_locked(Memory& all, int device, std::size_t bytes) {
   DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
   const std::size_t left = own.capacity_bytes - own.used_bytes;
   if (bytes > left) {
-    return {0, Status::device_full,
-            detail::join("the device has ", format_bytes(left), " of ",
-                         format_bytes(own.capacity_bytes), " left")};
+    return {0, Status::device_full, ""};  // memory_info() says the rest
   }
   std::size_t offset = 0;
   if (!find_place(own.free, bytes, &offset)) {

@@ -67,7 +67,7 @@ struct SegmentResult {
   };
   Address address = 0;
   Status status = Status::ok;
-  std::string reason;  // empty when ok
+  std::string reason;  // empty when ok, and when the capacity simply is used up
 };
 
 // acquire_segment() makes `bytes`, rounded up to whole pages, accessible at the lowest free address

@@ -79,7 +79,7 @@ void raw_delete(std::uintptr_t address) {
               " is not an address of an npusim device");
   std::string why;
   const auto status = allocator_at(device).free_address(address, &why);
-  TORCH_CHECK(status == npusim::alloc::FreeStatus::ok, "invalid device pointer: ", why);
+  TORCH_CHECK(status == npusim::alloc::FreeStatus::ok, why);
 }
 
 py::dict host_memory_stats() {
@@ -127,6 +127,9 @@ void bind_memory(py::module& m) {
   m.def("caching_allocator_alloc", &raw_alloc);
   m.def("caching_allocator_delete", &raw_delete);
   m.def("host_memory_stats", &host_memory_stats);
+  m.def("reset_peak_host_memory_stats", [] { host_allocator()->reset_peak_stats(); });
+  m.def("reset_accumulated_host_memory_stats",
+        [] { host_allocator()->reset_accumulated_stats(); });
   m.def("empty_host_cache", [] { host_allocator()->empty_cache(); });
 }
 

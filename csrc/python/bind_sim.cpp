@@ -68,14 +68,16 @@ py::list knob_list() {
   return out;
 }
 
-void inject(const std::string& kind, std::uint64_t nth, double probability, std::uint64_t seed,
-            int device) {
+void inject(const std::string& kind, std::uint64_t nth, std::uint64_t every, double probability,
+            std::uint64_t seed, int device, const std::string& name) {
   npusim::FaultRule rule;
   rule.kind = static_cast<npusim::FaultKind>(kFault.parse(kind));
   rule.at = nth;
+  rule.every = every;
   rule.probability = probability;
   rule.seed = seed;
   rule.device = device;
+  rule.name = name;
   translated([&] { npusim::inject_fault(rule); });
 }
 

@@ -34,7 +34,11 @@ void translate(std::exception_ptr pointer) {
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ side of torch_npusim.";
   pybind11::register_local_exception_translator(&translate);
-  apply_knobs();
+  try {
+    apply_knobs();
+  } catch (const c10::Error& error) {
+    throw pybind11::import_error(error.what_without_backtrace());
+  }
   torch_npusim::register_backend();
   torch_npusim::bind_device(m);
   torch_npusim::bind_memory(m);

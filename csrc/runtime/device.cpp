@@ -12,10 +12,8 @@ c10::DeviceIndex checked_device(c10::DeviceIndex device) {
   if (C10_UNLIKELY(!npusim::initialized() || npusim::in_bad_fork())) {
     translated([] { npusim::initialize(); });
   }
-  const int count = npusim::device_count();
   const int index = device == -1 ? npusim::current_device() : device;
-  TORCH_CHECK(index >= 0 && index < count, "npusim: invalid device index ", index, "; ", count,
-              " device(s) are visible, numbered from 0 (NPUSIM_DEVICE_COUNT sets how many)");
+  translated([&] { npusim::check_device(index); });
   return static_cast<c10::DeviceIndex>(index);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "csrc/errors.h"
 #include "csrc/runtime/device.h"
 
 namespace torch_npusim {
@@ -101,7 +102,10 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
     }
     return made;
   }();
-  return generators->at(static_cast<std::size_t>(checked_device(device)));
+  // The index only: seeding must not initialise the devices, or later forks would be bad.
+  const int index = device == -1 ? npusim::current_device() : device;
+  translated([&] { npusim::check_device(index); });
+  return (*generators)[static_cast<std::size_t>(index)];
 }
 
 PhiloxState reserve_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex device,

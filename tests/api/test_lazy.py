@@ -19,7 +19,6 @@ def test_import_initialises_nothing(run_python):
     """)
 
 
-@pytest.mark.xfail(reason="csrc/runtime/generator.cpp: default_generator() initialises the devices")
 def test_seeding_initialises_nothing(run_python):
     """Otherwise a program that seeds first could not fork workers that use the device."""
     run_python("""

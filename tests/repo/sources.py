@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ["backend", "allocator", "csrc", "torch_npusim", "conformance", "examples", "tests"]
-LAYERS += ["tools"]
+LAYERS += ["tools", "torch_npusim_autoload"]
 CPP = (".h", ".cpp")
 PYTHON = (".py", ".pyi")
 

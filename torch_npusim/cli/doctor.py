@@ -111,8 +111,8 @@ def _memory() -> Finding:
         "memory",
         "warning",
         backing,
-        "host code that reads device memory by mistake will not fault here; allow memfd_create() "
-        "or a writable temporary folder, and unset NPUSIM_ISOLATION",
+        "host code that reads device memory by mistake will not fault here; unset "
+        "NPUSIM_ISOLATION, or give the process more address space (ulimit -v)",
     )
 
 
@@ -124,7 +124,10 @@ def _capacity() -> Finding:
     found = (
         f"devices {format_bytes(simulated)}, host {format_bytes(available)} available ({source})"
     )
-    if simulated <= available:
+    largest = max(
+        npusim.get_device_properties(index).total_memory for index in range(npusim.device_count())
+    )
+    if largest <= available:  # programs rarely fill all devices at once
         return Finding("capacity", "ok", found)
     return Finding(
         "capacity",

@@ -33,8 +33,10 @@ from torch_npusim.npusim.memory import (
     empty_cache, get_allocator_backend, get_per_process_memory_fraction, host_memory_stats,
     host_memory_stats_as_nested_dict, list_gpu_processes, max_memory_allocated,
     max_memory_reserved, mem_get_info, memory_allocated, memory_reserved, memory_snapshot,
-    memory_stats, memory_stats_as_nested_dict, memory_summary, reset_accumulated_memory_stats,
-    reset_peak_memory_stats, set_per_process_memory_fraction, use_mem_pool,
+    memory_stats, memory_stats_as_nested_dict, memory_summary,
+    reset_accumulated_host_memory_stats, reset_accumulated_memory_stats,
+    reset_peak_host_memory_stats, reset_peak_memory_stats, set_per_process_memory_fraction,
+    use_mem_pool,
 )
 from torch_npusim.npusim.random import (
     get_rng_state, get_rng_state_all, initial_seed, manual_seed, manual_seed_all, seed, seed_all,
@@ -61,7 +63,8 @@ __all__ = [  # noqa: RUF022  (by theme too)
     "host_memory_stats", "host_memory_stats_as_nested_dict", "list_gpu_processes",
     "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",
     "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
-    "memory_summary", "reset_accumulated_memory_stats", "reset_peak_memory_stats",
+    "memory_summary", "reset_accumulated_host_memory_stats", "reset_accumulated_memory_stats",
+    "reset_peak_host_memory_stats", "reset_peak_memory_stats",
     "set_per_process_memory_fraction", "use_mem_pool",
     "default_generators", "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed",
     "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all",

@@ -46,7 +46,9 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
     "use_mem_pool",
@@ -218,6 +220,18 @@ def host_memory_stats() -> dict[str, int]:
     if not is_initialized():
         return {}
     return OrderedDict(sorted(_C.host_memory_stats().items()))
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Sets the "allocated" and "freed" statistics of pinned host memory to 0."""
+    _lazy_init()
+    _C.reset_accumulated_host_memory_stats()
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Sets the "peak" statistics of pinned host memory to the current values."""
+    _lazy_init()
+    _C.reset_peak_host_memory_stats()
 
 
 def host_memory_stats_as_nested_dict() -> dict[str, Any]:

@@ -28,35 +28,41 @@ def arm(
     kind: str,
     *,
     nth: int | None = None,
+    every: int | None = None,
     probability: float | None = None,
     seed: int = 0,
     device: DeviceLike = None,
+    name: str = "",
 ) -> None:
     """Arms one rule until clear(). Rules add up.
 
     Args:
         kind: One of KINDS.
         nth: Hit the n-th matching call from now on, counted from 1; then disarm.
+        every: Hit each `every`-th matching call; instead of `nth`.
         probability: Hit each matching call with this probability, 0 to 1; instead of `nth`.
         seed: Of the probability; the same seed and calls give the same faults.
         device: Only calls on this device; default: on any.
+        name: Only commands whose name contains this, such as "aten::mm"; default: all.
 
     Raises:
-        ValueError: For an unknown kind, or unless exactly one of `nth` and `probability` is given.
+        ValueError: For an unknown kind, or unless exactly one of `nth`, `every` and `probability`
+            is given.
     """
     if kind not in KINDS:
         raise ValueError(f"fault kind: got {kind!r}, expected one of {', '.join(KINDS)}")
-    if (nth is None) == (probability is None):
+    if [nth, every, probability].count(None) != 2:
         raise ValueError(
-            f"a fault is injected at the `nth` call or with a `probability`: give exactly one "
-            f"(got nth={nth}, probability={probability})"
+            f"a fault is injected at the `nth` call, at each `every`-th or with a `probability`: "
+            f"give exactly one (got nth={nth}, every={every}, probability={probability})"
         )
-    if nth is not None and nth < 1:
-        raise ValueError(f"nth counts calls from 1, got {nth}")
+    for what, count in (("nth", nth), ("every", every)):
+        if count is not None and count < 1:
+            raise ValueError(f"{what} counts calls from 1, got {count}")
     if probability is not None and not 0 < probability <= 1:
         raise ValueError(f"probability must be above 0 and at most 1, got {probability}")
     index = -1 if device is None else _get_device_index(device, optional=True)
-    _C.inject_fault(kind, nth or 0, probability or 0.0, seed, index)
+    _C.inject_fault(kind, nth or 0, every or 0, probability or 0.0, seed, index, name)
 
 
 @contextmanager
@@ -64,12 +70,22 @@ def inject(
     kind: str,
     *,
     nth: int | None = None,
+    every: int | None = None,
     probability: float | None = None,
     seed: int = 0,
     device: DeviceLike = None,
+    name: str = "",
 ) -> Iterator[None]:
     """Arms one rule for a `with` block and clears all faults at its end; arguments of arm()."""
-    arm(kind, nth=nth, probability=probability, seed=seed, device=device)
+    arm(
+        kind,
+        nth=nth,
+        every=every,
+        probability=probability,
+        seed=seed,
+        device=device,
+        name=name,
+    )
     try:
         yield
     finally:
