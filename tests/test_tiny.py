@@ -21,7 +21,7 @@ def test_numbers_are_added_on_the_device():
 
 
 def test_devices_do_not_mix():
-    with pytest.raises(RuntimeError, match="same device.*npusim:0.*cpu"):
+    with pytest.raises(RuntimeError, match=r"same device.*npusim:0.*cpu"):
         torch.ones(3, device="npusim") + torch.ones(3)
 
 

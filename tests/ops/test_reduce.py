@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reductions and products: the CPU's bits with one thread and with two, small and large."""
+
+import pytest
+import torch
+from oracle import DEVICE, compare
+
+
+@pytest.fixture(params=[1, 2], ids=lambda count: f"{count} threads")
+def threads(request):
+    """CPU kernels split reductions above 32,768 elements over threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+REDUCTIONS = {
+    "sum": lambda x: x.sum(),
+    "sum of rows": lambda x: x.sum(1),
+    "sum of columns": lambda x: x.sum(0, keepdim=True),
+    "mean": lambda x: x.mean(),
+    "mean of columns": lambda x: x.mean(0),
+    "prod": lambda x: x.prod(),
+    "amax": lambda x: x.amax(1),
+    "max with index": lambda x: x.max(0),
+    "argmin": lambda x: x.argmin(),
+    "all": lambda x: (x > -9).all(),
+    "any of columns": lambda x: (x > 3).any(0),
+    "var": lambda x: x.var(1),
+    "std_mean": lambda x: torch.std_mean(x, 0),
+    "norm": lambda x: torch.linalg.vector_norm(x),
+    "norm 1 of rows": lambda x: torch.linalg.vector_norm(x, 1, 1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "nansum": lambda x: x.nansum(),
+    "count_nonzero": lambda x: x.count_nonzero(0),
+    "cumsum": lambda x: x.cumsum(1),
+    "softmax": lambda x: x.softmax(1),
+    "transposed": lambda x: x.t().sum(0),
+    "strided": lambda x: x[::2, ::3].sum(),
+    "aminmax": lambda x: torch.aminmax(x),
+}
+
+
+@pytest.mark.parametrize("shape", [(1000, 1000), (3, 5)], ids=["large", "small"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name, shape, threads):
+    """A million elements, two threads: iterators built anew from tensors fault on the device."""
+    compare(REDUCTIONS[name], torch.randn(shape))
+
+
+DTYPES = [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float16, torch.complex64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sums_of_every_dtype(dtype, threads):
+    x = torch.randn(300, 200).mul_(3).to(dtype)
+    compare(lambda x: (x.sum(), x.sum(0), x.sum(1, dtype=torch.float32)), x)
+
+
+def test_dtype_argument():
+    compare(
+        lambda x: (x.sum(dtype=torch.float64), x.mean(0, dtype=torch.float64)), torch.rand(9, 7)
+    )
+    compare(lambda x: x.mean(dtype=torch.float32), torch.arange(10))
+    for device in ("cpu", DEVICE):
+        with pytest.raises(RuntimeError, match=r"(?i)could not infer output dtype|floating point"):
+            torch.arange(3, device=device).mean()
+
+
+def test_empty_reductions():
+    compare(lambda x: (x.sum(), x.mean(), x.sum(0), x.sum(1), x.prod(1)), torch.zeros(0, 3))
+    compare(lambda x: (x.sum(1), x.mean(1)), torch.zeros(3, 0))
+    for device in ("cpu", DEVICE):
+        with pytest.raises((RuntimeError, IndexError), match=r"numel|size|zero"):
+            torch.zeros(0, device=device).max()
+
+
+def test_zero_dimensional_reductions():
+    compare(lambda x: (x.sum(), x.sum(0), x.mean(-1), x.max()), torch.tensor(3.0))
+
+
+def test_dimensions_are_checked_as_on_cpu():
+    for device in ("cpu", DEVICE):
+        x = torch.zeros(3, 4, device=device)
+        with pytest.raises(IndexError, match="out of range"):
+            x.sum(2)
+        with pytest.raises(RuntimeError, match="appears multiple times"):
+            x.sum((0, 0))
+
+
+def test_reductions_into_out():
+    def run(x):
+        grown, part = torch.empty(0, device=x.device), torch.zeros(10, device=x.device)
+        torch.sum(x, 0, out=part[::2])
+        return torch.mean(x, 1, out=grown), part
+
+    compare(run, torch.randn(4, 5))
+
+
+def test_conj_and_neg_operands():
+    x = torch.randn(4, 5, dtype=torch.complex64)
+    compare(lambda x: (x.conj().sum(), x.conj().sum(0), x.conj().imag.sum(1)), x)
+    compare(lambda x: (x.conj() @ x.mT, x @ x.mH), x)
+
+
+@pytest.mark.parametrize("name", ["sum", "sum of rows", "mean", "var", "norm", "logsumexp", "prod"])
+def test_gradients(name):
+    compare(REDUCTIONS[name], torch.randn(30, 20, requires_grad=True), backward=True)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.complex64], ids=str
+)
+@pytest.mark.parametrize("size", [(1, 1, 1), (3, 5, 4), (130, 70, 90), (0, 3, 2), (3, 0, 2)])
+def test_products(size, dtype, threads):
+    m, k, n = size
+    a, b = torch.randn(m, k).mul_(3).to(dtype), torch.randn(k, n).mul_(3).to(dtype)
+
+    def run(a, b):
+        bias = torch.ones(n, dtype=a.dtype, device=a.device)
+        return (
+            a @ b,
+            torch.bmm(a.expand(2, m, k), b.expand(2, k, n)),
+            torch.addmm(bias, a, b, beta=2, alpha=3),
+            torch.mm(b.t(), a.t()),
+            torch.mv(a, b[:, 0]) if n else a,
+            torch.einsum("ij,jk->ki", a, b),
+        )
+
+    compare(run, a, b)
+
+
+def test_products_of_shapes_that_do_not_fit_are_refused_as_on_cpu():
+    for device in ("cpu", DEVICE):
+        a, b = torch.zeros(2, 3, device=device), torch.zeros(4, 5, device=device)
+        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+            a @ b
+        with pytest.raises(RuntimeError, match="same dtype"):
+            a @ torch.zeros(3, 2, dtype=torch.float64, device=device)
+
+
+def test_gradients_of_products():
+    a, b = torch.randn(6, 5, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    compare(lambda a, b: (a @ b).relu(), a, b, backward=True)
+    linear = torch.randn(3, 5, requires_grad=True)
+    compare(lambda x, w: torch.nn.functional.linear(x, w, w[:, 0]), a, linear, backward=True)
