@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Initialisation happens on first use, once, and never in a child of a process that did it."""
 
-import pytest
 import torch
 
 
