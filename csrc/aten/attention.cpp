@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Scaled dot product attention: the CPU is asked which way it would go for these operands, and
+// that way is taken with its own kernels: flash attention on host views, or torch's composite
+// ("math", also for every dropout). So masks, dtypes and bits are as on the CPU.
+// Also the _overrideable pair, for code that calls it by name. torch.nn.MultiheadAttention's and
+// TransformerEncoderLayer's fast paths need nothing here: the fallback serves them.
+// Cost: two operations per multiply-add of both products; five products backward.
+#include <ATen/SDPBackend.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/aten/host_op.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+
+// Multiply-adds of one (L, E) x (E, S) product over all heads.
+double multiply_adds(const Tensor& query, const Tensor& key) {
+  if (query.dim() < 2 || key.dim() < 2) return 0;
+  return static_cast<double>(query.numel()) * static_cast<double>(key.size(-2));
+}
+
+npusim::Cost cost_of(Operands operands, double macs) {
+  npusim::Cost cost = elementwise_cost(operands);
+  cost.flops = 2.0 * macs;
+  return cost;
+}
+
+// A question about shapes, strides and flags: no command, and nothing is read.
+int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
+                           const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
+                           std::optional<double> scale, bool enable_gqa) {
+  const c10::impl::ExcludeDispatchKeyGuard no_wrappers(
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+  const auto like = [](const Tensor& operand) {
+    Tensor view = host_view(operand);
+    // The CPU does not take flash attention for a mask that wants a gradient.
+    if (operand.requires_grad()) view.unsafeGetTensorImpl()->set_requires_grad(true);
+    return view;
+  };
+  const bool masked = attn_mask.has_value() && attn_mask->defined();
+  return at::_fused_sdp_choice(like(query), like(key), like(value),
+                               masked ? MaybeTensor(like(*attn_mask)) : std::nullopt, dropout_p,
+                               is_causal, scale, enable_gqa);
+}
+
+std::tuple<Tensor, Tensor> flash(const Tensor& query, const Tensor& key, const Tensor& value,
+                                 double dropout_p, bool is_causal, const MaybeTensor& attn_mask,
+                                 std::optional<double> scale) {
+  const Tensor no_mask;
+  const std::array<const at::TensorBase*, 4> operands = {
+      &query, &key, &value, attn_mask.has_value() ? &*attn_mask : &no_mask};
+  const auto cost = cost_of(operands, 2.0 * multiply_adds(query, key));
+  return on_host_views(
+      "aten::_scaled_dot_product_flash_attention", operands, cost, [&](HostCall& call) {
+        auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+            call.view(query, false), call.view(key, false), call.view(value, false), dropout_p,
+            is_causal, view_of(call, attn_mask), scale);
+        call.finish();
+        return std::make_tuple(call.result(output), call.result(logsumexp));
+      });
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const Tensor& query,
+                                                  const Tensor& key, const Tensor& value,
+                                                  const Tensor& out, const Tensor& logsumexp,
+                                                  double dropout_p, bool is_causal,
+                                                  const MaybeTensor& attn_mask,
+                                                  std::optional<double> scale) {
+  // An undefined gradient of the output: nothing flows back.
+  if (!grad_out.defined()) return {};
+  const std::array<const at::TensorBase*, 6> operands = {&grad_out, &query, &key,
+                                                         &value,    &out,   &logsumexp};
+  const auto cost = cost_of(operands, 5.0 * multiply_adds(query, key));
+  return on_host_views(
+      "aten::_scaled_dot_product_flash_attention_backward", operands, cost, [&](HostCall& call) {
+        auto [grad_query, grad_key, grad_value] =
+            at::_scaled_dot_product_flash_attention_for_cpu_backward(
+                call.view(grad_out, false), call.view(query, false), call.view(key, false),
+                call.view(value, false), call.view(out, false), call.view(logsumexp, false),
+                dropout_p, is_causal, view_of(call, attn_mask), scale);
+        call.finish();
+        return std::make_tuple(call.result(grad_query), call.result(grad_key),
+                               call.result(grad_value));
+      });
+}
+
+using Overrideable =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+
+Overrideable overrideable(const Tensor& query, const Tensor& key, const Tensor& value,
+                          const MaybeTensor& attn_bias, double dropout_p, bool is_causal,
+                          bool return_debug_mask, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      dropout_p == 0.0 && !return_debug_mask,
+      "_scaled_dot_product_fused_attention_overrideable on npusim has neither dropout nor a debug "
+      "mask; got dropout_p=",
+      dropout_p, ", return_debug_mask=", return_debug_mask,
+      ". torch.nn.functional.scaled_dot_product_attention supports dropout.");
+  auto [output, logsumexp] = flash(query, key, value, dropout_p, is_causal, attn_bias, scale);
+  const Tensor unused = at::empty({0}, query.options().dtype(at::kLong));
+  return {output,          logsumexp, unused, unused, query.sym_size(2),
+          key.sym_size(2), unused,    unused, unused};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> overrideable_backward(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& attn_bias, std::array<bool, 4> grad_input_mask, const Tensor& out,
+    const Tensor& logsumexp, const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
+    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
+    const Tensor& /*philox_seed*/, const Tensor& /*philox_offset*/, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !grad_input_mask[3],
+      "_scaled_dot_product_fused_attention_overrideable_backward on npusim has no gradient of "
+      "attn_bias; torch.nn.functional.scaled_dot_product_attention computes it.");
+  const MaybeTensor bias = attn_bias.defined() ? MaybeTensor(attn_bias) : std::nullopt;
+  auto [grad_query, grad_key, grad_value] = flash_backward(
+      grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, bias, scale);
+  return {grad_query, grad_key, grad_value, Tensor()};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", TORCH_FN(choose_sdp_backend));
+  m.impl("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(flash));
+  m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", TORCH_FN(flash_backward));
+  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(overrideable));
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
+         TORCH_FN(overrideable_backward));
+}
+
+}  // namespace torch_npusim
+
+namespace at::native {
+
+// scaled_dot_product_attention() asks this stub, not the operator. Its answer flash_attention
+// makes core call _scaled_dot_product_flash_attention_for_cpu for every device but CUDA and XPU.
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &torch_npusim::choose_sdp_backend)
+
+}  // namespace at::native

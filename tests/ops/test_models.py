@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whole models: twenty training steps on npusim give the CPU's losses and weights bit for bit, and
+leave no memory behind.
+
+No dropout, and the same foreach/fused flags on both sides: those choose other kernels.
+"""
+
+import copy
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torch_npusim  # noqa: F401  (for where autoload has stepped back)
+
+DEV = "npusim"
+STEPS = 20
+
+
+class LastStep(nn.Module):
+    """A recurrent classifier: the last output of an LSTM into a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, num_layers=2, batch_first=True)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class SmallTransformer(nn.Module):
+    """Embedding, two encoder layers with a causal mask, and a linear head."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, tokens):
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], tokens.device)
+        return self.head(self.encoder(self.embed(tokens), mask=mask, is_causal=True).mean(1))
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 4),
+    )
+
+
+MODELS = {
+    "mlp": (mlp, lambda g: torch.randn(16, 10, generator=g)),
+    "cnn": (cnn, lambda g: torch.randn(16, 1, 12, 12, generator=g)),
+    "lstm": (LastStep, lambda g: torch.randn(16, 9, 8, generator=g)),
+    "transformer": (SmallTransformer, lambda g: torch.randint(20, (8, 12), generator=g)),
+}
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, foreach=False),
+    "sgd foreach": lambda parameters: torch.optim.SGD(parameters, lr=0.05, foreach=True),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, foreach=False),
+    "adamw fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, fused=True),
+}
+
+
+def train(model, batches, make_optimizer, device):
+    """The loss of every step, and the trained state on the host."""
+    model = copy.deepcopy(model).to(device)
+    optimizer = make_optimizer(model.parameters())
+    losses = []
+    for inputs, labels in batches:
+        loss = F.cross_entropy(model(inputs.to(device)), labels.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: value.cpu() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_twenty_steps(name, optimizer):
+    torch.manual_seed(0)
+    make_model, make_inputs = MODELS[name]
+    model = make_model()
+    generator = torch.Generator().manual_seed(1)
+    batches = []
+    for _ in range(STEPS):
+        inputs = make_inputs(generator)
+        batches.append((inputs, torch.randint(4, (len(inputs),), generator=generator)))
+    before = torch.npusim.memory_allocated()
+
+    expected_losses, expected_state = train(model, batches, OPTIMIZERS[optimizer], "cpu")
+    losses, state = train(model, batches, OPTIMIZERS[optimizer], DEV)
+
+    assert losses == expected_losses
+    assert losses[-1] != losses[0]
+    for key, value in expected_state.items():
+        assert torch.equal(state[key], value), key
+    gc.collect()
+    torch.npusim.synchronize()
+    assert torch.npusim.memory_allocated() == before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_evaluation(name):
+    torch.manual_seed(0)
+    make_model, make_inputs = MODELS[name]
+    model = make_model().eval()
+    inputs = make_inputs(torch.Generator().manual_seed(1))
+    device_model = copy.deepcopy(model).to(DEV)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert torch.equal(device_model(inputs.to(DEV)).cpu(), model(inputs))
+
+
+def test_nothing_is_left_in_memory():
+    torch.manual_seed(0)
+    batches = [(torch.randn(16, 1, 12, 12), torch.randint(4, (16,)))]
+    train(cnn(), batches, OPTIMIZERS["adamw"], DEV)
+    gc.collect()
+    torch.npusim.synchronize()
+    assert torch.npusim.memory_allocated() == 0
+    torch.npusim.empty_cache()
+    assert torch.npusim.memory_reserved() == 0
