@@ -23,16 +23,16 @@ def _one_seed():
 def run_script():
     """Runs a script in a new interpreter and returns the finished process, whatever it says.
 
-    `pinned` keeps the process on one core from its first instruction; `limits` are pairs of a
+    `core` pins the process to one core from its first instruction on; `limits` are pairs of a
     resource (resource.RLIMIT_*) and its limit.
     """
 
-    def run(script, *, environment=None, pinned=False, limits=(), timeout=120):
+    def run(script, *, environment=None, core=None, limits=(), timeout=120):
         def prepare():
             import resource
 
-            if pinned:
-                os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+            if core is not None:
+                os.sched_setaffinity(0, {core})
             for what, limit in limits:
                 resource.setrlimit(what, (limit, limit))
 
@@ -45,7 +45,7 @@ def run_script():
             text=True,
             timeout=timeout,
             check=False,
-            preexec_fn=prepare if pinned or limits else None,
+            preexec_fn=prepare if core is not None or limits else None,
         )
 
     return run

@@ -6,6 +6,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/copy_native.h>
+#include <ATen/ops/zero.h>
 #include <torch/library.h>
 
 #include "csrc/aten/host_view.h"
@@ -99,8 +100,12 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   TORCH_CHECK_NOT_IMPLEMENTED(!source.is_sparse() && !self.is_sparse(),
                               "copy_() between layouts ", source.layout(), " and ", self.layout(),
                               " is not supported; convert with to_dense() first");
+  TORCH_CHECK(!self._is_zerotensor(),
+              "ZeroTensors are immutable. Please materialize the tensor using `.clone()`, if you "
+              "want a mutable zero tensor.");
   const at::Tensor from = self.sizes() == source.sizes() ? source : source.expand(self.sizes());
   if (self.numel() == 0) return self;
+  if (C10_UNLIKELY(from._is_zerotensor())) return at::zero_(self);  // it has no memory to read
   check_alignment("aten::copy_", self);
   check_alignment("aten::copy_", from);
   copy_on_stream(self, from, non_blocking);

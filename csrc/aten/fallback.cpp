@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <map>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
@@ -71,12 +72,16 @@ std::unique_ptr<OpRecord> make_record(const c10::OperatorHandle& op) {
   return record;
 }
 
+// Records by schema. A removed operator's record is retired: its counter stays, but a new schema at
+// the same address must not find it.
 class OpTable {
  public:
   OpRecord& find(const c10::OperatorHandle& op) {
     const void* key = &op.schema();
-    thread_local std::array<std::pair<const void*, OpRecord*>, 256> recent{};
-    auto& slot = recent[(reinterpret_cast<std::uintptr_t>(key) >> 4) % recent.size()];
+    thread_local Recent recent;
+    const std::uint64_t now = removals_.load(std::memory_order_acquire);
+    if (C10_UNLIKELY(recent.removals != now)) recent = Recent{now, {}};
+    auto& slot = recent.slots[(reinterpret_cast<std::uintptr_t>(key) >> 4) % recent.slots.size()];
     if (C10_LIKELY(slot.first == key)) return *slot.second;
     const std::lock_guard<std::mutex> lock(mutex_);
     std::unique_ptr<OpRecord>& record = records_[key];
@@ -85,30 +90,72 @@ class OpTable {
     return *record;
   }
 
-  std::vector<FallbackCount> counts() {
+  void retire(const void* schema) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = records_.find(schema);
+    if (found == records_.end()) return;
+    retired_.push_back(std::move(found->second));
+    records_.erase(found);
+    removals_.fetch_add(1, std::memory_order_release);
+  }
+
+  std::vector<FallbackCount> counts() {
+    std::map<std::string, std::int64_t> by_name;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for_each([&](const OpRecord& record) {
+      const std::int64_t calls = record.calls.load(std::memory_order_relaxed);
+      if (calls > 0) by_name[record.name] += calls;
+    });
     std::vector<FallbackCount> all;
-    for (const auto& [key, record] : records_) {
-      const std::int64_t calls = record->calls.load(std::memory_order_relaxed);
-      if (calls > 0) all.push_back({record->name, calls});
-    }
-    std::sort(all.begin(), all.end(),
-              [](const auto& a, const auto& b) { return a.op < b.op; });
+    for (const auto& [name, calls] : by_name) all.push_back({name, calls});
     return all;
   }
 
   void reset() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [key, record] : records_) record->calls = 0;
+    for_each([](OpRecord& record) { record.calls = 0; });
   }
 
  private:
-  std::mutex mutex_;  // guards records_; the records themselves are never removed
+  struct Recent {  // the records that a thread used last, as of so many removals
+    std::uint64_t removals = 0;
+    std::array<std::pair<const void*, OpRecord*>, 256> slots{};
+  };
+
+  template <class Visit>
+  void for_each(const Visit& visit) {
+    for (const auto& [key, record] : records_) visit(*record);
+    for (const auto& record : retired_) visit(*record);
+  }
+
+  std::mutex mutex_;  // guards the containers; the records themselves are never destroyed
   std::unordered_map<const void*, std::unique_ptr<OpRecord>> records_;
+  std::vector<std::unique_ptr<OpRecord>> retired_;
+  std::atomic<std::uint64_t> removals_{0};
+};
+
+class RemovalListener final : public c10::OpRegistrationListener {
+ public:
+  explicit RemovalListener(OpTable& table) : table_(table) {}
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    table_.retire(&op.schema());
+  }
+
+ private:
+  OpTable& table_;
 };
 
 OpTable& op_table() {
-  static auto* table = new OpTable;  // never destroyed: kernels may run during shutdown
+  // Never destroyed, nor is its listener: kernels may run during shutdown.
+  static auto* table = [] {
+    auto* made = new OpTable;
+    static auto* listening = new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(
+            std::make_unique<RemovalListener>(*made)));
+    static_cast<void>(listening);
+    return made;
+  }();
   return *table;
 }
 
@@ -120,16 +167,17 @@ bool is_optional_tensor_list(const c10::IValue& value) {
 struct Operands {
   c10::SmallVector<at::Tensor, 8> tensors;
   c10::SmallVector<bool, 8> optional_index;  // member of an optional tensor list
+  c10::SmallVector<bool, 8> written;
   std::optional<c10::Device> device_argument;
 
-  void collect(const c10::IValue& value) {
+  void collect(const c10::IValue& value, bool is_written) {
     if (value.isTensor()) {
-      add(value.toTensor(), false);
+      add(value.toTensor(), false, is_written);
     } else if (value.isTensorList()) {
-      for (const c10::IValue& item : value.toListRef()) add(item.toTensor(), false);
+      for (const c10::IValue& item : value.toListRef()) add(item.toTensor(), false, is_written);
     } else if (is_optional_tensor_list(value)) {
       for (const c10::IValue& item : value.toListRef()) {
-        if (item.isTensor()) add(item.toTensor(), true);
+        if (item.isTensor()) add(item.toTensor(), true, is_written);
       }
     } else if (value.isDevice()) {
       device_argument = value.toDevice();
@@ -137,19 +185,22 @@ struct Operands {
   }
 
  private:
-  void add(const at::Tensor& tensor, bool index) {
+  void add(const at::Tensor& tensor, bool index, bool is_written) {
     if (!tensor.defined()) return;
     tensors.push_back(tensor);
     optional_index.push_back(index);
+    written.push_back(is_written);
   }
 };
 
 c10::DeviceIndex device_of_call(const OpRecord& record, const Operands& operands) {
   c10::SmallVector<const at::TensorBase*, 8> checked;
   bool on_device = false;
+  HostScalars host_scalars = record.host_scalars;
   for (std::size_t i = 0; i < operands.tensors.size(); ++i) {
     const at::Tensor& tensor = operands.tensors[i];
     on_device |= tensor.is_privateuseone();
+    if (tensor.is_cpu() && operands.written[i]) host_scalars = HostScalars::refused;
     // CUDA moves host indices to the device, and some operators want a host tensor.
     const bool host_allowed = operands.optional_index[i] || record.any_host_operand;
     if (!tensor.is_privateuseone() && host_allowed) continue;
@@ -160,7 +211,7 @@ c10::DeviceIndex device_of_call(const OpRecord& record, const Operands& operands
     return device.has_index() ? device.index()
                               : static_cast<c10::DeviceIndex>(npusim::current_device());
   }
-  return common_device(record.name.c_str(), checked, record.host_scalars);
+  return common_device(record.name.c_str(), checked, host_scalars);
 }
 
 bool waits_for_values(const OpRecord& record, const Operands& operands) {
@@ -250,8 +301,9 @@ void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   OpRecord& record = op_table().find(op);
   const char* name = record.name.c_str();
   Operands operands;
-  for (const c10::IValue& value : torch::jit::last(*stack, record.written.size())) {
-    operands.collect(value);
+  const auto arguments = torch::jit::last(*stack, record.written.size());
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    operands.collect(arguments[i], record.written[i]);
   }
   const c10::DeviceIndex device = device_of_call(record, operands);
   const bool waits = waits_for_values(record, operands);
