@@ -144,7 +144,27 @@ at::Tensor HostCall::view(const at::Tensor& operand, bool written) {
   const bool realigned = must_realign(operand);
   if (C10_UNLIKELY(realigned)) view = at::clone(view, at::MemoryFormat::Preserve);
   operands_.push_back({operand, view, written, realigned});
+  if (C10_UNLIKELY(!view.has_storage())) remember_members(operand, view);
   return view;
+}
+
+// A kernel may return a sparse operand's member, or a tensor on its storage.
+void HostCall::remember_members(const at::Tensor& operand, const at::Tensor& view) {
+  const auto remember = [this](const at::Tensor& device, const at::Tensor& host) {
+    operands_.push_back({device, host, /*written=*/false, /*realigned=*/false});
+  };
+  if (operand.is_sparse()) {
+    const auto& from = static_cast<at::SparseTensorImpl&>(*operand.unsafeGetTensorImpl());
+    const auto& to = static_cast<at::SparseTensorImpl&>(*view.unsafeGetTensorImpl());
+    remember(from.indices(), to.indices());
+    remember(from.values(), to.values());
+  } else if (is_compressed(operand)) {
+    const auto& from = static_cast<at::SparseCsrTensorImpl&>(*operand.unsafeGetTensorImpl());
+    const auto& to = static_cast<at::SparseCsrTensorImpl&>(*view.unsafeGetTensorImpl());
+    remember(from.compressed_indices(), to.compressed_indices());
+    remember(from.plain_indices(), to.plain_indices());
+    remember(from.values(), to.values());
+  }
 }
 
 void HostCall::finish() {

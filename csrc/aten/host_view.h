@@ -54,6 +54,7 @@ class HostCall {
   at::Tensor sparse_result(const at::Tensor& host);
   at::Tensor compressed_result(const at::Tensor& host);
   c10::Storage storage_for(const at::Tensor& host);
+  void remember_members(const at::Tensor& operand, const at::Tensor& view);
   void write_back(const Operand& operand);
 
   const char* op_;

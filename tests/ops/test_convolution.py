@@ -192,11 +192,11 @@ def test_complex():
 
 def test_errors_are_the_cpu_ones():
     input_, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 5, 3, 3)
-    with pytest.raises(RuntimeError, match="expected input.* to have 5 channels, but got 3"):
+    with pytest.raises(RuntimeError, match=r"expected input.* to have 5 channels, but got 3"):
         F.conv2d(input_.to(DEV), weight.to(DEV))
     with pytest.raises(RuntimeError, match="same device"):
         F.conv2d(input_.to(DEV), weight)
-    with pytest.raises(RuntimeError, match="[Kk]ernel size can't be greater"):
+    with pytest.raises(RuntimeError, match=r"[Kk]ernel size can't be greater"):
         F.conv2d(input_[:, :, :2].to(DEV), weight[:, :3].to(DEV))
 
 

@@ -47,7 +47,9 @@ class SmallTransformer(nn.Module):
 
 
 def mlp():
-    return nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))
+    return nn.Sequential(
+        nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4)
+    )
 
 
 def cnn():

@@ -85,7 +85,9 @@ def test_padded(kind, layers, bidirectional, batch_first, bias, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (1, True), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("layers", "bidirectional"), [(1, False), (1, True), (2, False), (2, True)]
+)
 @pytest.mark.parametrize("kind", MODULES)
 def test_packed(kind, layers, bidirectional, dtype):
     torch.manual_seed(0)

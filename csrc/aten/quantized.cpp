@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Per-tensor quantized tensors: the factories, which torch's own code makes on any device, and the
+// list of operators whose composites would shadow the CPU's quantized kernels. Everything else
+// (quantize_per_tensor, dequantize, int_repr, pooling ...) is the fallback over quantized host
+// views, so values are the CPU's. Per-channel schemes raise NotImplementedError, by name.
+#include <ATen/ops/_empty_affine_quantized_native.h>
+#include <ATen/ops/empty_like_native.h>
+#include <ATen/ops/empty_quantized_native.h>
+#include <ATen/ops/q_scale_native.h>
+#include <ATen/ops/q_zero_point_native.h>
+#include <ATen/ops/qscheme_native.h>
+#include <torch/library.h>
+
+#include "csrc/aten/fallback.h"
+
+namespace torch_npusim {
+
+namespace {
+
+// A composite is registered for every backend and would be taken before the fallback.
+// tests/ops/test_quantized.py recomputes the list from the dispatcher.
+constexpr std::array kShadowed = {"_upsample_nearest_exact2d",
+                                  "_upsample_nearest_exact3d",
+                                  "avg_pool2d",
+                                  "avg_pool3d",
+                                  "cat",
+                                  "clamp",
+                                  "clone",
+                                  "eq.Scalar",
+                                  "eq.Tensor",
+                                  "ge.Scalar",
+                                  "ge.Tensor",
+                                  "gelu",
+                                  "gelu_",
+                                  "gt.Scalar",
+                                  "gt.Tensor",
+                                  "hardsigmoid",
+                                  "index.Tensor",
+                                  "le.Scalar",
+                                  "le.Tensor",
+                                  "leaky_relu",
+                                  "leaky_relu_",
+                                  "lt.Scalar",
+                                  "lt.Tensor",
+                                  "max.dim",
+                                  "mean.dim",
+                                  "min.dim",
+                                  "ne.Scalar",
+                                  "ne.Tensor",
+                                  "sigmoid",
+                                  "sort.stable",
+                                  "tanh",
+                                  "threshold",
+                                  "topk",
+                                  "upsample_bilinear2d",
+                                  "upsample_nearest2d",
+                                  "upsample_nearest3d"};
+
+[[noreturn]] void refuse_per_channel(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
+                              " is not implemented on npusim: quantized tensors have the "
+                              "per_tensor_affine scheme only. Quantize per channel on the CPU.");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
+  m.impl("_empty_affine_quantized", TORCH_FN(at::native::empty_affine_quantized));
+  m.impl("empty_quantized", TORCH_FN(at::native::empty_quantized));
+  m.impl("empty_like", TORCH_FN(at::native::empty_like_quantized));
+  m.impl("q_scale", TORCH_FN(at::native::q_scale_quant));
+  m.impl("q_zero_point", TORCH_FN(at::native::q_zero_point_quant));
+  m.impl("qscheme", TORCH_FN(at::native::qscheme_quant));
+  for (const char* name : kShadowed) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+  }
+  for (const char* name : {"_empty_per_channel_affine_quantized", "q_per_channel_scales",
+                           "q_per_channel_zero_points", "q_per_channel_axis"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_per_channel>());
+  }
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_empty_affine_quantized", TORCH_FN(at::native::empty_affine_quantized));
+  for (const char* name : {"quantize_per_channel", "_make_per_channel_quantized_tensor",
+                           "_empty_per_channel_affine_quantized"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_per_channel>());
+  }
+}
+
+}  // namespace torch_npusim

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sparse COO and compressed tensors: constructors, accessors, resizing and copies are torch's own
+// device-independent functions; they only handle the dense member tensors, which are device
+// tensors. Arithmetic is the fallback over host views made of views of the members; the lists name
+// the operators whose composites would otherwise be taken before the fallback.
+// Invariant: an accessor returns the member itself, never a copy.
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_dimI_native.h>
+#include <ATen/ops/_dimV_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_values_native.h>
+#include <ATen/ops/ccol_indices_native.h>
+#include <ATen/ops/clone_native.h>
+#include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
+#include <ATen/ops/crow_indices_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/empty_like_native.h>
+#include <ATen/ops/empty_native.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/row_indices_native.h>
+#include <ATen/ops/select_native.h>
+#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/sparse_resize_and_clear_native.h>
+#include <ATen/ops/sparse_resize_native.h>
+#include <ATen/ops/values_native.h>
+#include <torch/library.h>
+
+#include "csrc/aten/fallback.h"
+
+namespace torch_npusim {
+
+namespace {
+
+// Operators with a composite beside the CPU's sparse kernel, for both kinds of layout.
+// tests/ops/test_sparse.py recomputes the lists from the dispatcher.
+constexpr std::array kShadowed = {"abs",
+                                  "abs_",
+                                  "add.Tensor",
+                                  "add_.Tensor",
+                                  "addmm",
+                                  "asin",
+                                  "asin_",
+                                  "asinh",
+                                  "asinh_",
+                                  "atan",
+                                  "atan_",
+                                  "atanh",
+                                  "atanh_",
+                                  "ceil",
+                                  "ceil_",
+                                  "deg2rad",
+                                  "deg2rad.out",
+                                  "deg2rad_",
+                                  "erf",
+                                  "erf_",
+                                  "erfinv",
+                                  "erfinv_",
+                                  "expm1",
+                                  "expm1_",
+                                  "floor",
+                                  "floor_",
+                                  "frac",
+                                  "frac_",
+                                  "isinf",
+                                  "isneginf",
+                                  "isposinf",
+                                  "log1p",
+                                  "log1p_",
+                                  "mm",
+                                  "mul.Tensor",
+                                  "mul_.Tensor",
+                                  "neg",
+                                  "neg_",
+                                  "rad2deg",
+                                  "rad2deg.out",
+                                  "rad2deg_",
+                                  "round",
+                                  "round_",
+                                  "sgn",
+                                  "sgn_",
+                                  "sign",
+                                  "sign_",
+                                  "signbit",
+                                  "sin",
+                                  "sin_",
+                                  "sinh",
+                                  "sinh_",
+                                  "sqrt",
+                                  "sqrt_",
+                                  "sum",
+                                  "sum.dim_IntList",
+                                  "tan",
+                                  "tan_",
+                                  "tanh",
+                                  "tanh_",
+                                  "threshold_backward",
+                                  "trunc",
+                                  "trunc_"};
+constexpr std::array kShadowedCoo = {"addmm_",
+                                     "any",
+                                     "bmm",
+                                     "cat",
+                                     "div.Tensor",
+                                     "div.Tensor_mode",
+                                     "div_.Tensor",
+                                     "div_.Tensor_mode",
+                                     "mv",
+                                     "nan_to_num",
+                                     "nan_to_num_",
+                                     "narrow_copy",
+                                     "norm.ScalarOpt_dim",
+                                     "norm.ScalarOpt_dim_dtype",
+                                     "permute",
+                                     "pow.Tensor_Scalar",
+                                     "sub.Tensor",
+                                     "sub_.Tensor",
+                                     "unsqueeze",
+                                     "zeros.out"};
+constexpr std::array kShadowedCompressed = {"_conj_physical", "conj_physical_", "mul.Scalar",
+                                            "mul_.Scalar", "select_copy.int"};
+
+template <class Names>
+void serve_by_fallback(torch::Library& m, const Names& names) {
+  for (const char* name : names) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  m.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
+  m.impl("_sparse_coo_tensor_with_dims_and_tensors",
+         TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
+  m.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_symint));
+  m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_coo));
+  m.impl("clone", TORCH_FN(at::native::clone_sparse));
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
+  m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
+  m.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
+  m.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
+  m.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
+  m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
+  m.impl("_dimI", TORCH_FN(at::native::sparse_dim_sparse));
+  m.impl("_dimV", TORCH_FN(at::native::dense_dim_sparse));
+  m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
+  m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
+  m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
+  m.impl("_indices", TORCH_FN(at::native::_indices_sparse));
+  m.impl("_values", TORCH_FN(at::native::_values_sparse));
+  m.impl("indices", TORCH_FN(at::native::indices_sparse));
+  m.impl("values", TORCH_FN(at::native::values_sparse));
+  serve_by_fallback(m, kShadowed);
+  serve_by_fallback(m, kShadowedCoo);
+}
+
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_compressed));
+  m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_csr));
+  m.impl("clone", TORCH_FN(at::native::clone_sparse_compressed));
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
+  m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
+  m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
+  m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
+  m.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
+  m.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
+  m.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));
+  m.impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
+  m.impl("values", TORCH_FN(at::native::values_sparse_csr));
+  m.impl("select.int", TORCH_FN(at::native::select_sparse_csr));
+  serve_by_fallback(m, kShadowed);
+  serve_by_fallback(m, kShadowedCompressed);
+}
+
+}  // namespace torch_npusim
