@@ -45,7 +45,10 @@ void bind_device(py::module& m) {
   m.def("is_initialized", &npusim::initialized);
   m.def("is_in_bad_fork", &npusim::in_bad_fork);
   m.def("device_count", &npusim::device_count);
-  m.def("current_device", [] { return checked(-1); });
+  m.def("current_device", [] {
+    translated([] { npusim::check_not_forked(); });
+    return npusim::current_device();
+  });
   m.def("set_device", [](int device) { translated([&] { npusim::set_device(device); }); });
   m.def("exchange_device",
         [](int device) { return translated([&] { return npusim::exchange_device(device); }); });

@@ -51,7 +51,7 @@ std::string error_of(Call call) {
 
 // segment: |a 100->128|b 32|c ...      b freed; a request of 32 takes b's place, one of 33 does
 // not.
-TEST(best_fit_takes_the_tightest_hole) {
+TEST(best_fit_takes_the_tightest_hole) {  // (rule L1)
   Device device(kGiB);
   Block* a = device.malloc(100);
   Block* b = device.malloc(32);
@@ -207,7 +207,7 @@ TEST(bad_frees_are_named_and_harmless) {
 }
 
 // 40 MiB: |a 12|b 12|c 12| then free a, b; 24 MiB fits only after both segments are released.
-TEST(running_out_releases_the_cache_and_tries_again) {
+TEST(running_out_releases_the_cache_and_tries_again) {  // (rule L2)
   Device device(40 * kMiB);
   Block* a = device.malloc(12 * kMiB);
   Block* b = device.malloc(12 * kMiB);

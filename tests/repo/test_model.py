@@ -16,7 +16,7 @@ def citations(*folders: str) -> dict[str, set[str]]:
     """Returns the files that cite each rule, as "rule S2", "rules S2, S3" or "rules S1 and S2"."""
     cited: dict[str, set[str]] = {}
     for path in sources(*folders):
-        for group in re.findall(rf"\brules? ({RULE}(?:(?:, | and ){RULE})*)", path.read_text()):
+        for group in re.findall(rf"\b[Rr]ules? ({RULE}(?:(?:, | and ){RULE})*)", path.read_text()):
             for rule in re.findall(RULE, group):
                 cited.setdefault(rule, set()).add(shown(path))
     return cited
