@@ -33,6 +33,7 @@ struct OpRecord {
   bool any_host_operand = false;       // takes host tensors of any shape beside device tensors
   bool dynamic_shape = false;          // the result's shape depends on values: the host must wait
   bool masks_only = false;             // ... but only when an index is a mask
+  bool has_host_kernel = false;        // as of the first call; libraries may be loaded later
   std::size_t return_count = 0;
   std::atomic<std::int64_t> calls{0};
 };
@@ -67,6 +68,7 @@ std::unique_ptr<OpRecord> make_record(const c10::OperatorHandle& op) {
   record->dynamic_shape =
       op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
   record->masks_only = record->name == "aten::index";
+  record->has_host_kernel = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   record->return_count = schema.returns().size();
   if (!schema.overload_name().empty()) record->name += "." + schema.overload_name();
   return record;
@@ -268,8 +270,17 @@ bool all_plain_dense(const Operands& operands) {
   return !operands.tensors.empty();
 }
 
+// Operators of other vendors' libraries, among others. torch's own message would blame the CPU.
+void check_host_kernel(const c10::OperatorHandle& op, const OpRecord& record) {
+  if (C10_LIKELY(record.has_host_kernel)) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
+                              record.name, " is not implemented for npusim: neither this backend "
+                              "nor the CPU, whose kernels it runs, has a kernel for it.");
+}
+
 void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack* stack, OpRecord& record,
                   c10::DeviceIndex device, bool dense) {
+  if (dense) check_host_kernel(op, record);
   // The CPU kernel must not meet autograd or autocast again: both have had their turn.
   const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
   const PoolScope pool(device);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// on_host_views(): the shape of every native kernel that is one call of a CPU operator. Used by
-// convolution, rnn, attention, sparse, quantized and composites.
+// on_host_views(): the shape of every native kernel that is one call of CPU operators. Used by
+// convolution, rnn_fused_cells, attention and sync_batch_norm.
 // Invariant: the body meets neither autograd nor autocast, which have had their turn, and what it
 // allocates comes from the device pool, so that results are born on the device.
 #pragma once

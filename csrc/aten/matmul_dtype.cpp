@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// mm, bmm, addmm and baddbmm with out_dtype: 16-bit operands, float32 result. The CPU has no such
+// kernels; here the operands are widened first, which is exact, and the CPU's float32 product is
+// the result. Composites of device operators. torch has no derivative for them on any device.
+// Also _resize_output_ (torch's own) and the refusals that need a better text than torch's.
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_resize_output_native.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/mm.h>
+#include <torch/library.h>
+
+namespace torch_npusim {
+
+namespace {
+
+using at::Tensor;
+
+void check_dtypes(const char* op, const Tensor& operand, at::ScalarType out_dtype) {
+  const at::ScalarType dtype = operand.scalar_type();
+  const bool narrow = dtype == at::kHalf || dtype == at::kBFloat16;
+  TORCH_CHECK(out_dtype == dtype || (out_dtype == at::kFloat && narrow), op,
+              ": out_dtype must be the operands' dtype, or float32 for float16 and bfloat16 "
+              "operands; got operands of ",
+              dtype, " and out_dtype ", out_dtype);
+}
+
+Tensor mm_dtype(const Tensor& self, const Tensor& mat2, at::ScalarType out_dtype) {
+  check_dtypes("mm", self, out_dtype);
+  return at::mm(self.to(out_dtype), mat2.to(out_dtype));
+}
+
+Tensor bmm_dtype(const Tensor& self, const Tensor& mat2, at::ScalarType out_dtype) {
+  check_dtypes("bmm", self, out_dtype);
+  return at::bmm(self.to(out_dtype), mat2.to(out_dtype));
+}
+
+Tensor addmm_dtype(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
+                   at::ScalarType out_dtype, const at::Scalar& beta, const at::Scalar& alpha) {
+  check_dtypes("addmm", mat1, out_dtype);
+  return at::addmm(self.to(out_dtype), mat1.to(out_dtype), mat2.to(out_dtype), beta, alpha);
+}
+
+Tensor baddbmm_dtype(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
+                     at::ScalarType out_dtype, const at::Scalar& beta, const at::Scalar& alpha) {
+  check_dtypes("baddbmm", batch1, out_dtype);
+  return at::baddbmm(self.to(out_dtype), batch1.to(out_dtype), batch2.to(out_dtype), beta, alpha);
+}
+
+// The out= forms: the result, copied into a tensor that the user gave.
+template <auto functional, class... Args>
+Tensor& into_out(Args... args, Tensor& out) {
+  const Tensor result = functional(args...);
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), "expected out to have dtype ",
+              result.scalar_type(), " (the out_dtype given), got ", out.scalar_type());
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
+}
+
+[[noreturn]] void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
+                              ": npusim has no nested tensors of the "
+                              "strided layout. Make them with layout=torch.jagged.");
+}
+
+[[noreturn]] void refuse_mkldnn(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
+                              ": the MKLDNN layout exists on the CPU "
+                              "only. Move the tensor with .cpu() first.");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mm.dtype", TORCH_FN(mm_dtype));
+  m.impl("bmm.dtype", TORCH_FN(bmm_dtype));
+  m.impl("addmm.dtype", TORCH_FN(addmm_dtype));
+  m.impl("baddbmm.dtype", TORCH_FN(baddbmm_dtype));
+  using Product = const Tensor&;
+  using Factor = const at::Scalar&;
+  m.impl("mm.dtype_out", TORCH_FN((into_out<mm_dtype, Product, Product, at::ScalarType>)));
+  m.impl("bmm.dtype_out", TORCH_FN((into_out<bmm_dtype, Product, Product, at::ScalarType>)));
+  m.impl(
+      "addmm.dtype_out",
+      TORCH_FN((into_out<addmm_dtype, Product, Product, Product, at::ScalarType, Factor, Factor>)));
+  m.impl("baddbmm.dtype_out",
+         TORCH_FN(
+             (into_out<baddbmm_dtype, Product, Product, Product, at::ScalarType, Factor, Factor>)));
+  m.impl("_resize_output_", TORCH_FN(at::native::_resize_output_));
+  m.impl("to_mkldnn", torch::CppFunction::makeFromBoxedFunction<&refuse_mkldnn>());
+}
+
+TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+}
+
+}  // namespace torch_npusim
