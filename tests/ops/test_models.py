@@ -136,7 +136,7 @@ def test_evaluation(name):
 
 
 def leave_nothing():
-    """Train every model; then nothing is allocated, and nothing reserved once the cache is empty."""
+    """Train every model; then nothing is allocated, nor reserved once the cache is empty."""
     generator = torch.Generator().manual_seed(1)
     for make_model, make_inputs in MODELS.values():
         inputs = make_inputs(generator)
