@@ -28,21 +28,21 @@ namespace {
 // What the schema of one overload says; made on its first call and kept.
 struct OpRecord {
   std::string name;
-  c10::SmallVector<bool, 8> written;   // per argument
+  c10::SmallVector<bool, 8> written;  // per argument
   HostScalars host_scalars = HostScalars::refused;
-  bool any_host_operand = false;       // takes host tensors of any shape beside device tensors
-  bool dynamic_shape = false;          // the result's shape depends on values: the host must wait
-  bool masks_only = false;             // ... but only when an index is a mask
-  bool has_host_kernel = false;        // as of the first call; libraries may be loaded later
+  bool any_host_operand = false;  // takes host tensors of any shape beside device tensors
+  bool dynamic_shape = false;     // the result's shape depends on values: the host must wait
+  bool masks_only = false;        // ... but only when an index is a mask
+  bool has_host_kernel = false;   // as of the first call; libraries may be loaded later
   std::size_t return_count = 0;
   std::atomic<std::int64_t> calls{0};
 };
 
 // Operators beside the pointwise ones whose CUDA kernels accept a 0-dim host tensor.
 constexpr std::array<std::string_view, 12> kTakesHostScalar = {
-    "aten::fill",          "aten::fill_",      "aten::masked_fill",     "aten::masked_fill_",
+    "aten::fill",          "aten::fill_",       "aten::masked_fill",      "aten::masked_fill_",
     "aten::index_fill",    "aten::index_fill_", "aten::_index_put_impl_", "aten::_fused_adam_",
-    "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_", "aten::where"};
+    "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_",  "aten::where"};
 
 // Operators that document a host tensor among their arguments.
 constexpr std::array<std::string_view, 3> kTakesHostTensor = {
@@ -58,8 +58,7 @@ std::unique_ptr<OpRecord> make_record(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   record->name = schema.name();
   for (const c10::Argument& argument : schema.arguments()) {
-    record->written.push_back(argument.alias_info() != nullptr &&
-                              argument.alias_info()->isWrite());
+    record->written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
   if (op.hasTag(at::Tag::pointwise) || listed(kTakesHostScalar, record->name)) {
     record->host_scalars = HostScalars::accepted;
@@ -152,8 +151,8 @@ OpTable& op_table() {
   // Never destroyed, nor is its listener: kernels may run during shutdown.
   static auto* table = [] {
     auto* made = new OpTable;
-    static auto* listening = new c10::RegistrationHandleRAII(
-        c10::Dispatcher::singleton().addRegistrationListener(
+    static auto* listening =
+        new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(
             std::make_unique<RemovalListener>(*made)));
     static_cast<void>(listening);
     return made;
@@ -161,9 +160,7 @@ OpTable& op_table() {
   return *table;
 }
 
-bool is_optional_tensor_list(const c10::IValue& value) {
-  return value.isOptionalTensorList();
-}
+bool is_optional_tensor_list(const c10::IValue& value) { return value.isOptionalTensorList(); }
 
 // The tensors among the arguments, kept alive and in order.
 struct Operands {
@@ -274,7 +271,8 @@ bool all_plain_dense(const Operands& operands) {
 void check_host_kernel(const c10::OperatorHandle& op, const OpRecord& record) {
   if (C10_LIKELY(record.has_host_kernel)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
-                              record.name, " is not implemented for npusim: neither this backend "
+                              record.name,
+                              " is not implemented for npusim: neither this backend "
                               "nor the CPU, whose kernels it runs, has a kernel for it.");
 }
 

@@ -12,8 +12,8 @@
 #include <cstring>
 
 #include "backend/backend.h"
-#include "csrc/aten/device_empty.h"
 #include "csrc/aten/alignment.h"
+#include "csrc/aten/device_empty.h"
 #include "csrc/aten/fallback_stats.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/pool_allocator.h"
@@ -92,8 +92,8 @@ template <class Convert>
 at::Tensor convert_compressed(const at::Tensor& tensor, DispatchKey key, c10::Device device,
                               const Convert& convert) {
   auto& impl = static_cast<at::SparseCsrTensorImpl&>(*tensor.unsafeGetTensorImpl());
-  at::Tensor made = at::detail::make_tensor<at::SparseCsrTensorImpl>(
-      DispatchKeySet(key), device, impl.layout(), tensor.dtype());
+  at::Tensor made = at::detail::make_tensor<at::SparseCsrTensorImpl>(DispatchKeySet(key), device,
+                                                                     impl.layout(), tensor.dtype());
   auto& made_impl = static_cast<at::SparseCsrTensorImpl&>(*made.unsafeGetTensorImpl());
   made_impl.set_member_tensors(convert(impl.compressed_indices()), convert(impl.plain_indices()),
                                convert(impl.values()), impl.sizes());
@@ -125,8 +125,7 @@ HostCall::~HostCall() {
   // The kernel threw: a twin that it resized must point at its own storage again.
   for (const Operand& operand : operands_) {
     if (!operand.written || !operand.device.has_storage()) continue;
-    if (DeviceStorage* ours =
-            as_device_storage(operand.device.storage().unsafeGetStorageImpl())) {
+    if (DeviceStorage* ours = as_device_storage(operand.device.storage().unsafeGetStorageImpl())) {
       ours->twin();
     }
   }
