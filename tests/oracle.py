@@ -53,14 +53,20 @@ class Mover:
         )
 
 
+def reseed(seed: int) -> None:
+    """torch.manual_seed() for the two devices; torch's own also notes the stack for all others."""
+    torch.default_generator.manual_seed(seed)
+    torch.npusim.manual_seed_all(seed)
+
+
 def tensors_of(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of the elements in row-major order, on the CPU."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return plain.flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def assert_same(expected: Any, got: Any, what: str = "result") -> None:
@@ -74,6 +80,18 @@ def assert_same(expected: Any, got: Any, what: str = "result") -> None:
             _assert_same_tensor(one, other, name)
         elif not isinstance(one, torch.device):
             assert other == one or (other != other and one != one), name
+
+
+def assert_same_layout(expected: Any, got: Any) -> None:
+    """Asserts equal structure, dtypes, shapes and strides; `got` must lie on the device."""
+    expected_leaves, expected_tree = pytree.tree_flatten(expected)
+    got_leaves, got_tree = pytree.tree_flatten(got)
+    assert got_tree == expected_tree
+    for one, other in zip(expected_leaves, got_leaves, strict=True):
+        if isinstance(one, torch.Tensor):
+            assert other.device.type == DEVICE
+            assert (other.dtype, other.shape) == (one.dtype, one.shape)
+            assert other.stride() == one.stride()
 
 
 def _assert_same_tensor(one: torch.Tensor, other: torch.Tensor, name: str) -> None:
@@ -105,7 +123,8 @@ def _loss_of(result: Any) -> torch.Tensor | None:
     parts = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
     if not parts:
         return None
-    return torch.stack([(part.abs() if part.is_complex() else part).sum() for part in parts]).sum()
+    dense = [part if part.layout == torch.strided else part.to_dense() for part in parts]
+    return torch.stack([(part.abs() if part.is_complex() else part).sum() for part in dense]).sum()
 
 
 def compare(
@@ -120,7 +139,7 @@ def compare(
     device_inputs, device_kwargs = mover(inputs), mover(kwargs)
     runs = []
     for arguments, named in ((inputs, kwargs), (device_inputs, device_kwargs)):
-        torch.manual_seed(seed)
+        reseed(seed)
         result = fn(*arguments, **named)
         loss = _loss_of(result) if backward else None
         if loss is not None:

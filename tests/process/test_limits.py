@@ -23,7 +23,17 @@ def test_out_of_device_memory_says_what_a_person_needs(run_script):
         environment={"NPUSIM_DEVICE_MEMORY": "64MiB"},
     )
     assert done.returncode == 0, done.stderr
-    expecttest.assert_expected_inline(done.stdout.rstrip(), """""")
+    expecttest.assert_expected_inline(
+        done.stdout.rstrip().replace(". ", ".\n").replace(", and ", ",\nand "),
+        """\
+NPUSIM out of memory.
+Tried to allocate 48.00 MiB.
+NPUSIM 0 has a total capacity of 64.00 MiB of which 24.00 MiB is free.
+Of the allocated memory 20.00 MiB is allocated by PyTorch,
+and 20.00 MiB is reserved by PyTorch but unallocated.
+Of that, the largest free block is 1024.00 KiB (fragmentation 95.0 %).
+Use smaller tensors or batches, free some, or give the simulated device more memory.""",
+    )
 
 
 def test_after_running_out_everything_works(run_script):
