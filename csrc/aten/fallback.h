@@ -11,6 +11,10 @@ namespace torch_npusim {
 // the call and obeys NPUSIM_FALLBACK.
 void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+// register_structured_forms() registers it for the functional and in-place forms of structured
+// operators that have no kernel of their own. Call it once, after all kernels are registered.
+void register_structured_forms();
+
 // run_boxed() is the same kernel without the policy: for operators with a kernel of their own that
 // does not take every operand.
 void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack);

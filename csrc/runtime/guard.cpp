@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The device guard: how torch's C++ core switches devices and streams, and uses events.
 // Invariant: functions that c10 declares noexcept never reach a throw.
+#include <ATen/Parallel.h>
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pthread.h>
+
+#include <string_view>
 
 #include "csrc/errors.h"
 #include "csrc/runtime/device.h"
@@ -20,6 +24,18 @@ c10::Device device_at(int index) {
 npusim::Event& backend_event(void* event) {
   TORCH_CHECK(event != nullptr, "npusim: the event has not been recorded; call record() first");
   return *static_cast<npusim::Event*>(event);
+}
+
+// torch.set_num_threads() sets a number per thread, and the autograd engine's device threads take
+// it over only when they start. They enter every node through exchangeStream(): taking the number
+// there makes gradients independent of when backward() first ran.
+void follow_thread_count() {
+  thread_local const bool engine_thread = [] {
+    char name[16] = "";
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    return std::string_view(name).substr(0, 11) == "pt_autograd";
+  }();
+  if (engine_thread) at::init_num_threads();
 }
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
@@ -56,6 +72,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
         translated([&]() -> auto& { return npusim::pool_stream(index, priority); }));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
+    follow_thread_count();
     npusim::Stream& next = backend_stream(stream);
     const c10::Stream previous = torch_stream(npusim::current_stream(next.device()));
     npusim::set_current_stream(next);

@@ -12,8 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "csrc/aten/alignment.h"
-#include "csrc/aten/fallback_stats.h"
+#include "csrc/aten/fallback.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/host_allocator.h"
 #include "csrc/runtime/pool_allocator.h"
@@ -49,6 +48,7 @@ void register_backend() {
   register_pool_allocator();
   register_host_allocator();
   register_hooks();
+  register_structured_forms();
 }
 
 void drain_engine_threads() {
