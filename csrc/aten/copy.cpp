@@ -97,8 +97,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
       (self.is_cpu() || self.is_privateuseone()) && (source.is_cpu() || source.is_privateuseone()),
       "npusim copies between the CPU and npusim devices, got ", source.device(), " to ",
       self.device(), "; copy through the CPU");
-  TORCH_CHECK_NOT_IMPLEMENTED(!source.is_sparse() && !self.is_sparse(),
-                              "copy_() between layouts ", source.layout(), " and ", self.layout(),
+  TORCH_CHECK_NOT_IMPLEMENTED(!source.is_sparse() && !self.is_sparse(), "copy_() between layouts ",
+                              source.layout(), " and ", self.layout(),
                               " is not supported; convert with to_dense() first");
   TORCH_CHECK(!self._is_zerotensor(),
               "ZeroTensors are immutable. Please materialize the tensor using `.clone()`, if you "

@@ -44,12 +44,10 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
 // A tensor of zeros without memory, for gradients that are known to vanish. Core's ZeroTensor key
 // materialises it wherever an operator does not know about it.
 at::Tensor efficient_zero_tensor(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
-                                 std::optional<at::Layout> layout,
-                                 std::optional<at::Device> device,
+                                 std::optional<at::Layout> layout, std::optional<at::Device> device,
                                  std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
-  at::native::ZeroTensorAllocator no_memory(
-      c10::Device(c10::kPrivateUse1, checked_device(device)));
+  at::native::ZeroTensorAllocator no_memory(c10::Device(c10::kPrivateUse1, checked_device(device)));
   at::Tensor zeros = at::detail::empty_generic(
       sizes, &no_memory,
       c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor}),

@@ -40,9 +40,10 @@ void note_fallback(const char* op, std::atomic<std::int64_t>& counter) {
                               "running the CPU kernel on host views. Set NPUSIM_FALLBACK=silent "
                               "to allow it.");
   if (earlier_calls == 0) {
-    TORCH_WARN(op, " has no npusim kernel of its own: the CPU kernel runs on host views of its "
-                   "operands (no copy is made). NPUSIM_FALLBACK=silent hides this warning, "
-                   "NPUSIM_FALLBACK=error makes it an error.");
+    TORCH_WARN(op,
+               " has no npusim kernel of its own: the CPU kernel runs on host views of its "
+               "operands (no copy is made). NPUSIM_FALLBACK=silent hides this warning, "
+               "NPUSIM_FALLBACK=error makes it an error.");
   }
 }
 

@@ -17,7 +17,7 @@ FallbackPolicy fallback_policy() noexcept;
 void set_fallback_policy(FallbackPolicy policy) noexcept;
 
 struct FallbackCount {
-  std::string op;          // "aten::cumsum"
+  std::string op;  // "aten::cumsum"
   std::int64_t calls = 0;
 };
 

@@ -27,7 +27,8 @@ npusim::Precision precision_of(at::ScalarType dtype) {
 }
 
 [[noreturn]] void refuse_devices(const char* op, c10::Device first, c10::Device other) {
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
               first, " and ", other, "! (when checking the arguments of ", op,
               "; move them with .to(\"", first, "\"))");
 }

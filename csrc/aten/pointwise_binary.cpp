@@ -128,8 +128,7 @@ at::Tensor& div_(at::Tensor& self, const at::Tensor& other) {
 
 namespace at::native {
 // sub runs add_stub with -alpha.
-REGISTER_PRIVATEUSE1_DISPATCH(add_stub,
-                              (&torch_npusim::trampoline<add_stub, const at::Scalar&>))
+REGISTER_PRIVATEUSE1_DISPATCH(add_stub, (&torch_npusim::trampoline<add_stub, const at::Scalar&>))
 REGISTER_PRIVATEUSE1_DISPATCH(mul_stub, &torch_npusim::trampoline<mul_stub>)
 REGISTER_PRIVATEUSE1_DISPATCH(div_true_stub, &torch_npusim::trampoline<div_true_stub>)
 }  // namespace at::native

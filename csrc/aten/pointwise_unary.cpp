@@ -19,22 +19,22 @@
 #include <ATen/ops/erf_ops.h>
 #include <ATen/ops/erfc_native.h>
 #include <ATen/ops/erfc_ops.h>
-#include <ATen/ops/exp_native.h>
-#include <ATen/ops/exp_ops.h>
 #include <ATen/ops/exp2_native.h>
 #include <ATen/ops/exp2_ops.h>
+#include <ATen/ops/exp_native.h>
+#include <ATen/ops/exp_ops.h>
 #include <ATen/ops/expm1_native.h>
 #include <ATen/ops/expm1_ops.h>
 #include <ATen/ops/floor_native.h>
 #include <ATen/ops/floor_ops.h>
-#include <ATen/ops/log_native.h>
-#include <ATen/ops/log_ops.h>
 #include <ATen/ops/log10_native.h>
 #include <ATen/ops/log10_ops.h>
 #include <ATen/ops/log1p_native.h>
 #include <ATen/ops/log1p_ops.h>
 #include <ATen/ops/log2_native.h>
 #include <ATen/ops/log2_ops.h>
+#include <ATen/ops/log_native.h>
+#include <ATen/ops/log_ops.h>
 #include <ATen/ops/neg_native.h>
 #include <ATen/ops/neg_ops.h>
 #include <ATen/ops/reciprocal_native.h>
@@ -67,11 +67,10 @@
 #include "csrc/aten/structured.h"
 
 // X(operator): floating or complex in, same dtype out.
-#define NPUSIM_UNARY_FLOAT(X) \
-  X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) \
-  X(log1p) X(sqrt) X(rsqrt) X(reciprocal) X(sin) X(cos) \
-  X(tan) X(sinh) X(cosh) X(tanh) X(asin) X(acos) \
-  X(atan) X(erf) X(erfc) X(sigmoid)
+#define NPUSIM_UNARY_FLOAT(X)                                                                    \
+  X(exp)                                                                                         \
+  X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(rsqrt) X(reciprocal) X(sin) X(cos) \
+      X(tan) X(sinh) X(cosh) X(tanh) X(asin) X(acos) X(atan) X(erf) X(erfc) X(sigmoid)
 
 // X(operator): same dtype in and out, all dtypes.
 #define NPUSIM_UNARY_ANY(X) X(neg) X(ceil) X(floor) X(round) X(trunc) X(sign) X(sgn)
@@ -98,18 +97,18 @@ bool takes_float(const at::Tensor& self) {
   return takes_any(self) && (self.is_floating_point() || self.is_complex());
 }
 
-#define NPUSIM_DEFINE(name, takes)                                                              \
-  at::Tensor name(const at::Tensor& self) {                                                     \
-    if (!takes(self)) return run_boxed<at::_ops::name>(self);                                   \
-    return run_unary<at::native::structured_##name##_out>("aten::" #name, self, nullptr);       \
-  }                                                                                             \
-  at::Tensor& name##_(at::Tensor& self) {                                                       \
-    if (!takes(self)) {                                                                         \
-      run_boxed<at::_ops::name##_>(self);                                                       \
-    } else {                                                                                    \
-      run_unary<at::native::structured_##name##_out>("aten::" #name "_", self, &self);          \
-    }                                                                                           \
-    return self;                                                                                \
+#define NPUSIM_DEFINE(name, takes)                                                        \
+  at::Tensor name(const at::Tensor& self) {                                               \
+    if (!takes(self)) return run_boxed<at::_ops::name>(self);                             \
+    return run_unary<at::native::structured_##name##_out>("aten::" #name, self, nullptr); \
+  }                                                                                       \
+  at::Tensor& name##_(at::Tensor& self) {                                                 \
+    if (!takes(self)) {                                                                   \
+      run_boxed<at::_ops::name##_>(self);                                                 \
+    } else {                                                                              \
+      run_unary<at::native::structured_##name##_out>("aten::" #name "_", self, &self);    \
+    }                                                                                     \
+    return self;                                                                          \
   }
 #define NPUSIM_DEFINE_FLOAT(name) NPUSIM_DEFINE(name, takes_float)
 #define NPUSIM_DEFINE_ANY(name) NPUSIM_DEFINE(name, takes_any)
@@ -135,7 +134,7 @@ NPUSIM_UNARY_ANY(NPUSIM_STUB)
 namespace torch_npusim {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-#define NPUSIM_REGISTER(name)        \
+#define NPUSIM_REGISTER(name)    \
   m.impl(#name, TORCH_FN(name)); \
   m.impl(#name "_", TORCH_FN(name##_));
   NPUSIM_UNARY_FLOAT(NPUSIM_REGISTER)

@@ -7,8 +7,8 @@
 #include <ATen/core/TransformationHelper.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/native/UnaryOps.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/bernoulli_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/random_native.h>
 #include <ATen/ops/uniform_native.h>
 #include <torch/library.h>

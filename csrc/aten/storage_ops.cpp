@@ -29,9 +29,9 @@ void fill_growth(const at::Tensor& tensor, std::size_t old_bytes) {
 void grow_storage(const at::Tensor& tensor) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (impl.numel() == 0) return;  // nothing to hold, whatever the offset
-  const std::size_t needed = at::detail::computeStorageNbytes(
-      impl.sizes(), impl.strides(), impl.dtype().itemsize(),
-      static_cast<std::size_t>(impl.storage_offset()));
+  const std::size_t needed =
+      at::detail::computeStorageNbytes(impl.sizes(), impl.strides(), impl.dtype().itemsize(),
+                                       static_cast<std::size_t>(impl.storage_offset()));
   c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
   if (needed > storage.nbytes()) resize_device_storage(storage, needed);
 }
@@ -52,8 +52,8 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes,
   return self;
 }
 
-at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset,
-                        at::IntArrayRef sizes, at::IntArrayRef strides) {
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef sizes,
+                        at::IntArrayRef strides) {
   at::native::checkSetStorage(self, std::move(source), offset, sizes, strides);
   c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
   impl.set_storage_offset(offset);
@@ -78,8 +78,7 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
 }
 
 at::Tensor& set_empty(at::Tensor& self) {
-  return set_storage(self, c10::Storage(make_device_storage(0, self.device().index())), 0, {0},
-                     {});
+  return set_storage(self, c10::Storage(make_device_storage(0, self.device().index())), 0, {0}, {});
 }
 
 void record_stream(at::Tensor& self, at::Stream stream) {

@@ -18,9 +18,7 @@ at::Tensor refuse_binary_cross_entropy(const at::Tensor&, const at::Tensor&,
               "binary_cross_entropy_with_logits or BCEWithLogitsLoss, which are safe.");
 }
 
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   using namespace at;  // NOLINT: the operator lists name at::'s operators and types unqualified
@@ -39,8 +37,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #undef NPUSIM_PROMOTE
 
   // As on CUDA.
-  m.impl(TORCH_SELECTIVE_NAME("aten::binary_cross_entropy"),
-         TORCH_FN(refuse_binary_cross_entropy));
+  m.impl(TORCH_SELECTIVE_NAME("aten::binary_cross_entropy"), TORCH_FN(refuse_binary_cross_entropy));
 }
 
 }  // namespace

@@ -110,10 +110,8 @@ void bind_memory(py::module& m) {
     const npusim::MemoryInfo info = translated([&] { return npusim::memory_info(index); });
     return std::make_pair(info.free_bytes, info.total_bytes);
   });
-  m.def("allocator_config",
-        [](int device) { return config_dict(allocator_at(device).config()); });
-  m.def("largest_free_block",
-        [](int device) { return allocator_at(device).largest_free_block(); });
+  m.def("allocator_config", [](int device) { return config_dict(allocator_at(device).config()); });
+  m.def("largest_free_block", [](int device) { return allocator_at(device).largest_free_block(); });
   m.def("empty_cache", &release_cached_memory, py::call_guard<py::gil_scoped_release>());
   m.def("reset_peak_memory_stats", [](int device) { allocator_at(device).reset_peak_stats(); });
   m.def("reset_accumulated_memory_stats",
@@ -128,8 +126,7 @@ void bind_memory(py::module& m) {
   m.def("caching_allocator_delete", &raw_delete);
   m.def("host_memory_stats", &host_memory_stats);
   m.def("reset_peak_host_memory_stats", [] { host_allocator()->reset_peak_stats(); });
-  m.def("reset_accumulated_host_memory_stats",
-        [] { host_allocator()->reset_accumulated_stats(); });
+  m.def("reset_accumulated_host_memory_stats", [] { host_allocator()->reset_accumulated_stats(); });
   m.def("empty_host_cache", [] { host_allocator()->empty_cache(); });
 }
 

@@ -9,9 +9,8 @@
 namespace torch_npusim {
 
 void bind_random(pybind11::module& m) {
-  m.def("default_generator", [](int device) {
-    return default_generator(static_cast<c10::DeviceIndex>(device));
-  });
+  m.def("default_generator",
+        [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
 }
 
 }  // namespace torch_npusim

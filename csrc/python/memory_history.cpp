@@ -193,10 +193,9 @@ py::dict config_dict(const npusim::alloc::Config& config) {
   out["large_limit_bytes"] = config.large_limit_bytes;
   out["large_round_bytes"] = config.large_round_bytes;
   out["large_remainder_bytes"] = config.large_remainder_bytes;
-  out["max_split_bytes"] =
-      config.max_split_bytes == npusim::alloc::kUnlimited
-          ? py::object(py::none())
-          : py::object(py::int_(config.max_split_bytes));
+  out["max_split_bytes"] = config.max_split_bytes == npusim::alloc::kUnlimited
+                               ? py::object(py::none())
+                               : py::object(py::int_(config.max_split_bytes));
   out["max_non_split_rounding_bytes"] = config.max_non_split_rounding_bytes;
   out["fit"] = config.fit == npusim::alloc::Fit::best ? "best" : "first";
   out["tie_break"] =

@@ -27,15 +27,14 @@ npusim::Stream& backend_stream(const c10::Stream& stream) {
   TORCH_CHECK(stream.device_type() == c10::kPrivateUse1, "Expected a stream of an npusim device, ",
               "got one of ", stream.device());
   const c10::DeviceIndex device = checked_device(stream.device_index());
-  return translated([&]() -> npusim::Stream& {
-    return npusim::stream_from_id(device, stream.id());
-  });
+  return translated(
+      [&]() -> npusim::Stream& { return npusim::stream_from_id(device, stream.id()); });
 }
 
 c10::Stream torch_stream(const npusim::Stream& stream) {
-  return c10::Stream(
-      c10::Stream::UNSAFE,
-      c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(stream.device())), stream.id());
+  return c10::Stream(c10::Stream::UNSAFE,
+                     c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(stream.device())),
+                     stream.id());
 }
 
 }  // namespace torch_npusim

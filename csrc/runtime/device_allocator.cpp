@@ -85,11 +85,10 @@ npusim::alloc::ContextId gather_context() {
 void report_to_profiler(const Block& block, int64_t bytes, c10::DeviceIndex device) {
   if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
   const npusim::alloc::Stats stats = block.owner->stats();
-  c10::reportMemoryUsageToProfiler(
-      reinterpret_cast<void*>(block.address), bytes,
-      static_cast<std::size_t>(stats.allocated_bytes[0].current),
-      static_cast<std::size_t>(stats.reserved_bytes[0].current),
-      c10::Device(c10::kPrivateUse1, device));
+  c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(block.address), bytes,
+                                   static_cast<std::size_t>(stats.allocated_bytes[0].current),
+                                   static_cast<std::size_t>(stats.reserved_bytes[0].current),
+                                   c10::Device(c10::kPrivateUse1, device));
 }
 
 [[noreturn]] void throw_out_of_memory(const npusim::alloc::OutOfMemoryReport& report,
@@ -198,8 +197,7 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device) {
   if (bytes == 0) return nullptr;
   npusim::alloc::OutOfMemoryReport report;
   Block* block = translated([&] {
-    return allocator.malloc(bytes, npusim::current_stream(device).id(), &report,
-                            gather_context());
+    return allocator.malloc(bytes, npusim::current_stream(device).id(), &report, gather_context());
   });
   if (C10_UNLIKELY(block == nullptr)) throw_out_of_memory(report, device);
   poison_fresh(reinterpret_cast<void*>(block->address), block->bytes);
@@ -246,8 +244,6 @@ void set_context_gatherer(ContextGatherer gatherer) noexcept {
   g_gatherer.store(gatherer, std::memory_order_relaxed);
 }
 
-void register_device_allocator() {
-  c10::SetAllocator(c10::kPrivateUse1, device_allocator());
-}
+void register_device_allocator() { c10::SetAllocator(c10::kPrivateUse1, device_allocator()); }
 
 }  // namespace torch_npusim

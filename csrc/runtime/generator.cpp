@@ -71,8 +71,7 @@ c10::intrusive_ptr<c10::TensorImpl> PhiloxGenerator::get_state() const {
   return state.getIntrusivePtr();
 }
 
-void PhiloxGenerator::graphsafe_set_state(
-    const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {
+void PhiloxGenerator::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {
   auto* other = dynamic_cast<PhiloxGenerator*>(new_state.get());
   TORCH_CHECK(other != nullptr, "graphsafe_set_state expects a generator of an npusim device");
   state_ = other->state_;
@@ -112,8 +111,9 @@ PhiloxState reserve_philox(const std::optional<at::Generator>& generator, c10::D
                            std::uint64_t increment) {
   auto* philox =
       at::get_generator_or_default<PhiloxGenerator>(generator, default_generator(device));
-  TORCH_CHECK(philox->device().index() == device, "Expected a generator of npusim:",
-              static_cast<int>(device), ", got one of ", philox->device());
+  TORCH_CHECK(philox->device().index() == device,
+              "Expected a generator of npusim:", static_cast<int>(device), ", got one of ",
+              philox->device());
   const std::lock_guard<std::mutex> lock(philox->mutex_);
   return philox->reserve(increment);
 }

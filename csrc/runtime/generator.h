@@ -23,11 +23,11 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   explicit PhiloxGenerator(c10::DeviceIndex device);
   static c10::DeviceType device_type() { return c10::DeviceType::PrivateUse1; }
 
-  void set_current_seed(std::uint64_t seed) override;   // also resets the offset to 0
-  void set_offset(std::uint64_t offset) override;       // raises unless a multiple of 4
+  void set_current_seed(std::uint64_t seed) override;  // also resets the offset to 0
+  void set_offset(std::uint64_t offset) override;      // raises unless a multiple of 4
   std::uint64_t get_offset() const override;
   std::uint64_t current_seed() const override;
-  std::uint64_t seed() override;                        // a fresh non-deterministic seed
+  std::uint64_t seed() override;  // a fresh non-deterministic seed
   void set_state(const c10::TensorImpl& new_state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) override;

@@ -27,9 +27,7 @@ struct PinnedAllocatorImpl final
     events->push_back(std::move(event));
   }
   // The allocator's own polling costs no virtual time (rule C5).
-  bool query_event(Event& event) override {
-    return event->mark_ns() <= npusim::host_now_ns();
-  }
+  bool query_event(Event& event) override { return event->mark_ns() <= npusim::host_now_ns(); }
   c10::Stream get_current_stream() const override {
     return torch_stream(npusim::current_stream(npusim::current_device()));
   }

@@ -94,8 +94,8 @@ void register_storage_type() {
          c10::Allocator* allocator, bool resizable) -> c10::intrusive_ptr<c10::StorageImpl> {
         // torch passes a null pointer when it wants the allocation to be made here.
         if (data == nullptr) data = allocator->allocate(bytes.as_int_unchecked());
-        return c10::make_intrusive<DeviceStorage>(tag, std::move(bytes), std::move(data),
-                                                  allocator, resizable);
+        return c10::make_intrusive<DeviceStorage>(tag, std::move(bytes), std::move(data), allocator,
+                                                  resizable);
       });
 }
 

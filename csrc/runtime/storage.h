@@ -30,9 +30,7 @@ class DeviceStorage final : public c10::StorageImpl {
   void adopt_twin(c10::intrusive_ptr<c10::StorageImpl> twin);
 
   // existing_twin() returns the twin as the last kernel left it, or nullptr if none was made.
-  c10::StorageImpl* existing_twin() const noexcept {
-    return twin_.load(std::memory_order_acquire);
-  }
+  c10::StorageImpl* existing_twin() const noexcept { return twin_.load(std::memory_order_acquire); }
 
   void release_resources() override;
 
@@ -44,8 +42,7 @@ class DeviceStorage final : public c10::StorageImpl {
 
 // as_device_storage() returns nullptr for storages that others made (from_blob, DLPack imports).
 inline DeviceStorage* as_device_storage(c10::StorageImpl* storage) noexcept {
-  return typeid(*storage) == typeid(DeviceStorage) ? static_cast<DeviceStorage*>(storage)
-                                                   : nullptr;
+  return typeid(*storage) == typeid(DeviceStorage) ? static_cast<DeviceStorage*>(storage) : nullptr;
 }
 
 // point_twin() makes twin a non-owning alias of storage's current bytes.
