@@ -44,6 +44,9 @@ constexpr std::array<std::string_view, 12> kTakesHostScalar = {
     "aten::index_fill",    "aten::index_fill_", "aten::_index_put_impl_", "aten::_fused_adam_",
     "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_",  "aten::where"};
 
+// Pointwise operators whose CUDA kernels do not: their iterators allow no host scalars.
+constexpr std::array<std::string_view, 2> kRefusesHostScalar = {"aten::clamp", "aten::clamp_"};
+
 // Operators that document a host tensor among their arguments.
 constexpr std::array<std::string_view, 3> kTakesHostTensor = {
     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_ctc_loss_backward"};
@@ -60,7 +63,8 @@ std::unique_ptr<OpRecord> make_record(const c10::OperatorHandle& op) {
   for (const c10::Argument& argument : schema.arguments()) {
     record->written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
-  if (op.hasTag(at::Tag::pointwise) || listed(kTakesHostScalar, record->name)) {
+  const bool pointwise = op.hasTag(at::Tag::pointwise) && !listed(kRefusesHostScalar, record->name);
+  if (pointwise || listed(kTakesHostScalar, record->name)) {
     record->host_scalars = HostScalars::accepted;
   }
   record->any_host_operand = listed(kTakesHostTensor, record->name);
