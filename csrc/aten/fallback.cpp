@@ -300,6 +300,7 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack* stack, OpRec
   if (dense) {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   } else {
+    call.mirror_requires_grad();
     op.callBoxed(stack);
   }
   call.finish();

@@ -166,6 +166,12 @@ void HostCall::remember_members(const at::Tensor& operand, const at::Tensor& vie
   }
 }
 
+void HostCall::mirror_requires_grad() {
+  for (Operand& operand : operands_) {
+    if (operand.device.requires_grad()) operand.view.set_requires_grad(true);
+  }
+}
+
 void HostCall::finish() {
   for (const Operand& operand : operands_) {
     if (operand.written) write_back(operand);

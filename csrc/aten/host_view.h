@@ -28,6 +28,10 @@ class HostCall {
   // resize it or replace its storage.
   at::Tensor view(const at::Tensor& operand, bool written);
 
+  // mirror_requires_grad() marks the views of operands that require gradients: some sparse kernels
+  // ask, to know whether the backward will need their second result.
+  void mirror_requires_grad();
+
   // finish() carries new sizes, strides and storages of written operands over to the operands.
   // Call it once, after the kernel and before result().
   void finish();

@@ -66,14 +66,18 @@
 #include "csrc/aten/fallback.h"
 #include "csrc/aten/structured.h"
 
+// clang-format off
 // X(operator): floating or complex in, same dtype out.
-#define NPUSIM_UNARY_FLOAT(X)                                                                    \
-  X(exp)                                                                                         \
-  X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(rsqrt) X(reciprocal) X(sin) X(cos) \
-      X(tan) X(sinh) X(cosh) X(tanh) X(asin) X(acos) X(atan) X(erf) X(erfc) X(sigmoid)
+#define NPUSIM_UNARY_FLOAT(X) \
+  X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) \
+  X(sqrt) X(rsqrt) X(reciprocal) \
+  X(sin) X(cos) X(tan) X(sinh) X(cosh) X(tanh) X(asin) X(acos) X(atan) \
+  X(erf) X(erfc) X(sigmoid)
 
 // X(operator): same dtype in and out, all dtypes.
-#define NPUSIM_UNARY_ANY(X) X(neg) X(ceil) X(floor) X(round) X(trunc) X(sign) X(sgn)
+#define NPUSIM_UNARY_ANY(X) \
+  X(neg) X(ceil) X(floor) X(round) X(trunc) X(sign) X(sgn)
+// clang-format on
 
 namespace torch_npusim {
 
