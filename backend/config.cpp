@@ -31,8 +31,7 @@ std::string text_of(GetVariable get, const char* name) {
   for (const Knob& knob : knobs()) {
     if (std::strcmp(knob.name, name) == 0) return knob.default_value;
   }
-  NPUSIM_ASSERT(!"knob without a row in the table");
-  return {};
+  detail::throw_internal_error("every knob has a row in the table", __FILE__, __LINE__);
 }
 
 [[noreturn]] void reject(const char* name, const std::string& given, const std::string& accepted) {

@@ -82,8 +82,10 @@ struct Plan {
   }
   // Writing in address order is what caches like; the order of elements does not matter.
   void sort_by_dst_stride(const StridedCopy& layout, std::span<std::size_t> order) const {
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return std::abs(layout.dst_strides_bytes[a]) > std::abs(layout.dst_strides_bytes[b]);
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      const std::int64_t stride_a = std::abs(layout.dst_strides_bytes[a]);
+      const std::int64_t stride_b = std::abs(layout.dst_strides_bytes[b]);
+      return stride_a != stride_b ? stride_a > stride_b : a < b;
     });
   }
   void run() const;
