@@ -96,7 +96,8 @@ def test_asked_for_but_impossible_is_one_warning(import_torch, site):
     )
     done = import_torch("import torch; print('went on')", check=False, NPUSIM_AUTOLOAD="1")
     assert done.stdout == "went on\n"
-    assert done.stderr.count("torch_npusim was not loaded") <= 1
+    # None if ours came first and has the slot. (A warning is shown with its line of source, too.)
+    assert done.stderr.count("RuntimeWarning: torch_npusim was not loaded") <= 1
 
 
 @pytest.mark.parametrize("arguments", [(), ("-W", "error")])
@@ -126,7 +127,11 @@ def test_steps_back_for_a_real_accelerator(monkeypatch):
 
 
 def test_deciding_imports_nothing_of_the_package():
-    script = "import sys, torch_npusim_autoload; print([m for m in sys.modules if 'torch' in m])"
+    # An editable install has a finder of its own among the modules.
+    script = """
+import sys, torch_npusim_autoload
+print([m for m in sys.modules if "torch" in m and not m.startswith("__editable__")])
+"""
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -125,7 +125,6 @@ def test_untyped_storages():
     assert loaded.cpu().tolist() == storage.cpu().tolist()
 
 
-@pytest.mark.xfail(reason="csrc/aten: sparse tensors cannot be copied to or from the device yet")
 def test_sparse_tensors():
     loaded = torch.load(saved(torch.eye(3).to_sparse().to("npusim")))
     assert loaded.layout == torch.sparse_coo
