@@ -8,7 +8,7 @@
 #   make format  let clang-format and ruff repair what they can
 #   make build   the environment and both extension modules
 #   make asan / make tsan   native tests under sanitizers
-#   make bench   native benchmarks
+#   make bench   native benchmarks, then npusim beside the CPU backend: docs/performance.md
 #   make wheel   a wheel of torch-npusim in dist/
 #   make clean   everything but .venv
 
@@ -95,6 +95,8 @@ asan tsan: $(ENVIRONMENT)
 
 bench: build
 	@for bench in build/release/*_bench; do echo "== $$bench"; $$bench || exit 1; done
+	@echo "== npusim beside the CPU backend"
+	@$(PY) tests/bench/run.py --json build/bench/results.json --page docs/performance.md
 
 wheel: $(ENVIRONMENT)
 	@$(PIP) wheel --no-build-isolation --no-deps -w dist .

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The groups of the benchmark: what each measures, on how many threads, and what it must reach.
+
+Everything here runs in one process, and npusim executes commands as they are launched, so the time
+of a call is the time of its work; torch's Timer synchronises the device around every block all the
+same. Statements run without gradients, except for training steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from bench import host_memory, operators, training
+from bench.measure import Effort, Quotient, Side, quotient, take_turns
+from torch.utils.benchmark import Timer
+
+import torch_npusim  # noqa: F401  (for where autoload has stepped back)
+from torch_npusim.sim import fallback
+
+DEVICE = "npusim"
+COPY_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a group must reach: at most this, of the geometric mean and of every row."""
+
+    geomean: float | None = None
+    worst: float | None = None
+
+
+@dataclass
+class Group:
+    """Rows with one target. `unit` is "ratio" (npusim's time over `baseline`'s) or "ms"."""
+
+    name: str
+    title: str
+    baseline: str
+    target: Target
+    threads: int = 1
+    unit: str = "ratio"
+    rows: dict[str, Quotient] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Efforts:
+    """How long to measure: statements of microseconds, and those of milliseconds."""
+
+    short: Effort
+    long: Effort
+
+
+FULL = Efforts(short=Effort(41, 2e-3), long=Effort(15, 2e-2))
+QUICK = Efforts(short=Effort(7, 3e-4), long=Effort(3, 1e-3))
+
+Names = Mapping[str, Any]
+Table = Mapping[str, str]
+
+
+def size_name(shape: tuple[int, ...]) -> str:
+    """Returns "16x64" for (16, 64)."""
+    return "x".join(map(str, shape))
+
+
+def side(statement: str, names: Names, threads: int) -> Side:
+    """Returns a side that runs `statement`; what it needs is in `names`."""
+    return Side(Timer(statement, globals=dict(names), num_threads=threads))
+
+
+def compare(statement: str, ours: Names, theirs: Names, threads: int, effort: Effort) -> Quotient:
+    """Times the same statement with two sets of operands."""
+    sides = {"ours": side(statement, ours, threads), "theirs": side(statement, theirs, threads)}
+    seconds = take_turns(sides, effort)
+    return quotient(seconds["ours"], seconds["theirs"])
+
+
+def table_group(
+    name: str, title: str, table: Table, shape: tuple[int, int], target: Target, effort: Effort
+) -> Group:
+    """Compares every statement of a table at one size, on one thread."""
+    size = size_name(shape)
+    group = Group(f"{name}_{size}", f"{title}, {size}", "CPU", target)
+    ours, theirs = operators.operands(shape, DEVICE), operators.operands(shape, "cpu")
+    for row, statement in table.items():
+        group.rows[row] = compare(statement, ours, theirs, 1, effort)
+    return group
+
+
+def elementwise(efforts: Efforts) -> list[Group]:
+    """40 elementwise operators, small and middle-sized."""
+    title = "40 elementwise operators"
+    sizes = {shape: Target(0.95, 1.15) for shape in operators.SMALL}
+    return [
+        table_group("elementwise", title, operators.ELEMENTWISE, shape, target, efforts.short)
+        for shape, target in {**sizes, operators.MIDDLE: Target(1.0)}.items()
+    ]
+
+
+def reductions(efforts: Efforts) -> list[Group]:
+    """20 reductions, scans, products and sorts at the same sizes."""
+    title = "20 reductions, scans, softmax, products, sorts"
+    sizes = {shape: Target(1.05, 1.2) for shape in operators.SMALL}
+    return [
+        table_group("reductions", title, operators.REDUCTIONS, shape, target, efforts.short)
+        for shape, target in {**sizes, operators.MIDDLE: Target(1.0)}.items()
+    ]
+
+
+def takes_route_iii(statement: str, names: Names) -> bool:
+    """Whether the statement runs an operator that has no kernel of its own."""
+    before = sum(fallback.counts().values())
+    eval(statement, dict(names))
+    return sum(fallback.counts().values()) > before
+
+
+def route_iii_table(names: Names) -> dict[str, str]:
+    """Returns the first 40 rows of the table that take route iii today."""
+    taken = {
+        row: statement
+        for row, statement in operators.ROUTE_III.items()
+        if takes_route_iii(statement, names)
+    }
+    return dict(list(taken.items())[: operators.ROUTE_III_ROWS])
+
+
+def route_iii(efforts: Efforts) -> list[Group]:
+    """40 operators that run through the boxed fallback, at the larger small size."""
+    shape = operators.SMALL[-1]
+    table = route_iii_table(operators.operands(shape, DEVICE))
+    title = f"{len(table)} operators on route iii"
+    return [table_group("route_iii", title, table, shape, Target(1.5), efforts.short)]
+
+
+def large(efforts: Efforts) -> list[Group]:
+    """Out-of-place operators at 4096x4096 float32, against three ways to get memory on CPU."""
+    title = f"Out of place, {size_name(operators.LARGE)} float32"
+    groups = {
+        "default": Group("large_default", title, "CPU", Target(0.35)),
+        "out": Group("large_out", title, "CPU with out=", Target(1.05)),
+        "tuned": Group("large_tuned", title, "CPU with tuned malloc", Target(1.05)),
+    }
+    ours, theirs = operators.large_operands(DEVICE), operators.large_operands("cpu")
+    for row, (statement, with_out) in operators.OUT_OF_PLACE.items():
+        plain = side(statement, theirs, 1)
+        sides = {
+            "npusim": side(statement, ours, 1),
+            "default": replace(plain, enter=host_memory.default_malloc),
+            "out": side(with_out, theirs, 1),
+            "tuned": replace(plain, enter=host_memory.tuned_malloc),
+        }
+        seconds = take_turns(sides, efforts.long)
+        for baseline, group in groups.items():
+            group.rows[row] = quotient(seconds["npusim"], seconds[baseline])
+    host_memory.default_malloc()
+    return list(groups.values())
+
+
+def copies(efforts: Efforts) -> list[Group]:
+    """Copies of 64 MiB between pinned host memory and the device, against memmove()."""
+    group = Group(
+        "copies",
+        "64 MiB, pinned host memory",
+        "memmove() between host blocks",
+        Target(worst=1 / 0.9),
+    )
+    host = torch.ones(COPY_BYTES, dtype=torch.uint8)
+    names = {
+        "p": host.pin_memory(DEVICE),
+        "d": host.to(DEVICE),
+        "memmove": host_memory.memmove,
+        "a": host.data_ptr(),
+        "b": (other := host.clone()).data_ptr(),
+        "n": COPY_BYTES,
+        "keep": (host, other),
+    }
+    statements = {
+        "host to device": "d.copy_(p)",
+        "device to host": "p.copy_(d)",
+        "host to device, non_blocking": "d.copy_(p, non_blocking=True)",
+        "device to host, non_blocking": "p.copy_(d, non_blocking=True)",
+    }
+    for row, statement in statements.items():
+        sides = {
+            "copy": side(statement, names, 1),
+            "memmove": side("memmove(b, a, n)", names, 1),
+        }
+        seconds = take_turns(sides, efforts.long)
+        group.rows[row] = quotient(seconds["copy"], seconds["memmove"])
+    return [group]
+
+
+def training_steps(efforts: Efforts) -> list[Group]:
+    """Training steps of four models on two threads, under the process's OMP_WAIT_POLICY."""
+    group = Group("training", "Training step", "CPU", Target(worst=1.0), threads=2)
+    for model in training.MODELS:
+        sides = {
+            device: side("step()", {"step": training.training_step(model, device)}, group.threads)
+            for device in (DEVICE, "cpu")
+        }
+        seconds = take_turns(sides, efforts.long)
+        group.rows[model] = quotient(seconds[DEVICE], seconds["cpu"])
+    return [group]

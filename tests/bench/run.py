@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measures npusim against the CPU backend, side by side in one process.
+
+    python tests/bench/run.py                                  everything, about three minutes
+    python tests/bench/run.py --only elementwise reductions    some groups
+    python tests/bench/run.py --quick --json build/bench/quick.json
+    python tests/bench/run.py --only elementwise --rows 20     the 20 worst rows of each group
+
+`make bench` writes build/bench/results.json and the tables of docs/performance.md.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import children, machine, plan, report
+
+MEASUREMENTS = {
+    "elementwise": plan.elementwise,
+    "reductions": plan.reductions,
+    "large": plan.large,
+    "route_iii": plan.route_iii,
+    "copies": plan.copies,
+    "training": plan.training_steps,
+    "passive": children.passive_training,
+    "import": children.import_time,
+}
+
+
+def arguments() -> argparse.Namespace:
+    """Returns what the command line asks for."""
+    parser = argparse.ArgumentParser(description="Measures npusim against the CPU backend.")
+    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
+    parser.add_argument("--quick", action="store_true", help="few short blocks: numbers are rough")
+    parser.add_argument("--rows", type=int, default=3, help="worst rows to print for each group")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
+    parser.add_argument("--page", type=Path, help="rewrite the tables of this Markdown page")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measures, prints and writes; the exit status says nothing about speed."""
+    asked = arguments()
+    if asked.page and (asked.quick or set(asked.only) != set(MEASUREMENTS)):
+        raise SystemExit("--page takes a full run: leave out --quick and --only")
+    described = machine.describe()
+    groups = []
+    with torch.no_grad():
+        for name in asked.only:
+            for group in MEASUREMENTS[name](plan.QUICK if asked.quick else plan.FULL):
+                groups.append(group)
+                print(
+                    "\n".join(report.details(report.summary(group))[: 2 + asked.rows]), flush=True
+                )
+                print()
+    results = report.document(groups, described, " ".join(["python", *sys.argv]))
+    print("\n".join(report.overview(results)))
+    if asked.json:
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
+        asked.json.write_text(json.dumps(results, indent=1) + "\n")
+    if asked.page:
+        asked.page.write_text(report.rewritten(asked.page.read_text(), results))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Training steps of four small models: forward, loss, backward, optimizer; flags as they default.
+
+A step is one call: `step()`. Models and data of both devices are equal.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Step = Callable[[], torch.Tensor]
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions with batch norm and a shortcut."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(before, after, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(after),
+        )
+        self.shortcut = nn.Conv2d(before, after, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps [batch, before, h, w] to [batch, after, h / stride, w / stride]."""
+        return functional.relu(self.body(x) + self.shortcut(x))
+
+
+class LastStep(nn.Module):
+    """An LSTM of two layers and a linear map of its last output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(64, 128, num_layers=2, batch_first=True)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps [batch, time, 64] to [batch, 10]."""
+        output, _ = self.rnn(x)
+        logits: torch.Tensor = self.head(output[:, -1])
+        return logits
+
+
+def _mlp() -> tuple[nn.Module, torch.Tensor]:
+    layers = [nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)]
+    return nn.Sequential(*layers), torch.randn(128, 784)
+
+
+def _cnn() -> tuple[nn.Module, torch.Tensor]:
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 1, 1),
+        ResidualBlock(16, 16, 1),
+        ResidualBlock(16, 32, 2),
+        ResidualBlock(32, 64, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+    return model, torch.randn(16, 3, 32, 32)
+
+
+def _transformer() -> tuple[nn.Module, torch.Tensor]:
+    layer = nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    head = nn.Sequential(nn.Flatten(), nn.Linear(64 * 128, 10))
+    return nn.Sequential(encoder, head), torch.randn(8, 64, 128)
+
+
+def _lstm() -> tuple[nn.Module, torch.Tensor]:
+    return LastStep(), torch.randn(16, 32, 64)
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "MLP": _mlp,
+    "ResNet-style CNN": _cnn,
+    "transformer, 4 layers": _transformer,
+    "LSTM": _lstm,
+}
+
+
+def training_step(name: str, device: str) -> Step:
+    """Returns a function that trains model `name` on `device` by one step and returns the loss."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, data = MODELS[name]()
+        target = torch.randint(10, data.shape[:1])
+    model, data, target = model.to(device), data.to(device), target.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    @torch.enable_grad()
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(data), target)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    return step
