@@ -41,11 +41,13 @@ $(ENVIRONMENT): requirements.txt
 
 # setup.py runs CMake where its progress can be seen, then pip has only to register the package;
 # from then on ninja alone knows what is out of date.
-$(INSTALLED): $(ENVIRONMENT) setup.py pyproject.toml allocator/lab/setup.py allocator/lab/pyproject.toml
+$(INSTALLED): $(ENVIRONMENT) setup.py pyproject.toml allocator/lab/setup.py allocator/lab/pyproject.toml \
+		conformance/setup.py conformance/pyproject.toml
 	@echo "== build and editable install"
 	@$(PY) setup.py --quiet build_ext --inplace
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@$(PIP) install --no-build-isolation --no-deps -e allocator/lab
+	@$(PIP) install --no-build-isolation --no-deps -e conformance
 	@touch $@
 
 build: $(INSTALLED)
@@ -78,7 +80,8 @@ lint: $(ENVIRONMENT)
 	@ruff check --quiet .
 	@ruff format --check --quiet .
 	@echo "== mypy"
-	@mypy --no-error-summary torch_npusim torch_npusim_autoload allocator/lab/npusim_lab examples
+	@mypy --no-error-summary torch_npusim torch_npusim_autoload allocator/lab/npusim_lab \
+	  conformance/npusim_conformance examples
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)
@@ -102,5 +105,5 @@ wheel: $(ENVIRONMENT)
 	@$(PIP) wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf build dist *.egg-info allocator/lab/build allocator/lab/*.egg-info
+	rm -rf build dist *.egg-info allocator/lab/build allocator/lab/*.egg-info conformance/*.egg-info
 	rm -f $(INSTALLED) torch_npusim/*.so allocator/lab/npusim_lab/*.so

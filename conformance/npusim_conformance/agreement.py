@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whether a device's result is the CPU's.
+
+Equal bits are agreement. Otherwise, unless equal bits were demanded, the difference is held against
+a tolerance, and one beyond it against a recomputation in float64: a device that is about as close
+to the exact result as the CPU is not wrong.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from npusim_conformance.verdict import ErrorSize, Mismatch
+
+# A device may be this many times farther from the exact result than the CPU.
+HOST_ERROR_FACTOR = 2.0
+
+_INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ULP_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+
+
+@dataclass
+class Agreement:
+    """Compares results for one case and remembers the largest difference that it accepted."""
+
+    bitwise: bool = False
+    rtol: float | None = None  # None: torch.testing's tolerance for the dtype
+    atol: float | None = None
+    largest: ErrorSize | None = field(default=None, init=False)
+
+    def check(
+        self,
+        expected: Any,
+        got: Any,
+        device: torch.device,
+        what: str = "result",
+        recompute: Callable[[], Any] | None = None,
+    ) -> None:
+        """Raises Mismatch unless `got`, on `device`, is what the CPU gave.
+
+        Structure, dtypes, shapes and layouts must be equal, and scalars too; values must agree.
+        `recompute` gives the same tree in float64 or complex128, or raises where it cannot.
+        """
+        expected_leaves, expected_tree = pytree.tree_flatten(expected)
+        got_leaves, got_tree = pytree.tree_flatten(got)
+        if len(expected_leaves) != len(got_leaves):
+            raise Mismatch(f"{what}: structure {got_tree}, on the CPU {expected_tree}")
+        many = len(expected_leaves) > 1
+        for number, (one, other) in enumerate(zip(expected_leaves, got_leaves, strict=True)):
+            name = f"{what} {number}" if many else what
+            exact = None
+            if recompute is not None:
+
+                def exact(number: int = number) -> torch.Tensor:
+                    leaf: torch.Tensor = pytree.tree_leaves(recompute())[number]
+                    return leaf
+
+            if isinstance(one, torch.Tensor):
+                self._check_tensor(one, other, device, name, exact)
+            elif not isinstance(one, torch.device):
+                self._check_scalar(one, other, name)
+
+    def check_metadata(
+        self, expected: Any, got: Any, device: torch.device, what: str = "result"
+    ) -> None:
+        """check() without values, for results that are random or uninitialised."""
+        expected_leaves, got_leaves = pytree.tree_leaves(expected), pytree.tree_leaves(got)
+        if len(expected_leaves) != len(got_leaves):
+            raise Mismatch(f"{what}: {len(got_leaves)} results, on the CPU {len(expected_leaves)}")
+        for number, (one, other) in enumerate(zip(expected_leaves, got_leaves, strict=True)):
+            if isinstance(one, torch.Tensor):
+                _check_metadata(one, other, device, f"{what} {number}")
+
+    def _check_tensor(
+        self,
+        one: torch.Tensor,
+        other: torch.Tensor,
+        device: torch.device,
+        name: str,
+        exact: Callable[[], torch.Tensor] | None,
+    ) -> None:
+        _check_metadata(one, other, device, name)
+        if one.layout != torch.strided:
+            members = zip(_members(one), _members(other), strict=True)
+            for number, (left, right) in enumerate(members):
+                self._check_tensor(left, right, device, f"{name}, member {number}", None)
+            return
+        if one.is_quantized:
+            one, other = one.int_repr(), other.int_repr()
+        expected = plain(one)
+        got = plain(other)
+        if same_bits(expected, got):
+            return
+        self._judge(expected, got, name, exact)
+
+    def _judge(
+        self,
+        expected: torch.Tensor,
+        got: torch.Tensor,
+        name: str,
+        exact: Callable[[], torch.Tensor] | None,
+    ) -> None:
+        if not (expected.is_floating_point() or expected.is_complex()):
+            wrong = int((expected != got).sum())
+            raise Mismatch(f"{name}: {wrong} of {expected.numel()} elements differ from the CPU's")
+        error = error_size(expected, got)
+        if not self.bitwise and self._close(expected, got):
+            self._remember(error)
+            return
+        if exact is not None and not self.bitwise:
+            error = self._against_exact(expected, got, error, exact)
+            if error.device is not None and error.host is not None:
+                slack = _resolution(expected.dtype) * _magnitude(expected)
+                if error.device <= HOST_ERROR_FACTOR * error.host + slack:
+                    self._remember(error)
+                    return
+        raise Mismatch(f"{name}: {describe(error)}{self._demand(expected.dtype)}", error)
+
+    def _close(self, expected: torch.Tensor, got: torch.Tensor) -> bool:
+        try:
+            if expected.dtype == torch.complex32 or expected.element_size() == 1:
+                wide = torch.complex64 if expected.is_complex() else torch.float32
+                expected, got = expected.to(wide), got.to(wide)
+                rtol, atol = self.rtol or 1e-2, self.atol or 1e-3
+            else:
+                rtol, atol = self.rtol, self.atol  # type: ignore[assignment]
+            torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
+        except AssertionError:
+            return False
+        return True
+
+    def _demand(self, dtype: torch.dtype) -> str:
+        if self.bitwise:
+            return "; equal bits are demanded"
+        return f"; tolerance for {dtype} exceeded"
+
+    @staticmethod
+    def _against_exact(
+        expected: torch.Tensor,
+        got: torch.Tensor,
+        error: ErrorSize,
+        exact: Callable[[], torch.Tensor],
+    ) -> ErrorSize:
+        try:
+            best = plain(exact())
+        except Exception:  # no float64 kernel, or an argument that fixes the dtype
+            return error
+        if best.shape != expected.shape:
+            return error
+        return ErrorSize(
+            error.absolute,
+            error.relative,
+            error.ulp,
+            device=_largest_difference(got, best),
+            host=_largest_difference(expected, best),
+        )
+
+    def _remember(self, error: ErrorSize) -> None:
+        if self.largest is None or error.absolute > self.largest.absolute:
+            self.largest = error
+
+    @staticmethod
+    def _check_scalar(one: Any, other: Any, name: str) -> None:
+        if isinstance(one, (int, float, complex, bool)) and isinstance(
+            other, (int, float, complex, bool)
+        ):
+            close = one == other or (one != one and other != other)
+            if not close and isinstance(one, float) and isinstance(other, float):
+                close = math.isclose(one, other, rel_tol=1.3e-6, abs_tol=1e-5)
+            if not close:
+                raise Mismatch(f"{name}: {other!r}, on the CPU {one!r}")
+        elif type(one) is not type(other):
+            raise Mismatch(f"{name}: {other!r}, on the CPU {one!r}")
+        elif isinstance(one, (str, torch.dtype, torch.Size)) and one != other:
+            raise Mismatch(f"{name}: {other!r}, on the CPU {one!r}")
+
+
+def _check_metadata(one: torch.Tensor, other: Any, device: torch.device, name: str) -> None:
+    if not isinstance(other, torch.Tensor):
+        raise Mismatch(f"{name}: a {type(other).__name__}, on the CPU a tensor")
+    if other.device != device:
+        raise Mismatch(f"{name}: on {other.device}, expected on {device}")
+    for attribute in ("dtype", "shape", "layout"):
+        expected, got = getattr(one, attribute), getattr(other, attribute)
+        if expected != got:
+            raise Mismatch(f"{name}: {attribute} {got}, on the CPU {expected}")
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The values on the CPU: detached, contiguous, conj and neg bits resolved."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two contiguous CPU tensors of one shape and dtype hold equal bytes."""
+    if one.numel() == 0:
+        return True
+    size = one.element_size() // (2 if one.is_complex() else 1)
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    integer = _INTEGER_OF_SIZE[size]
+    return torch.equal(one.view(integer), other.view(integer))
+
+
+def error_size(expected: torch.Tensor, got: torch.Tensor) -> ErrorSize:
+    """The largest absolute, relative and ulp error of `got`; NaNs in one only count as infinite."""
+    absolute = _differences(expected, got)
+    magnitude = _widen(expected).abs()
+    relative = torch.where(absolute == 0, 0.0, absolute / magnitude)
+    ulp = None
+    if expected.dtype in _ULP_DTYPES and expected.numel():
+        distance = (_ordered(expected).double() - _ordered(got).double()).abs()
+        ulp = float(torch.where(expected.isnan() & got.isnan(), 0.0, distance).max())
+    return ErrorSize(_maximum(absolute), _maximum(relative), ulp)
+
+
+def describe(error: ErrorSize) -> str:
+    """One clause for a message."""
+    text = f"largest error {error.absolute:.3g}, relative {error.relative:.3g}"
+    if error.ulp is not None:
+        text += f", {error.ulp:.0f} ulp"
+    if error.device is not None and error.host is not None:
+        text += f"; from float64: device {error.device:.3g}, CPU {error.host:.3g}"
+    return text
+
+
+def _ordered(values: torch.Tensor) -> torch.Tensor:
+    """Integers in the order of the floats, one apart where the floats are neighbours."""
+    size = values.element_size()
+    bits = values.view(_INTEGER_OF_SIZE[size]).to(torch.int64)
+    return torch.where(bits < 0, -(bits & (2 ** (8 * size - 1) - 1)), bits)
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    left, right = _widen(one), _widen(other)
+    same = (left == right) | (left.isnan() & right.isnan())
+    difference = torch.where(same, torch.zeros_like(left), left - right).abs()
+    return torch.where(difference.isnan(), math.inf, difference)
+
+
+def _largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    return _maximum(_differences(one, other))
+
+
+def _maximum(values: torch.Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
+
+
+def _magnitude(tensor: torch.Tensor) -> float:
+    values = _widen(tensor).abs()
+    finite = values[values.isfinite()]
+    return _maximum(finite)
+
+
+def _resolution(dtype: torch.dtype) -> float:
+    real = dtype.to_real() if dtype.is_complex else dtype
+    return torch.finfo(real).eps
+
+
+def _members(sparse: torch.Tensor) -> list[torch.Tensor]:
+    sparse = sparse.detach()
+    if sparse.is_nested:
+        return list(sparse.unbind())
+    if sparse.layout == torch.sparse_coo:
+        return [sparse._indices(), sparse._values()]
+    if sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [sparse.crow_indices(), sparse.col_indices(), sparse.values()]
+    return [sparse.ccol_indices(), sparse.row_indices(), sparse.values()]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The `npusim-conformance` command: one file per subcommand, each with add_parser() and run().
+
+Exit status: 0 all as expected; 1 unexpected failures; 2 a wrong command line or expectations file;
+3 the device cannot be tested; 5 nothing was executed; 130 interrupted.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from npusim_conformance import __version__
+
+SUBCOMMANDS = ("run", "list")
+
+EXIT_OK = 0
+EXIT_FAILURES = 1
+EXIT_USAGE = 2
+EXIT_UNUSABLE = 3
+EXIT_NOTHING_EXECUTED = 5
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the subcommand that `arguments` (default: the command line) name."""
+    # Workers load the backend, by name, after they were forked; torch must not do it before.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    parser = argparse.ArgumentParser(
+        prog="npusim-conformance",
+        description="What works on a PyTorch device, what does not, and why.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name in SUBCOMMANDS:
+        module = importlib.import_module(f"npusim_conformance.cli.{name.replace('-', '_')}")
+        module.add_parser(subparsers).set_defaults(run=module.run)
+    chosen = parser.parse_args(arguments)
+    try:
+        status: int = chosen.run(chosen)
+    except KeyboardInterrupt:
+        print("interrupted; --resume goes on from here", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except _user_errors() as error:
+        print(f"npusim-conformance: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except _device_errors() as error:
+        print(f"npusim-conformance: {error}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    return status
+
+
+def _user_errors() -> tuple[type[Exception], ...]:
+    from npusim_conformance.catalog import UnknownCase
+    from npusim_conformance.expectations import ExpectationsError
+    from npusim_conformance.log import LogError
+
+    return (ExpectationsError, LogError, UnknownCase, FileNotFoundError, PermissionError)
+
+
+def _device_errors() -> tuple[type[Exception], ...]:
+    from npusim_conformance.device import DeviceUnusable
+
+    return (DeviceUnusable,)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Options that several subcommands share, and what they make of them."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # these import torch, which --help need not wait for
+    from npusim_conformance.catalog import Selection
+    from npusim_conformance.expectations import Expectations
+
+PROFILES = ("smoke", "standard", "full")
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Options that choose cases."""
+    group = parser.add_argument_group(
+        "what to run", "GLOBS are comma-separated; a leading ~ excludes"
+    )
+    group.add_argument(
+        "--profile",
+        choices=PROFILES,
+        default="standard",
+        help="smoke: a minute, one dtype; standard: values in all dtypes; full: everything",
+    )
+    group.add_argument("--ops", default="", metavar="GLOBS", help="operators, or kind:name")
+    group.add_argument("--dtypes", default="", metavar="GLOBS")
+    group.add_argument("--props", default="", metavar="GLOBS", help="properties")
+    group.add_argument(
+        "--family", default="", metavar="GLOBS", help="linalg, nn, unary ..., or a kind of case"
+    )
+    group.add_argument(
+        "--shard", type=shard, default=(1, 1), metavar="I/N", help="the Ith of N parts"
+    )
+    group.add_argument(
+        "--max-samples", type=positive, metavar="N", help="per case; default: the profile's"
+    )
+
+
+def add_device(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Options that name the device and what is declared about it."""
+    group = parser.add_argument_group("the device")
+    group.add_argument("--device", required=required, help="as in torch.device(), as mychip")
+    group.add_argument(
+        "--import", dest="import_name", default="", metavar="MODULE", help="module to import first"
+    )
+    group.add_argument(
+        "--expect", type=Path, metavar="FILE", help="the backend's expectations, in TOML"
+    )
+
+
+def selection_of(options: argparse.Namespace) -> "Selection":
+    """The Selection that the options describe."""
+    from npusim_conformance.catalog import Selection
+
+    return Selection(
+        profile=options.profile,
+        subjects=options.ops,
+        properties=options.props,
+        dtypes=options.dtypes,
+        families=options.family,
+        shard=options.shard,
+        samples_max=options.max_samples,
+    )
+
+
+def expectations_of(options: argparse.Namespace) -> "Expectations":
+    """The expectations file, checked against the catalog, or the empty expectations."""
+    from npusim_conformance import catalog, expectations
+
+    if options.expect is None:
+        return expectations.Expectations()
+    loaded = expectations.load(options.expect)
+    if loaded.xfail or loaded.skip or loaded.tolerance:
+        loaded.check_patterns(catalog.all_names(), str(options.expect))
+    if options.import_name:
+        loaded = replace(loaded, import_name=options.import_name)
+    return loaded
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Parses "2/3"."""
+    number, slash, count = text.partition("/")
+    if slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count):
+        return int(number), int(count)
+    raise argparse.ArgumentTypeError(f"{text!r}; expected I/N with 1 <= I <= N, as in 2/3")
+
+
+def positive(text: str) -> int:
+    """Parses a positive integer."""
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r}; expected a positive integer")

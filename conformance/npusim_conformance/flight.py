@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a worker is doing right now, in memory shared with the runner: it survives a crash."""
+
+import mmap
+import struct
+import time
+from pathlib import Path
+
+_HEAD = struct.Struct("<dqH")  # when the case was started (0: none), sample, length of its name
+_BYTES = 1024
+
+
+class Flight:
+    """The marker of one worker; the worker writes, the runner reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.exists():
+            path.write_bytes(bytes(_BYTES))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), _BYTES)
+
+    def begin(self, case: str) -> None:
+        """A case starts now."""
+        name = case.encode()[: _BYTES - _HEAD.size]
+        self._memory[_HEAD.size : _HEAD.size + len(name)] = name
+        _HEAD.pack_into(self._memory, 0, time.monotonic(), -1, len(name))
+
+    def at_sample(self, index: int) -> None:
+        """The case has come to this sample."""
+        struct.pack_into("<q", self._memory, 8, index)
+
+    def end(self) -> None:
+        """No case is in flight."""
+        _HEAD.pack_into(self._memory, 0, 0.0, -1, 0)
+
+    def read(self) -> tuple[str, int, float] | None:
+        """(case, sample or -1, seconds since its start), or None."""
+        started, sample, length = _HEAD.unpack_from(self._memory, 0)
+        if not started:
+            return None
+        name = self._memory[_HEAD.size : _HEAD.size + length].decode(errors="replace")
+        return name, sample, time.monotonic() - started

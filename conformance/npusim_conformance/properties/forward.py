@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The value of an operator, on every sample input, against the CPU."""
+
+from typing import Any
+
+import torch
+
+from npusim_conformance.device import CPU
+from npusim_conformance.properties.base import (
+    Dtypes,
+    Run,
+    SampleProperty,
+    in_profiles,
+    values_are_defined,
+)
+from npusim_conformance.samples import Sample
+
+
+class Forward(SampleProperty):
+    """The result is the CPU's: structure, device, dtypes, shapes and values."""
+
+    name = "forward"
+    profiles = in_profiles(smoke=Dtypes.DEFAULT, standard=Dtypes.ALL, full=Dtypes.ALL)
+
+    def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
+        """Runs the operator there and here."""
+        is_random = sample.is_random
+        if is_random:
+            run.reseed()
+        expected = sample.run(CPU)
+        if is_random:
+            run.reseed()
+        got = sample.run(device)
+        own_values = is_random and not run.under_test.expectations.cpu_generator
+        if own_values or not values_are_defined(sample.operator):
+            run.agreement.check_metadata(expected, got, device)
+            return
+
+        def recompute() -> Any:
+            return sample.finish(sample.run_wide())
+
+        run.agreement.check(
+            sample.finish(expected), sample.finish(got), device, recompute=recompute
+        )
+
+
+PROPERTIES = [Forward]

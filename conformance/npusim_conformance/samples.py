@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sample inputs of operators: made on the CPU, copied to where they are needed.
+
+The list for (operator, dtype, requires_grad, seed) is the same on every device. It is made once and
+kept until the next is asked for, since the properties of one operator run one after the other.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from npusim_conformance import torch_testing
+from npusim_conformance.subjects import Subject
+from npusim_conformance.transfer import Transfer, tensors_of
+
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # input, args, kwargs
+
+
+class Sample:
+    """One sample input. Nobody writes to `raw`; every call gets a copy of its own."""
+
+    def __init__(self, subject: Subject, index: int, raw: Any) -> None:
+        self.subject = subject
+        self.operator = subject.info
+        self.index = index
+        self.raw = raw
+        self.finish: Callable[[Any], Any] = raw.output_process_fn_grad  # drops what is ambiguous
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the result depends on a generator."""
+        return torch_testing.draws_random(self.operator, self.raw)
+
+    def copy(self, device: torch.device) -> Call:
+        """Input, args and kwargs on `device`, as they lie on the CPU."""
+        transfer = Transfer(device)
+        moved = transfer((self.raw.input, self.raw.args, self.raw.kwargs))
+        given, args, kwargs = moved
+        for operator, position in torch_testing.HOST_ARGUMENTS:
+            if operator == self.subject.name and position < len(args):
+                kept = self.raw.args[position]
+                args = (*args[:position], kept, *args[position + 1 :])
+        if "device" not in kwargs and not tensors_of(moved):
+            kwargs["device"] = device  # a factory function with nothing else to go by
+        return given, args, kwargs
+
+    def run(self, device: torch.device) -> Any:
+        """The operator's result on `device`, for a fresh copy."""
+        given, args, kwargs = self.copy(device)
+        return self.operator(given, *args, **kwargs)
+
+    def run_wide(self) -> Any:
+        """The result on the CPU in float64 or complex128: what the exact result looks like."""
+        wider = {
+            torch.float16: torch.float64,
+            torch.bfloat16: torch.float64,
+            torch.float32: torch.float64,
+            torch.complex32: torch.complex128,
+            torch.complex64: torch.complex128,
+        }
+
+        def widen(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return leaf.to(wider.get(leaf.dtype, leaf.dtype))
+            return wider.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
+
+        given, args, kwargs = torch.utils._pytree.tree_map(widen, self.copy(torch.device("cpu")))
+        return self.operator(given, *args, **kwargs)
+
+
+class SampleSource:
+    """Keeps the samples asked for last."""
+
+    def __init__(self, seed: int, maximum: int | None) -> None:
+        self.seed = seed
+        self.maximum = maximum
+        self._key: tuple[str, torch.dtype, bool] | None = None
+        self._samples: list[Sample] = []
+
+    def get(
+        self, subject: Subject, dtype: torch.dtype, requires_grad: bool = False
+    ) -> list[Sample]:
+        """All samples, or `maximum` of them spread evenly; their indexes are the full list's."""
+        key = (str(subject), dtype, requires_grad)
+        if key != self._key:
+            self._key, self._samples = None, []
+            raw = torch_testing.sample_inputs(subject.info, dtype, requires_grad, self.seed)
+            chosen = _spread(len(raw), self.maximum)
+            self._samples = [Sample(subject, index, raw[index]) for index in chosen]
+            self._key = key
+        return self._samples
+
+
+def _spread(count: int, maximum: int | None) -> Iterator[int]:
+    if maximum is None or count <= maximum:
+        yield from range(count)
+    else:
+        yield from (number * count // maximum for number in range(maximum))

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What came of a run, in a few numbers and the first causes of failure."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from npusim_conformance.expectations import Expectations
+from npusim_conformance.log import RunRecord
+from npusim_conformance.verdict import NOT_EXECUTED, PASSED, UNEXPECTED, Outcome, Status
+
+CAUSES_SHOWN = 10
+
+
+class Tally:
+    """Running counts for the progress line."""
+
+    def __init__(self, expectations: Expectations) -> None:
+        self.expectations = expectations
+        self.counts: Counter[Status] = Counter()
+
+    def add(self, outcome: Outcome) -> None:
+        """Counts a first outcome."""
+        if outcome.attempt == 1:
+            self.counts[self.expectations.judge(outcome).status] += 1
+
+    def short(self) -> str:
+        """As "3 fail, 1 crash"."""
+        shown = [status for status in Status if status in UNEXPECTED and self.counts[status]]
+        return ", ".join(f"{self.counts[status]} {status}" for status in shown)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Unexpected outcomes that look alike."""
+
+    cause: str
+    cases: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts by status, and unexpected outcomes by cause, the most frequent first."""
+
+    head: dict[str, Any]
+    counts: dict[Status, int]
+    causes: tuple[Cause, ...]
+
+    @staticmethod
+    def of(record: RunRecord, expectations: Expectations) -> "Summary":
+        """Judges every outcome by the expectations and counts."""
+        outcomes = [expectations.judge(outcome) for outcome in record.outcomes.values()]
+        counts = Counter(outcome.status for outcome in outcomes)
+        groups: dict[str, list[Outcome]] = {}
+        for outcome in outcomes:
+            if outcome.status in UNEXPECTED:
+                key = outcome.cause or f"{outcome.status}"
+                groups.setdefault(key, []).append(outcome)
+        causes = [
+            Cause(key, tuple(outcome.case for outcome in group), group[0].message)
+            for key, group in groups.items()
+        ]
+        causes.sort(key=lambda cause: (-len(cause.cases), cause.cause))
+        return Summary(
+            record.head,
+            {status: counts[status] for status in Status if counts[status]},
+            tuple(causes),
+        )
+
+    @property
+    def executed(self) -> int:
+        """Cases that ran; n/a and skipped ones did not."""
+        return sum(count for status, count in self.counts.items() if status not in NOT_EXECUTED)
+
+    @property
+    def passed(self) -> int:
+        """Cases that passed."""
+        return sum(count for status, count in self.counts.items() if status in PASSED)
+
+    @property
+    def unexpected(self) -> int:
+        """Cases that make the run fail."""
+        return sum(count for status, count in self.counts.items() if status in UNEXPECTED)
+
+    def to_json_text(self) -> str:
+        """For programs."""
+        return json.dumps(
+            {
+                "device": self.head["device"],
+                "executed": self.executed,
+                "passed": self.passed,
+                "unexpected": self.unexpected,
+                "counts": self.counts,
+                "causes": [
+                    {"cause": cause.cause, "message": cause.message, "cases": list(cause.cases)}
+                    for cause in self.causes
+                ],
+            },
+            indent=1,
+        )
+
+    def text(self, directory: Path | None = None) -> str:
+        """For people."""
+        lines = []
+        for cause in self.causes[:CAUSES_SHOWN]:
+            shown = ", ".join(cause.cases[:3]) + (", ..." if len(cause.cases) > 3 else "")
+            lines.append(f"{len(cause.cases):6} x {cause.message[:160]}\n         {shown}")
+        if len(self.causes) > CAUSES_SHOWN:
+            lines.append(f"   ... and {len(self.causes) - CAUSES_SHOWN} more causes")
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
+        lines.append(f"{self.head['device']}: {self.executed} executed: {counts}")
+        if directory is not None:
+            lines.append(f"log and reports: {directory}")
+        return "\n".join(lines)

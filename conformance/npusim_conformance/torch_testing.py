@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The one file that touches torch's private testing modules.
+
+Everything here is used as data: no unittest class of torch is instantiated. Checked on the versions
+in CHECKED; another torch gets a warning that says so, and a missing name an error that names it.
+"""
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+os.environ.setdefault("PYTORCH_TEST_WITH_SLOW", "0")
+
+import numpy
+import torch
+
+CHECKED = ("2.13",)
+SUPPORTED = ("2.11", "2.12", "2.13", "2.14")
+
+Operator = Any  # torch.testing._internal.opinfo.core.OpInfo
+Sample = Any  # torch.testing._internal.opinfo.core.SampleInput
+
+# Compile CUDA source at run time; no other backend can have them.
+CUDA_SOURCE = ("jiterator_",)
+# Operators that draw random numbers: their values are the generator's, not the CPU's.
+RANDOM = frozenset(
+    """bernoulli cauchy exponential geometric log_normal multinomial normal normal.in_place
+    normal.number_mean rand_like randint randint_like randn randn_like uniform
+    nn.functional.alpha_dropout nn.functional.dropout nn.functional.dropout2d
+    nn.functional.dropout3d nn.functional.feature_alpha_dropout.with_train
+    nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.rrelu
+    pca_lowrank svd_lowrank""".split()
+)
+# Draw random numbers for some samples only: (position among args, name) of the probability.
+RANDOM_IF_DROPOUT = {
+    "nn.functional.scaled_dot_product_attention": (4, "dropout_p"),
+    "nn.functional.multi_head_attention_forward": (9, "dropout_p"),
+}
+# (operator, position in args) of tensors that must stay on the CPU wherever the rest lies.
+HOST_ARGUMENTS = frozenset({("tensor_split", 0)})
+# The slowest operators, so that they are started first and a run does not end waiting for one.
+SLOW = (
+    "grid_sampler_3d",
+    "max_pool2d_with_indices_backward",
+    "nn.functional.max_pool2d",
+    "nn.functional.max_pool3d",
+    "nn.functional.max_pool1d",
+    "masked.norm",
+    "logspace.tensor_overload",
+    "nn.functional.multi_head_attention_forward",
+    "nn.functional.scaled_dot_product_attention",
+    "nn.functional.gaussian_nll_loss",
+    "unique",
+    "searchsorted",
+    "linalg.lstsq",
+    "nn.functional.interpolate.bicubic",
+)
+
+
+def version() -> str:
+    """Major and minor version of the torch that is installed."""
+    return ".".join(torch.__version__.split(".")[:2])
+
+
+def version_warning() -> str:
+    """What to say about this torch, or nothing if the kit was checked on it."""
+    if version() in CHECKED:
+        return ""
+    if version() in SUPPORTED:
+        return (
+            f"torch {torch.__version__}: the kit was checked on {', '.join(CHECKED)} only; it is "
+            "written for this version too, but nobody has seen it run there."
+        )
+    return f"torch {torch.__version__} is outside what the kit is written for: {SUPPORTED}."
+
+
+def _missing(error: ImportError | AttributeError, what: str) -> RuntimeError:
+    return RuntimeError(
+        f"torch {torch.__version__} offers no {what} ({error}). The kit was checked on torch "
+        f"{', '.join(CHECKED)}; please report this version."
+    )
+
+
+@cache
+def operators() -> dict[str, Operator]:
+    """The OpInfo database by full name: 702 entries in torch 2.13."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torch.testing._internal.common_methods_invocations import op_db
+    except (ImportError, AttributeError) as error:
+        raise _missing(error, "OpInfo database") from error
+    return {operator.full_name: operator for operator in op_db}
+
+
+@cache
+def modules() -> dict[str, Any]:
+    """The ModuleInfo database by name, as "nn.Linear"."""
+    try:
+        from torch.testing._internal.common_modules import module_db
+    except (ImportError, AttributeError) as error:
+        raise _missing(error, "ModuleInfo database") from error
+    return {info.formatted_name.replace("_", "."): info for info in module_db}
+
+
+@cache
+def optimizers() -> dict[str, Any]:
+    """The OptimizerInfo database by class name."""
+    try:
+        from torch.testing._internal.common_optimizers import optim_db
+    except (ImportError, AttributeError) as error:
+        raise _missing(error, "OptimizerInfo database") from error
+    classes: dict[str, Any] = {}
+    for info in optim_db:
+        kind: Any = info.optim_cls
+        classes[kind.__name__] = info
+    return classes
+
+
+@cache
+def foreach_operators() -> dict[str, Any]:
+    """The databases of torch._foreach_* by name, as "add"."""
+    try:
+        from torch.testing._internal import common_methods_invocations as db
+    except (ImportError, AttributeError) as error:
+        raise _missing(error, "foreach databases") from error
+    names = ("unary", "binary", "pointwise", "reduce", "other")
+    found: list[Any] = []
+    for name in names:
+        found += getattr(db, f"foreach_{name}_op_db", [])
+    return {info.name.removeprefix("_foreach_"): info for info in found}
+
+
+def operator_dtypes(operator: Operator, backward: bool = False) -> list[torch.dtype]:
+    """Dtypes that the CPU kernel supports, in a fixed order, whatever device is under test."""
+    dtypes = operator.backward_dtypes if backward else operator.dtypes
+    return sorted(dtypes, key=lambda dtype: DTYPE_ORDER.index(dtype))
+
+
+DTYPE_ORDER: list[torch.dtype] = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.complex32,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    *(
+        dtype
+        for name in sorted(dir(torch))
+        if name.startswith("float8") or name.startswith("float4")
+        if isinstance(dtype := getattr(torch, name), torch.dtype)
+    ),
+]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name without "torch."."""
+    return str(dtype).removeprefix("torch.")
+
+
+def default_dtype(operator: Operator, backward: bool = False) -> torch.dtype | None:
+    """The dtype that stands for all others: float32 where there is one."""
+    dtypes = operator_dtypes(operator, backward)
+    return dtypes[0] if dtypes else None
+
+
+def seed_host(seed: int) -> None:
+    """Seeds every generator that a sample function may draw from, on the CPU only."""
+    torch.default_generator.manual_seed(seed)
+    numpy.random.seed(seed)
+    random.seed(seed)
+
+
+def sample_inputs(
+    operator: Operator, dtype: torch.dtype, requires_grad: bool, seed: int
+) -> list[Sample]:
+    """SampleInputs of one operator on the CPU; the same list for the same seed.
+
+    Not OpInfo.sample_inputs(), which inspects the stack before each sample.
+    """
+    seed_host(seed)
+    return list(operator.sample_inputs_func(operator, "cpu", dtype, requires_grad))
+
+
+def error_inputs(operator: Operator, device: str, seed: int) -> Iterator[Any]:
+    """ErrorInputs made for `device`: calls that must raise, with exception type and pattern."""
+    seed_host(seed)
+    yield from operator.error_inputs(device)
+
+
+def draws_random(operator: Operator, sample: Sample) -> bool:
+    """Whether the result depends on a generator.
+
+    Known by name: the database wraps most of these so that the CPU's generator looks untouched.
+    """
+    if operator.full_name in RANDOM:
+        return True
+    position, name = RANDOM_IF_DROPOUT.get(operator.full_name, (0, ""))
+    if not name:
+        return False
+    given = sample.kwargs.get(name, sample.args[position] if len(sample.args) > position else 0.0)
+    return bool(given)
+
+
+def family(operator: Operator) -> str:
+    """A coarse group of operators, for filters and tables."""
+    name = operator.full_name
+    for prefix, group in (
+        ("nn.functional.", "nn"),
+        ("linalg.", "linalg"),
+        ("fft.", "fft"),
+        ("special.", "special"),
+        ("masked.", "masked"),
+        ("signal.", "signal"),
+        ("sparse.", "sparse"),
+    ):
+        if name.startswith(prefix):
+            return group
+    if name in RANDOM:
+        return "random"
+    kind = type(operator).__name__
+    groups = {
+        "UnaryUfuncInfo": "unary",
+        "BinaryUfuncInfo": "binary",
+        "ReductionOpInfo": "reduction",
+    }
+    return groups.get(kind, "other")

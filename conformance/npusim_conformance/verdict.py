@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What can come of a case: statuses, the record of one outcome, and the exceptions of checks."""
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+
+class Status(StrEnum):
+    """What became of a case. Only PASS and FALLBACK_PASS count as passed."""
+
+    PASS = "pass"
+    FALLBACK_PASS = "fallback-pass"  # right, but computed by the CPU
+    FAIL = "fail"
+    CRASH = "crash"  # the process died
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    UNIMPLEMENTED = "unimplemented"  # no kernel; Outcome.missing names the overload
+    UPSTREAM = "upstream"  # the CPU fails it too
+    NA = "n/a"  # the property does not concern this case; the message says why
+    SKIPPED = "skipped"  # the expectations file says not to run it
+    FLAKE = "flake"  # failed, then passed in a fresh process
+    XFAIL = "xfail"  # failed as the expectations file says
+    XPASS = "xpass"  # passed although the expectations file says that it fails
+
+
+PASSED = frozenset({Status.PASS, Status.FALLBACK_PASS})
+NOT_EXECUTED = frozenset({Status.NA, Status.SKIPPED})
+FAILED = frozenset({Status.FAIL, Status.CRASH, Status.TIMEOUT, Status.OOM, Status.UNIMPLEMENTED})
+UNEXPECTED = FAILED | {Status.XPASS, Status.FLAKE}  # these make a run fail
+
+
+@dataclass(frozen=True)
+class ErrorSize:
+    """How far a result is from the CPU's, as the largest error over all elements.
+
+    `ulp` counts representable numbers between the two. `device` and `host` are the distances of
+    the two results from a float64 recomputation, where there was one.
+    """
+
+    absolute: float
+    relative: float
+    ulp: float | None = None
+    device: float | None = None
+    host: float | None = None
+
+
+@dataclass
+class Outcome:
+    """The record of one case, as it stands in the log."""
+
+    case: str
+    status: Status
+    message: str = ""  # one line
+    detail: str = ""  # traceback, or the last words of a worker that died
+    cause: str = ""  # equal for failures with one root cause
+    missing: str = ""  # overload without kernel, as "aten::add.out"
+    samples: int = 0  # executed
+    failed_samples: list[int] = field(default_factory=list)  # the first few
+    upstream_samples: int = 0  # of those executed, failed by the CPU as well
+    error: ErrorSize | None = None  # the largest seen, of accepted differences too
+    native: bool | None = None  # None: the backend names no hook, so it is unknown
+    fallbacks: list[str] = field(default_factory=list)  # overloads that the CPU computed
+    seconds: float = 0.0
+    attempt: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary for the log; what is empty is left out."""
+        record = asdict(self)
+        optional = {name for name in record if name not in ("case", "status")}
+        return {
+            name: value
+            for name, value in record.items()
+            if name not in optional or value not in ("", 0, 0.0, None, [])
+        }
+
+    @staticmethod
+    def from_json(record: dict[str, Any]) -> "Outcome":
+        """The inverse of to_json(); fields that this version does not know are dropped."""
+        known = {item.name for item in fields(Outcome)}
+        values = {name: value for name, value in record.items() if name in known}
+        values["status"] = Status(values["status"])
+        if values.get("error"):
+            values["error"] = ErrorSize(**values["error"])
+        return Outcome(**values)
+
+
+class Mismatch(AssertionError):
+    """The device gave something else than it should."""
+
+    def __init__(self, message: str, error: ErrorSize | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class NotApplicable(Exception):
+    """Raised by a property that finds, while running, that it does not concern this case."""

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A worker: loads the backend and executes the cases that the runner names, one after the other."""
+
+import faulthandler
+import gc
+import json
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from npusim_conformance import catalog
+from npusim_conformance.agreement import Agreement
+from npusim_conformance.case import Case
+from npusim_conformance.device import DeviceUnderTest, DeviceUnusable
+from npusim_conformance.diagnosis import diagnose
+from npusim_conformance.expectations import Expectations
+from npusim_conformance.flight import Flight
+from npusim_conformance.properties.base import Run
+from npusim_conformance.samples import SampleSource
+from npusim_conformance.verdict import NotApplicable, Outcome, Status
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What every worker of a run is told."""
+
+    device: str
+    import_name: str
+    expectations: Expectations
+    seed: int = 0
+    samples_max: int | None = None
+    threads: int = 1
+    memory_limit_bytes: int = 2 << 30  # a worker that holds more is replaced after its batch
+
+
+class Worker:
+    """Executes cases in this process. Raises DeviceUnusable where the backend does not load."""
+
+    def __init__(self, config: WorkerConfig, flight: Flight | None = None) -> None:
+        self.config = config
+        self.flight = flight
+        torch.set_num_threads(config.threads)
+        warnings.simplefilter("ignore")
+        self.under_test = DeviceUnderTest(config.device, config.import_name, config.expectations)
+        self.source = SampleSource(config.seed, config.samples_max)
+
+    def execute(self, name: str) -> Outcome:
+        """Runs one case and returns what came of it; raises only what ends a process."""
+        if self.flight is not None:
+            self.flight.begin(name)
+        started = time.perf_counter()
+        outcome = self._execute(name)
+        outcome.seconds = round(time.perf_counter() - started, 6)
+        if self.flight is not None:
+            self.flight.end()
+        return outcome
+
+    def _execute(self, name: str) -> Outcome:
+        expectations = self.config.expectations
+        case = Case.parse(name)
+        prop, subject, dtype = catalog.resolve(case)
+        reason = expectations.skipped(name)
+        if reason:
+            return Outcome(name, Status.SKIPPED, reason)
+        reason = expectations.unsupported(subject.name, case.dtype) or prop.applies(subject, dtype)
+        if reason:
+            return Outcome(name, Status.NA, reason)
+        rtol, atol = expectations.tolerances(name) or (None, None)
+        agreement = Agreement(expectations.bitwise and rtol is None and atol is None, rtol, atol)
+        at_sample = self.flight.at_sample if self.flight is not None else lambda index: None
+        run = Run(case, subject, dtype, self.under_test, agreement, self.source, at_sample)
+        self._restore_defaults(run)
+        before = self.under_test.fallbacks()
+        try:
+            prop.check(run)
+        except NotApplicable as reason:
+            return Outcome(name, Status.NA, str(reason))
+        except Exception as error:
+            outcome = _failure(run, error, traceback.format_exc(limit=-6))
+        else:
+            outcome = _success(run)
+        self._note_fallbacks(outcome, run, before)
+        return outcome
+
+    def _restore_defaults(self, run: Run) -> None:
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+        run.reseed()
+
+    def _note_fallbacks(self, outcome: Outcome, run: Run, before: object) -> None:
+        if not self.under_test.knows_fallbacks:
+            return
+        assert isinstance(before, dict)
+        after = self.under_test.fallbacks()
+        outcome.fallbacks = sorted(
+            name for name, count in after.items() if count > before.get(name, 0)
+        )
+        outcome.native = not outcome.fallbacks
+        if outcome.status is Status.PASS and outcome.fallbacks:
+            outcome.status = Status.FALLBACK_PASS
+
+
+def _success(run: Run) -> Outcome:
+    name = str(run.case)
+    if run.failures:
+        first = run.failures[0]
+        outcome = _failure(run, first.error, first.trace)
+        outcome.failed_samples = [failure.index for failure in run.failures]
+        return outcome
+    if run.executed == 0:
+        return Outcome(name, Status.NA, "no sample input that the property concerns")
+    status = Status.UPSTREAM if run.executed == run.upstream else Status.PASS
+    return Outcome(
+        name,
+        status,
+        run.upstream_message,
+        samples=run.executed,
+        upstream_samples=run.upstream,
+        error=run.agreement.largest,
+    )
+
+
+def _failure(run: Run, error: BaseException, trace: str) -> Outcome:
+    found = diagnose(error)
+    return Outcome(
+        str(run.case),
+        found.status,
+        found.message,
+        detail=trace,
+        cause=found.cause,
+        missing=found.missing,
+        samples=run.executed,
+        upstream_samples=run.upstream,
+        error=getattr(error, "error", None) or run.agreement.largest,
+    )
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM now."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def serve(config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, number: int) -> None:
+    """The life of a worker: batches of names come in, outcomes go out, as JSON lines.
+
+    Ends when the runner closes its end, or by itself, saying so, when it holds too much memory.
+    """
+    stderr = open(directory / f"worker-{number}.stderr", "w")
+    os.dup2(stderr.fileno(), 1)
+    os.dup2(stderr.fileno(), 2)
+    faulthandler.enable(stderr)
+    faulthandler.register(signal.SIGUSR1, stderr)
+    answers = os.fdopen(write_fd, "w", buffering=1)
+    requests = os.fdopen(read_fd)
+
+    def answer(record: object) -> None:
+        answers.write(json.dumps(record) + "\n")
+
+    try:
+        worker = Worker(config, Flight(directory / f"worker-{number}.flight"))
+    except DeviceUnusable as error:
+        answer({"unusable": str(error)})
+        return
+    gc.freeze()  # what is loaded stays; collections look at the rest
+    answer({"ready": True})
+    for line in requests:
+        for name in json.loads(line):
+            answer(worker.execute(name).to_json())
+        gc.collect()
+        if resident_bytes() > config.memory_limit_bytes:
+            answer({"leaving": True})
+            return
+        answer({"ready": True})
+
+
+def main() -> None:
+    """Entry of a spawned worker: its configuration comes pickled on stdin."""
+    config, read_fd, write_fd, directory, number = pickle.load(sys.stdin.buffer)
+    serve(config, read_fd, write_fd, directory, number)
+
+
+if __name__ == "__main__":
+    main()
