@@ -96,8 +96,9 @@ def _cases_of(prop: Property, subject: Subject, policy: Dtypes) -> Iterator[Case
 def _is_chosen(case: Case, selection: Selection) -> bool:
     if selection.subjects and not (
         matches(case.subject, selection.subjects)
-        or ":" in selection.subjects
-        and matches(f"{case.kind}:{case.subject}", selection.subjects)
+        or (
+            ":" in selection.subjects and matches(f"{case.kind}:{case.subject}", selection.subjects)
+        )
     ):
         return False
     if not matches(case.property, selection.properties):
