@@ -4,6 +4,9 @@
 //   segment  |--- block ---|- block -|------------- block -------------|
 //             prev <- ... -> next     blocks tile the segment, no two neighbours are both free
 //
+// An expandable segment is a range of addresses whose pages come and go; blocks without memory
+// behind them are `unmapped`, and no two neighbours are both that either.
+//
 // Blocks live in a slab of their allocator and are recycled, so a stale Block* can be read, never
 // trusted. From malloc() to free() address, bytes, requested_bytes, owner and stream are constant
 // and readable without a lock; everything else belongs to the allocator and its lock.
@@ -14,24 +17,26 @@
 namespace npusim::alloc {
 
 class CachingAllocator;
-class FreeIndex;
 struct Block;
+struct Shelf;
 
 enum class BlockState : std::uint8_t {
   unused,     // a slot in the slab
   free,       // in a free index
   allocated,  // handed out
   pending,    // freed by the user, waiting for other streams (record_stream)
+  unmapped,   // addresses without memory (expandable segments)
 };
 
 struct Segment {
   Address address = 0;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;          // expandable: of the whole range, mapped or not
   std::int64_t registration = 0;  // 0, 1, 2 ... in the order of acquisition, per allocator
   StreamId stream = 0;
   bool is_small = false;
-  FreeIndex* free_index = nullptr;  // of this stream and pool
-  Block* first = nullptr;           // the block at `address`
+  bool is_expandable = false;
+  Shelf* shelf = nullptr;  // where its free blocks are: of this stream, pool and size class
+  Block* first = nullptr;  // the block at `address`
   ContextId context = 0;
 };
 

@@ -38,20 +38,28 @@ const char* describe(BlockState state) {
 CachingAllocator::Impl::Impl(Provider& provider_in, const Config& config_in,
                              CachingAllocator* owner_in)
     : provider(provider_in), owner(owner_in), config(validate(config_in)) {
+  if (config.expandable_segments && !provider.can_map()) {
+    throw InvalidArgument(
+        "allocator config: expandable_segments is True, but this device cannot map memory by the "
+        "page; leave the key out");
+  }
   set_fraction(config.memory_fraction);
+  default_pool = &add_pool({}, {});
 }
 
-StreamPools& CachingAllocator::Impl::pools_of(StreamId stream) {
-  if (!last_pools || last_stream != stream) {
-    last_pools = &pools.try_emplace(stream, config).first->second;
+Shelf& CachingAllocator::Impl::shelf_of(MemoryPool& pool, StreamId stream, bool is_small) {
+  if (last_pool != &pool || last_stream != stream) {
+    last_shelves = &pool.streams.try_emplace(stream, config, &pool).first->second;
+    last_pool = &pool;
     last_stream = stream;
   }
-  return *last_pools;
+  return last_shelves->of(is_small);
 }
 
-// One malloc() makes at most two blocks: a new segment's, and the low part of a split.
+// One malloc() makes at most three blocks: a new segment's, what remains of it unmapped, and the
+// low part of a split. Unmapping the middle of one block makes two.
 void CachingAllocator::Impl::reserve_blocks() {
-  if (unused_blocks && unused_blocks->next) return;
+  if (unused_count >= 3) return;
   slab.push_back(std::make_unique<std::array<Block, 256>>());
   for (Block& block : *slab.back()) {
     block.owner = owner;
@@ -62,6 +70,7 @@ void CachingAllocator::Impl::reserve_blocks() {
 Block* CachingAllocator::Impl::new_block() noexcept {
   Block* block = unused_blocks;
   unused_blocks = block->next;
+  --unused_count;
   return block;
 }
 
@@ -69,31 +78,40 @@ void CachingAllocator::Impl::recycle(Block* block) noexcept {
   block->state = BlockState::unused;
   block->next = unused_blocks;
   unused_blocks = block;
+  ++unused_count;
 }
 
 void CachingAllocator::Impl::record(HistoryAction action, Address address, std::size_t bytes,
-                                    StreamId stream, ContextId context) {
+                                    StreamId stream, ContextId context, PoolId pool) {
   if (!history.recording()) [[likely]] {
     return;
   }
-  history.add({action, address, bytes, stream, provider.now_ns(), context});
+  history.add({action, address, bytes, stream, provider.now_ns(), context, pool});
 }
 
 void CachingAllocator::Impl::index_insert(Block* block) {
   block->state = BlockState::free;
   block->requested_bytes = 0;
   block->context = 0;
-  block->idle_since = searches[block->segment->is_small];
-  block->segment->free_index->insert(block);
+  Shelf& shelf = *block->segment->shelf;
+  block->idle_since = shelf.pool->searches[shelf.is_small];
+  shelf.free.insert(block);
 }
 
 Block* CachingAllocator::Impl::take_free_block(const Request& request) {
-  if (limited() && config.garbage_collection_threshold > 0) ++searches[request.is_small];
-  FreeIndex& index = *request.free_index;
+  if (limited() && config.garbage_collection_threshold > 0) {
+    ++request.shelf->pool->searches[request.is_small];
+  }
+  FreeIndex& index = request.shelf->free;
   Block* block = config.fit == Fit::best ? index.best(request.rounded_bytes)
                                          : index.first(request.rounded_bytes);
+  if (!block) return nullptr;
+  if (request.is_expandable) [[unlikely]] {
+    if (config.fit == Fit::best) block = prefer_bounded(index, block);
+  }
   // As upstream: when the best block is too large to use, no other is tried.
-  if (!block || !may_use(config, block->bytes, request.rounded_bytes)) return nullptr;
+  const bool is_exempt = request.is_expandable && !config.oversize_rules_on_expandable;
+  if (!is_exempt && !may_use(config, block->bytes, request.rounded_bytes)) return nullptr;
   index.erase(block);
   return block;
 }
@@ -115,7 +133,7 @@ Block* CachingAllocator::Impl::split(Block* block, std::size_t bytes) {
   return low;
 }
 
-Block* CachingAllocator::Impl::allocate(const Request& request) {
+Block* CachingAllocator::Impl::allocate(Request& request) {
   reserve_blocks();
   if (pending_count > 0) process_events();
   Block* block = take_free_block(request);
@@ -123,17 +141,22 @@ Block* CachingAllocator::Impl::allocate(const Request& request) {
     block = acquire_or_reclaim(request);
     if (!block) return nullptr;
   }
+  const MemoryPool& pool = *request.shelf->pool;
   const bool was_split = block->is_split();
-  if (should_split(config, request.is_small, block->bytes, request.rounded_bytes)) {
+  const bool splits_finely = request.is_small || request.is_expandable;
+  if (!pool.options.no_split &&
+      should_split(config, splits_finely, block->bytes, request.rounded_bytes)) {
     Block* tail = block;
     block = split(block, request.rounded_bytes);
-    if (was_split) {
+    if (request.is_expandable) {
+      // Not booked: what is free of an expandable segment can be given back by the page.
+    } else if (was_split) {
       ledger.decrease(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(block->bytes));
     } else {
       ledger.increase(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(tail->bytes));
       ledger.increase(Ledger::kInactiveSplit, request.is_small, 1);
     }
-  } else if (was_split) {
+  } else if (was_split && !request.is_expandable) {
     ledger.decrease(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(block->bytes));
     ledger.decrease(Ledger::kInactiveSplit, request.is_small, 1);
   }
@@ -141,7 +164,7 @@ Block* CachingAllocator::Impl::allocate(const Request& request) {
   block->requested_bytes = request.requested_bytes;
   block->context = history_mode == HistoryMode::off ? 0 : request.context;
   record(HistoryAction::alloc, block->address, request.requested_bytes, request.stream,
-         request.context);
+         request.context, pool.id);
   ledger.increase(Ledger::kAllocation, request.is_small, 1);
   ledger.increase(Ledger::kAllocatedBytes, request.is_small, signed_bytes(block->bytes));
   ledger.increase(Ledger::kActive, request.is_small, 1);
@@ -153,7 +176,12 @@ Block* CachingAllocator::Impl::allocate(const Request& request) {
 
 Block* CachingAllocator::Impl::merge(Block* block, Block* neighbour) {
   if (!neighbour || neighbour->state != BlockState::free) return nullptr;
-  block->segment->free_index->erase(neighbour);
+  block->segment->shelf->free.erase(neighbour);
+  absorb(block, neighbour);
+  return neighbour;
+}
+
+void CachingAllocator::Impl::absorb(Block* block, Block* neighbour) noexcept {
   block->bytes += neighbour->bytes;
   if (neighbour == block->prev) {
     block->address = neighbour->address;
@@ -164,14 +192,15 @@ Block* CachingAllocator::Impl::merge(Block* block, Block* neighbour) {
     if (block->next) block->next->prev = block;
   }
   recycle(neighbour);
-  return neighbour;
 }
 
 void CachingAllocator::Impl::release_to_pool(Block* block, ContextId context) {
-  const bool is_small = block->segment->is_small;
+  const Segment& segment = *block->segment;
+  const bool is_small = segment.is_small;
   const std::size_t bytes = block->bytes;
   const std::size_t requested_bytes = block->requested_bytes;
-  record(HistoryAction::free_completed, block->address, requested_bytes, block->stream, context);
+  record(HistoryAction::free_completed, block->address, requested_bytes, block->stream, context,
+         segment.shelf->pool->id);
   std::int64_t net_blocks = 0;
   std::int64_t net_bytes = 0;
   for (Block* neighbour : {block->prev, block->next}) {
@@ -181,12 +210,14 @@ void CachingAllocator::Impl::release_to_pool(Block* block, ContextId context) {
     }
   }
   index_insert(block);
-  if (block->is_split()) {
-    net_blocks += 1;
-    net_bytes += signed_bytes(block->bytes);
+  if (!segment.is_expandable) [[likely]] {
+    if (block->is_split()) {
+      net_blocks += 1;
+      net_bytes += signed_bytes(block->bytes);
+    }
+    ledger.change(Ledger::kInactiveSplit, is_small, net_blocks);
+    ledger.change(Ledger::kInactiveSplitBytes, is_small, net_bytes);
   }
-  ledger.change(Ledger::kInactiveSplit, is_small, net_blocks);
-  ledger.change(Ledger::kInactiveSplitBytes, is_small, net_bytes);
   ledger.decrease(Ledger::kActive, is_small, 1);
   ledger.decrease(Ledger::kActiveBytes, is_small, signed_bytes(bytes));
   ledger.decrease(Ledger::kRequestedBytes, is_small, signed_bytes(requested_bytes));
@@ -210,7 +241,7 @@ void CachingAllocator::Impl::require_live(const Block* block, const char* verb) 
 void CachingAllocator::Impl::book_free(const Block* block, ContextId context) {
   const bool is_small = block->segment->is_small;
   record(HistoryAction::free_requested, block->address, block->requested_bytes, block->stream,
-         context);
+         context, block->segment->shelf->pool->id);
   ledger.decrease(Ledger::kAllocation, is_small, 1);
   ledger.decrease(Ledger::kAllocatedBytes, is_small, signed_bytes(block->bytes));
   if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.decrease(1);
@@ -262,19 +293,21 @@ CachingAllocator::CachingAllocator(Provider& provider, const Config& config)
 CachingAllocator::~CachingAllocator() = default;
 
 Block* CachingAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryReport* report,
-                                ContextId context) {
+                                ContextId context, PoolId pool) {
   if (bytes == 0) return nullptr;
   Impl& impl = *impl_;
   const std::optional<std::size_t> rounded = round_request(impl.config, bytes);
   Request request{.requested_bytes = bytes, .stream = stream, .context = context, .report = report};
   const Lock lock(impl.mutex);
+  MemoryPool& from = pool.is_default() ? *impl.default_pool : impl.pool_with_users(pool, "malloc");
+  request.is_small = rounded && *rounded <= impl.config.small_limit_bytes;
+  request.is_expandable = from.is_expandable;
+  request.shelf = &impl.shelf_of(from, stream, request.is_small);
   if (!rounded) {
     impl.fail(request, OutOfMemoryReport::Cause::over_one_exabyte);
     return nullptr;
   }
   request.rounded_bytes = *rounded;
-  request.is_small = *rounded <= impl.config.small_limit_bytes;
-  request.free_index = &impl.pools_of(stream).of(request.is_small);
   return impl.allocate(request);
 }
 
@@ -322,10 +355,25 @@ void CachingAllocator::process_events() {
   impl_->process_events();
 }
 
-void CachingAllocator::empty_cache() {
+std::uint64_t CachingAllocator::free_held(Block* block, ContextId context) {
   const Lock lock(impl_->mutex);
-  impl_->wait_for_pending();
-  impl_->release_free_segments();
+  impl_->require_live(block, "free_held");
+  impl_->held.emplace_hint(impl_->held.end(), ++impl_->next_hold, block);
+  impl_->book_free(block, context);
+  if (block->has_stream_uses) impl_->stream_uses.erase(block);
+  block->has_stream_uses = false;
+  block->state = BlockState::pending;
+  return impl_->next_hold;
+}
+
+bool CachingAllocator::complete_free(std::uint64_t hold) {
+  const Lock lock(impl_->mutex);
+  const auto it = impl_->held.find(hold);
+  if (it == impl_->held.end()) return false;
+  Block* block = it->second;
+  impl_->held.erase(it);
+  impl_->release_to_pool(block, 0);
+  return true;
 }
 
 }  // namespace npusim::alloc

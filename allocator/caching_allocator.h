@@ -11,6 +11,7 @@
 #include <string>
 
 #include "allocator/block.h"
+#include "allocator/memory_pool.h"
 #include "allocator/out_of_memory.h"
 #include "allocator/policy.h"
 #include "allocator/provider.h"
@@ -42,15 +43,22 @@ class CachingAllocator {
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   // malloc() returns a block of at least `bytes` for use on `stream`. nullptr means out of memory,
-  // and *report (may be null) says why. bytes == 0 gives nullptr and changes nothing.
+  // and *report (may be null) says why. bytes == 0 gives nullptr and changes nothing. Throws
+  // InvalidArgument for a private pool that has no users.
   Block* malloc(std::size_t bytes, StreamId stream, OutOfMemoryReport* report = nullptr,
-                ContextId context = 0);
+                ContextId context = 0, PoolId pool = {});
 
   // free() takes a block back. If other streams use it (record_stream) it stays pending until their
   // work is done. Throws InvalidArgument for a block that is not live here; what mark() throws, it
   // throws, and the block stays allocated. `why` of the second form gets the text for people.
   void free(Block* block, ContextId context = 0);
   FreeStatus free_address(Address address, std::string* why = nullptr, ContextId context = 0);
+
+  // free_held() is a free whose end the caller decides: the block stays pending until
+  // complete_free() gets the number returned here, or until everything pending is waited for; then
+  // complete_free() returns false. Streams recorded on the block are forgotten. For replay.
+  std::uint64_t free_held(Block* block, ContextId context = 0);
+  bool complete_free(std::uint64_t hold);
 
   // find() returns the live block that starts at the address, or nullptr. It walks the segment.
   Block* find(Address address) const;
@@ -62,8 +70,17 @@ class CachingAllocator {
   // process_events() returns pending blocks whose work is done to their pools, as malloc() does.
   void process_events();
 
-  // empty_cache() waits for pending frees and releases every segment that is entirely free.
-  void empty_cache();
+  // empty_cache() waits for pending frees and releases every segment, or page of an expandable one,
+  // that is entirely free: of the default pool and of all private pools without users; or of one
+  // private pool, if that has no users (else nothing happens, as upstream).
+  void empty_cache(PoolId pool = {});
+
+  // retain_pool() makes a private pool with one user, or adds a user to one that has some;
+  // release_pool() takes one away. The options are those of the first call. Throws InvalidArgument
+  // for the default pool, options that contradict the first call's, a pool without users.
+  void retain_pool(PoolId pool, const PoolOptions& options = {});
+  void release_pool(PoolId pool);
+  std::vector<PoolInfo> pools() const;  // private ones, by id
 
   // The fraction of the device's capacity this allocator may reserve, 0 to 1; 1 is no limit.
   void set_memory_fraction(double fraction);

@@ -2,9 +2,11 @@
 // The state and the inner steps of CachingAllocator. Every function is entered with its lock held.
 //   caching_allocator.cpp  the hot path: malloc, free, split, merge, pending frees
 //   reclaim.cpp            the cold path: buying segments, collection, releasing, running out
+//   expandable.cpp         segments that grow and shrink by the page
+//   private_pools.cpp      pools that come and go
 //   inspect.cpp            address lookup, snapshot
 //
-// Nothing outside these three files includes this header.
+// Nothing outside these five files includes this header.
 #pragma once
 
 #include <array>
@@ -22,14 +24,38 @@
 
 namespace npusim::alloc {
 
-// The two pools of one stream.
-struct StreamPools {
-  StreamPools(const Config& config)
-      : small(config.quantum_bytes, config.small_segment_bytes),
-        large(config.quantum_bytes, kUnlimited) {}
-  FreeIndex& of(bool is_small) noexcept { return is_small ? small : large; }
-  FreeIndex small;
-  FreeIndex large;
+struct MemoryPool;
+
+// What one stream has in one pool and size class.
+struct Shelf {
+  Shelf(const Config& config, MemoryPool* pool_in, bool is_small_in)
+      : free(config.quantum_bytes, is_small_in ? config.small_segment_bytes : kUnlimited),
+        pool(pool_in),
+        is_small(is_small_in) {}
+  FreeIndex free;
+  std::map<Address, Block*> unmapped;  // of expandable segments, by address
+  MemoryPool* pool;
+  bool is_small;
+};
+
+struct MemoryPool {
+  struct Shelves {
+    Shelves(const Config& config, MemoryPool* pool)
+        : small(config, pool, true), large(config, pool, false) {}
+    Shelf& of(bool is_small) noexcept { return is_small ? small : large; }
+    Shelf small;
+    Shelf large;
+  };
+
+  PoolId id;
+  PoolOptions options;
+  Provider* provider = nullptr;
+  bool is_expandable = false;
+  std::size_t users = 1;
+  std::size_t segments = 0;                 // held, ranges of expandable ones included
+  std::array<std::uint64_t, 2> searches{};  // [is_small], counted while collection is on
+  std::array<Ledger::Counter, 3> reserved{};
+  std::map<StreamId, Shelves> streams;
 };
 
 // A request on its way through malloc().
@@ -38,7 +64,8 @@ struct Request {
   std::size_t rounded_bytes = 0;
   StreamId stream = 0;
   bool is_small = false;
-  FreeIndex* free_index = nullptr;
+  bool is_expandable = false;
+  Shelf* shelf = nullptr;
   ContextId context = 0;
   OutOfMemoryReport* report = nullptr;
 };
@@ -53,37 +80,59 @@ struct CachingAllocator::Impl {
   Impl(Provider& provider_in, const Config& config_in, CachingAllocator* owner_in);
 
   // --- caching_allocator.cpp
-  Block* allocate(const Request& request);
+  Block* allocate(Request& request);
   Block* take_free_block(const Request& request);         // null, or a block out of its index
   Block* split(Block* block, std::size_t bytes);          // the new block is the low part
   void release_to_pool(Block* block, ContextId context);  // merge, index, book
   Block* merge(Block* block, Block* neighbour);  // the neighbour, if free, becomes part of block
+  void absorb(Block* block, Block* neighbour) noexcept;  // the addresses of a merge
   void require_live(const Block* block, const char* verb) const;
   void free_live(Block* block, ContextId context);
   void free_later(Block* block, ContextId context);  // pending: one mark per using stream
   void book_free(const Block* block, ContextId context);
   void process_events();
-  StreamPools& pools_of(StreamId stream);
+  Shelf& shelf_of(MemoryPool& pool, StreamId stream, bool is_small);
   void reserve_blocks();  // so that new_block() cannot fail half-way
   Block* new_block() noexcept;
   void recycle(Block* block) noexcept;
+  void index_insert(Block* block);  // starts the block's age
   void record(HistoryAction action, Address address, std::size_t bytes, StreamId stream,
-              ContextId context);
+              ContextId context, PoolId pool);
 
   // --- reclaim.cpp
-  Block* acquire_or_reclaim(const Request& request);  // what to try, in order
+  Block* acquire_or_reclaim(Request& request);  // what to try, in order
   bool limited() const noexcept { return allowed_bytes != kUnlimited; }
   void set_fraction(double fraction);
   Block* buy_segment(const Request& request, bool is_retry);
-  void index_insert(Block* block);                // starts the block's age
+  Block* buy_whole_segment(const Request& request, std::size_t bytes);
+  void book_reserved(MemoryPool& pool, bool is_small, std::int64_t net_bytes);
+  void note_failure(SegmentResult&& result);      // for the report, should the request fail
   bool release_oversize(const Request& request);  // enough blocks too large to split
   void collect_garbage();
-  void wait_for_pending();
-  void release_free_segments();
+  void wait_for_pending(const MemoryPool* only = nullptr);
+  void release_free_memory(MemoryPool& pool);
   void release(const std::vector<Block*>& whole_segments);
-  std::vector<Block*> free_blocks(bool is_small);  // of all streams, in best-fit order
+  std::vector<Block*> free_blocks(MemoryPool& pool, bool is_small);  // in best-fit order
   void fail(const Request& request, OutOfMemoryReport::Cause cause);
   std::size_t largest_free_block();
+
+  // --- expandable.cpp
+  Block* prefer_bounded(FreeIndex& index, Block* block);
+  Block* grow(const Request& request);  // a block of mapped pages, out of its index
+  Block* find_room(const Request& request);
+  Block* reserve_range(const Request& request);
+  bool map_pages(Block* block, std::size_t bytes, const Request& request);
+  void unmap_free_pages(const std::vector<Block*>& blocks);
+  void unmap_pages(Block* block, Address begin, Address end);
+  void release_range(Block* block);  // a whole range without memory
+
+  // --- private_pools.cpp
+  MemoryPool& pool_with_users(PoolId id, const char* verb);
+  MemoryPool& add_pool(PoolId id, const PoolOptions& options);
+  Block* borrow(Request& request);                // from a pool with use_on_oom
+  void release_unused_pools(const PoolId* only);  // private ones without users
+  std::vector<PoolInfo> pool_infos() const;
+  void end_pool(MemoryPool& pool);  // has no segments, or ranges without memory
 
   // --- inspect.cpp
   Block* block_at(Address address) const;  // the block the address lies in, or null
@@ -94,27 +143,31 @@ struct CachingAllocator::Impl {
   const Config config;
 
   WordLock mutex;  // guards everything below, and the fields of blocks and segments
-  std::map<StreamId, StreamPools> pools;
-  StreamId last_stream = 0;  // the cache of pools_of()
-  StreamPools* last_pools = nullptr;
+  std::map<PoolId, MemoryPool> pools;
+  MemoryPool* default_pool = nullptr;
+  const MemoryPool* last_pool = nullptr;  // the cache of shelf_of()
+  StreamId last_stream = 0;
+  MemoryPool::Shelves* last_shelves = nullptr;
   std::map<Address, Segment> segments;
   std::int64_t next_registration = 0;
 
   std::vector<std::unique_ptr<std::array<Block, 256>>> slab;
   Block* unused_blocks = nullptr;  // linked through `next`
+  std::size_t unused_count = 0;
 
   std::unordered_map<const Block*, std::vector<StreamId>> stream_uses;
   std::map<StreamId, std::deque<Pending>> pending;
   std::size_t pending_count = 0;
+  std::map<std::uint64_t, Block*> held;  // by free_held(): pending until told, oldest first
+  std::uint64_t next_hold = 0;
 
   Ledger ledger;
   HistoryMode history_mode = HistoryMode::off;
   History history;
   double memory_fraction = 1.0;
-  std::size_t allowed_bytes = kUnlimited;   // kUnlimited: no fraction is set
-  std::array<std::uint64_t, 2> searches{};  // [is_small], counted while collection is on
-  OutOfMemoryReport::Cause last_cause{};    // of the last segment not bought,
-  std::string last_reason;                  // with the provider's words
+  std::size_t allowed_bytes = kUnlimited;  // kUnlimited: no fraction is set
+  OutOfMemoryReport::Cause last_cause{};   // of the last segment not bought,
+  std::string last_reason;                 // with the provider's words
 };
 
 }  // namespace npusim::alloc

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -30,7 +32,7 @@ class FakeProvider final : public Provider {
   void scatter(std::uint64_t seed) { scatter_ = seed; }
 
   // fail_call() makes the k-th fallible call from now on fail (1 is the next); 0 cancels. Fallible
-  // are acquire_segment (a status), mark, wait and synchronize (a Fault).
+  // are acquire_segment, reserve_range and map (a status), mark, wait and synchronize (a Fault).
   void fail_call(std::uint64_t k) { fail_in_ = k; }
   bool has_failed() const { return failures_ > 0; }
 
@@ -64,6 +66,62 @@ class FakeProvider final : public Provider {
     const auto it = live_.find(address);
     if (it == live_.end() || it->second != bytes) std::terminate();  // never lent: nothing to save
     live_.erase(it);
+    live_bytes_ -= bytes;
+  }
+
+  bool can_map() const noexcept override { return true; }
+
+  SegmentResult reserve_range(std::size_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (fails()) return {0, SegmentResult::Status::injected, "injected failure"};
+    const Address address = place(bytes + kAlignment);  // a gap keeps mapped runs apart
+    ranges_[address] = bytes;
+    return {address, SegmentResult::Status::ok, {}};
+  }
+
+  void release_range(Address address, std::size_t bytes) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = ranges_.find(address);
+    const auto mapped = live_.lower_bound(address);
+    const bool is_empty = mapped == live_.end() || mapped->first >= address + bytes;
+    if (it == ranges_.end() || it->second != bytes || !is_empty) std::terminate();
+    ranges_.erase(it);
+  }
+
+  SegmentResult map(Address address, std::size_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (fails()) return {0, SegmentResult::Status::injected, "injected failure"};
+    if (bytes > capacity_bytes_ - live_bytes_) return {0, SegmentResult::Status::device_full, {}};
+    const auto range = std::prev(ranges_.upper_bound(address));
+    auto next = live_.lower_bound(address);
+    const bool is_taken = next != live_.end() && next->first < address + bytes;
+    if (address + bytes > range->first + range->second || is_taken) std::terminate();
+    live_bytes_ += bytes;
+    // Neighbouring runs become one.
+    if (next != live_.end() && next->first == address + bytes) {
+      bytes += next->second;
+      next = live_.erase(next);
+    }
+    if (next != live_.begin()) {
+      auto& [begin, length] = *std::prev(next);
+      if (begin + length > address) std::terminate();
+      if (begin + length == address && begin >= range->first) {
+        length += bytes;
+        return {address, SegmentResult::Status::ok, {}};
+      }
+    }
+    live_[address] = bytes;
+    return {address, SegmentResult::Status::ok, {}};
+  }
+
+  void unmap(Address address, std::size_t bytes) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = std::prev(live_.upper_bound(address));
+    const Address begin = it->first, end = begin + it->second;
+    if (address + bytes > end) std::terminate();
+    live_.erase(it);
+    if (begin < address) live_[begin] = address - begin;
+    if (address + bytes < end) live_[address + bytes] = end - address - bytes;
     live_bytes_ -= bytes;
   }
 
@@ -124,8 +182,9 @@ class FakeProvider final : public Provider {
   std::uint64_t fail_in_ = 0;
   std::uint64_t failures_ = 0;
 
-  mutable std::mutex mutex_;  // guards the device: segments, clock and streams
-  std::map<Address, std::size_t> live_;
+  mutable std::mutex mutex_;             // guards the device: segments, clock and streams
+  std::map<Address, std::size_t> live_;  // segments, and runs of mapped pages
+  std::map<Address, std::size_t> ranges_;
   std::size_t live_bytes_ = 0;
   std::map<StreamId, std::int64_t> stream_end_ns_;
   std::int64_t now_ns_ = 0;

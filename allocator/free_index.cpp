@@ -61,9 +61,9 @@ void collect(Block* root, std::vector<Block*>& out) {
 
 void FreeIndex::insert(Block* block) {
   block->heap_child = block->heap_sibling = block->heap_prev = nullptr;
-  if (exact_) {
-    Block*& root = exact_->root(block->bytes);
-    if (!root) exact_->mark_used(block->bytes);
+  if (is_exact(block->bytes)) {
+    Block*& root = exact_.root(block->bytes);
+    if (!root) exact_.mark_used(block->bytes);
     root = root ? meld(root, block) : block;
     return;
   }
@@ -82,10 +82,10 @@ void FreeIndex::erase(Block* block) noexcept {
     if (block->heap_sibling) block->heap_sibling->heap_prev = before;
     if (!orphans) return;
   }
-  if (exact_) {
-    Block*& root = exact_->root(block->bytes);
+  if (is_exact(block->bytes)) {
+    Block*& root = exact_.root(block->bytes);
     root = was_root ? orphans : meld(root, orphans);
-    if (!root) exact_->mark_empty(block->bytes);
+    if (!root) exact_.mark_empty(block->bytes);
     return;
   }
   const SortedBins::Cursor at = sorted_.seek(block->bytes);
@@ -95,19 +95,20 @@ void FreeIndex::erase(Block* block) noexcept {
 }
 
 Block* FreeIndex::best(std::size_t bytes) noexcept {
-  if (exact_) return exact_->at_least(bytes);
+  if (is_exact(bytes)) {
+    if (Block* root = exact_.at_least(bytes)) return root;
+  }
   const SortedBins::Cursor at = sorted_.seek(bytes);
   return sorted_.at_end(at) ? nullptr : sorted_.root_at(at);
 }
 
 template <class Visit>
 void FreeIndex::for_each_root(std::size_t bytes, Visit visit) {
-  if (exact_) {
-    while (Block* root = exact_->at_least(bytes)) {
-      visit(root);
-      bytes = root->bytes + exact_->quantum_bytes();
-    }
-    return;
+  while (is_exact(bytes)) {
+    Block* root = exact_.at_least(bytes);
+    if (!root) break;
+    visit(root);
+    bytes = root->bytes + exact_.quantum_bytes();
   }
   for (auto at = sorted_.seek(bytes); !sorted_.at_end(at); at = sorted_.next(at)) {
     visit(sorted_.root_at(at));
@@ -120,6 +121,24 @@ Block* FreeIndex::first(std::size_t bytes) noexcept {
     if (!found || precedes(root, found)) found = root;
   });
   return found;
+}
+
+// A root's successor is the first of its children; any other block's takes a sort of its heap.
+Block* FreeIndex::after(Block* block) {
+  Block* found = nullptr;
+  if (block->heap_prev == nullptr) {
+    for (Block* child = block->heap_child; child; child = child->heap_sibling) {
+      if (!found || precedes(child, found)) found = child;
+    }
+  } else {
+    std::vector<Block*> ties;
+    collect(best(block->bytes), ties);
+    for (Block* tie : ties) {
+      if (precedes(block, tie) && (!found || precedes(tie, found))) found = tie;
+    }
+  }
+  if (found) return found;
+  return best(block->bytes + (is_exact(block->bytes) ? exact_.quantum_bytes() : 1));
 }
 
 std::vector<Block*> FreeIndex::in_order() {

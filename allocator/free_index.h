@@ -3,13 +3,12 @@
 // address). One pairing heap per distinct size holds the ties; its links are in the blocks, so
 // nothing is allocated per block, and one that is no root leaves without looking at its bin.
 //
-//   size -> heap:  ExactBins in the small pool, SortedBins in the large pool
+//   size -> heap:  ExactBins for the sizes of the small pool, SortedBins for all others
 //
 // CachingAllocator calls it, under its lock.
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include "allocator/block.h"
@@ -25,10 +24,10 @@ inline bool precedes(const Block* a, const Block* b) noexcept {
 
 class FreeIndex {
  public:
-  // max_bytes bounds the blocks that will ever come, where it is known (small pool).
-  FreeIndex(std::size_t quantum_bytes, std::size_t max_bytes) {
-    if (max_bytes / quantum_bytes < ExactBins::kSlotLimit) exact_.emplace(quantum_bytes, max_bytes);
-  }
+  // exact_bytes is the size up to which most blocks will come, where it is known (small pool).
+  FreeIndex(std::size_t quantum_bytes, std::size_t exact_bytes)
+      : exact_end_(exact_bytes / quantum_bytes < ExactBins::kSlotLimit ? exact_bytes + 1 : 0),
+        exact_(quantum_bytes, exact_end_ == 0 ? 0 : exact_bytes) {}
 
   void insert(Block* block);
   void erase(Block* block) noexcept;
@@ -38,6 +37,9 @@ class FreeIndex {
   Block* best(std::size_t bytes) noexcept;
   Block* first(std::size_t bytes) noexcept;
 
+  // after() is the block that follows in best-fit order, or null.
+  Block* after(Block* block);
+
   // in_order() lists every block in best-fit order. For cold paths: it sorts.
   std::vector<Block*> in_order();
 
@@ -45,7 +47,10 @@ class FreeIndex {
   template <class Visit>
   void for_each_root(std::size_t bytes, Visit visit);
 
-  std::optional<ExactBins> exact_;
+  bool is_exact(std::size_t bytes) const noexcept { return bytes < exact_end_; }
+
+  std::size_t exact_end_;
+  ExactBins exact_;
   SortedBins sorted_;
 };
 

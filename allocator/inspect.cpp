@@ -7,9 +7,10 @@ namespace npusim::alloc {
 using Lock = std::lock_guard<WordLock>;
 
 const char* action_name(HistoryAction action) noexcept {
-  constexpr const char* names[] = {"alloc",         "free_requested", "free_completed",
-                                   "segment_alloc", "segment_free",   "oom",
-                                   "snapshot"};
+  constexpr const char* names[] = {
+      "alloc",        "free_requested", "free_completed", "segment_alloc",
+      "segment_free", "segment_map",    "segment_unmap",  "oom",
+      "snapshot"};
   return names[static_cast<std::size_t>(action)];
 }
 
@@ -34,29 +35,48 @@ Block* CachingAllocator::Impl::block_at(Address address) const {
   return block;
 }
 
+namespace {
+
+void add_block(SegmentInfo& info, const Block& block) {
+  info.blocks.push_back(
+      {block.address, block.bytes, block.requested_bytes, block.state, block.context});
+  info.total_bytes += block.bytes;
+  if (block.state == BlockState::allocated) info.allocated_bytes += block.bytes;
+  if (block.state == BlockState::free) return;
+  info.active_bytes += block.bytes;
+  info.requested_bytes += block.requested_bytes;
+}
+
+}  // namespace
+
 Snapshot CachingAllocator::Impl::picture() {
   Snapshot out;
   for (const auto& [address, segment] : segments) {
-    SegmentInfo info{.address = address,
-                     .total_bytes = segment.bytes,
-                     .stream = segment.stream,
-                     .is_large = !segment.is_small,
-                     .registration = segment.registration,
-                     .context = segment.context,
-                     .blocks = {}};
+    bool in_run = false;  // of mapped blocks: one SegmentInfo each
     for (const Block* block = segment.first; block; block = block->next) {
-      info.blocks.push_back(
-          {block->address, block->bytes, block->requested_bytes, block->state, block->context});
-      if (block->state == BlockState::allocated) info.allocated_bytes += block->bytes;
-      if (block->state == BlockState::free) continue;
-      info.active_bytes += block->bytes;
-      info.requested_bytes += block->requested_bytes;
+      const bool is_mapped = block->state != BlockState::unmapped;
+      if (is_mapped && !in_run) {
+        out.segments.push_back({.address = block->address,
+                                .stream = segment.stream,
+                                .is_large = !segment.is_small,
+                                .is_expandable = segment.is_expandable,
+                                .pool = segment.shelf->pool->id,
+                                .registration = segment.registration,
+                                .context = segment.context,
+                                .blocks = {}});
+      }
+      in_run = is_mapped;
+      if (is_mapped) add_block(out.segments.back(), *block);
     }
-    out.segments.push_back(std::move(info));
   }
-  for (const bool is_small : {true, false}) {
-    for (const Block* block : free_blocks(is_small)) out.free_order.push_back(block->address);
+  for (auto& [id, pool] : pools) {
+    for (const bool is_small : {true, false}) {
+      for (const Block* block : free_blocks(pool, is_small)) {
+        out.free_order.push_back(block->address);
+      }
+    }
   }
+  out.pools = pool_infos();
   out.history = history.entries();
   out.history_dropped = history.dropped();
   const bool unlimited = config.max_split_bytes == kUnlimited;
@@ -68,7 +88,7 @@ Snapshot CachingAllocator::Impl::picture() {
 Snapshot CachingAllocator::snapshot() {
   const Lock lock(impl_->mutex);
   impl_->record(HistoryAction::snapshot, 0,
-                static_cast<std::size_t>(impl_->ledger.current(Ledger::kActiveBytes)), 0, 0);
+                static_cast<std::size_t>(impl_->ledger.current(Ledger::kActiveBytes)), 0, 0, {});
   return impl_->picture();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pure functions of policy.h. Nothing here wraps: sizes of 1 EB and more never get past
-// round_request(), and every rule of a validated Config stays below that.
+// The pure functions of policy.h. Nothing here wraps while refuse_over_one_exabyte holds: sizes of
+// 1 EB and more never get past round_request(), and every rule of a validated Config stays below.
 #include "allocator/policy.h"
 
 #include <algorithm>
@@ -93,14 +93,17 @@ Config preset(std::string_view name) {
   if (name == "npusim") return config;
   config.quantum_bytes = 512;
   config.search_after_sync = false;
+  config.oversize_rules_on_expandable = true;
   if (name == "cuda-2.13") return config;
   config.tie_break = TieBreak::address;
   if (name == "cuda-2.11") return config;
-  reject("preset is \"", name, "\"; expected npusim, cuda-2.13 or cuda-2.11");
+  config.pad_bytes = 32;
+  if (name == "ascend") return config;
+  reject("preset is \"", name, "\"; expected npusim, cuda-2.13, cuda-2.11 or ascend");
 }
 
 std::optional<std::size_t> round_request(const Config& config, std::size_t bytes) noexcept {
-  if (bytes >= kRequestLimit) return std::nullopt;
+  if (bytes >= kRequestLimit && config.refuse_over_one_exabyte) return std::nullopt;
   const std::size_t padded = std::max<std::size_t>(bytes + config.pad_bytes, 1);
   const int log2 = static_cast<int>(std::bit_width(padded)) - 1;
   const auto entry = static_cast<std::size_t>(std::clamp(log2 - 20, 0, 15));
@@ -120,10 +123,10 @@ std::size_t segment_bytes_for(const Config& config, std::size_t rounded_bytes) n
   return round_up(rounded_bytes, config.large_round_bytes);
 }
 
-bool should_split(const Config& config, bool is_small, std::size_t block_bytes,
+bool should_split(const Config& config, bool splits_finely, std::size_t block_bytes,
                   std::size_t rounded_bytes) noexcept {
   const std::size_t remainder = block_bytes - rounded_bytes;
-  if (is_small) return remainder >= config.quantum_bytes;
+  if (splits_finely) return remainder >= config.quantum_bytes;
   return rounded_bytes < config.max_split_bytes && remainder > config.large_remainder_bytes;
 }
 

@@ -60,6 +60,19 @@ struct Config {
   double memory_fraction = 1.0;
   double garbage_collection_threshold = 0.0;
 
+  // Expandable segments: ranges of addresses that grow and shrink by pages (of small_segment and
+  // large_segment bytes) instead of segments of fixed size. The provider must be able to map.
+  bool expandable_segments = false;
+
+  // Defects of upstream, each with the value that repairs it as the default.
+  // It applies the max_split rules to expandable blocks too, which then are not reused although
+  // they could be split (pytorch #193400, #123548). False repairs it.
+  bool oversize_rules_on_expandable = false;
+
+  // A request of nearly 2^64 bytes that does not pass through torch's own check wraps to 0 when
+  // rounded (pytorch #182446). False lets such requests through, as upstream's raw_alloc().
+  bool refuse_over_one_exabyte = true;
+
   // Upstream does not search the pool again after it has waited for pending frees, and so can
   // report running out although the memory just came back (pytorch #189504). True repairs it.
   bool search_after_sync = true;
@@ -71,27 +84,30 @@ struct Config {
 Config validate(Config config);
 
 // preset() knows "npusim" (the defaults), "cuda-2.13" and "cuda-2.11" (quantum 512, upstream
-// defects as they are). Any other name throws InvalidArgument listing these.
+// defects as they are; the request limit is there, because torch has it), and "ascend" (as
+// cuda-2.11 with 32 bytes added to each request). Any other name throws InvalidArgument.
 Config preset(std::string_view name);
 
 // parse_config() applies text in the syntax of PYTORCH_ALLOC_CONF ("key:value,key:value") to a base
 // and validates the result; nothing of a bad text is applied. Keys: upstream's that mean something
 // here (large_segment_size_mb, max_split_size_mb, max_non_split_rounding_mb,
 // garbage_collection_threshold, roundup_power2_divisions, per_process_memory_fraction,
-// expandable_segments:False, backend:native) and our own (quantum_bytes, pad_bytes, fit, tie_break,
-// search_after_sync). Keys that belong to the host allocator (pinned_*) go to `skipped`.
+// expandable_segments, backend:native) and our own (quantum_bytes, pad_bytes, fit, tie_break,
+// search_after_sync, oversize_rules_on_expandable, refuse_over_one_exabyte). Keys that belong to
+// the host allocator (pinned_*) go to `skipped`.
 Config parse_config(const Config& base, std::string_view text,
                     std::vector<std::string>* skipped = nullptr);
 
 // round_request() is the block size for a request: pad, power-of-two divisions, quantum. Nothing
-// where the request is 1 EB or more; no arithmetic wraps.
+// where the request is 1 EB or more; then no arithmetic wraps.
 std::optional<std::size_t> round_request(const Config& config, std::size_t bytes) noexcept;
 
 // segment_bytes_for() is the size of the segment bought for a rounded request.
 std::size_t segment_bytes_for(const Config& config, std::size_t rounded_bytes) noexcept;
 
 // should_split() says whether a free block of block_bytes, chosen for rounded_bytes, is cut in two.
-bool should_split(const Config& config, bool is_small, std::size_t block_bytes,
+// The small pool and expandable segments split finely: wherever a quantum remains.
+bool should_split(const Config& config, bool splits_finely, std::size_t block_bytes,
                   std::size_t rounded_bytes) noexcept;
 
 // may_use() says whether a free block that is large enough is not too large (max_split rules).

@@ -134,8 +134,12 @@ void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
         s, {{"address", TieBreak::address}, {"registration", TieBreak::registration}});
   } else if (key == "search_after_sync") {
     c.search_after_sync = parse_bool(s);
+  } else if (key == "oversize_rules_on_expandable") {
+    c.oversize_rules_on_expandable = parse_bool(s);
+  } else if (key == "refuse_over_one_exabyte") {
+    c.refuse_over_one_exabyte = parse_bool(s);
   } else if (key == "expandable_segments") {
-    refuse(s, !parse_bool(s));
+    c.expandable_segments = parse_bool(s);
   } else if (key == "backend") {
     refuse(s, s.value == "native");
   } else if (key.starts_with("pinned_")) {
@@ -144,9 +148,10 @@ void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
     throw InvalidArgument("allocator config: \"" + key +
                           "\" is not a key; expected one of backend, expandable_segments, fit, "
                           "garbage_collection_threshold, large_segment_size_mb, "
-                          "max_non_split_rounding_mb, max_split_size_mb, pad_bytes, "
-                          "per_process_memory_fraction, quantum_bytes, roundup_power2_divisions, "
-                          "search_after_sync, tie_break");
+                          "max_non_split_rounding_mb, max_split_size_mb, "
+                          "oversize_rules_on_expandable, pad_bytes, "
+                          "per_process_memory_fraction, quantum_bytes, refuse_over_one_exabyte, "
+                          "roundup_power2_divisions, search_after_sync, tie_break");
   }
 }
 

@@ -42,19 +42,33 @@ class Provider {
   virtual SegmentResult acquire_segment(std::size_t bytes) = 0;
   virtual void release_segment(Address address, std::size_t bytes) noexcept = 0;
 
+  // Memory by the page, for expandable segments; a provider that has none leaves these five alone.
+  // reserve_range() gives addresses without memory, map() puts memory behind a part of them, all of
+  // it or none. unmap() may be given any part that is mapped, over several map() calls.
+  virtual bool can_map() const noexcept { return false; }
+  virtual SegmentResult reserve_range(std::size_t /*bytes*/) { return cannot_map(); }
+  virtual void release_range(Address /*address*/, std::size_t /*bytes*/) noexcept {}
+  virtual SegmentResult map(Address /*address*/, std::size_t /*bytes*/) { return cannot_map(); }
+  virtual void unmap(Address /*address*/, std::size_t /*bytes*/) noexcept {}
+
   // mark() names the work queued on the stream so far. done() costs no virtual time; wait() returns
   // once the work is done, moving the clock where there is one.
   virtual Ticket mark(StreamId stream) = 0;
   virtual bool done(Ticket ticket) const noexcept = 0;
   virtual void wait(Ticket ticket) = 0;
 
-  // synchronize() waits for the whole device. It precedes every batch of releases.
+  // synchronize() waits for the whole device. It precedes every batch of releases and unmaps.
   virtual void synchronize() = 0;
 
   virtual MemoryInfo memory_info() const = 0;
 
   // now_ns() stamps history entries, in virtual time.
   virtual std::int64_t now_ns() const noexcept { return 0; }
+
+ private:
+  static SegmentResult cannot_map() {
+    return {0, SegmentResult::Status::device_full, "the device cannot map pages"};
+  }
 };
 
 }  // namespace npusim::alloc

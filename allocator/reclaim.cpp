@@ -29,9 +29,10 @@ void CachingAllocator::Impl::set_fraction(double fraction) {
   memory_fraction = fraction;
 }
 
-Block* CachingAllocator::Impl::acquire_or_reclaim(const Request& request) {
+Block* CachingAllocator::Impl::acquire_or_reclaim(Request& request) {
   if (limited() && config.garbage_collection_threshold > 0) collect_garbage();
   if (Block* block = buy_segment(request, false)) return block;
+  if (Block* block = borrow(request)) return block;
   if (release_oversize(request)) {
     if (Block* block = buy_segment(request, false)) return block;
   }
@@ -39,7 +40,9 @@ Block* CachingAllocator::Impl::acquire_or_reclaim(const Request& request) {
   if (config.search_after_sync) {
     if (Block* block = take_free_block(request)) return block;
   }
-  release_free_segments();
+  release_free_memory(*default_pool);
+  release_unused_pools(nullptr);
+  reserve_blocks();  // unmapping may have used some
   if (Block* block = buy_segment(request, true)) return block;
   fail(request, last_cause);
   return nullptr;
@@ -54,12 +57,33 @@ Block* CachingAllocator::Impl::buy_segment(const Request& request, bool is_retry
     last_cause = OutOfMemoryReport::Cause::over_limit;
     return nullptr;
   }
-  SegmentResult result = provider.acquire_segment(bytes);
+  if (bytes < request.rounded_bytes) {  // wrapped, where refuse_over_one_exabyte is off
+    last_cause = OutOfMemoryReport::Cause::device_full;
+    return nullptr;
+  }
+  return request.is_expandable ? grow(request) : buy_whole_segment(request, bytes);
+}
+
+void CachingAllocator::Impl::note_failure(SegmentResult&& result) {
+  last_cause = result.status == SegmentResult::Status::host_full
+                   ? OutOfMemoryReport::Cause::host_full
+                   : OutOfMemoryReport::Cause::device_full;
+  last_reason = std::move(result.reason);
+}
+
+void CachingAllocator::Impl::book_reserved(MemoryPool& pool, bool is_small,
+                                           std::int64_t net_bytes) {
+  ledger.change(Ledger::kReservedBytes, is_small, net_bytes);
+  if (pool.id.is_default()) return;
+  pool.reserved[0].change(net_bytes);
+  pool.reserved[is_small ? 1 : 2].change(net_bytes);
+}
+
+Block* CachingAllocator::Impl::buy_whole_segment(const Request& request, std::size_t bytes) {
+  MemoryPool& pool = *request.shelf->pool;
+  SegmentResult result = pool.provider->acquire_segment(bytes);
   if (result.status != SegmentResult::Status::ok) {
-    last_cause = result.status == SegmentResult::Status::host_full
-                     ? OutOfMemoryReport::Cause::host_full
-                     : OutOfMemoryReport::Cause::device_full;
-    last_reason = std::move(result.reason);
+    note_failure(std::move(result));
     return nullptr;
   }
   Segment& segment = segments[result.address];
@@ -69,7 +93,8 @@ Block* CachingAllocator::Impl::buy_segment(const Request& request, bool is_retry
              .registration = next_registration++,
              .stream = request.stream,
              .is_small = request.is_small,
-             .free_index = request.free_index,
+             .is_expandable = false,
+             .shelf = request.shelf,
              .first = block,
              .context = history_mode == HistoryMode::off ? 0 : request.context};
   block->address = segment.address;
@@ -80,10 +105,12 @@ Block* CachingAllocator::Impl::buy_segment(const Request& request, bool is_retry
   block->order = config.tie_break == TieBreak::registration ? segment.registration : 0;
   block->state = BlockState::free;
   ledger.increase(Ledger::kSegment, segment.is_small, 1);
-  ledger.increase(Ledger::kReservedBytes, segment.is_small, signed_bytes(bytes));
+  ++pool.segments;
+  book_reserved(pool, segment.is_small, signed_bytes(bytes));
   if (bytes >= config.max_split_bytes) ledger.oversize_segments.increase(1);
   ++ledger.num_device_alloc;
-  record(HistoryAction::segment_alloc, segment.address, bytes, segment.stream, request.context);
+  record(HistoryAction::segment_alloc, segment.address, bytes, segment.stream, request.context,
+         pool.id);
   return block;
 }
 
@@ -92,22 +119,24 @@ void CachingAllocator::Impl::release(const std::vector<Block*>& whole_segments) 
   provider.synchronize();
   for (Block* block : whole_segments) {
     const Segment& segment = *block->segment;
-    segment.free_index->erase(block);
-    record(HistoryAction::segment_free, segment.address, segment.bytes, segment.stream, 0);
+    MemoryPool& pool = *segment.shelf->pool;
+    segment.shelf->free.erase(block);
+    record(HistoryAction::segment_free, segment.address, segment.bytes, segment.stream, 0, pool.id);
     ledger.decrease(Ledger::kSegment, segment.is_small, 1);
-    ledger.decrease(Ledger::kReservedBytes, segment.is_small, signed_bytes(segment.bytes));
+    book_reserved(pool, segment.is_small, -signed_bytes(segment.bytes));
     if (segment.bytes >= config.max_split_bytes) ledger.oversize_segments.decrease(1);
     ++ledger.num_device_free;
-    provider.release_segment(segment.address, segment.bytes);
+    --pool.segments;
+    pool.provider->release_segment(segment.address, segment.bytes);
     recycle(block);
     segments.erase(segment.address);
   }
 }
 
-std::vector<Block*> CachingAllocator::Impl::free_blocks(bool is_small) {
+std::vector<Block*> CachingAllocator::Impl::free_blocks(MemoryPool& pool, bool is_small) {
   std::vector<Block*> blocks;
-  for (auto& [stream, pair] : pools) {
-    const std::vector<Block*> of_stream = pair.of(is_small).in_order();
+  for (auto& [stream, shelves] : pool.streams) {
+    const std::vector<Block*> of_stream = shelves.of(is_small).free.in_order();
     blocks.insert(blocks.end(), of_stream.begin(), of_stream.end());
   }
   return blocks;
@@ -115,15 +144,16 @@ std::vector<Block*> CachingAllocator::Impl::free_blocks(bool is_small) {
 
 // One block that is large enough, or else the largest ones until together they are.
 bool CachingAllocator::Impl::release_oversize(const Request& request) {
-  if (config.max_split_bytes == kUnlimited) return false;
+  if (config.max_split_bytes == kUnlimited || request.is_expandable) return false;
   const std::size_t wanted = std::max(request.rounded_bytes, config.max_split_bytes);
-  if (Block* block = request.free_index->best(wanted); block && !block->is_split()) {
+  FreeIndex& index = request.shelf->free;
+  if (Block* block = index.best(wanted); block && !block->is_split()) {
     release({block});
     return true;
   }
   std::vector<Block*> chosen;
   std::size_t chosen_bytes = 0;
-  const std::vector<Block*> blocks = request.free_index->in_order();
+  const std::vector<Block*> blocks = index.in_order();
   for (auto it = blocks.rbegin(); it != blocks.rend() && chosen_bytes < wanted; ++it) {
     if ((*it)->bytes < config.max_split_bytes) break;
     if ((*it)->is_split()) continue;
@@ -141,8 +171,11 @@ void CachingAllocator::Impl::collect_garbage() {
                                                   static_cast<double>(allowed_bytes));
   const auto reserved = static_cast<std::size_t>(ledger.current(Ledger::kReservedBytes));
   if (reserved <= threshold) return;
-  const auto age = [this](const Block* block) { return searches[0] - block->idle_since; };
-  std::vector<Block*> candidates = free_blocks(false);
+  if (default_pool->is_expandable) return;
+  const auto age = [this](const Block* block) {
+    return default_pool->searches[0] - block->idle_since;
+  };
+  std::vector<Block*> candidates = free_blocks(*default_pool, false);
   std::erase_if(candidates, [](const Block* block) { return block->is_split(); });
   std::size_t reclaimed = 0;
   while (reclaimed < reserved - threshold && !candidates.empty()) {
@@ -160,23 +193,48 @@ void CachingAllocator::Impl::collect_garbage() {
   }
 }
 
-void CachingAllocator::Impl::wait_for_pending() {
+// Everything pending, or what is pending of one pool.
+void CachingAllocator::Impl::wait_for_pending(const MemoryPool* only) {
   ++ledger.num_sync_all_streams;
-  while (!pending.empty()) {
-    std::deque<Pending>& queue = pending.begin()->second;
-    provider.wait(queue.front().ticket);  // may throw: the entry is still there
-    Block* block = queue.front().block;
-    queue.pop_front();
-    --pending_count;
-    if (queue.empty()) pending.erase(pending.begin());
-    if (--block->pending_marks == 0) release_to_pool(block, 0);
+  const auto concerns = [only](const Block* block) {
+    return !only || block->segment->shelf->pool == only;
+  };
+  for (auto it = pending.begin(); it != pending.end();) {
+    std::deque<Pending>& queue = it->second;
+    for (std::size_t i = 0; i < queue.size();) {
+      const auto [ticket, block] = queue[i];
+      if (!concerns(block)) {
+        ++i;
+        continue;
+      }
+      provider.wait(ticket);  // may throw: the entry is still there
+      queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(i));
+      --pending_count;
+      if (--block->pending_marks == 0) release_to_pool(block, 0);
+    }
+    it = queue.empty() ? pending.erase(it) : std::next(it);
+  }
+  for (auto it = held.begin(); it != held.end();) {
+    Block* block = it->second;
+    if (!concerns(block)) {
+      ++it;
+      continue;
+    }
+    it = held.erase(it);
+    release_to_pool(block, 0);
   }
 }
 
-void CachingAllocator::Impl::release_free_segments() {
-  std::vector<Block*> blocks = free_blocks(false);
-  const std::vector<Block*> small = free_blocks(true);
-  blocks.insert(blocks.end(), small.begin(), small.end());
+// Upstream's order: large before small in the default pool, small before large in private ones.
+void CachingAllocator::Impl::release_free_memory(MemoryPool& pool) {
+  const bool small_first = !pool.id.is_default();
+  std::vector<Block*> blocks = free_blocks(pool, small_first);
+  const std::vector<Block*> others = free_blocks(pool, !small_first);
+  blocks.insert(blocks.end(), others.begin(), others.end());
+  if (pool.is_expandable) {
+    unmap_free_pages(blocks);
+    return;
+  }
   std::erase_if(blocks, [](const Block* block) { return block->is_split(); });
   release(blocks);
 }
@@ -195,7 +253,7 @@ void CachingAllocator::Impl::fail(const Request& request, OutOfMemoryReport::Cau
   const MemoryInfo memory = provider.memory_info();
   if (cause != OutOfMemoryReport::Cause::over_one_exabyte) {
     record(HistoryAction::oom, memory.free_bytes, request.rounded_bytes, request.stream,
-           request.context);
+           request.context, request.shelf->pool->id);
     ++ledger.num_ooms;
   }
   if (!request.report) return;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/block.h"
+#include "allocator/memory_pool.h"
 #include "allocator/policy.h"
 #include "allocator/provider.h"
 #include "allocator/stats.h"
@@ -21,8 +22,10 @@ enum class HistoryAction : std::uint8_t {
   free_completed,  // the block is reusable
   segment_alloc,
   segment_free,
-  oom,       // address: free bytes of the device; bytes: the rounded request
-  snapshot,  // address: 0; bytes: active bytes
+  segment_map,    // pages of an expandable segment
+  segment_unmap,  // likewise
+  oom,            // address: free bytes of the device; bytes: the rounded request
+  snapshot,       // address: 0; bytes: active bytes
 };
 
 // action_name() is the word torch's snapshots use.
@@ -36,6 +39,7 @@ struct HistoryEntry {
   StreamId stream = 0;
   std::int64_t time_ns = 0;  // virtual
   ContextId context = 0;
+  PoolId pool;
 };
 
 struct BlockInfo {
@@ -49,6 +53,8 @@ struct BlockInfo {
 // state_name() is the word torch's snapshots use: active_allocated, active_pending_free, inactive.
 const char* state_name(BlockState state) noexcept;
 
+// Of an expandable segment every run of mapped pages is a SegmentInfo of its own, as in torch's
+// snapshots; they share the registration.
 struct SegmentInfo {
   Address address = 0;
   std::size_t total_bytes = 0;
@@ -57,6 +63,8 @@ struct SegmentInfo {
   std::size_t requested_bytes = 0;  // of active blocks
   StreamId stream = 0;
   bool is_large = false;
+  bool is_expandable = false;
+  PoolId pool;
   std::int64_t registration = 0;  // order of acquisition
   ContextId context = 0;
   std::vector<BlockInfo> blocks;  // by address, tiling the segment
@@ -64,8 +72,10 @@ struct SegmentInfo {
 
 struct Snapshot {
   std::vector<SegmentInfo> segments;  // by address
-  std::vector<Address> free_order;  // free blocks as the search sees them: small pool, then large;
-                                    // by stream, size, tie-break
+  // Free blocks as the search sees them: the default pool, then private pools by id; in each the
+  // small blocks, then the large; those by stream, size, tie-break.
+  std::vector<Address> free_order;
+  std::vector<PoolInfo> pools;        // private ones, by id
   std::vector<HistoryEntry> history;  // oldest first
   std::uint64_t history_dropped = 0;  // entries the ring buffer has overwritten
   Stats stats;

@@ -33,6 +33,7 @@ class Judge {
     for (std::size_t pool = 0; pool < 3; ++pool) check_stats(pool);
     check_free_order();
     check_oversize();
+    check_pools();
     if (lent) check_lent(*lent);
     return std::move(found_);
   }
@@ -54,7 +55,9 @@ class Judge {
       if (block.bytes % picture_.config.quantum_bytes != 0) {
         say("block at ", block.address, " has ", block.bytes, " bytes, no multiple of the quantum");
       }
-      if (block.state == BlockState::unused) say("unused block at ", block.address);
+      if (block.state == BlockState::unused || block.state == BlockState::unmapped) {
+        say("block without memory at ", block.address);
+      }
       const bool is_free = block.state == BlockState::free;
       if (is_free && after_free) say("two free neighbours at ", block.address);
       if (!is_free && (block.requested_bytes == 0 || block.requested_bytes > block.bytes)) {
@@ -70,13 +73,13 @@ class Judge {
   }
 
   static void add(Totals& totals, const SegmentInfo& segment) {
-    totals.segments += 1;
+    totals.segments += !segment.is_expandable;
     totals.reserved += static_cast<std::int64_t>(segment.total_bytes);
     for (const BlockInfo& block : segment.blocks) {
       const auto bytes = static_cast<std::int64_t>(block.bytes);
       if (block.state == BlockState::free) {
         totals.free += bytes;
-        if (segment.blocks.size() > 1) {
+        if (segment.blocks.size() > 1 && !segment.is_expandable) {
           totals.inactive_blocks += 1;
           totals.inactive += bytes;
         }
@@ -115,22 +118,22 @@ class Judge {
     if (t.reserved != t.active + t.free) say("reserved is not active + free in pool ", pool);
   }
 
-  // The search order must be: small pool first, then by stream, size and tie-break.
+  // The search order must be: by pool, small blocks first, then by stream, size and tie-break.
   void check_free_order() {
-    using Key = std::tuple<bool, StreamId, std::size_t, std::int64_t, Address>;
+    using Key = std::tuple<PoolId, bool, StreamId, std::size_t, std::int64_t, Address>;
     std::vector<Key> keys;
     const bool by_age = picture_.config.tie_break == TieBreak::registration;
     for (const SegmentInfo& segment : picture_.segments) {
       for (const BlockInfo& block : segment.blocks) {
         if (block.state != BlockState::free) continue;
-        keys.emplace_back(segment.is_large, segment.stream, block.bytes,
+        keys.emplace_back(segment.pool, segment.is_large, segment.stream, block.bytes,
                           by_age ? segment.registration : 0, block.address);
       }
     }
     std::sort(keys.begin(), keys.end());
     std::vector<Address> expected;
     expected.reserve(keys.size());
-    for (const Key& key : keys) expected.push_back(std::get<4>(key));
+    for (const Key& key : keys) expected.push_back(std::get<5>(key));
     if (expected != picture_.free_order) {
       say("the free index holds ", picture_.free_order.size(),
           " blocks in its order, the segments ", expected.size(), " free blocks in theirs");
@@ -141,13 +144,33 @@ class Judge {
     std::int64_t blocks = 0, segments = 0;
     const std::size_t limit = picture_.config.max_split_bytes;
     for (const SegmentInfo& segment : picture_.segments) {
-      segments += segment.total_bytes >= limit;
+      segments += segment.total_bytes >= limit && !segment.is_expandable;
       for (const BlockInfo& block : segment.blocks) {
         blocks += block.state == BlockState::allocated && block.bytes >= limit;
       }
     }
     check("oversize_allocations", 0, picture_.stats.oversize_allocations, blocks);
     check("oversize_segments", 0, picture_.stats.oversize_segments, segments);
+  }
+
+  // What each private pool claims to hold, and that only pools it knows hold anything.
+  void check_pools() {
+    std::map<PoolId, std::array<std::int64_t, 3>> held;
+    for (const SegmentInfo& segment : picture_.segments) {
+      if (segment.pool.is_default()) continue;
+      for (const std::size_t kind : {std::size_t{0}, std::size_t{segment.is_large ? 2u : 1u}}) {
+        held[segment.pool][kind] += static_cast<std::int64_t>(segment.total_bytes);
+      }
+    }
+    for (const PoolInfo& pool : picture_.pools) {
+      for (std::size_t kind = 0; kind < 3; ++kind) {
+        check("private reserved_bytes", kind, pool.reserved_bytes[kind], held[pool.id][kind]);
+      }
+      held.erase(pool.id);
+    }
+    for (const auto& [id, bytes] : held) {
+      say("pool (", id.first, ", ", id.second, ") holds ", bytes[0], " bytes and does not exist");
+    }
   }
 
   void check_lent(const std::map<Address, std::size_t>& lent) {

@@ -3,7 +3,8 @@
 
 Written from the description of upstream's behaviour, sharing nothing with allocator/*.cpp: a
 segment is a list of blocks, every search looks at every block, every statistic is a sum. Only
-totals that cannot be recomputed from the state (retries, device calls) are counted.
+totals that cannot be recomputed from the state (retries, device calls) are counted. An expandable
+segment is a list of blocks too, some of them unmapped.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Rules:
     by_address: bool = False
     first_fit: bool = False
     search_after_sync: bool = True
+    expandable: bool = False
+    oversize_on_expandable: bool = False
     fraction: float = 1.0
     gc_threshold: float = 0.0
 
@@ -53,7 +56,7 @@ class RefBlock:
     segment: RefSegment
     offset: int
     size: int
-    state: str = "free"  # or "live", "pending"
+    state: str = "free"  # or "live", "pending", "unmapped"
     requested: int = 0
     uses: list[int] = field(default_factory=list)  # streams; once freed they are in the queues
     marks: int = 0
@@ -71,11 +74,44 @@ class RefSegment:
     size: int
     stream: int
     small: bool
+    pool: int = 0
+    expandable: bool = False
     blocks: list[RefBlock] = field(default_factory=list)
 
     @property
     def whole_and_free(self) -> bool:
         return len(self.blocks) == 1 and self.blocks[0].state == "free"
+
+    @property
+    def page(self) -> int:
+        return 2 * MIB if self.small else 20 * MIB
+
+    @property
+    def mapped(self) -> int:
+        return sum(block.size for block in self.blocks if block.state != "unmapped")
+
+    def merge(self) -> None:
+        """Make one block of neighbours that are both free, or both unmapped."""
+        merged: list[RefBlock] = []
+        for block in self.blocks:
+            if merged and merged[-1].state == block.state in ("free", "unmapped"):
+                merged[-1].size += block.size
+            else:
+                merged.append(block)
+        self.blocks = merged
+
+    def reach(self, block: RefBlock) -> int:
+        """How large a free block is with the unmapped addresses behind it."""
+        after = self.blocks[self.blocks.index(block) + 1 :]
+        return block.size + (after[0].size if after and after[0].state == "unmapped" else 0)
+
+
+@dataclass
+class RefPool:
+    users: int = 1
+    use_on_oom: bool = False
+    no_split: bool = False
+    searches: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
 
 
 class OutOfMemory(Exception):
@@ -94,7 +130,9 @@ class Reference:
         self.now = 0
         self.stream_end: dict[int, int] = {}
         self.queues: dict[int, list[tuple[int, RefBlock]]] = {}
-        self.searches = {True: 0, False: 0}
+        self.pools = {0: RefPool()}
+        self.held: dict[int, RefBlock] = {}
+        self.holds = 0
         self.counts = dict.fromkeys(
             (
                 "num_alloc_retries",
@@ -117,23 +155,26 @@ class Reference:
 
     @property
     def reserved(self) -> int:
-        return sum(segment.size for segment in self.segments)
+        return sum(segment.mapped for segment in self.segments)
 
     # --- what a user calls
 
-    def malloc(self, requested: int, stream: int) -> RefBlock:
+    def malloc(self, requested: int, stream: int, pool: int = 0) -> RefBlock:
         if requested >= EXABYTE:
             raise OutOfMemory
         self.process_events()
         size = self.rules.round(requested)
         small = size <= MIB
-        block = self._search(size, stream, small) or self._obtain(size, stream, small)
+        block = self._search(size, stream, small, pool) or self._obtain(size, stream, small, pool)
         rest = block.size - size
-        may_split = rest >= self.rules.quantum if small else rest > MIB
-        if may_split and (small or size < self.rules.max_split):
+        fine = small or block.segment.expandable
+        may_split = rest >= self.rules.quantum if fine else rest > MIB
+        if self.pools[block.segment.pool].no_split:
+            may_split = False
+        if may_split and (fine or size < self.rules.max_split):
             blocks = block.segment.blocks
             tail = RefBlock(block.segment, block.offset + size, rest)
-            tail.idle_since = self.searches[small]
+            tail.idle_since = self.pools[block.segment.pool].searches[small]
             blocks.insert(blocks.index(block) + 1, tail)
             block.size = size
         block.state, block.requested = "live", requested
@@ -156,15 +197,42 @@ class Reference:
         if block.marks == 0:
             self._give_back(block)
 
+    def free_held(self, block: RefBlock) -> int:
+        block.uses = []
+        block.state = "pending"
+        self.holds += 1
+        self.held[self.holds] = block
+        return self.holds
+
+    def complete(self, hold: int) -> bool:
+        if hold not in self.held:
+            return False
+        self._give_back(self.held.pop(hold))
+        return True
+
     def process_events(self) -> None:
         for stream in sorted(self.queues):
             queue = self.queues[stream]
             while queue and queue[0][0] <= self.now:
                 self._complete(queue.pop(0)[1])
 
-    def empty_cache(self) -> None:
-        self._wait_for_pending()
-        self._release([s for s in self.segments if s.whole_and_free])
+    def empty_cache(self, pool: int = 0) -> None:
+        if pool == 0:
+            self._wait_for_pending()
+            self._release_cached()
+        elif pool in self.pools and self.pools[pool].users == 0:
+            self._wait_for_pending(pool)
+            self._release_pool_memory(pool)
+
+    def create_pool(self, pool: int, use_on_oom: bool = False, no_split: bool = False) -> None:
+        self.pools[pool] = RefPool(1, use_on_oom, no_split)
+
+    def retain_pool(self, pool: int) -> None:
+        self.pools[pool].users += 1
+
+    def release_pool(self, pool: int) -> None:
+        self.pools[pool].users -= 1
+        self._forget_pool(pool)
 
     # --- inner steps
 
@@ -174,22 +242,18 @@ class Reference:
             self._give_back(block)
 
     def _give_back(self, block: RefBlock) -> None:
+        segment = block.segment
         block.state, block.requested = "free", 0
-        block.idle_since = self.searches[block.segment.small]
-        merged: list[RefBlock] = []
-        for other in block.segment.blocks:
-            if merged and merged[-1].state == other.state == "free":
-                merged[-1].size += other.size
-                merged[-1].idle_since = block.idle_since
-            else:
-                merged.append(other)
-        block.segment.blocks = merged
+        segment.merge()
+        for other in segment.blocks:
+            if other.offset <= block.offset < other.offset + other.size:
+                other.idle_since = self.pools[segment.pool].searches[segment.small]
 
-    def _free_blocks(self, stream: int, small: bool) -> list[RefBlock]:
+    def _free_blocks(self, stream: int, small: bool, pool: int) -> list[RefBlock]:
         return [
             block
             for segment in self.segments
-            if segment.stream == stream and segment.small == small
+            if (segment.stream, segment.small, segment.pool) == (stream, small, pool)
             for block in segment.blocks
             if block.state == "free"
         ]
@@ -198,50 +262,148 @@ class Reference:
         segment = block.segment
         return 0 if self.rules.by_address else segment.number, segment.address + block.offset
 
-    def _search(self, size: int, stream: int, small: bool) -> RefBlock | None:
+    def _search(self, size: int, stream: int, small: bool, pool: int) -> RefBlock | None:
         rules = self.rules
         if self.allowed != UNLIMITED and rules.gc_threshold > 0:
-            self.searches[small] += 1
-        fitting = [b for b in self._free_blocks(stream, small) if b.size >= size]
+            self.pools[pool].searches[small] += 1
+        fitting = [b for b in self._free_blocks(stream, small, pool) if b.size >= size]
         if not fitting:
             return None
-        if rules.first_fit:
-            best = min(fitting, key=self._order)
-        else:
-            best = min(fitting, key=lambda block: (block.size, *self._order(block)))
+        fitting.sort(
+            key=self._order if rules.first_fit else lambda block: (block.size, *self._order(block))
+        )
+        best = fitting[0]
+        if best.segment.expandable:
+            if not rules.first_fit:
+                for following in fitting[1:]:
+                    if following.segment.reach(following) >= best.segment.reach(best):
+                        break
+                    best = following
+            if not rules.oversize_on_expandable:
+                return best
         if size < rules.max_split:
             return best if best.size < rules.max_split else None
         return best if best.size < size + rules.max_rounding else None
 
-    def _obtain(self, size: int, stream: int, small: bool) -> RefBlock:
+    def _obtain(self, size: int, stream: int, small: bool, pool: int) -> RefBlock:
         if self.allowed != UNLIMITED and self.rules.gc_threshold > 0:
             self._collect_garbage()
-        block = self._buy(size, stream, small)
-        if block is None and self._release_oversize(size, stream, small):
-            block = self._buy(size, stream, small)
+        block = self._buy(size, stream, small, pool)
+        if block is None:
+            block = self._borrow(size, stream, small, pool)
+        if block is None and self._release_oversize(size, stream, small, pool):
+            block = self._buy(size, stream, small, pool)
         if block is None:
             self._wait_for_pending()
             if self.rules.search_after_sync:
-                block = self._search(size, stream, small)
+                block = self._search(size, stream, small, pool)
         if block is None:
-            self._release([s for s in self.segments if s.whole_and_free])
+            self._release_cached()
             self.counts["num_alloc_retries"] += 1
-            block = self._buy(size, stream, small)
+            block = self._buy(size, stream, small, pool)
         if block is None:
             self.counts["num_ooms"] += 1
             raise OutOfMemory
         return block
 
-    def _buy(self, size: int, stream: int, small: bool) -> RefBlock | None:
-        size = self.rules.segment_size(size)
-        if self.reserved + size > min(self.allowed, self.capacity):
+    def _borrow(self, size: int, stream: int, small: bool, pool: int) -> RefBlock | None:
+        if pool == 0 and not self.rules.expandable:
+            for number in sorted(self.pools):
+                if self.pools[number].use_on_oom and self.pools[number].users > 0:
+                    block = self._search(size, stream, small, number)
+                    if block is not None:
+                        return block
+        return None
+
+    def _buy(self, size: int, stream: int, small: bool, pool: int) -> RefBlock | None:
+        bought = self.rules.segment_size(size)
+        if self.reserved + bought > self.allowed:
             return None
-        segment = RefSegment(self.bought, self._place(size), size, stream, small)
-        segment.blocks = [RefBlock(segment, 0, size)]
+        if self.rules.expandable:
+            return self._grow(size, stream, small, pool)
+        if self.reserved + bought > self.capacity:
+            return None
+        segment = RefSegment(self.bought, self._place(bought), bought, stream, small, pool)
+        segment.blocks = [RefBlock(segment, 0, bought)]
         self.bought += 1
         self.segments.append(segment)
         self.counts["num_device_alloc"] += 1
         return segment.blocks[0]
+
+    # --- expandable segments
+
+    def _grow(self, size: int, stream: int, small: bool, pool: int) -> RefBlock | None:
+        run = self._room(size, stream, small, pool)
+        if run is None:
+            return None
+        segment, start = run[0].segment, run[0].offset
+        missing = size
+        for block in run:
+            if missing > 0 and block.state == "unmapped":
+                mapped = -(-min(missing, block.size) // segment.page) * segment.page
+                if self.reserved + mapped > self.capacity:
+                    segment.merge()
+                    return None
+                self.counts["num_device_alloc"] += 1
+                block.state = "free"
+                if mapped < block.size:
+                    rest = RefBlock(segment, block.offset + mapped, block.size - mapped, "unmapped")
+                    segment.blocks.insert(segment.blocks.index(block) + 1, rest)
+                    block.size = mapped
+            missing -= block.size
+        segment.merge()
+        (found,) = [b for b in segment.blocks if b.offset <= start < b.offset + b.size]
+        return found
+
+    def _room(self, size: int, stream: int, small: bool, pool: int) -> list[RefBlock] | None:
+        """Neighbouring free or unmapped blocks of enough addresses together, the lowest such."""
+        found: list[list[RefBlock]] = []
+        for segment in self.segments:
+            if (segment.stream, segment.small, segment.pool) != (stream, small, pool):
+                continue
+            for i, block in enumerate(segment.blocks):
+                if block.state != "unmapped":
+                    continue
+                begin = i - 1 if i > 0 and segment.blocks[i - 1].state == "free" else i
+                run = []
+                for other in segment.blocks[begin:]:
+                    if other.state not in ("free", "unmapped"):
+                        break
+                    run.append(other)
+                if sum(b.size for b in run) >= size:
+                    found.append(run)
+        if found:
+            return min(found, key=lambda run: run[0].segment.address + run[0].offset)
+        page = 2 * MIB if small else 20 * MIB
+        addresses = -(-(self.capacity + self.capacity // 8) // page) * page
+        if size > addresses:
+            return None
+        address = self._place(addresses + 2 * MIB)
+        segment = RefSegment(self.bought, address, addresses, stream, small, pool, expandable=True)
+        segment.blocks = [RefBlock(segment, 0, addresses, "unmapped")]
+        self.bought += 1
+        self.segments.append(segment)
+        return segment.blocks
+
+    def _unmap(self, segments: list[RefSegment]) -> None:
+        for segment in segments:
+            for block in [b for b in segment.blocks if b.state == "free"]:
+                begin = -(-block.offset // segment.page) * segment.page
+                end = (block.offset + block.size) // segment.page * segment.page
+                if begin >= end:
+                    continue
+                self._wait_for_device()
+                self.counts["num_device_free"] += 1
+                parts = [
+                    RefBlock(segment, block.offset, begin - block.offset),
+                    RefBlock(segment, begin, end - begin, "unmapped"),
+                    RefBlock(segment, end, block.offset + block.size - end),
+                ]
+                at = segment.blocks.index(block)
+                segment.blocks[at : at + 1] = [part for part in parts if part.size > 0]
+                segment.merge()
+                if segment.mapped == 0:
+                    self.segments.remove(segment)
 
     def _place(self, size: int) -> int:
         if self.scatter:
@@ -249,20 +411,43 @@ class Reference:
         self.next_address += size
         return self.next_address - size
 
+    def _wait_for_device(self) -> None:
+        self.now = max([self.now, *self.stream_end.values()])
+
     def _release(self, segments: list[RefSegment]) -> None:
         if segments:
-            self.now = max([self.now, *self.stream_end.values()])
+            self._wait_for_device()
         for segment in segments:
             self.segments.remove(segment)
             self.counts["num_device_free"] += 1
 
-    def _release_oversize(self, size: int, stream: int, small: bool) -> bool:
+    def _release_cached(self) -> None:
+        for pool in sorted(self.pools):
+            if pool == 0 or self.pools[pool].users == 0:
+                self._release_pool_memory(pool)
+
+    def _release_pool_memory(self, pool: int) -> None:
+        own = [s for s in self.segments if s.pool == pool]
+        self._unmap([s for s in own if s.expandable])
+        self._release([s for s in own if s.whole_and_free and not s.expandable])
+        self._forget_pool(pool)
+
+    def _forget_pool(self, pool: int) -> None:
+        """A private pool without users ends when nothing of it has memory."""
+        if pool == 0 or self.pools[pool].users > 0:
+            return
+        if all(s.mapped == 0 for s in self.segments if s.pool == pool):
+            self.segments = [s for s in self.segments if s.pool != pool]
+            del self.pools[pool]
+
+    def _release_oversize(self, size: int, stream: int, small: bool, pool: int) -> bool:
         limit = self.rules.max_split
-        if limit == UNLIMITED:
+        if limit == UNLIMITED or self.rules.expandable:
             return False
         wanted = max(size, limit)
         blocks = sorted(
-            self._free_blocks(stream, small), key=lambda block: (block.size, *self._order(block))
+            self._free_blocks(stream, small, pool),
+            key=lambda block: (block.size, *self._order(block)),
         )
         for block in blocks:
             if block.size >= wanted:
@@ -283,22 +468,33 @@ class Reference:
         target = self.reserved - threshold
         reclaimed = 0
         while reclaimed < target:
-            whole = [s for s in self.segments if s.whole_and_free and not s.small]
+            whole = [
+                s
+                for s in self.segments
+                if s.whole_and_free and not s.small and s.pool == 0 and not s.expandable
+            ]
             if not whole:
                 return
-            ages = {s.number: self.searches[False] - s.blocks[0].idle_since for s in whole}
+            ages = {s.number: self.pools[0].searches[False] - s.blocks[0].idle_since for s in whole}
             average = sum(ages.values()) / len(ages)
             old = [s for s in whole if ages[s.number] >= average]
             reclaimed += sum(s.size for s in old)
             self._release(old)
 
-    def _wait_for_pending(self) -> None:
+    def _wait_for_pending(self, pool: int | None = None) -> None:
         self.counts["num_sync_all_streams"] += 1
         for stream in sorted(self.queues):
+            rest = []
             for end, block in self.queues[stream]:
+                if pool is not None and block.segment.pool != pool:
+                    rest.append((end, block))
+                    continue
                 self.now = max(self.now, end)
                 self._complete(block)
-        self.queues.clear()
+            self.queues[stream] = rest
+        for hold, block in list(self.held.items()):
+            if pool is None or block.segment.pool == pool:
+                self.complete(hold)
 
     # --- statistics
 
@@ -309,11 +505,15 @@ class Reference:
             segments = [s for s in self.segments if small is None or s.small == small]
             blocks = [b for s in segments for b in s.blocks]
             live = [b for b in blocks if b.state == "live"]
-            active = [b for b in blocks if b.state != "free"]
-            split = [b for b in blocks if b.state == "free" and len(b.segment.blocks) > 1]
+            active = [b for b in blocks if b.state in ("live", "pending")]
+            split = [
+                b
+                for b in blocks
+                if b.state == "free" and len(b.segment.blocks) > 1 and not b.segment.expandable
+            ]
             out |= {
-                f"segment.{pool}.current": len(segments),
-                f"reserved_bytes.{pool}.current": sum(s.size for s in segments),
+                f"segment.{pool}.current": len([s for s in segments if not s.expandable]),
+                f"reserved_bytes.{pool}.current": sum(s.mapped for s in segments),
                 f"allocation.{pool}.current": len(live),
                 f"allocated_bytes.{pool}.current": sum(b.size for b in live),
                 f"active.{pool}.current": len(active),

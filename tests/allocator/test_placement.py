@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from allocator.reference import KIB, MIB, OutOfMemory, RefBlock, Reference, Rules
@@ -35,7 +35,7 @@ class Case:
     scales: tuple[int, ...] = (256, 8 * KIB, MIB, 6 * MIB, 40 * MIB)  # of the long trace, in bytes
 
 
-UPSTREAM = Rules(quantum=512, search_after_sync=False)
+UPSTREAM = Rules(quantum=512, search_after_sync=False, oversize_on_expandable=True)
 DESCENDING = (1 << 19) - 2  # with this seed each segment lies below the one before
 LARGE = (4 * MIB, 20 * MIB, 30 * MIB, 60 * MIB, 100 * MIB)
 CASES = {
@@ -47,9 +47,34 @@ CASES = {
         UPSTREAM, "cuda-2.13", capacity=64 * MIB, scales=(MIB, 4 * MIB, 12 * MIB)
     ),
     "cuda-2.11": Case(
-        Rules(quantum=512, search_after_sync=False, by_address=True),
+        replace(UPSTREAM, by_address=True),
         "cuda-2.11",
         scatter=DESCENDING,
+    ),
+    "ascend": Case(replace(UPSTREAM, by_address=True, pad=32), "ascend", scatter=12345),
+    "expandable": Case(Rules(expandable=True), settings="expandable_segments:True"),
+    "expandable tight": Case(
+        Rules(expandable=True),
+        settings="expandable_segments:True",
+        capacity=84 * MIB,
+        scales=(MIB, 4 * MIB, 12 * MIB, 30 * MIB),
+    ),
+    "expandable scattered": Case(
+        replace(UPSTREAM, expandable=True, by_address=True),
+        "cuda-2.11",
+        "expandable_segments:True",
+        scatter=12345,
+    ),
+    "expandable cuda-2.13": Case(
+        replace(UPSTREAM, expandable=True, max_split=24 * MIB),
+        "cuda-2.13",
+        "expandable_segments:True,max_split_size_mb:24",
+        capacity=200 * MIB,
+        scales=(6 * MIB, 30 * MIB, 60 * MIB),
+    ),
+    "expandable first fit": Case(
+        Rules(expandable=True, first_fit=True, fraction=0.7),
+        settings="expandable_segments:True,fit:first,per_process_memory_fraction:0.7",
     ),
     "first fit": Case(Rules(first_fit=True), settings="fit:first", scatter=12345),
     "padded": Case(Rules(quantum=512, pad=32), settings="quantum_bytes:512,pad_bytes:32"),
@@ -77,19 +102,39 @@ SIZES = st.one_of(
     st.integers(12 * MIB, 100 * MIB),
 )
 STREAMS = st.integers(0, 2)
+POOLS = st.integers(0, 2)  # 0 is the default pool, as is a pool that nobody made
 INDEX = st.integers(0, 1 << 16)
 EVENTS = st.lists(
     st.one_of(
-        st.tuples(st.just("malloc"), SIZES, STREAMS),
-        st.tuples(st.just("malloc"), SIZES, STREAMS),
-        st.tuples(st.just("free"), INDEX, st.just(0)),
-        st.tuples(st.just("record_stream"), INDEX, STREAMS),
-        st.tuples(st.just("run"), st.integers(1, 40), STREAMS),
-        st.tuples(st.just("advance"), st.integers(1, 40), st.just(0)),
-        st.tuples(st.just("empty_cache"), st.just(0), st.just(0)),
+        st.tuples(st.just("malloc"), SIZES, STREAMS, POOLS),
+        st.tuples(st.just("malloc"), SIZES, STREAMS, st.just(0)),
+        st.tuples(st.just("free"), INDEX, st.just(0), st.just(0)),
+        st.tuples(st.just("free"), INDEX, st.just(0), st.just(0)),
+        st.tuples(st.just("free_held"), INDEX, st.just(0), st.just(0)),
+        st.tuples(st.just("complete"), INDEX, st.just(0), st.just(0)),
+        st.tuples(st.just("record_stream"), INDEX, STREAMS, st.just(0)),
+        st.tuples(st.just("run"), st.integers(1, 40), STREAMS, st.just(0)),
+        st.tuples(st.just("advance"), st.integers(1, 40), st.just(0), st.just(0)),
+        st.tuples(st.just("empty_cache"), st.just(0), st.just(0), POOLS),
+        st.tuples(st.just("create_pool"), st.integers(0, 3), st.just(0), st.just(0)),
+        st.tuples(st.just("retain_pool"), st.just(0), st.just(0), POOLS),
+        st.tuples(st.just("release_pool"), st.just(0), st.just(0), POOLS),
     ),
     max_size=120,
 )
+KINDS = {  # of the long trace, with weights
+    "malloc": 50,
+    "free": 42,
+    "free_held": 4,
+    "complete": 4,
+    "record_stream": 20,
+    "run": 10,
+    "advance": 5,
+    "empty_cache": 1,
+    "create_pool": 0.4,
+    "retain_pool": 0.3,
+    "release_pool": 0.5,
+}
 
 
 class Pair:
@@ -100,16 +145,23 @@ class Pair:
         self.fast = Allocator(self.device, case.preset, case.settings)
         self.slow = Reference(case.capacity, case.rules, case.scatter)
         self.live: list[tuple[Block, RefBlock]] = []
+        self.held: list[tuple[int, int]] = []
+        self.users: dict[int, int] = {}  # of private pools
         self.peaks = dict.fromkeys(PEAKS, 0)
 
-    def malloc(self, requested: int, stream: int) -> None:
+    def pool(self, index: int) -> int:
+        """A private pool with users, or the default pool."""
+        return [0, *self.users][index % (1 + len(self.users))]
+
+    def malloc(self, requested: int, stream: int, pool: int) -> None:
+        pool = self.pool(pool)
         try:
-            expected = self.slow.malloc(requested, stream)
+            expected = self.slow.malloc(requested, stream, pool)
         except OutOfMemory:
             with pytest.raises(OutOfMemoryError):
-                self.fast.malloc(requested, stream)
+                self.fast.malloc(requested, stream, pool)
             return
-        block = self.fast.malloc(requested, stream)
+        block = self.fast.malloc(requested, stream, pool)
         assert block is not None
         assert block.placement == expected.placement
         assert block.bytes == expected.size
@@ -121,18 +173,55 @@ class Pair:
             self.fast.free(block)
             self.slow.free(expected)
 
+    def free_held(self, index: int) -> None:
+        if self.live:
+            block, expected = self.live.pop(index % len(self.live))
+            self.held.append((self.fast.free_held(block), self.slow.free_held(expected)))
+
+    def complete(self, index: int) -> None:
+        if self.held:
+            hold, expected = self.held.pop(index % len(self.held))
+            assert self.fast.complete_free(hold) == self.slow.complete(expected)
+
+    def create_pool(self, flags: int) -> None:
+        number = self.fast.create_pool(use_on_oom=bool(flags & 1), no_split=bool(flags & 2))
+        self.slow.create_pool(number, bool(flags & 1), bool(flags & 2))
+        self.users[number] = 1
+
+    def retain_pool(self, index: int) -> None:
+        if pool := self.pool(index):
+            self.fast.retain_pool(pool)
+            self.slow.retain_pool(pool)
+            self.users[pool] += 1
+
+    def release_pool(self, index: int) -> None:
+        if pool := self.pool(index):
+            self.fast.release_pool(pool)
+            self.slow.release_pool(pool)
+            self.users[pool] -= 1
+            if self.users[pool] == 0:
+                del self.users[pool]
+
+    def empty_cache(self, index: int) -> None:
+        # Any private pool that ever was, those without users included, or the default pool.
+        pool = [0, *sorted(self.slow.pools)][index % (1 + len(self.slow.pools))]
+        self.fast.empty_cache(pool)
+        self.slow.empty_cache(pool)
+
     def record_stream(self, index: int, stream: int) -> None:
         if self.live:
             block, expected = self.live[index % len(self.live)]
             self.fast.record_stream(block, stream)
             self.slow.record_stream(expected, stream)
 
-    def apply(self, name: str, number: int, stream: int) -> None:
+    def apply(self, name: str, number: int, stream: int, pool: int) -> None:
         match name:
             case "malloc":
-                self.malloc(number, stream)
-            case "free":
-                self.free(number)
+                self.malloc(number, stream, pool)
+            case "free" | "free_held" | "complete" | "create_pool":
+                getattr(self, name)(number)
+            case "empty_cache" | "retain_pool" | "release_pool":
+                getattr(self, name)(pool)
             case "record_stream":
                 self.record_stream(number, stream)
             case "run":
@@ -141,9 +230,6 @@ class Pair:
             case "advance":
                 self.device.advance(number)
                 self.slow.advance(number)
-            case "empty_cache":
-                self.fast.empty_cache()
-                self.slow.empty_cache()
         self.compare()
 
     def compare(self) -> None:
@@ -161,13 +247,15 @@ class Pair:
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(events=EVENTS)
 def test_placement_and_statistics_agree_after_every_event(
-    name: str, events: list[tuple[str, int, int]]
+    name: str, events: list[tuple[str, int, int, int]]
 ) -> None:
     pair = Pair(CASES[name])
     for event in events:
         pair.apply(*event)
     while pair.live:
         pair.free(0)
+    while pair.users:
+        pair.release_pool(1)
     pair.fast.empty_cache()
     assert pair.device.live_bytes == 0
 
@@ -176,12 +264,13 @@ def test_placement_and_statistics_agree_after_every_event(
 def test_a_long_pseudo_random_trace_agrees(name: str) -> None:
     generator = random.Random(name)
     pair = Pair(CASES[name])
-    kinds = ["malloc", "free", "record_stream", "run", "advance", "empty_cache"]
     for _ in range(2000):
-        kind = generator.choices(kinds, [50, 46, 20, 10, 5, 1])[0]
+        kind = generator.choices(list(KINDS), list(KINDS.values()))[0]
         number = generator.randrange(1 << 16)
         if kind == "malloc":
             number = generator.randint(1, generator.choice(CASES[name].scales))
         elif kind in ("run", "advance"):
             number = generator.randint(1, 40)
-        pair.apply(kind, number, generator.randrange(3))
+        elif kind == "create_pool":
+            number = generator.randrange(4)
+        pair.apply(kind, number, generator.randrange(3), generator.choice((0, 0, 1, 2, 3)))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Random traces under several configurations, judged after every event by allocator/validate.cpp;
 // the same with the k-th fallible call of the provider failing, for every k.
+#include <array>
 #include <random>
 
 #include "allocator/allocator.h"
@@ -37,6 +38,12 @@ std::vector<Setup> setups() {
   all.push_back({"collected", config, 400 * kMiB});
   config = parse_config(preset("npusim"), "roundup_power2_divisions:[1:8,4:2,>:4],pad_bytes:32");
   all.push_back({"divisions", config, 512 * kMiB});
+  all.push_back({"ascend", preset("ascend"), kGiB});
+  config = parse_config(preset("npusim"), "expandable_segments:True");
+  all.push_back({"expandable", config, 2 * kGiB});
+  all.push_back({"expandable tight", config, 84 * kMiB});
+  config = parse_config(preset("cuda-2.13"), "expandable_segments:True,max_split_size_mb:24");
+  all.push_back({"expandable max_split", config, 200 * kMiB});
   all.push_back({"first fit", parse_config(preset("npusim"), "fit:first"), 128 * kMiB});
   return all;
 }
@@ -54,7 +61,10 @@ class Driver {
     const auto stream = static_cast<StreamId>(random_() % 3);
     try {
       if (choice < 50 || live_.empty()) {
-        if (Block* block = allocator_.malloc(bytes, stream)) live_.push_back(block);
+        const PoolId pool{0, pick % 4};
+        const bool is_private = pool.second > 0 && users_[pool.second] > 0;
+        Block* block = allocator_.malloc(bytes, stream, nullptr, 0, is_private ? pool : PoolId{});
+        if (block) live_.push_back(block);
       } else if (choice < 88) {
         Block*& block = live_[pick % live_.size()];
         allocator_.free(block);
@@ -66,9 +76,9 @@ class Driver {
         provider_.run(stream, 50);
         provider_.advance(20);
       } else if (choice == 98) {
-        allocator_.process_events();
+        change_pools(pick);
       } else {
-        allocator_.empty_cache();
+        allocator_.empty_cache({0, pick % 6 < 3 ? 0 : pick % 4});
       }
     } catch (const FakeProvider::Fault&) {
     }
@@ -77,12 +87,37 @@ class Driver {
   void finish() {
     for (Block* block : live_) allocator_.free(block);
     live_.clear();
+    for (std::uint64_t pool = 1; pool < 4; ++pool) {
+      while (users_[pool]-- > 0) allocator_.release_pool({0, pool});
+    }
     allocator_.empty_cache();
+    CHECK(allocator_.pools().empty());
     CHECK_EQ(provider_.live_bytes(), 0);
     CHECK_EQ(allocator_.stats().reserved_bytes[PoolKind::all].current, 0);
   }
 
  private:
+  void change_pools(std::size_t pick) {
+    const std::uint64_t pool = pick % 3 + 1;
+    if (pick % 2 == 0 && users_[pool] > 0) {
+      allocator_.release_pool({0, pool});
+      --users_[pool];
+    } else if (users_[pool] > 0) {
+      allocator_.retain_pool({0, pool});
+      ++users_[pool];
+    } else if (!known(pool)) {  // one that still holds memory cannot be had back
+      allocator_.retain_pool({0, pool}, {.use_on_oom = pool == 1, .no_split = pool == 2});
+      ++users_[pool];
+    }
+  }
+
+  bool known(std::uint64_t pool) const {
+    for (const PoolInfo& info : allocator_.pools()) {
+      if (info.id == PoolId{0, pool}) return true;
+    }
+    return false;
+  }
+
   std::size_t size() {
     constexpr std::size_t scales[] = {100, 4 * kKiB, kMiB, 8 * kMiB, 48 * kMiB};
     return random_() % scales[random_() % 5] + 1;
@@ -92,6 +127,7 @@ class Driver {
   FakeProvider& provider_;
   std::mt19937_64 random_;
   std::vector<Block*> live_;
+  std::array<int, 4> users_{};  // of private pools 1 to 3
 };
 
 }  // namespace

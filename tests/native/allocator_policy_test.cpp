@@ -135,7 +135,6 @@ TEST(bad_settings_are_named) {
   CHECK(mentions(error_of("max_split_size_mb:99999999999999999999"), "max_split_size_mb"));
   CHECK(mentions(error_of("max_split_size_mb=128"), "expected key:value"));
   CHECK(mentions(error_of("max_split_size_mb:128,,"), "expected key:value"));
-  CHECK(mentions(error_of("expandable_segments:True"), "expandable_segments"));
   CHECK(mentions(error_of("expandable_segments:true"), "True or False"));
   CHECK(mentions(error_of("backend:cudaMallocAsync"), "backend"));
   CHECK(mentions(error_of("max_splt_size_mb:128"), "max_splt_size_mb"));

@@ -21,8 +21,8 @@ namespace {
 constexpr int kThreads = 8;
 constexpr int kEvents = 20000;
 
-// A shelf of blocks that all threads swap with: what one puts there, any other may take and free.
-using Shelf = std::array<std::atomic<Block*>, 256>;
+// A slots of blocks that all threads swap with: what one puts there, any other may take and free.
+using Slots = std::array<std::atomic<Block*>, 256>;
 
 // goes_on() says whether to start the event; the clock is read only where seconds are asked for.
 bool goes_on(int event) {
@@ -32,7 +32,7 @@ bool goes_on(int event) {
   return std::chrono::steady_clock::now() - start < std::chrono::seconds(std::atoi(seconds));
 }
 
-void work(CachingAllocator& allocator, FakeProvider& provider, Shelf& shelf, unsigned seed) {
+void work(CachingAllocator& allocator, FakeProvider& provider, Slots& slots, unsigned seed) {
   std::mt19937_64 random(seed);
   for (int event = 0; goes_on(event); ++event) {
     const auto stream = static_cast<StreamId>(random() % 4);
@@ -40,7 +40,7 @@ void work(CachingAllocator& allocator, FakeProvider& provider, Shelf& shelf, uns
     Block* block = allocator.malloc(bytes, stream);
     if (block && random() % 8 == 0) allocator.record_stream(block, stream + 1);
     if (block && block->requested_bytes != bytes) std::terminate();
-    block = shelf[random() % shelf.size()].exchange(block);
+    block = slots[random() % slots.size()].exchange(block);
     allocator.free(block);
     if (event % 64 == 0) provider.run(stream, 100);
     if (event % 32 == 0) provider.advance(60);
@@ -55,13 +55,13 @@ TEST(eight_threads_share_one_allocator) {
   FakeProvider provider(256 * kMiB);
   CachingAllocator allocator(provider);
   allocator.record_history(HistoryMode::all, 1000);
-  Shelf shelf{};
+  Slots slots{};
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] { work(allocator, provider, shelf, i); });
+    threads.emplace_back([&, i] { work(allocator, provider, slots, i); });
   }
   for (std::thread& thread : threads) thread.join();
-  for (auto& slot : shelf) allocator.free(slot.exchange(nullptr));
+  for (auto& slot : slots) allocator.free(slot.exchange(nullptr));
   const auto found = violations(allocator.inspect(), &provider.live_segments());
   CHECK_EQ(found.empty() ? "" : found.front(), "");
   allocator.empty_cache();

@@ -41,9 +41,9 @@ class LabAllocator {
 
   CachingAllocator& get() { return allocator_; }
 
-  std::optional<Handle> malloc(std::size_t bytes, StreamId stream) {
+  std::optional<Handle> malloc(std::size_t bytes, StreamId stream, std::uint64_t pool) {
     OutOfMemoryReport report;
-    Block* block = allocator_.malloc(bytes, stream, &report);
+    Block* block = allocator_.malloc(bytes, stream, &report, 0, {0, pool});
     if (!block && bytes == 0) return std::nullopt;
     if (!block) throw OutOfMemoryError(format_out_of_memory(report, "Simulated device", 0));
     const Segment& segment = *block->segment;
@@ -60,6 +60,19 @@ class LabAllocator {
     require_fresh(handle);
     allocator_.free(handle.block);
     handle.is_freed = true;
+  }
+
+  std::uint64_t free_held(Handle& handle) {
+    require_fresh(handle);
+    const std::uint64_t hold = allocator_.free_held(handle.block);
+    handle.is_freed = true;
+    return hold;
+  }
+
+  std::uint64_t create_pool(bool use_on_oom, bool no_split) {
+    const PoolId id{0, ++last_pool_};
+    allocator_.retain_pool(id, {.use_on_oom = use_on_oom, .no_split = no_split});
+    return id.second;
   }
 
   void free_address(Address address) {
@@ -84,6 +97,7 @@ class LabAllocator {
 
   std::shared_ptr<FakeProvider> device_;
   CachingAllocator allocator_;
+  std::uint64_t last_pool_ = 0;
 };
 
 void put_stat(py::dict& out, const std::string& name, const Stat& stat) {
@@ -141,8 +155,8 @@ py::dict segment_dict(const SegmentInfo& segment) {
   out["requested_size"] = segment.requested_bytes;
   out["stream"] = segment.stream;
   out["segment_type"] = segment.is_large ? "large" : "small";
-  out["segment_pool_id"] = py::make_tuple(0, 0);
-  out["is_expandable"] = false;
+  out["segment_pool_id"] = py::make_tuple(segment.pool.first, segment.pool.second);
+  out["is_expandable"] = segment.is_expandable;
   out["frames"] = py::list();
   out["blocks"] = blocks;
   return out;
@@ -157,7 +171,7 @@ py::dict history_dict(const HistoryEntry& entry) {
   out["time_us"] = entry.time_ns / 1000;
   out["compile_context"] = "N/A";
   out["user_metadata"] = "";
-  out["pool_id"] = py::make_tuple(0, 0);
+  out["pool_id"] = py::make_tuple(entry.pool.first, entry.pool.second);
   out["frames"] = py::list();
   return out;
 }
@@ -177,7 +191,7 @@ py::dict snapshot_dict(const Snapshot& snapshot) {
   settings["PYTORCH_CUDA_ALLOC_CONF"] = "";
   settings["max_split_size"] = snapshot.stats.max_split_bytes;
   settings["garbage_collection_threshold"] = snapshot.config.garbage_collection_threshold;
-  settings["expandable_segments"] = false;
+  settings["expandable_segments"] = snapshot.config.expandable_segments;
   settings["roundup_power2_divisions"] = divisions;
   py::dict out;
   out["segments"] = segments;
@@ -221,12 +235,30 @@ void bind_allocator(py::module_& m) {
       .def(py::init<std::shared_ptr<FakeProvider>, const std::string&, const std::string&>(),
            py::arg("device"), py::arg("preset") = "npusim", py::arg("settings") = "")
       .def("malloc", &LabAllocator::malloc, py::arg("bytes"), py::arg("stream") = 0,
-           py::keep_alive<0, 1>())
+           py::arg("pool") = 0, py::keep_alive<0, 1>())
       .def("free", &LabAllocator::free, py::arg("block"))
+      .def("free_held", &LabAllocator::free_held, py::arg("block"))
+      .def(
+          "complete_free",
+          [](LabAllocator& self, std::uint64_t hold) { return self.get().complete_free(hold); },
+          py::arg("hold"))
       .def("free_address", &LabAllocator::free_address, py::arg("address"))
       .def("record_stream", &LabAllocator::record_stream, py::arg("block"), py::arg("stream"))
       .def("process_events", [](LabAllocator& self) { self.get().process_events(); })
-      .def("empty_cache", [](LabAllocator& self) { self.get().empty_cache(); })
+      .def(
+          "empty_cache",
+          [](LabAllocator& self, std::uint64_t pool) { self.get().empty_cache({0, pool}); },
+          py::arg("pool") = 0)
+      .def("create_pool", &LabAllocator::create_pool, py::arg("use_on_oom") = false,
+           py::arg("no_split") = false)
+      .def(
+          "retain_pool",
+          [](LabAllocator& self, std::uint64_t pool) { self.get().retain_pool({0, pool}); },
+          py::arg("pool"))
+      .def(
+          "release_pool",
+          [](LabAllocator& self, std::uint64_t pool) { self.get().release_pool({0, pool}); },
+          py::arg("pool"))
       .def(
           "set_memory_fraction",
           [](LabAllocator& self, double fraction) { self.get().set_memory_fraction(fraction); },

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Private pools: who uses them, borrowing from them, and their end.
+#include "allocator/engine.h"
+#include "allocator/error.h"
+
+namespace npusim::alloc {
+
+using Lock = std::lock_guard<WordLock>;
+
+namespace {
+
+std::string name_of(PoolId id) {
+  return "pool (" + std::to_string(id.first) + ", " + std::to_string(id.second) + ")";
+}
+
+}  // namespace
+
+MemoryPool& CachingAllocator::Impl::pool_with_users(PoolId id, const char* verb) {
+  const auto it = pools.find(id);
+  if (it == pools.end() || it->second.users == 0) {
+    throw InvalidArgument(std::string(verb) + ": " + name_of(id) +
+                          " has no users; call retain_pool first");
+  }
+  return it->second;
+}
+
+MemoryPool& CachingAllocator::Impl::add_pool(PoolId id, const PoolOptions& options) {
+  MemoryPool& pool = pools[id];
+  pool.id = id;
+  pool.options = options;
+  pool.provider = options.provider ? options.provider : &provider;
+  pool.is_expandable = config.expandable_segments && !options.provider;
+  return pool;
+}
+
+// As upstream, from free blocks only, never from expandable segments, and the pool that is borrowed
+// from decides whether they are split.
+Block* CachingAllocator::Impl::borrow(Request& request) {
+  if (!request.shelf->pool->id.is_default()) return nullptr;
+  for (auto& [id, pool] : pools) {
+    if (!pool.options.use_on_oom || pool.users == 0 || pool.is_expandable) continue;
+    Request there = request;
+    there.shelf = &shelf_of(pool, request.stream, request.is_small);
+    there.is_expandable = false;
+    if (Block* block = take_free_block(there)) {
+      request = there;
+      return block;
+    }
+  }
+  return nullptr;
+}
+
+void CachingAllocator::Impl::release_unused_pools(const PoolId* only) {
+  for (auto it = pools.begin(); it != pools.end();) {
+    MemoryPool& pool = it->second;
+    ++it;  // the pool may end
+    if (pool.users > 0 || (only && pool.id != *only)) continue;
+    if (only) wait_for_pending(&pool);
+    release_free_memory(pool);
+    end_pool(pool);
+  }
+}
+
+void CachingAllocator::Impl::end_pool(MemoryPool& pool) {
+  for (auto& [stream, shelves] : pool.streams) {
+    for (Shelf* shelf : {&shelves.small, &shelves.large}) {
+      for (auto it = shelf->unmapped.begin(); it != shelf->unmapped.end();) {
+        Block* block = (it++)->second;
+        if (!block->is_split()) release_range(block);
+      }
+    }
+  }
+  if (pool.segments > 0) return;  // blocks are live in it: the next empty_cache() tries again
+  if (last_pool == &pool) last_pool = nullptr;
+  pools.erase(pool.id);
+}
+
+void CachingAllocator::empty_cache(PoolId pool) {
+  const Lock lock(impl_->mutex);
+  if (!pool.is_default()) {
+    impl_->release_unused_pools(&pool);
+    return;
+  }
+  impl_->wait_for_pending();
+  impl_->release_free_memory(*impl_->default_pool);
+  impl_->release_unused_pools(nullptr);
+}
+
+void CachingAllocator::retain_pool(PoolId id, const PoolOptions& options) {
+  const Lock lock(impl_->mutex);
+  if (id.is_default()) {
+    throw InvalidArgument("retain_pool: (0, 0) is the default pool; expected another id");
+  }
+  const auto it = impl_->pools.find(id);
+  if (it == impl_->pools.end()) {
+    impl_->add_pool(id, options);
+    return;
+  }
+  MemoryPool& pool = impl_->pool_with_users(id, "retain_pool");
+  if (options != PoolOptions{} && options != pool.options) {
+    throw InvalidArgument("retain_pool: " + name_of(id) +
+                          " exists with other options; they are given once, at its creation");
+  }
+  ++pool.users;
+}
+
+void CachingAllocator::release_pool(PoolId id) {
+  const Lock lock(impl_->mutex);
+  if (id.is_default()) throw InvalidArgument("release_pool: the default pool always lives");
+  MemoryPool& pool = impl_->pool_with_users(id, "release_pool");
+  if (--pool.users == 0) impl_->end_pool(pool);
+}
+
+std::vector<PoolInfo> CachingAllocator::Impl::pool_infos() const {
+  std::vector<PoolInfo> out;
+  for (const auto& [id, pool] : pools) {
+    if (id.is_default()) continue;
+    PoolInfo info{.id = id, .users = pool.users, .reserved_bytes = {}};
+    for (std::size_t i = 0; i < pool.reserved.size(); ++i) {
+      info.reserved_bytes[i] = pool.reserved[i].stat();
+    }
+    out.push_back(info);
+  }
+  return out;
+}
+
+std::vector<PoolInfo> CachingAllocator::pools() const {
+  const Lock lock(impl_->mutex);
+  return impl_->pool_infos();
+}
+
+}  // namespace npusim::alloc
