@@ -12,6 +12,8 @@ _NO_KERNEL = re.compile(
     r"Could not run '(?P<name>[\w:.]+)' with arguments from the '(?P<backend>\w+)' backend"
 )
 _NAMED_OPERATOR = re.compile(r"(?:operator|kernel for|op) '?(?P<name>aten::[\w.]+)'?")
+# A composite kernel that only tells a backend to write one: "convolution_overrideable not ...".
+_TO_OVERRIDE = re.compile(r"^(?P<name>\w*overrideable\w*)\b.*TORCH_LIBRARY_IMPL", re.DOTALL)
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|\[[^\]]*\]|\([^)]*\)")
 LINE_MAX = 300
 
@@ -46,6 +48,9 @@ def _missing_overload(error: BaseException, text: str) -> str:
     found = _NO_KERNEL.search(text)
     if found is None and isinstance(error, NotImplementedError):
         found = _NAMED_OPERATOR.search(text)
+        to_override = _TO_OVERRIDE.match(text)
+        if to_override is not None:
+            return f"aten::{to_override.group('name')}"
     return found.group("name") if found else ""
 
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs the kit on the whole device and on each broken one: `python run_kit.py OUT [DEFECT...]`.
+
+OUT/<defect>/run.jsonl holds the outcomes ("whole": no defect), OUT/seconds.json what each run took.
+One process has the kit's databases loaded, and the workers that it forks load the device, so a
+defect costs its cases and not an interpreter. Needs broken_device on PYTHONPATH.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from npusim_conformance.cli import main
+
+HERE = Path(__file__).parent
+OPERATORS = """atan bitwise_not erfc exp2 flip frac i0 lgamma linalg.cholesky log1p rand_like sinc
+    trace unfold""".split()
+
+
+def defects() -> list[str]:
+    """Names of all defects; asked in another process, since this one must not load the device."""
+    script = "import broken_device; print(*broken_device.DEFECTS)"
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, text=True
+    )
+    return told.stdout.split()
+
+
+def run(directory: Path, defect: str) -> float:
+    """One run of the kit; returns its seconds."""
+    os.environ["BROKEN"] = "" if defect == "whole" else defect
+    command = ["run", "--device", "npusim", "--quiet", "--jobs", "1", "--timeout", "3"]
+    command += ["--expect", str(HERE.parent / "broken_device" / "expectations.toml")]
+    command += ["--ops", ",".join([*(f"op:{name}" for name in OPERATORS), "contract:*"])]
+    started = time.perf_counter()
+    main([*command, "--out", str(directory / defect)])
+    return round(time.perf_counter() - started, 2)
+
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    chosen = sys.argv[2:] or ["whole", *defects()]
+    seconds = {defect: run(out, defect) for defect in chosen}
+    (out / "seconds.json").write_text(json.dumps(seconds, indent=1) + "\n")
