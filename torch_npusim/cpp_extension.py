@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a compiled extension needs to run kernels of its own on npusim; see docs/custom_op.md.
+
+`#include <torch_npusim/kernel.h>` is the whole C++ interface. There is no library to link.
+"""
+
+from pathlib import Path
+
+__all__ = ["include_paths"]
+
+
+def include_paths() -> list[str]:
+    """Returns the folders to add to those of torch.utils.cpp_extension.include_paths()."""
+    return [str(Path(__file__).parent / "include")]
