@@ -31,7 +31,7 @@ from npusim_conformance.worker import WorkerConfig
 ISOLATIONS = ("fork", "spawn", "none")
 RETRIES_MAX = 200  # more failures than that are no flakes
 TIMEOUT_RETRIES_MAX = 3
-_LAST_WORDS_BYTES = 3000
+_LAST_WORDS_MAX = 3000
 
 
 @dataclass
@@ -58,12 +58,14 @@ class WorkerProcess:
         os.write(self.to_worker, (json.dumps(batch) + "\n").encode())
 
     def last_words(self) -> str:
-        """The end of what it wrote to stderr."""
+        """What it wrote to stderr last: of faulthandler's report, the stack of the crash."""
         try:
-            data = self.stderr.read_bytes()[-_LAST_WORDS_BYTES:]
+            text = self.stderr.read_text(errors="replace").strip()
         except OSError:
             return ""
-        return data.decode(errors="replace").strip()
+        text = text.partition("\nExtension modules: ")[0]
+        start = max(text.rfind("Fatal Python error"), text.rfind("Current thread"))
+        return text[start : start + _LAST_WORDS_MAX] if start > 0 else text[-_LAST_WORDS_MAX:]
 
 
 class Runner:
@@ -85,29 +87,23 @@ class Runner:
         self._started = 0
         self._fresh = False  # every batch in a process of its own
 
-    def run(self, names: Iterable[str]) -> Iterator[Outcome]:
+    def run(self, names: Iterable[str], before: Iterable[Outcome] = ()) -> Iterator[Outcome]:
         """Outcomes as they come. Failures are tried once more in a fresh process at the end.
 
-        A case may come twice; its second outcome replaces the first. Raises DeviceUnusable.
+        A case may come twice; its second outcome replaces the first. `before` are outcomes of a run
+        that was cut off: failures among them that were tried only once are tried again, too.
+        Raises DeviceUnusable.
         """
         if self.isolation == "none":
             worker = worker_module.Worker(self.config)
             yield from (worker.execute(name) for name in names)
             return
-        retries: list[Outcome] = []
-        timeouts = 0
+        failed = [outcome for outcome in before if self._may_be_flake(outcome)]
         for outcome in self._run(batches_of(names), fresh=False):
             yield outcome
-            if outcome.status not in FAILED or outcome.status is Status.UNIMPLEMENTED:
-                continue
-            if self.config.expectations.judge(outcome).status is Status.XFAIL:
-                continue
-            timeouts += outcome.status is Status.TIMEOUT
-            if outcome.status is not Status.TIMEOUT or timeouts <= TIMEOUT_RETRIES_MAX:
-                retries.append(outcome)
-        if len(retries) > RETRIES_MAX:
-            return
-        first = {outcome.case: outcome for outcome in retries}
+            if self._may_be_flake(outcome):
+                failed.append(outcome)
+        first = {outcome.case: outcome for outcome in _worth_retrying(failed)}
         for again in self._run([[name] for name in first], fresh=True):
             before = first[again.case]
             if again.status in PASSED:
@@ -115,6 +111,11 @@ class Runner:
                 yield replace(before, status=Status.FLAKE, message=message, attempt=2)
             else:
                 yield replace(before, attempt=2)
+
+    def _may_be_flake(self, outcome: Outcome) -> bool:
+        if outcome.attempt > 1 or outcome.status not in FAILED - {Status.UNIMPLEMENTED}:
+            return False
+        return self.config.expectations.judge(outcome).status is not Status.XFAIL
 
     def _run(self, batches: Iterable[list[str]], fresh: bool) -> Iterator[Outcome]:
         self._batches = deque(batches)
@@ -268,6 +269,15 @@ class Runner:
 
     def _limit(self, name: str) -> float:
         return self.timeout_seconds
+
+
+def _worth_retrying(failed: list[Outcome]) -> list[Outcome]:
+    """Few timeouts, since each costs its time again; nothing if so much fails that it is no luck."""
+    if len(failed) > RETRIES_MAX:
+        return []
+    timeouts = [outcome for outcome in failed if outcome.status is Status.TIMEOUT]
+    dropped = {outcome.case for outcome in timeouts[TIMEOUT_RETRIES_MAX:]}
+    return [outcome for outcome in failed if outcome.case not in dropped]
 
 
 def batches_of(names: Iterable[str]) -> list[list[str]]:

@@ -96,7 +96,7 @@ def execute(
             ascii=not sys.stderr.isatty(),
         ) as progress:
             tally = summary.Tally(expectations)
-            for outcome in runner.run(left):
+            for outcome in runner.run(left, list(done.values())):
                 log.add(outcome)
                 if outcome.attempt == 1:
                     progress.update()
