@@ -30,6 +30,7 @@ class Agreement:
     bitwise: bool = False
     rtol: float | None = None  # None: torch.testing's tolerance for the dtype
     atol: float | None = None
+    where: str = "on the CPU"  # what results are held against, for messages
     largest: ErrorSize | None = field(default=None, init=False)
 
     def check(
@@ -48,7 +49,7 @@ class Agreement:
         expected_leaves, expected_tree = pytree.tree_flatten(expected)
         got_leaves, got_tree = pytree.tree_flatten(got)
         if len(expected_leaves) != len(got_leaves):
-            raise Mismatch(f"{what}: structure {got_tree}, on the CPU {expected_tree}")
+            raise Mismatch(f"{what}: structure {got_tree}, {self.where} {expected_tree}")
         many = len(expected_leaves) > 1
         for number, (one, other) in enumerate(zip(expected_leaves, got_leaves, strict=True)):
             name = f"{what} {number}" if many else what
@@ -62,7 +63,7 @@ class Agreement:
             if isinstance(one, torch.Tensor):
                 self._check_tensor(one, other, device, name, exact)
             elif not isinstance(one, torch.device):
-                self._check_scalar(one, other, name)
+                self._check_scalar(one, other, name, self.where)
 
     def check_metadata(
         self, expected: Any, got: Any, device: torch.device, what: str = "result"
@@ -70,10 +71,12 @@ class Agreement:
         """check() without values, for results that are random or uninitialised."""
         expected_leaves, got_leaves = pytree.tree_leaves(expected), pytree.tree_leaves(got)
         if len(expected_leaves) != len(got_leaves):
-            raise Mismatch(f"{what}: {len(got_leaves)} results, on the CPU {len(expected_leaves)}")
+            raise Mismatch(
+                f"{what}: {len(got_leaves)} results, {self.where} {len(expected_leaves)}"
+            )
         for number, (one, other) in enumerate(zip(expected_leaves, got_leaves, strict=True)):
             if isinstance(one, torch.Tensor):
-                _check_metadata(one, other, device, f"{what} {number}")
+                _check_metadata(one, other, device, f"{what} {number}", self.where)
 
     def _check_tensor(
         self,
@@ -83,7 +86,7 @@ class Agreement:
         name: str,
         exact: Callable[[], torch.Tensor] | None,
     ) -> None:
-        _check_metadata(one, other, device, name)
+        _check_metadata(one, other, device, name, self.where)
         if one.layout != torch.strided:
             members = zip(_members(one), _members(other), strict=True)
             for number, (left, right) in enumerate(members):
@@ -106,7 +109,9 @@ class Agreement:
     ) -> None:
         if not (expected.is_floating_point() or expected.is_complex()):
             wrong = int((expected != got).sum())
-            raise Mismatch(f"{name}: {wrong} of {expected.numel()} elements differ from the CPU's")
+            raise Mismatch(
+                f"{name}: {wrong} of {expected.numel()} elements differ from those {self.where}"
+            )
         error = error_size(expected, got)
         if not self.bitwise and self._close(expected, got):
             self._remember(error)
@@ -164,7 +169,7 @@ class Agreement:
             self.largest = error
 
     @staticmethod
-    def _check_scalar(one: Any, other: Any, name: str) -> None:
+    def _check_scalar(one: Any, other: Any, name: str, where: str) -> None:
         if isinstance(one, (int, float, complex, bool)) and isinstance(
             other, (int, float, complex, bool)
         ):
@@ -172,22 +177,24 @@ class Agreement:
             if not close and isinstance(one, float) and isinstance(other, float):
                 close = math.isclose(one, other, rel_tol=1.3e-6, abs_tol=1e-5)
             if not close:
-                raise Mismatch(f"{name}: {other!r}, on the CPU {one!r}")
+                raise Mismatch(f"{name}: {other!r}, {where} {one!r}")
         elif type(one) is not type(other):
-            raise Mismatch(f"{name}: {other!r}, on the CPU {one!r}")
+            raise Mismatch(f"{name}: {other!r}, {where} {one!r}")
         elif isinstance(one, (str, torch.dtype, torch.Size)) and one != other:
-            raise Mismatch(f"{name}: {other!r}, on the CPU {one!r}")
+            raise Mismatch(f"{name}: {other!r}, {where} {one!r}")
 
 
-def _check_metadata(one: torch.Tensor, other: Any, device: torch.device, name: str) -> None:
+def _check_metadata(
+    one: torch.Tensor, other: Any, device: torch.device, name: str, where: str
+) -> None:
     if not isinstance(other, torch.Tensor):
-        raise Mismatch(f"{name}: a {type(other).__name__}, on the CPU a tensor")
+        raise Mismatch(f"{name}: a {type(other).__name__}, {where} a tensor")
     if other.device != device:
         raise Mismatch(f"{name}: on {other.device}, expected on {device}")
     for attribute in ("dtype", "shape", "layout"):
         expected, got = getattr(one, attribute), getattr(other, attribute)
         if expected != got:
-            raise Mismatch(f"{name}: {attribute} {got}, on the CPU {expected}")
+            raise Mismatch(f"{name}: {attribute} {got}, {where} {expected}")
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
