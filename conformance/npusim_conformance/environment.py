@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import platform
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ def describe(
     digest = hashlib.sha256(expectations.read_bytes()).hexdigest()[:16] if expectations else ""
     return {
         "kit": __version__,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": config.device,
         "import": config.import_name,
         "selection": selection,

@@ -34,11 +34,41 @@ class Tally:
 
 @dataclass(frozen=True)
 class Cause:
-    """Unexpected outcomes that look alike."""
+    """Unexpected outcomes that look alike; `subjects` are the operators, modules ... they block."""
 
     cause: str
-    cases: tuple[str, ...]
-    message: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """Names of the cases, sorted."""
+        return tuple(outcome.case for outcome in self.outcomes)
+
+    @property
+    def message(self) -> str:
+        """What the first of them said."""
+        return self.outcomes[0].message
+
+    @property
+    def missing(self) -> str:
+        """The overload without kernel, if that is the cause."""
+        return self.outcomes[0].missing
+
+    @property
+    def culprit(self) -> str:
+        """The overload that is at fault, if it was found."""
+        return self.outcomes[0].missing or self.outcomes[0].culprit
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """`kind:name` of everything concerned, sorted."""
+        return tuple(sorted({case.split("/", 1)[0] for case in self.cases}))
+
+    @property
+    def statuses(self) -> dict[Status, int]:
+        """Cases by status."""
+        counts = Counter(outcome.status for outcome in self.outcomes)
+        return {status: counts[status] for status in Status if counts[status]}
 
 
 @dataclass(frozen=True)
@@ -46,26 +76,27 @@ class Summary:
     """Counts by status, and unexpected outcomes by cause, the most frequent first."""
 
     head: dict[str, Any]
+    outcomes: tuple[Outcome, ...]  # judged by the expectations, sorted by name
     counts: dict[Status, int]
     causes: tuple[Cause, ...]
 
     @staticmethod
     def of(record: RunRecord, expectations: Expectations) -> "Summary":
         """Judges every outcome by the expectations and counts."""
-        outcomes = [expectations.judge(outcome) for outcome in record.outcomes.values()]
+        outcomes = sorted(
+            (expectations.judge(outcome) for outcome in record.outcomes.values()),
+            key=lambda outcome: outcome.case,
+        )
         counts = Counter(outcome.status for outcome in outcomes)
         groups: dict[str, list[Outcome]] = {}
         for outcome in outcomes:
             if outcome.status in UNEXPECTED:
-                key = outcome.cause or f"{outcome.status}"
-                groups.setdefault(key, []).append(outcome)
-        causes = [
-            Cause(key, tuple(outcome.case for outcome in group), group[0].message)
-            for key, group in groups.items()
-        ]
-        causes.sort(key=lambda cause: (-len(cause.cases), cause.cause))
+                groups.setdefault(_key(outcome), []).append(outcome)
+        causes = [Cause(key, tuple(group)) for key, group in groups.items()]
+        causes.sort(key=lambda cause: (-len(cause.outcomes), cause.cause))
         return Summary(
             record.head,
+            tuple(outcomes),
             {status: counts[status] for status in Status if counts[status]},
             tuple(causes),
         )
@@ -85,11 +116,19 @@ class Summary:
         """Cases that make the run fail."""
         return sum(count for status, count in self.counts.items() if status in UNEXPECTED)
 
+    @property
+    def result(self) -> str:
+        """One word for all: "passed", "failed" or "empty"; nothing executed never passed."""
+        if not self.executed:
+            return "empty"
+        return "failed" if self.unexpected else "passed"
+
     def to_json_text(self) -> str:
         """For programs."""
         return json.dumps(
             {
                 "device": self.head["device"],
+                "result": self.result,
                 "executed": self.executed,
                 "passed": self.passed,
                 "unexpected": self.unexpected,
@@ -107,7 +146,8 @@ class Summary:
         lines = []
         for cause in self.causes[:CAUSES_SHOWN]:
             shown = ", ".join(cause.cases[:3]) + (", ..." if len(cause.cases) > 3 else "")
-            lines.append(f"{len(cause.cases):6} x {cause.message[:160]}\n         {shown}")
+            who = f"{cause.culprit}: " if cause.culprit else ""
+            lines.append(f"{len(cause.cases):6} x {who}{cause.message[:160]}\n         {shown}")
         if len(self.causes) > CAUSES_SHOWN:
             lines.append(f"   ... and {len(self.causes) - CAUSES_SHOWN} more causes")
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
@@ -115,3 +155,9 @@ class Summary:
         if directory is not None:
             lines.append(f"log and reports: {directory}")
         return "\n".join(lines)
+
+
+def _key(outcome: Outcome) -> str:
+    if outcome.status is Status.XPASS:
+        return "passed, but is expected to fail"
+    return outcome.cause or outcome.status.value

@@ -54,7 +54,9 @@ class Outcome:
     message: str = ""  # one line
     detail: str = ""  # traceback, or the last words of a worker that died
     cause: str = ""  # equal for failures with one root cause
+    culprit: str = ""  # the overload that raised, or gave another value than the CPU's
     missing: str = ""  # overload without kernel, as "aten::add.out"
+    repro: str = ""  # the first failing sample as plain Python, where it could be written down
     samples: int = 0  # executed
     failed_samples: list[int] = field(default_factory=list)  # the first few
     upstream_samples: int = 0  # of those executed, failed by the CPU as well

@@ -10,10 +10,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from npusim_conformance import __version__
 
-SUBCOMMANDS = ("run", "list")
+if TYPE_CHECKING:
+    from npusim_conformance.summary import Summary
+
+SUBCOMMANDS = ("run", "list", "report", "compare", "selfcheck")
 
 EXIT_OK = 0
 EXIT_FAILURES = 1
@@ -49,6 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"npusim-conformance: {error}", file=sys.stderr)
         return EXIT_UNUSABLE
     return status
+
+
+def exit_status(summary: "Summary") -> int:
+    """The exit status that says what came of a run."""
+    statuses = {"passed": EXIT_OK, "failed": EXIT_FAILURES, "empty": EXIT_NOTHING_EXECUTED}
+    return statuses[summary.result]
 
 
 def _user_errors() -> tuple[type[Exception], ...]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # these import torch, which --help need not wait for
     from npusim_conformance.catalog import Selection
     from npusim_conformance.expectations import Expectations
+    from npusim_conformance.report.comparison import Comparison
+    from npusim_conformance.summary import Summary
 
 PROFILES = ("smoke", "standard", "full")
 
@@ -77,6 +79,33 @@ def expectations_of(options: argparse.Namespace) -> "Expectations":
     if options.import_name:
         loaded = replace(loaded, import_name=options.import_name)
     return loaded
+
+
+def directory_of(options: argparse.Namespace) -> Path:
+    """Where a run's log and reports go."""
+    chosen: Path | None = options.out
+    return chosen or Path(f"conformance-{options.device.replace(':', '-')}")
+
+
+def summary_of(log: Path, expect: Path | None) -> "Summary":
+    """What a log holds, judged by an expectations file, if one is given."""
+    from npusim_conformance import expectations
+    from npusim_conformance.log import read
+    from npusim_conformance.summary import Summary
+
+    declared = expectations.load(expect) if expect else expectations.Expectations()
+    return Summary.of(read(log), declared)
+
+
+def comparison_with(
+    baseline: Path | None, summary: "Summary", expect: Path | None
+) -> "Comparison | None":
+    """The comparison of a run with its baseline, where there is one."""
+    from npusim_conformance.report.comparison import Comparison
+
+    if baseline is None:
+        return None
+    return Comparison.of(summary_of(baseline, expect), summary)
 
 
 def shard(text: str) -> tuple[int, int]:

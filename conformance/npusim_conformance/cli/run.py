@@ -37,6 +37,7 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--isolation", choices=("fork", "spawn", "none"), default="fork")
     group.add_argument("--resume", action="store_true", help="go on with a run that was cut off")
     group.add_argument("--out", type=Path, metavar="DIR", help="default: conformance-DEVICE")
+    group.add_argument("--baseline", type=Path, metavar="DIR", help="compare with this run")
     group.add_argument("--json", action="store_true", help="print the summary as JSON")
     group.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -57,6 +58,7 @@ def execute(
     expectations: "Expectations",
     selection: dict[str, Any],
     samples_max: int | None,
+    upstream_root: str = "",
 ) -> int:
     """Runs named cases with log, progress, reports and summary."""
     from tqdm import tqdm
@@ -79,8 +81,9 @@ def execute(
         seed=options.seed,
         samples_max=samples_max,
         threads=options.threads,
+        upstream_root=upstream_root,
     )
-    directory: Path = options.out or Path(f"conformance-{options.device.replace(':', '-')}")
+    directory = shared.directory_of(options)
     head = environment.describe(config, selection, options.expect)
     runner = Runner(config, options.jobs, options.timeout, options.isolation)
     tqdm.monitor_interval = 0  # no thread: workers are forked from here
@@ -109,10 +112,10 @@ def execute(
 def _finish(
     options: argparse.Namespace, record: "RunRecord", expectations: "Expectations", directory: Path
 ) -> int:
-    from npusim_conformance import cli, summary
+    from npusim_conformance import cli, report, summary
 
     found = summary.Summary.of(record, expectations)
+    comparison = shared.comparison_with(options.baseline, found, options.expect)
+    report.write_all(found, directory, comparison)
     print(found.to_json_text() if options.json else found.text(directory))
-    if not found.executed:
-        return cli.EXIT_NOTHING_EXECUTED
-    return cli.EXIT_FAILURES if found.unexpected else cli.EXIT_OK
+    return cli.exit_status(found)
