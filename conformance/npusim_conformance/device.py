@@ -25,6 +25,7 @@ class DeviceUnderTest:
 
     def __init__(self, name: str, import_name: str, expectations: Expectations) -> None:
         self.name = name
+        self.import_name = import_name
         self.expectations = expectations
         if import_name:
             try:

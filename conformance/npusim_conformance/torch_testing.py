@@ -103,7 +103,7 @@ def modules() -> dict[str, Any]:
         from torch.testing._internal.common_modules import module_db
     except (ImportError, AttributeError) as error:
         raise _missing(error, "ModuleInfo database") from error
-    return {info.formatted_name.replace("_", "."): info for info in module_db}
+    return {info.name: info for info in module_db}
 
 
 @cache
@@ -136,7 +136,7 @@ def foreach_operators() -> dict[str, Any]:
 
 def operator_dtypes(operator: Operator, backward: bool = False) -> list[torch.dtype]:
     """Dtypes that the CPU kernel supports, in a fixed order, whatever device is under test."""
-    dtypes = operator.backward_dtypes if backward else operator.dtypes
+    dtypes = operator.supported_backward_dtypes("cpu") if backward else operator.dtypes
     return sorted(dtypes, key=lambda dtype: DTYPE_ORDER.index(dtype))
 
 
