@@ -50,8 +50,8 @@ class Sample:
         given, args, kwargs = self.copy(device)
         return self.operator(given, *args, **kwargs)
 
-    def run_wide(self) -> Any:
-        """The result on the CPU in float64 or complex128: what the exact result looks like."""
+    def copy_wide(self) -> Call:
+        """copy() on the CPU with every floating tensor as float64 or complex128."""
         wider = {
             torch.float16: torch.float64,
             torch.bfloat16: torch.float64,
@@ -65,7 +65,12 @@ class Sample:
                 return leaf.to(wider.get(leaf.dtype, leaf.dtype))
             return wider.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
 
-        given, args, kwargs = torch.utils._pytree.tree_map(widen, self.copy(torch.device("cpu")))
+        call: Call = torch.utils._pytree.tree_map(widen, self.copy(torch.device("cpu")))
+        return call
+
+    def run_wide(self) -> Any:
+        """The result on the CPU in float64 or complex128: what the exact result looks like."""
+        given, args, kwargs = self.copy_wide()
         return self.operator(given, *args, **kwargs)
 
 

@@ -60,6 +60,7 @@ class Run:
     executed: int = 0
     upstream: int = 0
     upstream_message: str = ""
+    not_applicable: str = ""  # why the first sample that was passed over was
     failures: list[SampleFailure] = field(default_factory=list)
 
     @property
@@ -88,7 +89,8 @@ class Run:
         try:
             examine(self.device)
             self.executed += 1
-        except NotApplicable:
+        except NotApplicable as reason:
+            self.not_applicable = self.not_applicable or str(reason)
             return
         except Exception as error:
             self.executed += 1

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Gradients: against the CPU, and against finite differences on the device itself."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch.autograd.gradcheck import GradcheckError
+from torch.utils import _pytree as pytree
+
+from npusim_conformance.device import CPU
+from npusim_conformance.properties.base import Dtypes, Run, SampleProperty, in_profiles
+from npusim_conformance.samples import Call, Sample
+from npusim_conformance.subjects import Subject
+from npusim_conformance.transfer import tensors_of
+from npusim_conformance.verdict import Mismatch, NotApplicable
+
+# Finite differences of larger inputs cost minutes and show nothing that smaller ones do not.
+ELEMENTS_MAX = 20_000
+# Half precision on the CPU takes seconds for larger inputs than these; float32 shows the same.
+HALF_ELEMENTS_MAX = 1_000_000
+DOUBLE = (torch.float64, torch.complex128)
+
+
+class Backward(SampleProperty):
+    """The gradients of every input are the CPU's."""
+
+    name = "backward"
+    profiles = in_profiles(
+        smoke=Dtypes.DEFAULT_DIFFERENTIABLE,
+        standard=Dtypes.DEFAULT_DIFFERENTIABLE,
+        full=Dtypes.DIFFERENTIABLE,
+    )
+    requires_grad = True
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators with a backward."""
+        return "" if subject.info.supports_autograd else "the operator has no gradient"
+
+    def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
+        """The same random cotangents go back through the operator there and here."""
+        elements = sum(tensor.numel() for tensor in tensors_of((sample.raw.input, sample.raw.args)))
+        if elements > HALF_ELEMENTS_MAX and run.dtype in (torch.float16, torch.bfloat16):
+            raise NotApplicable("large inputs are looked at in float32 and float64 only")
+        if sample.is_random:
+            run.reseed()
+        expected = gradients(sample, sample.copy(CPU), run.seed)
+        if not expected:
+            raise NotApplicable("no result that depends on an input with a gradient")
+        if sample.is_random:
+            run.reseed()
+        got = gradients(sample, sample.copy(device), run.seed)
+        for number, (one, other) in enumerate(zip(expected, got, strict=True)):
+            if (one is None) != (other is None):
+                here, there = ("none" if grad is None else "one" for grad in (one, other))
+                raise Mismatch(f"gradient of input {number}: {there}, on the CPU {here}")
+        if sample.is_random and not run.under_test.expectations.cpu_generator:
+            run.agreement.check_metadata(expected, got, device, "gradient of input")
+            return
+        run.agreement.check(
+            expected,
+            got,
+            device,
+            "gradient of input",
+            recompute=lambda: gradients(sample, sample.copy_wide(), run.seed),
+        )
+
+
+def gradients(sample: Sample, call: Call, seed: int) -> list[torch.Tensor | None]:
+    """One gradient per input that requires one, or nothing where no result depends on them.
+
+    Sparse gradients are coalesced: the order of their entries is nobody's promise.
+    """
+    inputs = [leaf for leaf in tensors_of(call) if leaf.requires_grad]
+    given, args, kwargs = call
+    results = sample.finish(sample.operator(given, *args, **kwargs))
+    outputs = [_dense(leaf) for leaf in tensors_of(results) if leaf.requires_grad]
+    if not inputs or not outputs:
+        return []
+    cotangents = [_cotangent(output, seed + index) for index, output in enumerate(outputs)]
+    grads = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+    return [
+        grad.coalesce() if grad is not None and grad.layout == torch.sparse_coo else grad
+        for grad in grads
+    ]
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
+def _cotangent(output: torch.Tensor, seed: int) -> torch.Tensor:
+    """Random numbers that depend on the shape alone, exact in every dtype but float8."""
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.complex128 if output.is_complex() else torch.float64
+    values = torch.randint(-128, 129, (*output.shape, 2), generator=generator).double() / 64
+    values = torch.view_as_complex(values) if wide.is_complex else values[..., 0]
+    return values.to(output.dtype).to(output.device)
+
+
+class FiniteDifferences(SampleProperty):
+    """The base of the properties that hold derivatives against finite differences."""
+
+    profiles = in_profiles(full=Dtypes.DIFFERENTIABLE)
+    requires_grad = True
+
+    def dtypes(self, subject: Subject, policy: Dtypes) -> list[torch.dtype | None]:
+        """float64 and complex128: in no other are finite differences near the derivative."""
+        return [dtype for dtype in super().dtypes(subject, policy) if dtype in DOUBLE]
+
+    def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
+        """Runs the check of one sample; what it raises says which derivative is wrong."""
+        call = sample.copy(device)
+        inputs = tuple(leaf for leaf in tensors_of(call) if leaf.requires_grad)
+        if not inputs:
+            raise NotApplicable("no input requires a gradient")
+        if sum(leaf.numel() for leaf in inputs) > ELEMENTS_MAX:
+            raise NotApplicable(f"more than {ELEMENTS_MAX} elements")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                self.differentiate(sample, _function(sample, call), inputs)
+            except GradcheckError as error:
+                raise Mismatch(" ".join(str(error).split())[:1000]) from error
+
+    def differentiate(
+        self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+    ) -> None:
+        """Raises where the derivatives of `function` at `inputs` are wrong."""
+        raise NotImplementedError
+
+
+def _function(sample: Sample, call: Call) -> Callable[..., Any]:
+    """The operator as a function of those inputs that require a gradient."""
+    leaves, structure = pytree.tree_flatten(call)
+    places = [
+        place
+        for place, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    ]
+
+    def function(*inputs: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for place, value in zip(places, inputs, strict=True):
+            filled[place] = value
+        given, args, kwargs = pytree.tree_unflatten(filled, structure)
+        operator = sample.operator
+        return sample.finish(operator.gradcheck_wrapper(operator.op, given, *args, **kwargs))
+
+    return function
+
+
+class Gradcheck(FiniteDifferences):
+    """Backward gives what finite differences on the device give, batched and undefined too."""
+
+    name = "gradcheck"
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators with a backward."""
+        return "" if subject.info.supports_autograd else "the operator has no gradient"
+
+    def differentiate(
+        self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+    ) -> None:
+        """With the operator's own settings."""
+        operator = sample.operator
+        torch.autograd.gradcheck(
+            function,
+            inputs,
+            check_batched_grad=operator.check_batched_grad,
+            check_grad_dtypes=True,
+            check_undefined_grad=True,
+            nondet_tol=operator.gradcheck_nondet_tol,
+            fast_mode=_is_fast(operator),
+        )
+
+
+class Gradgradcheck(FiniteDifferences):
+    """The gradient of the gradient gives what finite differences of the gradient give."""
+
+    name = "gradgradcheck"
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators with a second derivative."""
+        return "" if subject.info.supports_gradgrad else "the operator has no second gradient"
+
+    def differentiate(
+        self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+    ) -> None:
+        """With contiguous and other cotangents."""
+        operator = sample.operator
+        check = partial(
+            torch.autograd.gradgradcheck,
+            function,
+            inputs,
+            check_batched_grad=operator.check_batched_gradgrad,
+            check_grad_dtypes=True,
+            nondet_tol=operator.gradcheck_nondet_tol,
+            fast_mode=_is_fast(operator),
+        )
+        check(gen_non_contig_grad_outputs=False)
+        check(gen_non_contig_grad_outputs=True)
+
+
+class ForwardAD(FiniteDifferences):
+    """Forward-mode derivatives are what finite differences on the device give."""
+
+    name = "forward_ad"
+    requires_grad: ClassVar[bool] = True
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators with a forward-mode derivative."""
+        return "" if subject.info.supports_forward_ad else "the operator has no forward-mode AD"
+
+    def differentiate(
+        self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+    ) -> None:
+        """Batched too, where the operator allows."""
+        operator = sample.operator
+        torch.autograd.gradcheck(
+            function,
+            inputs,
+            check_forward_ad=True,
+            check_backward_ad=False,
+            check_batched_grad=False,
+            check_batched_forward_grad=operator.check_batched_forward_grad,
+            check_undefined_grad=False,
+            check_grad_dtypes=True,
+            nondet_tol=operator.gradcheck_nondet_tol,
+            fast_mode=_is_fast(operator),
+        )
+
+
+def _is_fast(operator: Any) -> bool:
+    return operator.gradcheck_fast_mode is not False  # as the database's users do: unset is fast
+
+
+PROPERTIES = [Backward, Gradcheck, Gradgradcheck, ForwardAD]

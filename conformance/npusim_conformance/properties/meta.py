@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What torch predicts about results without computing them: the meta device and fake tensors.
+
+Compilers lay out memory by these predictions, so a device whose results have other strides than
+predicted is wrong, however right their values. Only strides that matter are compared: those of
+dimensions longer than one, in tensors that hold something. Where the CPU's own results differ from
+the prediction (https://github.com/pytorch/pytorch/issues/77553) the case counts as upstream.
+"""
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.utils import _pytree as pytree
+
+from npusim_conformance.device import CPU
+from npusim_conformance.properties.base import Dtypes, Run, SampleProperty, in_profiles
+from npusim_conformance.samples import Sample
+from npusim_conformance.verdict import Mismatch, NotApplicable
+
+META = torch.device("meta")
+UNPREDICTABLE = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+class Meta(SampleProperty):
+    """Results have the shapes, strides and dtypes that the meta device predicts."""
+
+    name = "meta"
+    profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
+
+    def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
+        """Runs the operator on the device and on the meta device."""
+        try:
+            predicted = sample.run(META)
+        except Exception as error:  # no meta kernel, or a result that depends on the data
+            raise NotApplicable(f"the meta device: {_first_line(error)}") from None
+        check_prediction(predicted, sample.run(device), "the meta device")
+
+
+class Fake(SampleProperty):
+    """Fake tensors of the device predict shapes, strides, dtypes and device of its results."""
+
+    name = "fake"
+    profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
+
+    def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
+        """Not to predict what depends on the data is right where the CPU's do not either."""
+        try:
+            predicted = _run_fake(sample, device)
+        except UNPREDICTABLE as error:
+            if device != CPU:
+                self._expect_unpredictable(sample, error)
+            return
+        except (UnsupportedFakeTensorException, UnsupportedOperatorException) as error:
+            raise NotApplicable(f"fake tensors: {_first_line(error)}") from None
+        got = sample.run(device)
+        check_prediction(predicted, got, "fake tensors")
+        leaves = zip(pytree.tree_leaves(predicted), pytree.tree_leaves(got), strict=True)
+        for number, (one, other) in enumerate(leaves):
+            if isinstance(other, torch.Tensor) and one.device != other.device:
+                raise Mismatch(
+                    f"result {number}: on {other.device}, fake tensors predict {one.device}"
+                )
+
+    @staticmethod
+    def _expect_unpredictable(sample: Sample, error: Exception) -> None:
+        try:
+            _run_fake(sample, CPU)
+        except UNPREDICTABLE:
+            return
+        raise Mismatch(
+            f"fake tensors of the device cannot predict the result, those of the CPU can: "
+            f"{type(error).__name__}: {_first_line(error)}"
+        ) from error
+
+
+def _run_fake(sample: Sample, device: torch.device) -> Any:
+    """The operator on fake tensors that stand for `device`; nothing is computed there."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given, args, kwargs = pytree.tree_map(
+        lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf,
+        sample.copy(device),
+    )
+    with mode:
+        return sample.operator(given, *args, **kwargs)
+
+
+def check_prediction(predicted: Any, got: Any, by: str) -> None:
+    """Raises Mismatch unless results have the metadata that was predicted for them."""
+    expected_leaves, got_leaves = pytree.tree_leaves(predicted), pytree.tree_leaves(got)
+    if len(expected_leaves) != len(got_leaves):
+        raise Mismatch(f"{len(got_leaves)} results, {by} predict {len(expected_leaves)}")
+    for number, (one, other) in enumerate(zip(expected_leaves, got_leaves, strict=True)):
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            if isinstance(one, torch.Tensor) != isinstance(other, torch.Tensor):
+                raise Mismatch(
+                    f"result {number}: a {type(other).__name__}, {by} predict {type(one).__name__}"
+                )
+            continue
+        expected, found = _metadata(one), _metadata(other)
+        for what, value in expected.items():
+            if value != found[what]:
+                raise Mismatch(f"result {number}: {what} {found[what]}, {by} predict {value}")
+
+
+def _metadata(tensor: torch.Tensor) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "dtype": tensor.dtype,
+        "layout": tensor.layout,
+        "shape": tuple(tensor.shape),
+    }
+    if tensor.layout == torch.strided and not tensor.is_nested:
+        described["conj bit"] = tensor.is_conj()
+        described["neg bit"] = tensor.is_neg()
+        described["strides"] = _strides_that_matter(tensor)
+    return described
+
+
+def _strides_that_matter(tensor: torch.Tensor) -> tuple[int | None, ...]:
+    if tensor.numel() == 0:
+        return ()
+    return tuple(
+        stride if size > 1 else None
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+PROPERTIES = [Meta, Fake]
