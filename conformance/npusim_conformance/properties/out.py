@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""out=: where results are written to, resized, and refused."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from npusim_conformance.device import CPU
+from npusim_conformance.properties.base import Dtypes, Run, in_profiles, require, values_are_defined
+from npusim_conformance.properties.calls import (
+    Examine,
+    PartedProperty,
+    are_plain,
+    call_of,
+    dense,
+    same_decision,
+    strided,
+    tried,
+)
+from npusim_conformance.samples import Sample
+from npusim_conformance.subjects import Subject
+from npusim_conformance.transfer import Transfer, tensors_of
+from npusim_conformance.verdict import NotApplicable
+
+RESIZED = "An output with one or more elements was resized"
+# Copy their results into out= with Tensor.copy_(), which goes from any device to any.
+COPY_RESULTS = frozenset({"lu"})
+NO_SCHEMA = "failed to match any schema"
+# Of so many samples it is asked what is refused; the answers depend on the operator, not on values.
+REFUSALS_MAX = 3
+
+Make = Callable[[torch.Size, torch.dtype], torch.Tensor]
+
+
+class Out(PartedProperty):
+    """out= gets the result in place, keeps its memory and strides, and is refused where it must."""
+
+    name = "out"
+    profiles = in_profiles(smoke=Dtypes.DEFAULT, standard=Dtypes.DEFAULT, full=Dtypes.ALL)
+    where = "without out="
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators with out=."""
+        return "" if subject.info.supports_out else "the operator has no out="
+
+    def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
+        """Where the result is written first, then what is refused."""
+        into = _Into(run, sample)
+        if not into.is_accepted():
+            return
+        yield partial(into.fitting, dense, "a fitting out=")
+        yield partial(into.fitting, strided, "a strided out=")
+        yield into.empty
+        if sample.index and run.executed > 6 * REFUSALS_MAX:
+            return
+        yield into.of_another_shape
+        if sample.subject.name not in COPY_RESULTS:
+            yield into.on_another_device
+        yield partial(into.of_another_dtype, _wider)
+        yield partial(into.of_another_dtype, _narrower)
+        if sample.operator.supports_autograd:
+            yield into.with_gradient
+
+
+class _Into:
+    """One sample, run with out= in several ways."""
+
+    def __init__(self, run: Run, sample: Sample) -> None:
+        self.run = run
+        self.sample = sample
+        self._results: dict[torch.device, Any] = {}
+
+    def is_accepted(self) -> bool:
+        """Whether this form of the call takes out= at all; not every one does."""
+        _, error = tried(lambda: self._call(CPU, self._outs(CPU, dense)))
+        return not (isinstance(error, TypeError | NotApplicable) or NO_SCHEMA in str(error))
+
+    def fitting(self, make: Make, what: str, device: torch.device) -> None:
+        """The right shape, full of garbage: memory and strides stay, every element is written."""
+        outs = self._outs(device, make)
+        before = [_place(out) for out in outs]
+        self._compare(self._call(device, outs), outs, device, what)
+        for out, (storage, address, strides) in zip(outs, before, strict=True):
+            now = _place(out)
+            require(now[0] == storage, f"{what} got another storage")
+            require(now[1] == address, f"{what} got other memory: data_ptr() has changed")
+            require(now[2] == strides, f"{what} has strides {now[2]}, had {strides}")
+
+    def empty(self, device: torch.device) -> None:
+        """No elements: resized in silence."""
+        outs = self._outs(device, lambda shape, dtype: dense(torch.Size([0]), dtype))
+        self._compare(self._call(device, outs), outs, device, "an empty out=")
+
+    def of_another_shape(self, device: torch.device) -> None:
+        """Resized with a warning, if the CPU does so."""
+        _, refused, warned = self._reshape(CPU)
+        got, error, complained = self._reshape(device)
+        what = "out= of another shape"
+        same_decision(refused, error, what)
+        if error is not None:
+            return
+        outs, results = got
+        require(complained == warned, f"{what}: warning {complained}, on the CPU {warned}")
+        self._compare(results, outs, device, what)
+
+    def on_another_device(self, device: torch.device) -> None:
+        """Memory of the host is no place for a result of the device."""
+        if device.type == "cpu" or not tensors_of(self.sample.copy(CPU)):
+            raise NotApplicable("nothing says where the result should be but out= itself")
+        host = Transfer(CPU)
+        outs = [host(out) for out in self._outs(CPU, dense)]
+        _, error = tried(lambda: self._call(device, outs))
+        what = f"out= on the CPU for inputs on {device.type}"
+        require(error is not None, f"{what}: accepted, RuntimeError expected")
+        same_decision(RuntimeError("expected all tensors to be on one device"), error, what)
+
+    def of_another_dtype(
+        self, other: Callable[[torch.dtype], torch.dtype], device: torch.device
+    ) -> None:
+        """Cast, or refused, as the CPU does."""
+        what = f"out= of a dtype that is {other.__name__.strip('_')}"
+        _, refused = tried(lambda: self._cast(other, CPU))
+        results, error = tried(lambda: self._cast(other, device))
+        same_decision(refused, error, what)
+        if error is None and other is _wider and self._has_values:
+            expected = self._functional(device)
+            back = [
+                result.to(one.dtype)
+                for result, one in zip(tensors_of(results), tensors_of(expected), strict=True)
+            ]
+            if len(back) == 1 and isinstance(expected, torch.Tensor):
+                self._agree(expected, back[0], device, what)
+
+    def with_gradient(self, device: torch.device) -> None:
+        """Autograd does not go through out=."""
+        outs = self._outs(device, dense)
+        if not all(out.is_floating_point() or out.is_complex() for out in outs):
+            raise NotApplicable("no result with a gradient")
+        for out in outs:
+            out.requires_grad_()
+        given, args, kwargs = self.sample.copy(device)
+        target = self._target(device, outs)
+        _, error = tried(lambda: self.sample.operator(given, *args, **kwargs, out=target))
+        what = "out= that requires a gradient"
+        require(error is not None, f"{what}: accepted, RuntimeError expected")
+        same_decision(RuntimeError("no automatic differentiation"), error, what)
+
+    @property
+    def _has_values(self) -> bool:
+        return not self.sample.is_random and values_are_defined(self.sample.operator)
+
+    def _functional(self, device: torch.device) -> Any:
+        """The result without out=, once per device."""
+        if device not in self._results:
+            call = self.sample.copy(device)
+            result = call_of(self.sample, self.sample.operator, call)
+            if not are_plain(result):
+                raise NotApplicable("the results are no strided tensors")
+            self._results[device] = result
+        return self._results[device]
+
+    def _outs(self, device: torch.device, make: Make) -> list[torch.Tensor]:
+        move = Transfer(device)
+        return [move(make(one.shape, one.dtype)) for one in tensors_of(self._functional(device))]
+
+    def _target(self, device: torch.device, outs: list[torch.Tensor]) -> Any:
+        is_one = isinstance(self._functional(device), torch.Tensor)
+        return outs[0] if is_one else tuple(outs)
+
+    def _call(self, device: torch.device, outs: list[torch.Tensor]) -> Any:
+        target = self._target(device, outs)
+        call = self.sample.copy(device)
+        results = call_of(self.sample, self.sample.operator, call, out=target)
+        return target if results is None else results  # lists of results are not returned again
+
+    def _compare(
+        self, results: Any, outs: list[torch.Tensor], device: torch.device, what: str
+    ) -> None:
+        returned = tensors_of(results)
+        same = len(returned) == len(outs) and all(map(_is, returned, outs))
+        require(same, f"{what}: what is returned is not out=")
+        self._agree(self._functional(device), results, device, what)
+
+    def _agree(self, expected: Any, got: Any, device: torch.device, what: str) -> None:
+        if self._has_values:
+            finish = self.sample.finish
+            self.run.agreement.check(
+                finish(expected), finish(got), device, what, lambda: finish(self.sample.run_wide())
+            )
+        else:
+            self.run.agreement.check_metadata(expected, got, device, what)
+
+    def _reshape(self, device: torch.device) -> tuple[Any, Exception | None, bool]:
+        outs = self._outs(device, lambda shape, dtype: dense(_longer(shape), dtype))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results, error = tried(lambda: self._call(device, outs))
+        warned = any(RESIZED in str(warning.message) for warning in caught)
+        return (outs, results), error, warned
+
+    def _cast(self, other: Callable[[torch.dtype], torch.dtype], device: torch.device) -> Any:
+        outs = self._outs(device, lambda shape, dtype: dense(shape, other(dtype)))
+        return self._call(device, outs)
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]]:
+    return tensor.untyped_storage()._cdata, tensor.data_ptr(), tensor.stride()
+
+
+def _longer(shape: torch.Size) -> torch.Size:
+    return torch.Size([*shape[:-1], shape[-1] + 1]) if shape else torch.Size([2])
+
+
+def _wider(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else torch.complex64
+
+
+def _narrower(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        return torch.float32
+    return torch.int64 if dtype.is_floating_point else torch.bool
+
+
+PROPERTIES = [Out]
