@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Device memory: its statistics, reuse, and what happens when there is no more of it."""
+
+import gc
+
+import torch
+
+from npusim_conformance.contracts import contract, other_device, refuses, same
+from npusim_conformance.contracts.stream import all_are, current, filled, long_work
+from npusim_conformance.properties.base import Run, require
+from npusim_conformance.verdict import NotApplicable
+
+_NO_CPU = "torch keeps no statistics of the CPU's memory"
+_MIB = 1 << 20
+_TOO_MUCH = 1 << 50  # bytes; no device has a pebibyte
+_STATISTICS = ("memory_allocated", "memory_reserved")
+
+
+def _allocated(run: Run) -> int:
+    """Bytes of live tensors, without garbage that has not been collected yet."""
+    gc.collect()
+    count = run.under_test.allocated_bytes()
+    if count is None:
+        raise NotApplicable(f"there is no torch.{run.device.type}.memory_allocated")
+    return count
+
+
+def _block(run: Run, mebibytes: int = 4) -> torch.Tensor:
+    return torch.empty(mebibytes * _MIB, dtype=torch.uint8, device=run.device)
+
+
+@contract(no_cpu=_NO_CPU)
+def allocated_counts_live_tensors(run: Run) -> None:
+    """Allocated bytes grow by at least a tensor's size, and shrink again when it dies."""
+    before = _allocated(run)
+    tensor = _block(run)
+    grown = _allocated(run) - before
+    require(4 * _MIB <= grown <= 6 * _MIB, f"4 MiB more are counted as {grown} bytes")
+    del tensor
+    same("bytes after it died", _allocated(run), before)
+
+
+@contract(no_cpu=_NO_CPU)
+def views_allocate_nothing(run: Run) -> None:
+    """Views keep their base's memory and count no bytes of their own."""
+    before = _allocated(run)
+    tensor = _block(run)
+    with_base = _allocated(run)
+    view = tensor.view(-1, 64)[1:].t()
+    same("bytes with a view", _allocated(run), with_base)
+    del tensor
+    same("bytes while the view lives", _allocated(run), with_base)
+    del view
+    same("bytes after both died", _allocated(run), before)
+
+
+@contract(no_cpu=_NO_CPU)
+def empty_tensors_allocate_nothing(run: Run) -> None:
+    """A tensor without elements counts no bytes."""
+    before = _allocated(run)
+    tensors = [torch.empty(shape, device=run.device) for shape in ((0,), (0, 5), (3, 0, 2))]
+    same("bytes", _allocated(run), before)
+    same("elements", [tensor.numel() for tensor in tensors], [0, 0, 0])
+
+
+@contract(no_cpu=_NO_CPU)
+def temporaries_are_freed(run: Run) -> None:
+    """A chain of operators, and one that raises, leave nothing allocated."""
+    values = filled(run.device, 1)
+    before = _allocated(run)
+    long_work(values)
+    same("bytes after a chain", _allocated(run), before)
+    narrow = torch.ones(3).to(run.device)
+    with_both = _allocated(run)
+    refuses("a sum of shapes that do not fit", lambda: values + narrow)
+    same("bytes after an error", _allocated(run), with_both)
+
+
+@contract(no_cpu=_NO_CPU, needs=_STATISTICS)
+def reserved_covers_allocated(run: Run) -> None:
+    """Reserved bytes are never fewer than allocated ones."""
+    module = run.under_test.module
+    kept = []
+    for mebibytes in (1, 8, 3):
+        kept.append(_block(run, mebibytes))
+        allocated, reserved = module.memory_allocated(), module.memory_reserved()
+        require(reserved >= allocated, f"{allocated} bytes allocated of {reserved} reserved")
+
+
+@contract(no_cpu=_NO_CPU, needs=("max_memory_allocated", "reset_peak_memory_stats"))
+def peak_is_the_highest(run: Run) -> None:
+    """max_memory_allocated() is the most since reset_peak_memory_stats()."""
+    module = run.under_test.module
+    before = _allocated(run)
+    module.reset_peak_memory_stats()
+    same("peak after a reset", module.max_memory_allocated(), before)
+    tensor = _block(run)
+    highest = _allocated(run)
+    del tensor
+    same("peak after it died", module.max_memory_allocated(), highest)
+    module.reset_peak_memory_stats()
+    same("peak after another reset", module.max_memory_allocated(), _allocated(run))
+
+
+@contract(no_cpu=_NO_CPU, needs=("memory_stats", "memory_allocated"))
+def statistics_agree(run: Run) -> None:
+    """memory_stats() has torch's names, no negative number, and memory_allocated()'s."""
+    module = run.under_test.module
+    kept = _block(run)
+    found = module.memory_stats()
+    name = "allocated_bytes.all.current"
+    require(name in found, f"memory_stats() has no {name!r}")
+    same(name, found[name], module.memory_allocated())
+    numbers = {key: value for key, value in found.items() if isinstance(value, int)}
+    negative = [key for key, value in numbers.items() if value < 0 and "limit" not in key
+                and "max_split_size" not in key]  # fmt: skip
+    same("negative statistics", negative, [])
+    require(kept.numel() <= numbers[name], f"{name} is less than a live tensor's size")
+
+
+@contract(no_cpu=_NO_CPU, needs=("empty_cache", "memory_reserved"))
+def empty_cache_gives_back(run: Run) -> None:
+    """empty_cache() gives unused memory back and leaves live tensors as they are."""
+    module = run.under_test.module
+    live = filled(run.device, 3)
+    unused = _block(run, 64)
+    del unused
+    gc.collect()
+    run.under_test.synchronize()
+    before = module.memory_reserved()
+    module.empty_cache()
+    after = module.memory_reserved()
+    require(after <= before - 64 * _MIB or before < 64 * _MIB,
+            f"{before} bytes reserved before, {after} after, 64 MiB of them unused")  # fmt: skip
+    require(after >= module.memory_allocated(), "less is reserved than allocated")
+    all_are("a live tensor", live, 3.0)
+
+
+@contract(no_cpu="the CPU's allocator raises RuntimeError")
+def too_much_is_out_of_memory(run: Run) -> None:
+    """An allocation that cannot be had raises torch.OutOfMemoryError."""
+    refuses(
+        "a tensor of 1 PiB",
+        lambda: torch.empty(_TOO_MUCH, dtype=torch.uint8, device=run.device),
+        torch.OutOfMemoryError,
+    )
+
+
+@contract(no_cpu="the CPU's allocator raises RuntimeError")
+def operators_run_out_of_memory(run: Run) -> None:
+    """An operator whose result cannot be had raises torch.OutOfMemoryError; operands are whole."""
+    value = torch.ones(1).to(run.device)
+    wide = value.expand(_TOO_MUCH // 4)
+    refuses("the copy of an expanded tensor", wide.clone, torch.OutOfMemoryError)
+    same("its operand", value, torch.ones(1))
+
+
+@contract(no_cpu="the CPU's allocator raises RuntimeError")
+def works_after_out_of_memory(run: Run) -> None:
+    """After out of memory, nothing is lost and the device works on."""
+    live = filled(run.device, 2)
+    counted = run.under_test.allocated_bytes() is not None
+    before = _allocated(run) if counted else 0
+    for _ in range(3):
+        refuses(
+            "a tensor of 1 PiB",
+            lambda: torch.empty(_TOO_MUCH, dtype=torch.uint8, device=run.device),
+            torch.OutOfMemoryError,
+        )
+    if counted:
+        same("bytes after it", _allocated(run), before)
+    all_are("a live tensor", live, 2.0)
+    all_are("a sum", live + 1, 3.0)
+
+
+@contract(no_cpu=_NO_CPU, needs=("memory_reserved",))
+def freed_memory_is_used_again(run: Run) -> None:
+    """Tensors made and freed in turn need the memory of one."""
+    module = run.under_test.module
+    for _ in range(3):
+        _block(run)
+    before = module.memory_reserved()
+    for _ in range(50):
+        _block(run)
+    same("reserved bytes after 50 more", module.memory_reserved(), before)
+
+
+@contract(no_cpu="tensors of the CPU belong to no stream")
+def record_stream_keeps_memory(run: Run) -> None:
+    """After record_stream(s), freed memory is not given away before s has used it."""
+    side = torch.Stream(run.device)
+    results = []
+    for round_ in range(8):
+        values = filled(run.device, float(round_))
+        side.wait_stream(current(run.device))
+        with side:
+            results.append(long_work(values))
+        values.record_stream(side)
+        del values
+        for _ in range(2):
+            filled(run.device, -1e6)  # would overwrite what the side stream still reads
+    side.synchronize()
+    for round_, result in enumerate(results):
+        all_are(f"the result of round {round_}", result, 24.0 + round_)
+
+
+@contract(no_cpu=_NO_CPU, needs=("mem_get_info",))
+def free_memory_is_plausible(run: Run) -> None:
+    """mem_get_info() is (free, total) in bytes, with free no more than total."""
+    free, total = run.under_test.module.mem_get_info(run.device)
+    require(0 <= free <= total and total > 0, f"mem_get_info() is {(free, total)}")
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True, needs=("memory_allocated",))
+def statistics_are_per_device(run: Run) -> None:
+    """A tensor on one device counts nothing on another."""
+    module, second = run.under_test.module, other_device(run)
+    gc.collect()
+    before = module.memory_allocated(run.device), module.memory_allocated(second)
+    tensor = torch.empty(4 * _MIB, dtype=torch.uint8, device=second)
+    after = module.memory_allocated(run.device), module.memory_allocated(second)
+    same("bytes here", after[0], before[0])
+    require(after[1] - before[1] >= 4 * _MIB, f"{after[1] - before[1]} bytes more there")
+    del tensor
+    same("bytes there after it died", module.memory_allocated(second), before[1])
+
+
+@contract(no_cpu=_NO_CPU, needs=("memory_summary",))
+def summary_is_a_text(run: Run) -> None:
+    """memory_summary() is a text."""
+    text = run.under_test.module.memory_summary()
+    require(isinstance(text, str) and bool(text.strip()), f"memory_summary() is {text!r}")
+
+
+@contract(no_cpu=_NO_CPU)
+def reference_cycles_are_freed(run: Run) -> None:
+    """A tensor in a reference cycle, and one with a graph, are freed with what holds them."""
+    before = _allocated(run)
+    ring: list[object] = [_block(run)]
+    ring.append(ring)
+    leaf = filled(run.device, 1).requires_grad_()
+    result = long_work(leaf).sum()
+    result.backward()
+    del ring, leaf, result
+    same("bytes after all died", _allocated(run), before)

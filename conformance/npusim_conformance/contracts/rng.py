@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Random numbers: seeds, states and generators."""
+
+from typing import Any
+
+import torch
+
+from npusim_conformance.contracts import contract, other_device, refuses, same
+from npusim_conformance.properties.base import Run, require
+
+_STATE = ("get_rng_state", "set_rng_state")
+_DRAWN = 64
+
+
+def _draw(device: torch.device, generator: torch.Generator | None = None) -> torch.Tensor:
+    return torch.rand(_DRAWN, device=device, generator=generator).cpu()
+
+
+def _differ(what: str, one: torch.Tensor, other: torch.Tensor) -> None:
+    require(not torch.equal(one, other), f"{what} are equal")
+
+
+def _states(run: Run) -> tuple[Any, Any]:
+    """get_state() and set_state(state) of the device's default generator."""
+    if run.under_test.is_cpu:
+        return torch.get_rng_state, torch.set_rng_state
+    module, device = run.under_test.module, run.device
+    return lambda: module.get_rng_state(device), lambda state: module.set_rng_state(state, device)
+
+
+@contract()
+def manual_seed_repeats(run: Run) -> None:
+    """torch.manual_seed(n) makes the device repeat itself, and another n gives other numbers."""
+    torch.manual_seed(7)
+    first, second = _draw(run.device), _draw(run.device)
+    torch.manual_seed(7)
+    same("numbers after the same seed", _draw(run.device), first)
+    same("the numbers after them", _draw(run.device), second)
+    torch.manual_seed(8)
+    _differ("numbers after two seeds", _draw(run.device), first)
+    _differ("two draws in a row", first, second)
+
+
+@contract(no_cpu="torch.manual_seed() is the CPU's", needs=("manual_seed", "manual_seed_all"))
+def module_seeds_repeat(run: Run) -> None:
+    """The module's manual_seed() and manual_seed_all() make the device repeat itself."""
+    module = run.under_test.module
+    for seed in (module.manual_seed, module.manual_seed_all):
+        seed(7)
+        first = _draw(run.device)
+        seed(7)
+        same(f"numbers after the same {seed.__name__}()", _draw(run.device), first)
+        seed(8)
+        _differ(f"numbers after two seeds of {seed.__name__}()", _draw(run.device), first)
+
+
+@contract()
+def numbers_are_uniform(run: Run) -> None:
+    """torch.rand() is in [0, 1) and as even as 4096 numbers can be."""
+    torch.manual_seed(0)
+    numbers = torch.rand(4096, device=run.device).cpu().double()
+    require(bool(((numbers >= 0) & (numbers < 1)).all()), "numbers outside [0, 1)")
+    mean, variance = float(numbers.mean()), float(numbers.var())
+    require(abs(mean - 0.5) < 0.03, f"their mean is {mean}")  # more than six deviations
+    require(abs(variance - 1 / 12) < 0.012, f"their variance is {variance}")
+    require(int(numbers.unique().numel()) > 4000, "many of them are equal")
+
+
+@contract(needs=_STATE)
+def state_can_be_restored(run: Run) -> None:
+    """set_rng_state(get_rng_state()) makes the device repeat itself."""
+    get_state, set_state = _states(run)
+    _draw(run.device)
+    state = get_state()
+    first = _draw(run.device)
+    set_state(state)
+    same("numbers after the state was restored", _draw(run.device), first)
+
+
+@contract(needs=_STATE)
+def state_is_a_copy_on_the_cpu(run: Run) -> None:
+    """get_rng_state() is a uint8 tensor on the CPU that drawing does not change."""
+    get_state, _ = _states(run)
+    state = get_state()
+    same("device", state.device.type, "cpu")
+    same("dtype", state.dtype, torch.uint8)
+    kept = state.clone()
+    _draw(run.device)
+    same("the state kept", state, kept)
+    _differ("states before and after drawing", get_state(), kept)
+
+
+@contract(needs=_STATE)
+def bad_states_are_refused(run: Run) -> None:
+    """A state of a wrong size or dtype is refused, and changes nothing."""
+    get_state, set_state = _states(run)
+    before = get_state()
+    wrong = (RuntimeError, TypeError, ValueError)
+    refuses("a state of 3 bytes", lambda: set_state(torch.zeros(3, dtype=torch.uint8)), wrong)
+    refuses("a state of floats", lambda: set_state(torch.zeros(16)), wrong)
+    same("the state after it", get_state(), before)
+
+
+@contract(no_cpu="torch.initial_seed() is the CPU's", needs=("initial_seed", "manual_seed"))
+def initial_seed_is_what_was_given(run: Run) -> None:
+    """initial_seed() is the last seed."""
+    run.under_test.module.manual_seed(123456789)
+    same("initial_seed()", run.under_test.module.initial_seed(), 123456789)
+
+
+@contract(no_cpu="torch.seed() is the CPU's", needs=("seed", "initial_seed"))
+def seed_is_not_deterministic(run: Run) -> None:
+    """seed() takes a seed that nobody foresees."""
+    module = run.under_test.module
+    seen = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        module.seed()
+        seen.append(_draw(run.device))
+    _differ("numbers after two calls of seed()", seen[0], seen[1])
+
+
+@contract(needs=_STATE)
+def fork_rng_restores(run: Run) -> None:
+    """torch.random.fork_rng() restores the device's state, whatever its body draws."""
+    get_state, _ = _states(run)
+    before = get_state()
+    devices = [] if run.under_test.is_cpu else [run.device.index]
+    with torch.random.fork_rng(devices=devices, device_type=_fork_type(run)):
+        torch.manual_seed(99)
+        _draw(run.device)
+    same("the state after it", get_state(), before)
+
+
+def _fork_type(run: Run) -> str:
+    return "cuda" if run.under_test.is_cpu else run.device.type  # the default of fork_rng()
+
+
+@contract(no_cpu="it is the CPU's generator")
+def drawing_leaves_the_cpu_alone(run: Run) -> None:
+    """Numbers drawn on the device do not move the CPU's generator, and the other way round."""
+    before = torch.get_rng_state()
+    _draw(run.device)
+    same("the CPU's state", torch.get_rng_state(), before)
+    torch.manual_seed(7)
+    first = _draw(run.device)
+    torch.manual_seed(7)
+    torch.rand(100)
+    same("numbers after the CPU drew some", _draw(run.device), first)
+
+
+@contract(no_cpu="there is one CPU", two_devices=True, needs=_STATE)
+def devices_have_their_own(run: Run) -> None:
+    """Drawing on one device does not move another's generator; manual_seed() seeds all."""
+    module, second = run.under_test.module, other_device(run)
+    before = module.get_rng_state(run.device)
+    _draw(second)
+    same("the first device's state", module.get_rng_state(run.device), before)
+    torch.manual_seed(7)
+    first = _draw(second)
+    torch.manual_seed(7)
+    _draw(run.device)
+    same("numbers on the second device", _draw(second), first)
+
+
+@contract()
+def generators_are_independent(run: Run) -> None:
+    """torch.Generator(device) has a state of its own."""
+    generator = torch.Generator(run.device)
+    same("device", generator.device, run.device)
+    same("manual_seed() returns it", generator.manual_seed(11) is generator, True)
+    same("initial_seed()", generator.initial_seed(), 11)
+    torch.manual_seed(5)
+    default = _draw(run.device)
+    first = _draw(run.device, generator)
+    torch.manual_seed(5)
+    _draw(run.device, generator)
+    same("the default generator's numbers", _draw(run.device), default)
+    generator.manual_seed(11)
+    same("its numbers after its seed", _draw(run.device, generator), first)
+
+
+@contract()
+def generator_states_can_be_restored(run: Run) -> None:
+    """get_state(), set_state() and clone_state() of a generator make it repeat itself."""
+    generator = torch.Generator(run.device).manual_seed(3)
+    _draw(run.device, generator)
+    state = generator.get_state()
+    same("device of the state", state.device.type, "cpu")
+    first = _draw(run.device, generator)
+    generator.set_state(state)
+    same("numbers after set_state()", _draw(run.device, generator), first)
+    other = torch.Generator(run.device)
+    other.set_state(state)
+    same("another generator's numbers", _draw(run.device, other), first)
+
+
+@contract(no_cpu="it is the CPU's generator")
+def generator_of_another_device_is_refused(run: Run) -> None:
+    """A generator of the CPU is refused on the device, and the device's on the CPU."""
+    refuses("a CPU generator on the device", lambda: _draw(run.device, torch.Generator()))
+    there = torch.Generator(run.device)
+    refuses("the device's generator on the CPU", lambda: torch.rand(2, generator=there))
+
+
+@contract()
+def generators_reach_every_distribution(run: Run) -> None:
+    """Each way to draw takes generator= and repeats itself with it."""
+    generator = torch.Generator(run.device)
+    zeros = torch.zeros(_DRAWN).to(run.device)
+    half = torch.full((_DRAWN,), 0.5).to(run.device)
+    draws = {
+        "rand": lambda: torch.rand(_DRAWN, device=run.device, generator=generator),
+        "randn": lambda: torch.randn(_DRAWN, device=run.device, generator=generator),
+        "randint": lambda: torch.randint(1000, (_DRAWN,), device=run.device, generator=generator),
+        "randperm": lambda: torch.randperm(_DRAWN, device=run.device, generator=generator),
+        "bernoulli": lambda: torch.bernoulli(half, generator=generator),
+        "normal_": lambda: zeros.clone().normal_(generator=generator),
+        "uniform_": lambda: zeros.clone().uniform_(generator=generator),
+        "exponential_": lambda: zeros.clone().exponential_(generator=generator),
+        "random_": lambda: zeros.clone().random_(generator=generator),
+        "multinomial": lambda: torch.multinomial(half, 8, generator=generator),
+    }
+    for name, draw in draws.items():
+        generator.manual_seed(1)
+        first = draw()
+        second = draw()
+        generator.manual_seed(1)
+        same(f"{name} after the same seed", draw(), first)
+        _differ(f"two draws of {name}", first.cpu(), second.cpu())
+
+
+@contract()
+def dropout_follows_the_seed(run: Run) -> None:
+    """nn.Dropout draws from the device's generator and keeps about its share."""
+    ones = torch.ones(1000).to(run.device)
+    torch.manual_seed(4)
+    first = torch.nn.functional.dropout(ones, 0.25).cpu()
+    torch.manual_seed(4)
+    same("dropout after the same seed", torch.nn.functional.dropout(ones, 0.25), first)
+    kept = int((first != 0).sum())
+    require(660 < kept < 840, f"{kept} of 1000 are kept with a probability of 0.75")

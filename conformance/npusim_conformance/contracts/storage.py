@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Storages: their size, address and identity, and tensors that are made to look at them."""
+
+import torch
+
+from npusim_conformance.contracts import contract, on, same
+from npusim_conformance.properties.base import Run, require
+
+
+@contract()
+def addresses_are_not_null(run: Run) -> None:
+    """data_ptr() is not 0, and moves with the storage offset."""
+    tensor = on(run.device, 1, 2, 3, 4)
+    require(tensor.data_ptr() != 0, "data_ptr() is 0")
+    same("data_ptr() of [2:]", tensor[2:].data_ptr(), tensor.data_ptr() + 8)
+    same("the storage's data_ptr()", tensor[2:].untyped_storage().data_ptr(), tensor.data_ptr())
+    same("data_ptr() without elements", torch.empty(0, device=run.device).data_ptr(), 0)
+
+
+@contract()
+def sizes_in_bytes(run: Run) -> None:
+    """A storage's nbytes() are the tensor's, whatever its dtype; the device is its own."""
+    for dtype in (torch.float32, torch.uint8, torch.int64, torch.complex64, torch.bool):
+        tensor = torch.zeros(3, 5, dtype=dtype).to(run.device)
+        storage = tensor.untyped_storage()
+        same(f"nbytes() for {dtype}", storage.nbytes(), 15 * dtype.itemsize)
+        same(f"device for {dtype}", storage.device, run.device)
+
+
+@contract()
+def views_share_it(run: Run) -> None:
+    """Views look at one storage, so each sees what is written through another."""
+    base = torch.zeros(4, 6).to(run.device)
+    views = {
+        "view": base.view(24),
+        "transpose": base.t(),
+        "slice": base[1:3, ::2],
+        "select": base[2],
+        "expand": base[:, :1].expand(4, 6),
+        "as_strided": base.as_strided((3,), (7,), 1),
+        "diagonal": base.diagonal(),
+        "detach": base.detach(),
+        "unsqueeze": base.unsqueeze(0),
+    }
+    address = base.untyped_storage().data_ptr()
+    for name, view in views.items():
+        same(f"storage of {name}", view.untyped_storage().data_ptr(), address)
+    base.fill_(5)
+    for name, view in views.items():
+        same(f"{name} after fill_()", view, torch.full(view.shape, 5.0))
+    views["slice"].fill_(1)
+    expected = torch.full((4, 6), 5.0)
+    expected[1:3, ::2] = 1
+    same("the base after a write to a slice", base, expected)
+
+
+@contract()
+def complex_views_share_it(run: Run) -> None:
+    """.real, .imag and view_as_real() are views: writes show in the base."""
+    base = torch.tensor([1 + 2j, 3 + 4j]).to(run.device)
+    base.real.fill_(7)
+    same("after a write to .real", base, torch.tensor([7 + 2j, 7 + 4j]))
+    base.imag.fill_(0)
+    same("after a write to .imag", base, torch.tensor([7 + 0j, 7 + 0j]))
+    torch.view_as_real(base)[1, 1] = 9
+    same("after a write to view_as_real()", base, torch.tensor([7 + 0j, 7 + 9j]))
+    pairs = torch.zeros(2, 2).to(run.device)
+    torch.view_as_complex(pairs)[0] = 1 + 2j
+    same("after a write to view_as_complex()", pairs, torch.tensor([[1.0, 2.0], [0.0, 0.0]]))
+
+
+@contract()
+def dtype_views_share_it(run: Run) -> None:
+    """Tensor.view(dtype) looks at the same bytes."""
+    base = on(run.device, 1.0, -2.0)
+    bits = base.view(torch.int32)
+    same("bits", bits, torch.tensor([1.0, -2.0]).view(torch.int32))
+    bits[0] = 0x40400000
+    same("after a write to the bits", base, torch.tensor([3.0, -2.0]))
+    same("bytes", base.view(torch.uint8).shape, torch.Size([8]))
+
+
+@contract()
+def set_takes_a_tensor(run: Run) -> None:
+    """Tensor.set_(tensor) makes both look at one storage."""
+    source, tensor = on(run.device, 1, 2, 3, 4), torch.empty(0, device=run.device)
+    same("it returns itself", tensor.set_(source) is tensor, True)
+    tensor[0] = 9
+    same("the source", source, torch.tensor([9.0, 2.0, 3.0, 4.0]))
+
+
+@contract()
+def set_takes_a_storage(run: Run) -> None:
+    """Tensor.set_(storage, offset, size, stride) looks at a part of it."""
+    source = on(run.device, 0, 1, 2, 3, 4, 5)
+    tensor = torch.empty(0, device=run.device)
+    tensor.set_(source.untyped_storage(), 1, (2, 2), (2, 1))
+    same("its values", tensor, torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    same("offset", tensor.storage_offset(), 1)
+    tensor[0, 0] = -1
+    same("the source", source, torch.tensor([0.0, -1.0, 2.0, 3.0, 4.0, 5.0]))
+
+
+@contract()
+def resize_keeps_values(run: Run) -> None:
+    """Tensor.resize_() grows and shrinks in place and keeps the leading values."""
+    tensor = on(run.device, 1, 2, 3)
+    tensor.resize_(2)
+    same("shrunk", tensor, torch.tensor([1.0, 2.0]))
+    tensor.resize_(3)
+    same("grown back", tensor, torch.tensor([1.0, 2.0, 3.0]))
+    tensor.resize_(1000)
+    same("leading values after growth", tensor[:3], torch.tensor([1.0, 2.0, 3.0]))
+    require(tensor.untyped_storage().nbytes() >= 4000, "the storage is too small")
+    tensor.resize_(0)
+    same("elements", tensor.numel(), 0)
+
+
+@contract()
+def storage_can_be_resized(run: Run) -> None:
+    """A storage can be emptied with resize_(0) and filled again, as FSDP does."""
+    tensor = on(run.device, 1, 2, 3, 4)
+    storage = tensor.untyped_storage()
+    storage.resize_(0)
+    same("nbytes() when emptied", storage.nbytes(), 0)
+    same("the tensor's shape", tensor.shape, torch.Size([4]))
+    storage.resize_(16)
+    tensor.copy_(torch.tensor([5.0, 6.0, 7.0, 8.0]))
+    same("values when filled again", tensor, torch.tensor([5.0, 6.0, 7.0, 8.0]))
+    storage.resize_(32)
+    same("values when grown", tensor, torch.tensor([5.0, 6.0, 7.0, 8.0]))
+
+
+@contract()
+def storages_can_be_made_and_copied(run: Run) -> None:
+    """torch.UntypedStorage(n, device=) works; clone(), copy_(), cpu() and to the device copy."""
+    storage = torch.UntypedStorage(8, device=run.device)
+    same("device", storage.device, run.device)
+    same("nbytes()", storage.nbytes(), 8)
+    storage.copy_(torch.tensor([1, 2, 3, 4, 5, 6, 7, 8], dtype=torch.uint8).untyped_storage())
+    same("values", storage.cpu().tolist(), [1, 2, 3, 4, 5, 6, 7, 8])
+    other = storage.clone()
+    require(other.data_ptr() != storage.data_ptr(), "clone() has the same address")
+    storage.copy_(torch.zeros(8, dtype=torch.uint8).untyped_storage())
+    same("the clone after a write to the original", other.cpu().tolist(), [1, 2, 3, 4, 5, 6, 7, 8])
+
+
+@contract()
+def data_can_be_exchanged(run: Run) -> None:
+    """`tensor.data = other` gives a tensor other values and keeps the object."""
+    tensor = on(run.device, 1, 2).requires_grad_()
+    tensor.data = on(run.device, 3, 4, 5)
+    same("values", tensor.detach(), torch.tensor([3.0, 4.0, 5.0]))
+    same("requires_grad", tensor.requires_grad, True)
+    tensor.data.mul_(2)
+    same("values after a write to .data", tensor.detach(), torch.tensor([6.0, 8.0, 10.0]))
+
+
+@contract(no_cpu="it is on the CPU already")
+def data_can_change_device(run: Run) -> None:
+    """`tensor.data = tensor.to(device)` moves a CPU tensor, as Module.to() does."""
+    tensor = torch.tensor([1.0, 2.0], requires_grad=True)
+    tensor.data = tensor.data.to(run.device)
+    same("device", tensor.device, run.device)
+    same("values", tensor.detach(), torch.tensor([1.0, 2.0]))
+
+
+@contract()
+def strided_memory(run: Run) -> None:
+    """empty_strided() has the strides asked for; memory formats are kept by copies."""
+    tensor = torch.empty_strided((2, 3), (1, 4), device=run.device)
+    same("stride()", tensor.stride(), (1, 4))
+    same("nbytes()", tensor.untyped_storage().nbytes(), 4 * (1 + 1 * 1 + 2 * 4))
+    images = torch.ones(2, 3, 4, 5).to(run.device).to(memory_format=torch.channels_last)
+    same("channels_last", images.is_contiguous(memory_format=torch.channels_last), True)
+    same("clone()", images.clone().is_contiguous(memory_format=torch.channels_last), True)
+    moved = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last).to(run.device)
+    same("to(device)", moved.is_contiguous(memory_format=torch.channels_last), True)
+
+
+@contract()
+def in_place_keeps_the_address(run: Run) -> None:
+    """In-place operators keep a tensor's storage, and count its version up."""
+    tensor = on(run.device, 1, 2, 3)
+    address, version = tensor.data_ptr(), tensor._version
+    tensor.add_(1).mul_(2)
+    tensor[0] = 0
+    same("data_ptr()", tensor.data_ptr(), address)
+    require(tensor._version > version, "the version was not counted up")
+    same("values", tensor, torch.tensor([0.0, 6.0, 8.0]))

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Makes a property of each contract; the contracts are in the folder `contracts`."""
+
+import dataclasses
+import gc
+import re
+from typing import ClassVar
+
+import torch
+
+from npusim_conformance.contracts import Contract, contracts
+from npusim_conformance.device import DeviceUnderTest
+from npusim_conformance.expectations import Expectations
+from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles
+from npusim_conformance.subjects import Subject
+from npusim_conformance.verdict import NotApplicable
+
+# How torch's base classes say that a backend leaves a part out. That part is optional.
+_LEFT_OUT = re.compile(
+    r"Backend doesn't support|is not a DeviceAllocator|implement `\w+` at the same time"
+)
+
+
+class ContractProperty(Property):
+    """A contract of some group."""
+
+    kind = "contract"
+    contract: ClassVar[Contract]
+
+    def subjects(self) -> dict[str, Subject]:
+        """The group."""
+        group = self.contract.group
+        return {group: Subject("contract", group, "contract")}
+
+    @property
+    def summary(self) -> str:
+        """The fact."""
+        return self.contract.fact
+
+    def check(self, run: Run) -> None:
+        """Holds the device to it. What the CPU breaks as well counts as upstream."""
+
+        def examine(device: torch.device) -> None:
+            self._examine(run if device == run.device else _on_cpu(run))
+
+        reason = self.contract.why_not(run.under_test)
+        if reason:
+            raise NotApplicable(reason)
+        try:
+            run.attempt(0, examine)
+        finally:
+            _restore(run)
+        if run.executed == 0:
+            self._examine(run)  # n/a: once more for its reason
+
+    def _examine(self, run: Run) -> None:
+        reason = self.contract.why_not(run.under_test)
+        if reason:
+            raise NotApplicable(reason)
+        try:
+            self.contract.check(run)
+        except (RuntimeError, NotImplementedError) as error:
+            if _LEFT_OUT.search(str(error)):
+                raise NotApplicable(str(error).splitlines()[0]) from error
+            raise
+
+
+def _on_cpu(run: Run) -> Run:
+    return dataclasses.replace(run, under_test=DeviceUnderTest("cpu", "", Expectations()))
+
+
+def _restore(run: Run) -> None:
+    """Undoes what a contract that failed half-way left behind."""
+    torch.set_default_device(None)
+    gc.collect()  # a traceback may hold a stream or much memory
+    set_device = getattr(run.under_test.module, "set_device", None)
+    if set_device is not None and not run.under_test.is_cpu:
+        set_device(run.device)
+
+
+def _property(contract: Contract) -> type[ContractProperty]:
+    profiles = in_profiles(standard=Dtypes.NONE, full=Dtypes.NONE)
+    if contract.quick:
+        profiles = in_profiles(smoke=Dtypes.NONE, standard=Dtypes.NONE, full=Dtypes.NONE)
+    members = {
+        "__doc__": contract.check.__doc__,
+        "name": contract.name,
+        "profiles": profiles,
+        "contract": contract,
+    }
+    return type(f"Contract_{contract.name}", (ContractProperty,), members)
+
+
+PROPERTIES = [_property(contract) for contract in contracts().values()]
