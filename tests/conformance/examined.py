@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Executes single cases of the kit in this process, on a device with defects planted in it.
+
+A defect stands in for an operator of the database, and misbehaves where its tensors lie on the
+device under test; the CPU's results stay right.
+"""
+
+import warnings
+
+import pytest
+import torch
+
+from npusim_conformance import torch_testing
+from npusim_conformance.expectations import Expectations
+from npusim_conformance.transfer import tensors_of
+from npusim_conformance.verdict import Status
+from npusim_conformance.worker import Worker, WorkerConfig
+
+PASS, FAIL, NA = Status.PASS, Status.FAIL, Status.NA
+
+
+class Bench:
+    """Executes cases by name; `samples_max` and `expectations` hold for the cases after."""
+
+    def __init__(self, monkeypatch):
+        self.samples_max = 4
+        self.expectations = Expectations()
+        self._monkeypatch = monkeypatch
+
+    def outcome(self, case, device="npusim"):
+        threads = torch.get_num_threads()
+        module = "torch_npusim" if device == "npusim" else ""
+        config = WorkerConfig(device, module, self.expectations, samples_max=self.samples_max)
+        try:
+            with warnings.catch_warnings():
+                return Worker(config).execute(case)
+        finally:
+            torch.set_num_threads(threads)
+
+    def status(self, case, device="npusim"):
+        outcome = self.outcome(case, device)
+        return outcome.status
+
+    def plant(self, operator, defect, attribute="op"):
+        """defect(right, *args, **kwargs) stands in for `operator` on the device."""
+        info = torch_testing.operators()[operator]
+        right = getattr(info, attribute)
+
+        def stand_in(*args, **kwargs):
+            if any(tensor.device.type == "npusim" for tensor in tensors_of((args, kwargs))):
+                return defect(right, *args, **kwargs)
+            return right(*args, **kwargs)
+
+        self._monkeypatch.setattr(info, attribute, stand_in)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    return Bench(monkeypatch)
