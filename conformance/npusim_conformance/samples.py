@@ -5,6 +5,7 @@ The list for (operator, dtype, requires_grad, seed) is the same on every device.
 kept until the next is asked for, since the properties of one operator run one after the other.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,12 @@ class Sample:
         if "device" not in kwargs and not tensors_of(moved):
             kwargs["device"] = device  # a factory function with nothing else to go by
         return given, args, kwargs
+
+    def with_call(self, call: Call) -> "Sample":
+        """This sample with other tensors, which lie on the CPU."""
+        raw = copy.copy(self.raw)
+        raw.input, raw.args, raw.kwargs = call
+        return Sample(self.subject, self.index, raw)
 
     def run(self, device: torch.device) -> Any:
         """The operator's result on `device`, for a fresh copy."""

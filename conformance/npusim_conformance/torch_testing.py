@@ -215,6 +215,16 @@ def draws_random(operator: Operator, sample: Sample) -> bool:
     return bool(given)
 
 
+def shape_rule(operator: Operator) -> str:
+    """ "unary" and "binary" for elementwise operators, "reduction", or empty: no common rule."""
+    kinds = {
+        "UnaryUfuncInfo": "unary",
+        "BinaryUfuncInfo": "binary",
+        "ReductionOpInfo": "reduction",
+    }
+    return kinds.get(type(operator).__name__, "")
+
+
 def family(operator: Operator) -> str:
     """A coarse group of operators, for filters and tables."""
     name = operator.full_name
@@ -231,10 +241,4 @@ def family(operator: Operator) -> str:
             return group
     if name in RANDOM:
         return "random"
-    kind = type(operator).__name__
-    groups = {
-        "UnaryUfuncInfo": "unary",
-        "BinaryUfuncInfo": "binary",
-        "ReductionOpInfo": "reduction",
-    }
-    return groups.get(kind, "other")
+    return shape_rule(operator) or "other"

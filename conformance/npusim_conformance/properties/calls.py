@@ -30,17 +30,20 @@ class PartedProperty(Property):
     Each is an attempt of its own, so that one which the CPU fails as well hides no other.
     """
 
-    requires_grad: ClassVar[bool] = False
     where: ClassVar[str] = "on the CPU"  # what results are held against, for messages
 
     @abstractmethod
     def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
         """The questions, as functions of a device that raise where it is wrong."""
 
+    def wants_gradient(self, run: Run) -> bool:
+        """Whether the samples' inputs should require a gradient."""
+        return False
+
     def check(self, run: Run) -> None:
         """Asks everything about every sample."""
         run.agreement.where = self.where
-        for sample in run.samples(self.requires_grad):
+        for sample in run.samples(self.wants_gradient(run)):
             for part in self.parts(run, sample):
                 run.attempt(sample.index, part)
                 if len(run.failures) >= FAILURES_MAX:

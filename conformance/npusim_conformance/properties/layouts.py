@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Inputs that lie or are shaped unusually: gaps between elements, no elements, no dimensions."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from npusim_conformance import torch_testing
+from npusim_conformance.device import CPU
+from npusim_conformance.properties.base import (
+    FAILURES_MAX,
+    Dtypes,
+    Property,
+    Run,
+    in_profiles,
+    values_are_defined,
+)
+from npusim_conformance.properties.calls import (
+    LAYOUT_DEFINED,
+    Examine,
+    PartedProperty,
+    same_decision,
+    strided,
+    tried,
+)
+from npusim_conformance.properties.gradients import gradients
+from npusim_conformance.samples import Call, Sample
+from npusim_conformance.subjects import Subject
+from npusim_conformance.transfer import Transfer, tensors_of
+from npusim_conformance.verdict import NotApplicable
+
+
+# Larger samples cost seconds and show nothing that smaller ones do not.
+ELEMENTS_MAX = 1_000_000
+
+
+class NonContiguous(PartedProperty):
+    """Inputs with gaps and offsets give the values and gradients of contiguous ones."""
+
+    name = "noncontiguous"
+    profiles = in_profiles(smoke=Dtypes.DEFAULT, standard=Dtypes.DEFAULT, full=Dtypes.ALL)
+    where = "for contiguous inputs"
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators that look at values, not at memory."""
+        is_defined = subject.name in LAYOUT_DEFINED
+        return "the result is defined by how the input lies in memory" if is_defined else ""
+
+    def wants_gradient(self, run: Run) -> bool:
+        """Where the operator has one."""
+        return run.subject.info.supports_autograd and run.dtype in run.subject.dtypes(True)
+
+    def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
+        """Values, then gradients."""
+        if sum(leaf.numel() for leaf in tensors_of(sample.copy(CPU))) > ELEMENTS_MAX:
+            return
+        if run.agreement.rtol is None and run.agreement.atol is None:
+            run.agreement.bitwise = False  # another loop may add in another order
+            run.agreement.rtol = run.agreement.atol = _tolerance(run.dtype)
+        gapped = _Gapped(run, sample)
+        yield gapped.forward
+        if any(leaf.requires_grad for leaf in tensors_of(sample.copy(CPU))):
+            yield gapped.backward
+
+
+class _Gapped:
+    """One sample with contiguous and with gapped inputs."""
+
+    def __init__(self, run: Run, sample: Sample) -> None:
+        self.run = run
+        self.sample = sample
+
+    def forward(self, device: torch.device) -> None:
+        """The operator's result."""
+
+        _, refused = tried(lambda: self._result(self._gapped.copy(CPU)))
+        self.run.reseed()
+        got, error = tried(lambda: self._result(self._gapped.copy(device)))
+        same_decision(refused, error, "inputs with gaps")
+        if error is None:
+            self._compare(self._result, got, device, "result")
+
+    def backward(self, device: torch.device) -> None:
+        """The gradients of its inputs."""
+
+        def function(call: Call) -> Any:
+            return gradients(self.sample, call, self.run.seed)
+
+        self.run.reseed()
+        self._compare(function, function(self._gapped.copy(device)), device, "gradient of input")
+
+    def _result(self, call: Call) -> Any:
+        given, args, kwargs = call
+        with torch.no_grad():
+            return self.sample.finish(self.sample.operator(given, *args, **kwargs))
+
+    def _compare(
+        self, function: Callable[[Call], Any], got: Any, device: torch.device, what: str
+    ) -> None:
+        self.run.reseed()
+        expected = function(self.sample.copy(device))
+        agreement = self.run.agreement
+        if self.sample.is_random or not values_are_defined(self.sample.operator):
+            agreement.check_metadata(expected, got, device, what)
+        else:
+            wide = self.sample.copy_wide
+            agreement.check(expected, got, device, what, lambda: function(wide()))
+
+    @cached_property
+    def _gapped(self) -> Sample:
+        """The sample with gaps in its inputs."""
+        leaves, structure = pytree.tree_flatten(self.sample.copy(CPU))
+        gapped = [with_gaps(leaf) if _is_plain(leaf) else leaf for leaf in leaves]
+        if all(map(_is, leaves, gapped)):
+            raise NotApplicable("no input can have gaps")
+        return self.sample.with_call(pytree.tree_unflatten(gapped, structure))
+
+
+def _tolerance(dtype: torch.dtype | None) -> float:
+    """Far from what a wrong address gives: the gaps are NaN."""
+    assert dtype is not None
+    real = dtype.to_real() if dtype.is_complex else dtype
+    return 3e-2 if real.itemsize < 4 else 1e-3
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _is_plain(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, torch.Tensor)
+        and leaf.layout == torch.strided
+        and not leaf.is_quantized
+        and not leaf.is_nested
+    )
+
+
+def with_gaps(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, an offset before and garbage between them; conj and neg bits are kept."""
+    if tensor.is_conj():
+        return with_gaps(tensor.detach().conj()).conj().requires_grad_(tensor.requires_grad)
+    if tensor.is_neg():
+        plain = torch._neg_view(tensor.detach())
+        return torch._neg_view(with_gaps(plain)).requires_grad_(tensor.requires_grad)
+    gapped = strided(tensor.shape, tensor.dtype)
+    with torch.no_grad():
+        gapped.copy_(tensor)
+    return gapped.requires_grad_(tensor.requires_grad)
+
+
+class Degenerate(Property):
+    """Inputs without elements or without dimensions: what the CPU does, result or error."""
+
+    name = "degenerate"
+    profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
+
+    def check(self, run: Run) -> None:
+        """The samples of that kind, and others made from shapes."""
+        operator = run.subject.info
+        for sample in run.samples():
+            if any(leaf.numel() == 0 or leaf.dim() == 0 for leaf in tensors_of(sample.copy(CPU))):
+                run.attempt(sample.index, partial(self._sample, run, sample))
+            if len(run.failures) >= FAILURES_MAX:
+                return
+        assert run.dtype is not None
+        for call in _calls(operator, run.dtype):
+            run.attempt(-1, partial(self._generated, run, call))
+            if len(run.failures) >= FAILURES_MAX:
+                return
+
+    def _sample(self, run: Run, sample: Sample, device: torch.device) -> None:
+        self._compare(run, lambda where: sample.finish(sample.run(where)), sample.is_random, device)
+
+    def _generated(self, run: Run, call: Call, device: torch.device) -> None:
+        def result(where: torch.device) -> Any:
+            given, args, kwargs = Transfer(where)(call)
+            return run.subject.info(given, *args, **kwargs)
+
+        self._compare(run, result, False, device)
+
+    @staticmethod
+    def _compare(
+        run: Run, result: Callable[[torch.device], Any], is_random: bool, device: torch.device
+    ) -> None:
+        run.reseed()
+        expected, refused = tried(lambda: result(CPU))
+        run.reseed()
+        got, error = tried(lambda: result(device))
+        same_decision(refused, error, "the call")
+        if error is not None:
+            return
+        if is_random or not values_are_defined(run.subject.info):
+            run.agreement.check_metadata(expected, got, device)
+        else:
+            run.agreement.check(expected, got, device)
+
+
+EMPTY: tuple[tuple[int, ...], ...] = ((0,), (0, 3), (3, 0), (2, 0, 3))
+
+
+def _calls(operator: Any, dtype: torch.dtype) -> Iterator[Call]:
+    """Calls of elementwise operators and reductions, made from shapes."""
+    kind = torch_testing.shape_rule(operator)
+    if kind == "unary":
+        for shape in ((), *EMPTY):
+            yield _ones(dtype, shape), (), {}
+    elif kind == "binary":
+        pairs = [((), ()), ((), (2,)), ((2,), ()), ((0,), ()), ((), (0,)), ((3, 0), (1, 0))]
+        pairs += [((0,), (1,)), ((2, 0, 3), (3,)), ((0,), (2,)), ((2, 0), (0, 2))]
+        for one, other in pairs:
+            yield _ones(dtype, one), (_ones(dtype, other),), {}
+    elif kind == "reduction":
+        for shape in ((), *EMPTY):
+            yield _ones(dtype, shape), (), {}
+            for dim in {0, -1, len(shape) - 1, len(shape)}:
+                yield _ones(dtype, shape), (), {"dim": dim}
+                yield _ones(dtype, shape), (), {"dim": dim, "keepdim": True}
+
+
+def _ones(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Ones: in the domain of every operator."""
+    return torch.ones(shape, dtype=dtype)
+
+
+PROPERTIES = [NonContiguous, Degenerate]
