@@ -99,12 +99,14 @@ class Runner:
             yield from (worker.execute(name) for name in names)
             return
         failed = [outcome for outcome in before if self._may_be_flake(outcome)]
-        for outcome in self._run(batches_of(names), fresh=False):
+        # Of upstream's files, each has a process of its own.
+        for outcome in self._run(batches_of(names), fresh=bool(self.config.upstream_root)):
             yield outcome
             if self._may_be_flake(outcome):
                 failed.append(outcome)
         first = {outcome.case: outcome for outcome in _worth_retrying(failed)}
-        for again in self._run([[name] for name in first], fresh=True):
+        alone = batches_of(first) if self.config.upstream_root else [[name] for name in first]
+        for again in self._run(alone, fresh=True):
             before = first[again.case]
             if again.status in PASSED:
                 message = f"failed, then passed in a fresh process: {before.message}"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from npusim_conformance import catalog
+from npusim_conformance import catalog, upstream
 from npusim_conformance.agreement import Agreement
 from npusim_conformance.case import Case
 from npusim_conformance.device import DeviceUnderTest, DeviceUnusable
@@ -39,6 +39,7 @@ class WorkerConfig:
     seed: int = 0
     samples_max: int | None = None
     threads: int = 1
+    upstream_root: str = ""  # of the files of upstream cases
     memory_limit_bytes: int = 2 << 30  # a worker that holds more is replaced after its batch
 
 
@@ -49,12 +50,16 @@ class Worker:
         self.config = config
         self.flight = flight
         torch.set_num_threads(config.threads)
+        if config.upstream_root:
+            upstream.prepare_environment(config.device)
         warnings.simplefilter("ignore")
         self.under_test = DeviceUnderTest(config.device, config.import_name, config.expectations)
         self.source = SampleSource(config.seed, config.samples_max)
 
     def execute(self, name: str) -> Outcome:
         """Runs one case and returns what came of it; raises only what ends a process."""
+        if self.config.upstream_root:  # once; loading a file is not part of its first test's time
+            upstream.load(self.config.upstream_root, name, self.under_test.device.type)
         if self.flight is not None:
             self.flight.begin(name)
         started = time.perf_counter()
@@ -67,10 +72,13 @@ class Worker:
     def _execute(self, name: str) -> Outcome:
         expectations = self.config.expectations
         case = Case.parse(name)
-        prop, subject, dtype = catalog.resolve(case)
         reason = expectations.skipped(name)
         if reason:
             return Outcome(name, Status.SKIPPED, reason)
+        if case.kind == "upstream":
+            kind = self.under_test.device.type
+            return upstream.execute(case, self.config.upstream_root, kind)
+        prop, subject, dtype = catalog.resolve(case)
         reason = expectations.unsupported(subject.name, case.dtype) or prop.applies(subject, dtype)
         if reason:
             return Outcome(name, Status.NA, reason)
@@ -118,7 +126,8 @@ def _success(run: Run) -> Outcome:
         outcome.failed_samples = [failure.index for failure in run.failures]
         return outcome
     if run.executed == 0:
-        return Outcome(name, Status.NA, "no sample input that the property concerns")
+        reason = run.not_applicable or "no sample input that the property concerns"
+        return Outcome(name, Status.NA, reason)
     status = Status.UPSTREAM if run.executed == run.upstream else Status.PASS
     return Outcome(
         name,
