@@ -240,6 +240,6 @@ def reference_cycles_are_freed(run: Run) -> None:
     ring.append(ring)
     leaf = filled(run.device, 1).requires_grad_()
     result = long_work(leaf).sum()
-    result.backward()
+    torch.autograd.backward(result)
     del ring, leaf, result
     same("bytes after all died", _allocated(run), before)

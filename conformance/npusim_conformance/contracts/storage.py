@@ -65,7 +65,7 @@ def complex_views_share_it(run: Run) -> None:
     torch.view_as_real(base)[1, 1] = 9
     same("after a write to view_as_real()", base, torch.tensor([7 + 0j, 7 + 9j]))
     pairs = torch.zeros(2, 2).to(run.device)
-    torch.view_as_complex(pairs)[0] = 1 + 2j
+    torch.view_as_complex(pairs)[0].fill_(1 + 2j)
     same("after a write to view_as_complex()", pairs, torch.tensor([[1.0, 2.0], [0.0, 0.0]]))
 
 
@@ -84,7 +84,8 @@ def dtype_views_share_it(run: Run) -> None:
 def set_takes_a_tensor(run: Run) -> None:
     """Tensor.set_(tensor) makes both look at one storage."""
     source, tensor = on(run.device, 1, 2, 3, 4), torch.empty(0, device=run.device)
-    same("it returns itself", tensor.set_(source) is tensor, True)
+    returned = tensor.set_(source)  # type: ignore[call-overload]
+    same("it returns itself", returned is tensor, True)
     tensor[0] = 9
     same("the source", source, torch.tensor([9.0, 2.0, 3.0, 4.0]))
 
@@ -131,18 +132,23 @@ def storage_can_be_resized(run: Run) -> None:
     same("values when grown", tensor, torch.tensor([5.0, 6.0, 7.0, 8.0]))
 
 
+def _listed(storage: torch.UntypedStorage) -> list[int]:
+    listed: list[int] = storage.cpu().tolist()  # type: ignore[no-untyped-call]
+    return listed
+
+
 @contract()
 def storages_can_be_made_and_copied(run: Run) -> None:
     """torch.UntypedStorage(n, device=) works; clone(), copy_(), cpu() and to the device copy."""
-    storage = torch.UntypedStorage(8, device=run.device)
+    storage = torch.UntypedStorage(8, device=run.device)  # type: ignore[no-untyped-call]
     same("device", storage.device, run.device)
     same("nbytes()", storage.nbytes(), 8)
     storage.copy_(torch.tensor([1, 2, 3, 4, 5, 6, 7, 8], dtype=torch.uint8).untyped_storage())
-    same("values", storage.cpu().tolist(), [1, 2, 3, 4, 5, 6, 7, 8])
-    other = storage.clone()
+    same("values", _listed(storage), [1, 2, 3, 4, 5, 6, 7, 8])
+    other = storage.clone()  # type: ignore[no-untyped-call]
     require(other.data_ptr() != storage.data_ptr(), "clone() has the same address")
     storage.copy_(torch.zeros(8, dtype=torch.uint8).untyped_storage())
-    same("the clone after a write to the original", other.cpu().tolist(), [1, 2, 3, 4, 5, 6, 7, 8])
+    same("the clone after a write to the original", _listed(other), [1, 2, 3, 4, 5, 6, 7, 8])
 
 
 @contract()

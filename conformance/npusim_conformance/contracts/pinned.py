@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Pinned host memory, and copies that do not wait."""
+
+import torch
+
+from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.contracts.stream import all_are, current, filled, long_work
+from npusim_conformance.properties.base import Run, require
+from npusim_conformance.verdict import NotApplicable
+
+_NO_CPU = "memory is pinned for an accelerator"
+_ELEMENTS = 1 << 18
+
+
+def _pinned(run: Run, value: float) -> torch.Tensor:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type != run.device.type:
+        raise NotApplicable(f"memory is pinned for torch's accelerator, which is {accelerator}")
+    return torch.full((_ELEMENTS,), value).pin_memory()
+
+
+@contract(no_cpu=_NO_CPU)
+def pin_memory_pins(run: Run) -> None:
+    """pin_memory() gives a pinned copy on the CPU; is_pinned() tells."""
+    plain = torch.full((_ELEMENTS,), 3.0)
+    same("is_pinned() of plain memory", plain.is_pinned(), False)
+    pinned = _pinned(run, 3)
+    same("is_pinned()", pinned.is_pinned(), True)
+    same("device", pinned.device.type, "cpu")
+    same("is_pinned() of a view", pinned[5:].view(-1).is_pinned(), True)
+    same("pinned again", pinned.pin_memory().data_ptr(), pinned.data_ptr())
+    same("is_pinned() of its storage", pinned.untyped_storage().is_pinned(), True)
+    all_are("its values", pinned, 3.0)
+    all_are("a sum with plain memory", pinned + plain, 6.0)
+
+
+@contract(no_cpu=_NO_CPU)
+def factories_pin(run: Run) -> None:
+    """Factory functions take pin_memory=True, for every layout that they make."""
+    _pinned(run, 0)
+    for name, tensor in {
+        "empty": torch.empty(100, pin_memory=True),
+        "ones": torch.ones(10, 10, pin_memory=True),
+        "empty_strided": torch.empty_strided((2, 3), (1, 2), pin_memory=True),
+        "tensor": torch.tensor([1.0, 2.0], pin_memory=True),
+    }.items():
+        same(f"is_pinned() of {name}", tensor.is_pinned(), True)
+        same(f"device of {name}", tensor.device.type, "cpu")
+
+
+@contract(no_cpu=_NO_CPU)
+def device_memory_is_not_pinned(run: Run) -> None:
+    """A device's tensor is not pinned, and cannot be."""
+    tensor = on(run.device, 1, 2)
+    same("is_pinned()", tensor.is_pinned(), False)
+    refuses("pin_memory()", tensor.pin_memory)
+
+
+@contract(no_cpu=_NO_CPU)
+def copies_to_the_device_do_not_lose_order(run: Run) -> None:
+    """non_blocking copies from pinned memory come before what is launched after them."""
+    for round_ in range(4):
+        there = _pinned(run, float(round_)).to(run.device, non_blocking=True)
+        all_are(f"the sum of round {round_}", long_work(there), 24.0 + round_)
+
+
+@contract(no_cpu=_NO_CPU)
+def copies_to_the_host_arrive(run: Run) -> None:
+    """A non_blocking copy into pinned memory is there after synchronize()."""
+    host = _pinned(run, -1)
+    host.copy_(long_work(filled(run.device, 0)), non_blocking=True)
+    run.under_test.synchronize()
+    all_are("what arrived", host, 24.0)
+
+
+@contract(no_cpu=_NO_CPU)
+def copies_arrive_by_their_event(run: Run) -> None:
+    """A non_blocking copy on a side stream is there when an event after it is complete."""
+    host, side = _pinned(run, -1), torch.Stream(run.device)
+    done = long_work(filled(run.device, 0))
+    side.wait_stream(current(run.device))
+    with side:
+        host.copy_(done, non_blocking=True)
+        event = side.record_event()
+    event.synchronize()
+    all_are("what arrived", host, 24.0)
+
+
+@contract(no_cpu=_NO_CPU)
+def freed_pinned_memory_is_not_taken_too_early(run: Run) -> None:
+    """Pinned memory that dies during a copy is not given away before the copy is done."""
+    results = []
+    for round_ in range(8):
+        results.append(_pinned(run, float(round_)).to(run.device, non_blocking=True))
+        _pinned(run, -5)  # would overwrite what is still being copied
+    for round_, result in enumerate(results):
+        all_are(f"the copy of round {round_}", result, float(round_))
+
+
+@contract()
+def plain_memory_may_be_used_at_once(run: Run) -> None:
+    """After a copy from plain memory, non_blocking or not, its source may be overwritten."""
+    for non_blocking in (False, True):
+        source = torch.full((_ELEMENTS,), 2.0)
+        there = source.to(run.device, non_blocking=non_blocking, copy=True)
+        source.fill_(-1)
+        all_are("the copy", there, 2.0)
+
+
+@contract()
+def blocking_copies_have_arrived(run: Run) -> None:
+    """Tensor.cpu() and item() wait for the work that they read."""
+    result = long_work(filled(run.device, 0))
+    require(float(result[-1]) == 24.0, f"float() read {float(result[-1])}")
+    all_are("cpu()", long_work(result), 48.0)
+    here = torch.zeros(_ELEMENTS)
+    here.copy_(long_work(result))
+    all_are("copy_() into the CPU", here, 48.0)
