@@ -23,7 +23,7 @@ MODULES += [
     f"torch_npusim.sim.{name}"
     for name in ("alignment", "clock", "fallback", "faults", "poison", "specs")
 ]
-MODULES += ["torch_npusim.cli", "torch_npusim_autoload"]
+MODULES += ["torch_npusim.cli", "torch_npusim.cpp_extension", "torch_npusim_autoload"]
 
 
 def public(module):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from bench import host_memory, operators, training
+from bench import extension, host_memory, operators, training
 from bench.measure import Effort, Quotient, Side, quotient, take_turns
 from torch.utils.benchmark import Timer
 
@@ -201,3 +201,35 @@ def training_steps(efforts: Efforts) -> list[Group]:
         seconds = take_turns(sides, efforts.long)
         group.rows[model] = quotient(seconds[DEVICE], seconds["cpu"])
     return [group]
+
+
+def custom_operator(efforts: Efforts) -> list[Group]:
+    """The worked example's layer norm against torch's own, both on npusim."""
+    example, (rows, columns) = extension.load(), (4096, 1024)
+    names = {
+        "x": torch.randn(rows, columns, device=DEVICE, requires_grad=True),
+        "w": torch.rand(columns, device=DEVICE, requires_grad=True),
+        "b": torch.rand(columns, device=DEVICE, requires_grad=True),
+        "grad": torch.randn(rows, columns, device=DEVICE),
+        "n": (columns,),
+        "ours": example.layer_norm,
+        "theirs": torch.nn.functional.layer_norm,
+    }
+    with torch.enable_grad():
+        names["y"] = names["ours"](names["x"], names["w"], names["b"])
+        names["z"] = names["theirs"](names["x"], names["n"], names["w"], names["b"])
+    backward = "torch.autograd.grad({}, (x, w, b), grad, retain_graph=True)"
+    statements = {
+        "forward": ("ours(x, w, b)", "theirs(x, n, w, b)"),
+        "backward": (backward.format("y"), backward.format("z")),
+    }
+    groups = []
+    for threads in (1, 2):
+        title = f"npusim::layer_norm, {size_name((rows, columns))}"
+        group = Group("custom_operator", title, "layer_norm on npusim", Target(worst=1.0), threads)
+        for row, (ours, theirs) in statements.items():
+            sides = {"ours": side(ours, names, threads), "theirs": side(theirs, names, threads)}
+            seconds = take_turns(sides, efforts.long)
+            group.rows[row] = quotient(seconds["ours"], seconds["theirs"])
+        groups.append(group)
+    return groups

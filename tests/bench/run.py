@@ -26,6 +26,7 @@ MEASUREMENTS = {
     "large": plan.large,
     "route_iii": plan.route_iii,
     "copies": plan.copies,
+    "custom_operator": plan.custom_operator,
     "training": plan.training_steps,
     "passive": children.passive_training,
     "import": children.import_time,

@@ -60,7 +60,7 @@ class Kernel {
   explicit Kernel(const char* name) : name_(name) {}
 
   // reads() and writes() declare an operand and return the address of its first element for the
-  // body. Throws c10::Error unless `tensor` is a contiguous npusim tensor of dtype T.
+  // body. Throws c10::Error unless `tensor` is contiguous and of dtype T.
   template <class T>
   const T* reads(const at::Tensor& tensor) {
     return static_cast<const T*>(operand<T>(tensor));
@@ -82,8 +82,6 @@ class Kernel {
  private:
   template <class T>
   void* operand(const at::Tensor& tensor) {
-    TORCH_CHECK(tensor.is_privateuseone(), name_, " expects npusim tensors, but got one on ",
-                tensor.device());
     TORCH_CHECK(tensor.scalar_type() == c10::CppTypeToScalarType<T>::value, name_, " expects ",
                 c10::CppTypeToScalarType<T>::value, " elements, but got ", tensor.scalar_type());
     TORCH_CHECK(tensor.is_contiguous(), name_,
