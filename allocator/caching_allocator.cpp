@@ -366,6 +366,11 @@ std::uint64_t CachingAllocator::free_held(Block* block, ContextId context) {
   return impl_->next_hold;
 }
 
+void CachingAllocator::complete_held_frees() {
+  const Lock lock(impl_->mutex);
+  impl_->complete_held(nullptr);
+}
+
 bool CachingAllocator::complete_free(std::uint64_t hold) {
   const Lock lock(impl_->mutex);
   const auto it = impl_->held.find(hold);

@@ -59,6 +59,7 @@ class CachingAllocator {
   // complete_free() returns false. Streams recorded on the block are forgotten. For replay.
   std::uint64_t free_held(Block* block, ContextId context = 0);
   bool complete_free(std::uint64_t hold);
+  void complete_held_frees();  // all of them, oldest first
 
   // find() returns the live block that starts at the address, or nullptr. It walks the segment.
   Block* find(Address address) const;
@@ -88,6 +89,7 @@ class CachingAllocator {
 
   const Config& config() const noexcept;  // as constructed; memory_fraction() may have moved on
   Stats stats() const;
+  AllocatorTotals totals() const noexcept;  // without the lock: for a caller that is alone
   void reset_peak_stats();
   void reset_accumulated_stats();
   std::size_t largest_free_block() const;  // in bytes, over all pools and streams

@@ -110,6 +110,7 @@ struct CachingAllocator::Impl {
   bool release_oversize(const Request& request);  // enough blocks too large to split
   void collect_garbage();
   void wait_for_pending(const MemoryPool* only = nullptr);
+  void complete_held(const MemoryPool* only);
   void release_free_memory(MemoryPool& pool);
   void release(const std::vector<Block*>& whole_segments);
   std::vector<Block*> free_blocks(MemoryPool& pool, bool is_small);  // in best-fit order

@@ -122,6 +122,12 @@ Stats CachingAllocator::stats() const {
   return impl_->ledger.stats(limit == kUnlimited ? -1 : static_cast<std::int64_t>(limit));
 }
 
+AllocatorTotals CachingAllocator::totals() const noexcept {
+  const Ledger& ledger = impl_->ledger;
+  return {ledger.current(Ledger::kReservedBytes), ledger.current(Ledger::kActiveBytes),
+          ledger.current(Ledger::kAllocatedBytes), ledger.current(Ledger::kRequestedBytes)};
+}
+
 void CachingAllocator::reset_peak_stats() {
   const Lock lock(impl_->mutex);
   impl_->ledger.reset_peak();

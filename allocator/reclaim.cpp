@@ -196,14 +196,11 @@ void CachingAllocator::Impl::collect_garbage() {
 // Everything pending, or what is pending of one pool.
 void CachingAllocator::Impl::wait_for_pending(const MemoryPool* only) {
   ++ledger.num_sync_all_streams;
-  const auto concerns = [only](const Block* block) {
-    return !only || block->segment->shelf->pool == only;
-  };
   for (auto it = pending.begin(); it != pending.end();) {
     std::deque<Pending>& queue = it->second;
     for (std::size_t i = 0; i < queue.size();) {
       const auto [ticket, block] = queue[i];
-      if (!concerns(block)) {
+      if (only && block->segment->shelf->pool != only) {
         ++i;
         continue;
       }
@@ -214,9 +211,13 @@ void CachingAllocator::Impl::wait_for_pending(const MemoryPool* only) {
     }
     it = queue.empty() ? pending.erase(it) : std::next(it);
   }
+  complete_held(only);
+}
+
+void CachingAllocator::Impl::complete_held(const MemoryPool* only) {
   for (auto it = held.begin(); it != held.end();) {
     Block* block = it->second;
-    if (!concerns(block)) {
+    if (only && block->segment->shelf->pool != only) {
       ++it;
       continue;
     }

@@ -50,4 +50,12 @@ struct Stats {
   std::int64_t max_split_bytes = -1;  // -1: unlimited
 };
 
+// What changes with every event, as plain numbers.
+struct AllocatorTotals {
+  std::int64_t reserved_bytes = 0;
+  std::int64_t active_bytes = 0;
+  std::int64_t allocated_bytes = 0;
+  std::int64_t requested_bytes = 0;
+};
+
 }  // namespace npusim::alloc

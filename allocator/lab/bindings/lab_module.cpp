@@ -9,6 +9,7 @@
 
 #include "allocator/allocator.h"
 #include "allocator/fake_provider.h"
+#include "allocator/lab/bindings/bindings.h"
 #include "allocator/validate.h"
 
 namespace py = pybind11;
@@ -113,6 +114,10 @@ void put_array(py::dict& out, const std::string& name, const StatArray& stats) {
   put_stat(out, name + ".large_pool", stats[PoolKind::large_pool]);
 }
 
+}  // namespace
+
+namespace npusim::lab {
+
 py::dict stats_dict(const Stats& stats) {
   py::dict out;
   put_array(out, "allocation", stats.allocation);
@@ -134,6 +139,12 @@ py::dict stats_dict(const Stats& stats) {
   out["max_split_size"] = stats.max_split_bytes;
   return out;
 }
+
+}  // namespace npusim::lab
+
+using npusim::lab::stats_dict;
+
+namespace {
 
 py::dict segment_dict(const SegmentInfo& segment) {
   py::list blocks;
@@ -285,4 +296,6 @@ PYBIND11_MODULE(_lab, m) {
   py::register_exception<OutOfMemoryError>(m, "OutOfMemoryError", PyExc_MemoryError);
   bind_device(m);
   bind_allocator(m);
+  npusim::lab::bind_trace(m);
+  npusim::lab::bind_replay(m);
 }

@@ -2,7 +2,7 @@
 """Types of the compiled module; behaviour is documented in allocator/*.h, member by member."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, type_check_only
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -165,6 +165,8 @@ class Trace:
         """For the k-th malloc the requested bytes."""
 
     @property
+    def malloc_stack(self) -> NDArray[np.uint32]: ...
+    @property
     def max_live_bytes(self) -> int:
         """The most requested bytes in use at once, pending ones included: no policy needs less."""
 
@@ -189,6 +191,7 @@ class PolicyDevice:
     @property
     def capacity_bytes(self) -> int: ...
 
+@type_check_only
 class Policy(Protocol):
     """A placement policy in Python. Slow (about a microsecond per event): for exploration."""
 
@@ -224,7 +227,7 @@ class Replay:
     """What one policy did with one trace. Arrays over mallocs are in the order of the trace."""
 
     policy: str
-    seconds: float  # of the replay alone
+    seconds: float  # CPU time of the replay alone
     failed: NDArray[np.bool_]  # per malloc: ran out of memory
     address: NDArray[np.uint64]  # per malloc; 0 where it failed
     segment: NDArray[np.int32]  # per malloc: order of acquisition of its segment; -1: failed
@@ -286,7 +289,7 @@ def replay(
         policy: a name of policies(), the path of a shared library (anything with a "/"), or a
             Python object.
         settings: "key:value,..." for the policy; those of PYTORCH_ALLOC_CONF for the caching ones.
-        capacity_bytes: of the device; unlimited (2**60) by default.
+        capacity_bytes: of the device; 2**50 by default, which is also the most there can be.
         pending: when memory freed with FREE_REQUESTED is reusable: "recorded" (at its
             FREE_COMPLETED, or when the allocator waits), "immediate", or "never" (only when the
             allocator waits).

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The parts of npusim_lab._lab: each adds its names to the module.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "allocator/stats.h"
+
+namespace npusim::lab {
+
+pybind11::dict stats_dict(const alloc::Stats& stats);  // lab_module.cpp
+
+void bind_trace(pybind11::module_& m);   // trace_bindings.cpp
+void bind_replay(pybind11::module_& m);  // replay_bindings.cpp
+void bind_plan(pybind11::module_& m);    // plan_bindings.cpp
+
+// as_array() hands a vector over to numpy without a copy.
+template <class To, class From>
+pybind11::array as_array(std::vector<From>&& values) {
+  static_assert(sizeof(To) == sizeof(From));
+  auto owned = std::make_unique<std::vector<From>>(std::move(values));
+  const auto length = static_cast<pybind11::ssize_t>(owned->size());
+  const From* data = owned->data();
+  const pybind11::capsule owner(
+      owned.release(), [](void* vector) { delete static_cast<std::vector<From>*>(vector); });
+  return pybind11::array(pybind11::dtype::of<To>(), {length}, {sizeof(To)}, data, owner);
+}
+
+template <class T>
+pybind11::array as_array(std::vector<T>&& values) {
+  return as_array<T, T>(std::move(values));
+}
+
+}  // namespace npusim::lab

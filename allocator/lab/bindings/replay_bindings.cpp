@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// replay(): options in, arrays out, the GIL released between. Policies written in Python.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "allocator/error.h"
+#include "allocator/lab/bindings/bindings.h"
+#include "allocator/replay/replay.h"
+
+namespace py = pybind11;
+using namespace npusim::alloc;
+
+namespace npusim::lab {
+namespace {
+
+constexpr std::string_view kPresets[] = {"npusim", "cuda-2.13", "cuda-2.11", "ascend"};
+
+bool is_preset(std::string_view name) {
+  return std::find(std::begin(kPresets), std::end(kPresets), name) != std::end(kPresets);
+}
+
+// --- Policies in Python
+// ---------------------------------------------------------------------------
+
+std::optional<Address> acquire(ReplayDevice& device, std::size_t bytes) {
+  if (bytes == 0) throw py::value_error("acquire of 0 bytes; expected more");
+  const SegmentResult result = device.acquire_segment(bytes);
+  if (result.status != SegmentResult::Status::ok) return std::nullopt;
+  return result.address;
+}
+
+void release(ReplayDevice& device, Address address) {
+  const auto it = device.lent().find(address);
+  if (it == device.lent().end()) {
+    throw py::value_error("release: acquire() returned no " + std::to_string(address));
+  }
+  device.release_segment(address, it->second);
+}
+
+class PythonPolicy final : public PlacementPolicy {
+ public:
+  PythonPolicy(const py::object& policy, ReplayDevice& device)
+      : malloc_(policy.attr("malloc")), free_(policy.attr("free")) {
+    device_ = py::cast(&device, py::return_value_policy::reference);
+    policy.attr("attach")(device_);
+    if (py::hasattr(policy, "empty_cache")) empty_cache_ = policy.attr("empty_cache");
+  }
+  Placement malloc(const PlacementRequest& request) override {
+    const py::object answer = malloc_(request.bytes, request.stream);
+    if (answer.is_none()) return {};
+    return {answer.cast<Address>(), request.bytes};
+  }
+  void free(const Placement& placement, const PlacementRequest& request) override {
+    free_(placement.address, request.bytes, request.stream);
+  }
+  void empty_cache() override {
+    if (empty_cache_) empty_cache_();
+  }
+
+ private:
+  py::object device_, malloc_, free_, empty_cache_;
+};
+
+// Objects whose attributes are set below; _lab.pyi lists them.
+struct MemoryPicture {};
+struct Replay {};
+
+// --- Results
+// ----------------------------------------------------------------------------------------
+
+template <class T, class Rows, class Get>
+py::array column(const Rows& rows, const Get& get) {
+  std::vector<T> values;
+  values.reserve(rows.size());
+  for (const auto& row : rows) values.push_back(static_cast<T>(get(row)));
+  return as_array(std::move(values));
+}
+
+template <class Rows, class Get>
+py::array flags(const Rows& rows, const Get& get) {
+  std::vector<std::uint8_t> values;
+  values.reserve(rows.size());
+  for (const auto& row : rows) values.push_back(get(row) ? 1 : 0);
+  return as_array<bool>(std::move(values));
+}
+
+struct PictureBlock {
+  std::int64_t segment;
+  const BlockInfo* block;
+};
+
+int state_code(BlockState state) {
+  return state == BlockState::allocated ? 1 : state == BlockState::pending ? 2 : 0;
+}
+
+py::object picture_object(const Picture& picture) {
+  py::object out = py::cast(MemoryPicture());
+  const std::vector<SegmentInfo>& segments = picture.segments;
+  std::vector<PictureBlock> blocks;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    for (const BlockInfo& block : segments[i].blocks) {
+      blocks.push_back({static_cast<std::int64_t>(i), &block});
+    }
+  }
+  using S = SegmentInfo;
+  using B = PictureBlock;
+  out.attr("event") = picture.event;
+  out.attr("segment_address") =
+      column<std::uint64_t>(segments, [](const S& s) { return s.address; });
+  out.attr("segment_bytes") =
+      column<std::uint64_t>(segments, [](const S& s) { return s.total_bytes; });
+  out.attr("segment_stream") = column<std::uint32_t>(segments, [](const S& s) { return s.stream; });
+  out.attr("segment_pool") =
+      column<std::uint32_t>(segments, [](const S& s) { return s.pool.second; });
+  out.attr("segment_order") =
+      column<std::int64_t>(segments, [](const S& s) { return s.registration; });
+  out.attr("segment_is_large") = flags(segments, [](const S& s) { return s.is_large; });
+  out.attr("segment_is_expandable") = flags(segments, [](const S& s) { return s.is_expandable; });
+  out.attr("block_segment") = column<std::int64_t>(blocks, [](const B& b) { return b.segment; });
+  out.attr("block_address") =
+      column<std::uint64_t>(blocks, [](const B& b) { return b.block->address; });
+  out.attr("block_bytes") =
+      column<std::uint64_t>(blocks, [](const B& b) { return b.block->bytes; });
+  out.attr("block_requested") =
+      column<std::uint64_t>(blocks, [](const B& b) { return b.block->requested_bytes; });
+  out.attr("block_state") =
+      column<std::uint8_t>(blocks, [](const B& b) { return state_code(b.block->state); });
+  out.attr("block_malloc") = column<std::int64_t>(
+      blocks, [](const B& b) { return static_cast<std::int64_t>(b.block->context) - 1; });
+  return out;
+}
+
+py::dict oom_dict(const OomRecord& oom) {
+  const OutOfMemoryReport& report = oom.report;
+  py::dict out;
+  out["event"] = oom.event;
+  out["malloc"] = oom.number;
+  out["text"] = format_out_of_memory(report, "Simulated device", 0);
+  out["requested_bytes"] = report.requested_bytes;
+  out["segment_bytes"] = report.segment_bytes;
+  out["total_bytes"] = report.total_bytes;
+  out["free_bytes"] = report.free_bytes;
+  out["allowed_bytes"] = report.allowed_bytes;
+  out["allocated_bytes"] = report.allocated_bytes;
+  out["reserved_bytes"] = report.reserved_bytes;
+  out["cached_bytes"] = report.cached_bytes;
+  out["largest_free_bytes"] = report.largest_free_bytes;
+  out["pending_bytes"] = report.pending_bytes;
+  return out;
+}
+
+py::object replay_object(ReplayResult&& r, const std::string& policy) {
+  py::object out = py::cast(Replay());
+  out.attr("policy") = policy;
+  out.attr("seconds") = r.seconds;
+  out.attr("failed") = as_array<bool>(std::move(r.failed));
+  out.attr("address") = as_array(std::move(r.address));
+  out.attr("segment") = as_array(std::move(r.segment));
+  out.attr("offset") = as_array(std::move(r.offset));
+  out.attr("block_bytes") = as_array(std::move(r.block_bytes));
+  out.attr("curve_every") = r.curve_every;
+  out.attr("reserved") = as_array(std::move(r.reserved));
+  out.attr("active") = as_array(std::move(r.active));
+  out.attr("allocated") = as_array(std::move(r.allocated));
+  out.attr("requested") = as_array(std::move(r.requested));
+  out.attr("largest_free") = as_array(std::move(r.largest_free));
+  out.attr("free_square") = as_array(std::move(r.free_square));
+  out.attr("peak_reserved") = r.peak_reserved.bytes;
+  out.attr("peak_reserved_event") = r.peak_reserved.event;
+  out.attr("peak_active") = r.peak_active.bytes;
+  out.attr("peak_active_event") = r.peak_active.event;
+  out.attr("peak_allocated") = r.peak_allocated.bytes;
+  out.attr("peak_requested") = r.peak_requested.bytes;
+  out.attr("active_at_peak_reserved") = r.active_at_peak_reserved;
+  out.attr("reserved_byte_events") = r.reserved_byte_events;
+  out.attr("reserved_byte_ns") = r.reserved_byte_ns;
+  const std::vector<DeviceCall>& calls = r.device_calls;
+  using C = DeviceCall;
+  out.attr("device_event") = column<std::int64_t>(calls, [](const C& c) { return c.event; });
+  out.attr("device_op") = column<std::uint8_t>(calls, [](const C& c) { return c.op; });
+  out.attr("device_address") = column<std::uint64_t>(calls, [](const C& c) { return c.address; });
+  out.attr("device_bytes") = column<std::uint64_t>(calls, [](const C& c) { return c.bytes; });
+  out.attr("device_stream") = column<std::uint32_t>(calls, [](const C& c) { return c.stream; });
+  out.attr("device_pool") = column<std::uint32_t>(calls, [](const C& c) { return c.pool; });
+  py::list ooms, pictures;
+  for (const OomRecord& oom : r.ooms) ooms.append(oom_dict(oom));
+  for (const Picture& picture : r.pictures) pictures.append(picture_object(picture));
+  out.attr("ooms") = ooms;
+  out.attr("stopped_at") = r.stopped_at;
+  out.attr("stats") = r.has_stats ? stats_dict(r.stats) : py::dict();
+  out.attr("metrics") = r.metrics;
+  out.attr("pictures") = pictures;
+  out.attr("violations") = r.violations;
+  return out;
+}
+
+template <class T>
+T choose(const char* what, const std::string& word,
+         std::initializer_list<std::pair<const char*, T>> options) {
+  std::string expected;
+  for (const auto& [name, value] : options) {
+    if (word == name) return value;
+    expected += std::string(expected.empty() ? "'" : ", '") + name + "'";
+  }
+  throw py::value_error(std::string(what) + " is '" + word + "'; expected one of " + expected);
+}
+
+py::object run_replay(const std::shared_ptr<Trace>& trace, const py::object& policy,
+                      const std::string& settings, std::uint64_t capacity_bytes,
+                      const std::string& pending, const std::string& on_oom, bool placements,
+                      std::size_t curve_points, bool fragmentation,
+                      std::vector<std::int64_t> snapshots_at, bool picture_at_end,
+                      const py::object& segment_addresses, std::optional<bool> validate,
+                      std::uint64_t scatter_seed) {
+  ReplayOptions options;
+  const bool is_named = py::isinstance<py::str>(policy);
+  const std::string name = is_named
+                               ? policy.cast<std::string>()
+                               : py::str(py::type::of(policy).attr("__name__")).cast<std::string>();
+  py::array_t<std::uint64_t, py::array::c_style | py::array::forcecast> addresses;
+  if (!segment_addresses.is_none()) {
+    addresses = decltype(addresses)(segment_addresses);
+    options.device.addresses = {addresses.data(), static_cast<std::size_t>(addresses.size())};
+  }
+  if (capacity_bytes > std::uint64_t{1} << 50) {
+    throw py::value_error("capacity_bytes is " + std::to_string(capacity_bytes) +
+                          "; expected at most 2**50");
+  }
+  options.device.capacity_bytes = capacity_bytes;
+  options.device.scatter_seed = scatter_seed;
+  options.pending = choose<PendingMode>("pending", pending,
+                                        {{"recorded", PendingMode::recorded},
+                                         {"immediate", PendingMode::immediate},
+                                         {"never", PendingMode::never}});
+  options.stop_on_oom = choose<bool>("on_oom", on_oom, {{"skip", false}, {"stop", true}});
+  options.placements = placements;
+  options.curve_points = curve_points;
+  options.fragmentation = fragmentation;
+  options.pictures_at = std::move(snapshots_at);
+  options.picture_at_end = picture_at_end;
+  options.validate = validate.value_or(!is_named || !is_preset(name));
+  if (!std::is_sorted(options.pictures_at.begin(), options.pictures_at.end())) {
+    throw py::value_error("snapshots_at is not ascending; sort it");
+  }
+  ReplayResult result;
+  if (!is_named) {
+    result = replay(
+        *trace,
+        [&](ReplayDevice& device) { return std::make_unique<PythonPolicy>(policy, device); },
+        options);
+  } else {
+    const py::gil_scoped_release released;
+    if (is_preset(name)) {
+      result = replay(*trace, parse_config(preset(name), settings), options);
+    } else {
+      const auto make = [&](ReplayDevice& device) {
+        return make_policy(name, settings, device, *trace);
+      };
+      result = replay(*trace, make, options);
+    }
+  }
+  return replay_object(std::move(result), name);
+}
+
+py::dict config_dict(const std::string& preset_name, const std::string& settings) {
+  const Config c = parse_config(preset(preset_name), settings);
+  py::dict out;
+  out["quantum_bytes"] = c.quantum_bytes;
+  out["pad_bytes"] = c.pad_bytes;
+  out["roundup_power2_divisions"] = c.roundup_power2_divisions;
+  out["small_limit_bytes"] = c.small_limit_bytes;
+  out["small_segment_bytes"] = c.small_segment_bytes;
+  out["large_segment_bytes"] = c.large_segment_bytes;
+  out["large_limit_bytes"] = c.large_limit_bytes;
+  out["large_round_bytes"] = c.large_round_bytes;
+  out["large_remainder_bytes"] = c.large_remainder_bytes;
+  out["max_split_bytes"] =
+      c.max_split_bytes == kUnlimited ? std::nullopt : std::optional(c.max_split_bytes);
+  out["max_non_split_rounding_bytes"] = c.max_non_split_rounding_bytes;
+  out["fit"] = c.fit == Fit::best ? "best" : "first";
+  out["tie_break"] = c.tie_break == TieBreak::address ? "address" : "registration";
+  out["memory_fraction"] = c.memory_fraction;
+  out["garbage_collection_threshold"] = c.garbage_collection_threshold;
+  out["expandable_segments"] = c.expandable_segments;
+  out["oversize_rules_on_expandable"] = c.oversize_rules_on_expandable;
+  out["refuse_over_one_exabyte"] = c.refuse_over_one_exabyte;
+  out["search_after_sync"] = c.search_after_sync;
+  return out;
+}
+
+py::dict policies() {
+  py::dict out;
+  out["npusim"] = "caching allocator, quantum of 32 bytes, upstream's defects repaired";
+  out["cuda-2.13"] = "caching allocator of PyTorch 2.13 for CUDA";
+  out["cuda-2.11"] = "caching allocator of PyTorch 2.11 for CUDA: ties go to lower addresses";
+  out["ascend"] = "as cuda-2.11 with 32 bytes added to each request";
+  for (const PolicyName& policy : built_in_policies()) {
+    out[py::str(std::string(policy.name))] = std::string(policy.what);
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_replay(py::module_& m) {
+  py::class_<ReplayDevice>(m, "PolicyDevice")
+      .def("acquire", &acquire, py::arg("bytes"))
+      .def("release", &release, py::arg("address"))
+      .def(
+          "stitch",
+          [](ReplayDevice& self, const std::vector<ReplayDevice::Piece>& pieces) {
+            return self.stitch(pieces);
+          },
+          py::arg("pieces"))
+      .def("unstitch", &ReplayDevice::unstitch, py::arg("address"))
+      .def_property_readonly(
+          "free_bytes",
+          [](const ReplayDevice& self) { return self.capacity_bytes() - self.reserved_bytes(); })
+      .def_property_readonly("capacity_bytes", &ReplayDevice::capacity_bytes);
+  py::class_<MemoryPicture>(m, "MemoryPicture", py::dynamic_attr());
+  py::class_<Replay>(m, "Replay", py::dynamic_attr());
+  m.def("replay", &run_replay, py::arg("trace"), py::arg("policy") = "npusim",
+        py::arg("settings") = "", py::arg("capacity_bytes") = std::uint64_t{1} << 50, py::kw_only(),
+        py::arg("pending") = "recorded", py::arg("on_oom") = "skip", py::arg("placements") = true,
+        py::arg("curve_points") = 0, py::arg("fragmentation") = false,
+        py::arg("snapshots_at") = std::vector<std::int64_t>{}, py::arg("picture_at_end") = false,
+        py::arg("segment_addresses") = py::none(), py::arg("validate") = py::none(),
+        py::arg("scatter_seed") = 0);
+  m.def("policies", &policies);
+  m.def("config", &config_dict, py::arg("preset") = "npusim", py::arg("settings") = "");
+}
+
+}  // namespace npusim::lab

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Settings of policies, and the table of those that are built in.
+#include "allocator/replay/placement_policy.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "allocator/error.h"
+#include "allocator/replay/policies.h"
+
+namespace npusim::alloc {
+namespace {
+
+using Maker = std::unique_ptr<PlacementPolicy> (*)(PolicySettings&, ReplayDevice&, const Trace&);
+
+struct Entry {
+  PolicyName name;
+  Maker make;
+};
+
+constexpr Entry kPolicies[] = {
+    {{"buddy", "binary buddies: sizes are powers of two, halves split and merge"},
+     make_buddy_policy},
+};
+
+}  // namespace
+
+PolicySettings::PolicySettings(std::string_view policy, std::string_view text) : policy_(policy) {
+  std::stringstream items{std::string(text)};
+  for (std::string item; std::getline(items, item, ',');) {
+    const std::size_t colon = item.find(':');
+    if (colon == std::string::npos || colon == 0) {
+      throw InvalidArgument("policy " + policy_ + ": \"" + item +
+                            "\"; expected key:value pairs separated by commas");
+    }
+    values_[item.substr(0, colon)] = item.substr(colon + 1);
+  }
+}
+
+std::uint64_t PolicySettings::number(const std::string& key, std::uint64_t otherwise,
+                                     std::uint64_t least, std::uint64_t most) {
+  known_.push_back(key);
+  const auto it = values_.find(key);
+  if (it == values_.end()) return otherwise;
+  const std::string& text = it->second;
+  std::uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < least || value > most) {
+    throw InvalidArgument("policy " + policy_ + ": " + key + " is \"" + text + "\"; expected " +
+                          std::to_string(least) + " to " + std::to_string(most));
+  }
+  values_.erase(it);
+  return value;
+}
+
+void PolicySettings::finish() const {
+  if (values_.empty()) return;
+  std::string known;
+  for (const std::string& key : known_) known += (known.empty() ? "" : ", ") + key;
+  throw InvalidArgument("policy " + policy_ + ": \"" + values_.begin()->first +
+                        "\" is not a key; expected " +
+                        (known.empty() ? "no settings" : "one of " + known));
+}
+
+std::vector<PolicyName> built_in_policies() {
+  std::vector<PolicyName> names;
+  for (const Entry& entry : kPolicies) names.push_back(entry.name);
+  return names;
+}
+
+std::unique_ptr<PlacementPolicy> make_policy(std::string_view name, std::string_view settings,
+                                             ReplayDevice& device, const Trace& trace) {
+  for (const Entry& entry : kPolicies) {
+    if (entry.name.name != name) continue;
+    PolicySettings parsed(name, settings);
+    auto policy = entry.make(parsed, device, trace);
+    parsed.finish();
+    return policy;
+  }
+  std::string known = "npusim, cuda-2.13, cuda-2.11, ascend";
+  for (const Entry& entry : kPolicies) known += ", " + std::string(entry.name.name);
+  throw InvalidArgument("policy is \"" + std::string(name) + "\"; expected one of " + known +
+                        ", or the path of a shared library (with a /)");
+}
+
+}  // namespace npusim::alloc

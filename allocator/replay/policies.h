@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The policies that are built in, one file each. make_policy() of placement_policy.h finds them by
+// name; nobody else needs this header.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "allocator/replay/placement_policy.h"
+
+namespace npusim::alloc {
+
+using PolicyPointer = std::unique_ptr<PlacementPolicy>;
+
+PolicyPointer make_bfc_policy(PolicySettings&, ReplayDevice&, const Trace&);
+PolicyPointer make_buddy_policy(PolicySettings&, ReplayDevice&, const Trace&);
+PolicyPointer make_stitching_policy(PolicySettings&, ReplayDevice&, const Trace&);
+PolicyPointer make_banked_policy(PolicySettings&, ReplayDevice&, const Trace&);
+PolicyPointer make_planned_policy(PolicySettings&, ReplayDevice&, const Trace&);
+
+// load_policy() takes the path of a shared library that implements policy_abi.h.
+PolicyPointer load_policy(std::string_view path, std::string_view settings, ReplayDevice&);
+
+}  // namespace npusim::alloc

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The two loops over the events: one for the caching allocator, which keeps its own accounts, and
+// one for every other policy, whose accounts are kept here.
+#include "allocator/replay/replay.h"
+
+#include <cmath>
+#include <ctime>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/replay/overlap_judge.h"
+#include "allocator/replay/recorder.h"
+#include "allocator/validate.h"
+
+namespace npusim::alloc {
+namespace {
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// How far a replay is, and what it has found so far.
+struct Progress {
+  Progress(const Trace& trace_in, const ReplayOptions& options_in)
+      : trace(trace_in),
+        options(options_in),
+        device(trace_in, options_in.device),
+        recorder(trace_in, options_in, result) {}
+
+  const Trace& trace;
+  const ReplayOptions& options;
+  ReplayResult result;
+  ReplayDevice device;
+  Recorder recorder;
+  std::size_t mallocs = 0;
+};
+
+// An engine applies events and knows its totals and segments; this is all around it.
+template <class Engine>
+ReplayResult run(Progress& in, Engine& engine) {
+  const std::vector<std::int64_t>& pictures_at = in.options.pictures_at;
+  const auto take_picture = [&](std::int64_t event) {
+    in.result.pictures.push_back({event, engine.segments()});
+  };
+  const auto add_point = [&] {
+    in.recorder.add_point(engine.totals());
+    if (in.options.fragmentation) in.recorder.add_fragmentation(engine.segments());
+  };
+  const double start = cpu_seconds();
+  const std::vector<Trace::Event>& events = in.trace.events();
+  const auto count = static_cast<std::int64_t>(events.size());
+  auto next_picture = pictures_at.begin();
+  std::int64_t i = 0;
+  for (; i < count && in.result.stopped_at < 0; ++i) {
+    in.device.go_to(i);
+    engine.apply(events[static_cast<std::size_t>(i)]);
+    while (next_picture != pictures_at.end() && *next_picture == i) {
+      take_picture(i);
+      ++next_picture;
+    }
+    if (in.recorder.wants_point(i + 1)) add_point();
+  }
+  if (in.recorder.has_begun_point(i)) add_point();
+  in.device.go_to(i);
+  in.result.reserved_byte_events = in.device.byte_events();
+  in.result.reserved_byte_ns = in.device.byte_ns();
+  in.result.device_calls = in.device.calls();
+  in.result.seconds = cpu_seconds() - start;
+  if (in.options.picture_at_end) take_picture(i - 1);
+  engine.finish();
+  return std::move(in.result);
+}
+
+// --- The caching allocator ----------------------------------------------------------------------
+
+class CachingEngine {
+ public:
+  CachingEngine(Progress& progress, const Config& config)
+      : in_(progress),
+        allocator_(progress.device, config),
+        blocks_(progress.trace.slots()),
+        holds_(progress.trace.slots()) {
+    const ReplayOptions& options = progress.options;
+    const bool wants_contexts = options.picture_at_end || !options.pictures_at.empty();
+    if (wants_contexts) allocator_.record_history(HistoryMode::state);
+    for (const std::uint32_t pool : progress.trace.implicit_pools())
+      allocator_.retain_pool({0, pool});
+  }
+
+  void apply(const Trace::Event& event) {
+    switch (event.op) {
+      case Op::malloc:
+        malloc(event);
+        return;
+      case Op::free:
+        if (Block* block = blocks_[event.slot]) allocator_.free(block);
+        return;
+      case Op::free_requested:
+        free_requested(event);
+        return;
+      case Op::free_completed:
+        if (in_.options.pending == PendingMode::recorded && blocks_[event.slot]) {
+          allocator_.complete_free(holds_[event.slot]);
+        }
+        return;
+      case Op::empty_cache:
+        allocator_.empty_cache({0, event.pool});
+        return;
+      case Op::create_pool:
+        create_pool(event);
+        return;
+      case Op::release_pool:
+        allocator_.release_pool({0, event.pool});
+        return;
+      case Op::memory_fraction:
+        allocator_.set_memory_fraction(std::ldexp(static_cast<double>(event.bytes), -32));
+        return;
+      case Op::synchronize:
+        allocator_.complete_held_frees();
+        return;
+      case Op::reset_peaks:
+        allocator_.reset_peak_stats();
+        in_.recorder.reset_peaks(totals());
+        return;
+      default:
+        return;
+    }
+  }
+
+  Totals totals() const {
+    const AllocatorTotals now = allocator_.totals();
+    return {now.reserved_bytes, now.active_bytes, now.allocated_bytes, now.requested_bytes};
+  }
+
+  std::vector<SegmentInfo> segments() {
+    Snapshot picture = allocator_.inspect();
+    if (in_.options.validate) judge(picture);
+    return std::move(picture.segments);
+  }
+
+  void finish() {
+    in_.result.has_stats = true;
+    in_.result.stats = allocator_.stats();
+    if (in_.options.validate) judge(allocator_.inspect());
+  }
+
+ private:
+  void malloc(const Trace::Event& event) {
+    const std::size_t number = in_.mallocs++;
+    OutOfMemoryReport report;
+    Block* block =
+        allocator_.malloc(event.bytes, event.stream, &report, number + 1, {0, event.pool});
+    blocks_[event.slot] = block;
+    if (!block) [[unlikely]] {
+      in_.result.ooms.push_back({in_.device.event(), static_cast<std::int64_t>(number), report});
+      if (in_.options.stop_on_oom) in_.result.stopped_at = in_.device.event();
+      return;
+    }
+    const Segment& segment = *block->segment;
+    in_.recorder.place(number, block->address, segment.registration, segment.address, block->bytes);
+    in_.recorder.after_malloc(in_.device.event(), totals());
+  }
+
+  void free_requested(const Trace::Event& event) {
+    Block* block = blocks_[event.slot];
+    if (!block) return;
+    if (in_.options.pending == PendingMode::immediate) {
+      allocator_.free(block);
+    } else {
+      holds_[event.slot] = allocator_.free_held(block);
+    }
+  }
+
+  void create_pool(const Trace::Event& event) {
+    const PoolOptions flags{.use_on_oom = (event.bytes & 1) != 0,
+                            .no_split = (event.bytes & 2) != 0};
+    allocator_.retain_pool({0, event.pool}, flags);
+  }
+
+  void judge(const Snapshot& picture) {
+    for (std::string& text : violations(picture, &in_.device.lent())) {
+      in_.result.violations.push_back("event " + std::to_string(in_.device.event()) + ": " +
+                                      std::move(text));
+    }
+  }
+
+  Progress& in_;
+  CachingAllocator allocator_;
+  std::vector<Block*> blocks_;  // by slot; null: the malloc failed
+  std::vector<std::uint64_t> holds_;
+};
+
+// --- Any other policy ---------------------------------------------------------------------------
+
+class PolicyEngine {
+ public:
+  PolicyEngine(Progress& progress, const PolicyFactory& make)
+      : in_(progress),
+        judge_(progress.device),
+        live_(progress.trace.slots()),
+        policy_(make(progress.device)) {}
+
+  void apply(const Trace::Event& event) {
+    switch (event.op) {
+      case Op::malloc:
+        malloc(event);
+        break;
+      case Op::free:
+        free(event, true);
+        break;
+      case Op::free_requested:
+        free(event, in_.options.pending == PendingMode::immediate);
+        break;
+      case Op::free_completed:
+        if (in_.options.pending == PendingMode::recorded) complete(live_[event.slot].hold);
+        break;
+      case Op::empty_cache:
+        complete_all();
+        policy_->empty_cache();
+        break;
+      case Op::synchronize:
+        complete_all();
+        break;
+      case Op::reset_peaks:
+        in_.recorder.reset_peaks(totals());
+        break;
+      default:
+        break;
+    }
+    if (in_.options.validate && has_given_back()) judge_.check_lent();
+  }
+
+  Totals totals() {
+    totals_.reserved = static_cast<std::int64_t>(in_.device.reserved_bytes());
+    return totals_;
+  }
+
+  // Segments as the device lent them; what is not live in them is free.
+  std::vector<SegmentInfo> segments();
+
+  void finish() {
+    policy_->add_metrics(in_.result.metrics);
+    in_.result.violations = judge_.found();
+  }
+
+ private:
+  struct Live {
+    Placement placement;
+    PlacementRequest request;
+    std::uint64_t hold = 0;  // 0: not pending
+  };
+
+  bool has_given_back() {
+    const auto& calls = in_.device.calls();
+    bool found = false;
+    for (; calls_seen_ < calls.size(); ++calls_seen_) {
+      found |=
+          calls[calls_seen_].op == Op::segment_free || calls[calls_seen_].op == Op::segment_unmap;
+    }
+    return found;
+  }
+
+  void malloc(const Trace::Event& event) {
+    Live& live = live_[event.slot];
+    live = {.placement = {},
+            .request = {event.bytes, event.stream, event.pool, in_.mallocs++},
+            .hold = 0};
+    Placement placement = policy_->malloc(live.request);
+    if (placement.address == 0 && complete_all()) placement = policy_->malloc(live.request);
+    if (placement.address == 0) {
+      policy_->empty_cache();
+      placement = policy_->malloc(live.request);
+    }
+    if (placement.address == 0) {
+      fail(live.request);
+      return;
+    }
+    live.placement = placement;
+    if (in_.options.validate || wants_pictures()) judge_.add(placement, live.request);
+    const auto bytes = static_cast<std::int64_t>(placement.bytes);
+    totals_.active += bytes;
+    totals_.allocated += bytes;
+    totals_.requested += static_cast<std::int64_t>(event.bytes);
+    const auto* segment = in_.device.segment_at(placement.address);
+    in_.recorder.place(live.request.number, placement.address, segment ? segment->second.order : -1,
+                       segment ? segment->first : placement.address, placement.bytes);
+    in_.recorder.after_malloc(in_.device.event(), totals());
+  }
+
+  bool wants_pictures() const {
+    return in_.options.fragmentation || in_.options.picture_at_end ||
+           !in_.options.pictures_at.empty();
+  }
+
+  void fail(const PlacementRequest& request) {
+    OutOfMemoryReport report;
+    report.requested_bytes = report.segment_bytes = request.bytes;
+    report.total_bytes = in_.device.capacity_bytes();
+    report.reserved_bytes = in_.device.reserved_bytes();
+    report.free_bytes = report.total_bytes - report.reserved_bytes;
+    report.allocated_bytes = static_cast<std::size_t>(totals_.allocated);
+    report.cached_bytes = report.reserved_bytes - static_cast<std::size_t>(totals_.active);
+    in_.result.ooms.push_back(
+        {in_.device.event(), static_cast<std::int64_t>(request.number), std::move(report)});
+    if (in_.options.stop_on_oom) in_.result.stopped_at = in_.device.event();
+  }
+
+  void free(const Trace::Event& event, bool is_complete) {
+    Live& live = live_[event.slot];
+    if (live.placement.address == 0) return;
+    totals_.allocated -= static_cast<std::int64_t>(live.placement.bytes);
+    live.hold = ++last_hold_;
+    pending_.emplace_hint(pending_.end(), live.hold, live);
+    live.placement = {};
+    if (is_complete) complete(live.hold);
+  }
+
+  void complete(std::uint64_t hold) {
+    const auto it = pending_.find(hold);
+    if (it == pending_.end()) return;
+    const Live live = it->second;
+    pending_.erase(it);
+    totals_.active -= static_cast<std::int64_t>(live.placement.bytes);
+    totals_.requested -= static_cast<std::int64_t>(live.request.bytes);
+    judge_.remove(live.placement);
+    policy_->free(live.placement, live.request);
+  }
+
+  bool complete_all() {
+    const bool any = !pending_.empty();
+    while (!pending_.empty()) complete(pending_.begin()->first);
+    return any;
+  }
+
+  Progress& in_;
+  OverlapJudge judge_;
+  std::vector<Live> live_;                 // by slot
+  std::map<std::uint64_t, Live> pending_;  // by hold, oldest first
+  std::uint64_t last_hold_ = 0;
+  std::size_t calls_seen_ = 0;
+  Totals totals_;
+  std::unique_ptr<PlacementPolicy> policy_;
+};
+
+std::vector<SegmentInfo> PolicyEngine::segments() {
+  std::vector<SegmentInfo> out;
+  for (const auto& [address, bytes] : in_.device.lent()) {
+    const auto* owner = in_.device.segment_at(address);
+    SegmentInfo info{.address = address,
+                     .total_bytes = bytes,
+                     .stream = owner->second.stream,
+                     .is_large = true,
+                     .pool = {0, owner->second.pool},
+                     .registration = owner->second.order,
+                     .blocks = {}};
+    const auto add_free = [&info](Address from, Address to) {
+      if (from < to) info.blocks.push_back({from, to - from, 0, BlockState::free, 0});
+    };
+    Address at = address;
+    for (auto it = judge_.live().lower_bound(address);
+         it != judge_.live().end() && it->first < address + bytes; ++it) {
+      const OverlapJudge::Live& live = it->second;
+      add_free(at, it->first);
+      info.blocks.push_back({it->first, live.end - it->first, live.requested_bytes,
+                             BlockState::allocated, live.number + 1});
+      info.allocated_bytes += live.end - it->first;
+      info.active_bytes += live.end - it->first;
+      info.requested_bytes += live.requested_bytes;
+      at = live.end;
+    }
+    add_free(at, address + bytes);
+    out.push_back(std::move(info));
+  }
+  return out;
+}
+
+}  // namespace
+
+ReplayResult replay(const Trace& trace, const Config& config, const ReplayOptions& options) {
+  Progress progress(trace, options);
+  CachingEngine engine(progress, config);
+  return run(progress, engine);
+}
+
+ReplayResult replay(const Trace& trace, const PolicyFactory& make, const ReplayOptions& options) {
+  Progress progress(trace, options);
+  PolicyEngine engine(progress, make);
+  return run(progress, engine);
+}
+
+}  // namespace npusim::alloc

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Replay of traces: against the slow model event by event, what is refused, what is reported."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from allocator.reference import MIB, OutOfMemory, RefBlock, Reference, Rules
+from allocator.test_placement import CASES, Case
+
+from npusim_lab._lab import Op, Replay, Trace, policies, replay
+
+PRESETS = ("npusim", "cuda-2.13", "cuda-2.11", "ascend")
+
+
+@dataclass
+class Events:
+    """The columns of a trace under construction."""
+
+    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+
+    def add(self, op: int, id: int = 0, bytes: int = 0, stream: int = 0, pool: int = 0) -> None:
+        self.rows.append((op, id, bytes, stream, pool))
+
+    def columns(self) -> list[np.ndarray]:
+        types = (np.uint8, np.uint64, np.uint64, np.uint32, np.uint32)
+        return [np.array([row[i] for row in self.rows], types[i]) for i in range(5)]
+
+    def trace(self) -> Trace:
+        return Trace(*self.columns())
+
+
+def random_events(seed: object, scales: tuple[int, ...], count: int = 1500) -> Events:
+    """Mallocs and frees, some of them pending for a while, in two streams and up to three pools."""
+    generator = random.Random(seed)
+    events = Events()
+    live: list[int] = []
+    requested: list[int] = []
+    users = {1: 0, 2: 0}
+    ended: set[int] = set()
+    for number in range(count):
+        choice = generator.random() * 100
+        if choice < 50 or not live:
+            pool = generator.choice((0, 0, *[p for p in users if users[p] > 0]))
+            bytes = generator.randint(1, generator.choice(scales))
+            events.add(Op.MALLOC, number, bytes, generator.randrange(2), pool)
+            live.append(number)
+        elif choice < 85:
+            events.add(Op.FREE, live.pop(generator.randrange(len(live))))
+        elif choice < 92:
+            requested.append(live.pop(generator.randrange(len(live))))
+            events.add(Op.FREE_REQUESTED, requested[-1])
+        elif choice < 97 and requested:
+            id = requested.pop(generator.randrange(len(requested)))
+            events.add(Op.FREE_COMPLETED, id)
+        elif choice < 98:
+            events.add(Op.EMPTY_CACHE)
+        elif choice < 98.3:
+            events.add(Op.SYNCHRONIZE)
+        else:
+            pool = generator.choice((1, 2))
+            if users[pool] == 0 and pool not in ended:
+                events.add(Op.CREATE_POOL, pool=pool, bytes=generator.randrange(4))
+                users[pool] = 1
+            elif users[pool] > 0:
+                events.add(Op.RELEASE_POOL, pool=pool)
+                users[pool] -= 1
+                ended.add(pool)
+    return events
+
+
+class Model:
+    """The slow model, driven by the same columns."""
+
+    def __init__(self, rules: Rules, capacity: int) -> None:
+        self.slow = Reference(capacity, rules)
+        self.blocks: dict[int, RefBlock] = {}
+        self.holds: dict[int, int] = {}
+        self.placements: list[tuple[int, int, int] | None] = []
+        self.reserved: list[int] = []
+
+    def apply(self, op: int, id: int, bytes: int, stream: int, pool: int) -> None:
+        match op:
+            case Op.MALLOC:
+                try:
+                    block = self.slow.malloc(bytes, stream, pool)
+                except OutOfMemory:
+                    self.placements.append(None)
+                else:
+                    self.blocks[id] = block
+                    self.placements.append((*block.placement, block.size))
+            case Op.FREE if id in self.blocks:
+                self.slow.free(self.blocks.pop(id))
+            case Op.FREE_REQUESTED if id in self.blocks:
+                self.holds[id] = self.slow.free_held(self.blocks.pop(id))
+            case Op.FREE_COMPLETED if id in self.holds:
+                self.slow.complete(self.holds.pop(id))
+            case Op.EMPTY_CACHE:
+                self.slow.empty_cache(pool)
+            case Op.CREATE_POOL:
+                self.slow.create_pool(pool, bool(bytes & 1), bool(bytes & 2))
+            case Op.RELEASE_POOL:
+                self.slow.release_pool(pool)
+            case Op.SYNCHRONIZE:
+                for hold in sorted(self.slow.held):
+                    self.slow.complete(hold)
+        self.reserved.append(self.slow.reserved)
+
+
+def run(events: Events, policy: str = "npusim", **options: object) -> Replay:
+    return replay(events.trace(), policy, **options)  # type: ignore[arg-type]
+
+
+# Not where the order depends on addresses, which the two devices choose differently.
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if not (case.scatter and case.rules.by_address)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_replay_places_every_block_as_the_model_does(name: str, seed: int) -> None:
+    case: Case = CASES[name]
+    events = random_events(f"{name}{seed}", case.scales)
+    model = Model(case.rules, case.capacity)
+    for row in events.rows:
+        model.apply(*row)
+    result = replay(
+        events.trace(),
+        case.preset,
+        case.settings,
+        case.capacity,
+        curve_points=len(events.rows),
+        validate=True,
+        snapshots_at=range(0, len(events.rows), 50),
+    )
+    assert [None if p is None else p[:2] for p in model.placements] == [
+        None if failed else (segment, offset)
+        for failed, segment, offset in zip(
+            result.failed.tolist(), result.segment.tolist(), result.offset.tolist(), strict=True
+        )
+    ]
+    assert [p[2] for p in model.placements if p] == result.block_bytes[~result.failed].tolist()
+    # The curve holds the largest value since the point before, and reserved only falls between.
+    floor = np.maximum(model.reserved, [0, *model.reserved[:-1]])
+    assert (result.reserved >= model.reserved).all()
+    assert (result.reserved <= floor).all()
+    expected = model.slow.stats()
+    assert {key: result.stats[key] for key in expected} == expected
+    assert len(result.ooms) == expected["num_ooms"]
+    assert result.violations == []
+
+
+def test_pending_memory_is_reusable_when_the_mode_says() -> None:
+    events = Events()
+    events.add(Op.MALLOC, 1, 30 * MIB)
+    events.add(Op.MALLOC, 2, 2 * MIB)
+    events.add(Op.FREE_REQUESTED, 1)
+    events.add(Op.MALLOC, 3, 30 * MIB)
+    events.add(Op.FREE_COMPLETED, 1)
+    events.add(Op.MALLOC, 4, 30 * MIB)
+    shared = {"recorded": (0, 3), "immediate": (0, 2), "never": (0,)}
+    for mode, users in shared.items():
+        result = run(events, pending=mode)
+        assert tuple(np.flatnonzero(result.segment == 0)) == users
+    tight = run(events, capacity_bytes=64 * MIB, pending="never")
+    assert tight.failed.tolist() == [False] * 3 + [True]  # waiting freed number 1 for number 3
+    assert tight.segment.tolist()[2] == 0
+
+
+def test_a_free_that_completes_in_the_next_event_is_a_plain_free() -> None:
+    events = Events()
+    events.add(Op.MALLOC, 1, 100)
+    events.add(Op.FREE_REQUESTED, 1)
+    events.add(Op.FREE_COMPLETED, 1)
+    events.add(Op.MALLOC, 1, 100)
+    trace = events.trace()
+    assert trace.free_event.tolist() == [1, 4]
+    assert trace.completed_event.tolist() == [1, 4]
+    assert replay(trace, pending="never").offset.tolist() == [0, 0]
+
+
+def test_columns_of_a_trace() -> None:
+    columns = random_events("columns", (MIB,)).columns()
+    trace = Trace(*columns, stack=np.arange(len(columns[0])))
+    mallocs = columns[0] == Op.MALLOC
+    assert len(trace) == len(columns[0])
+    assert trace.mallocs == mallocs.sum()
+    assert trace.malloc_event.tolist() == np.flatnonzero(mallocs).tolist()
+    assert trace.malloc_bytes.tolist() == columns[2][mallocs].tolist()
+    assert trace.malloc_stack.tolist() == np.flatnonzero(mallocs).tolist()
+    live = np.zeros(len(trace) + 1, np.int64)
+    np.add.at(live, trace.malloc_event, trace.malloc_bytes.astype(np.int64))
+    np.add.at(live, trace.completed_event, -trace.malloc_bytes.astype(np.int64))
+    live = live[:-1].cumsum()
+    assert trace.max_live_bytes == live.max()
+    assert trace.max_live_event == live.argmax()
+    with pytest.raises(ValueError, match="read-only"):
+        trace.malloc_event[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(Op.FREE, 7)], "event 0: free of id 7, which is not in use; was its malloc cut off"),
+        ([(Op.MALLOC, 7, 1), (Op.MALLOC, 7, 1)], "event 1: malloc of id 7, which is in use since"),
+        ([(Op.MALLOC, 7, 0)], "event 0: malloc of 0 bytes"),
+        ([(Op.MALLOC, 7, 1), (Op.FREE_COMPLETED, 7)], "event 1: .*free was not requested"),
+        ([(Op.MALLOC, 7, 1), (Op.FREE_REQUESTED, 7), (Op.MARK,), (Op.FREE, 7)], "freed already"),
+        ([(12,)], "event 0: op 12 is none"),
+        ([(Op.CREATE_POOL, 0, 0, 0, 0)], "pool 0, the default pool"),
+        ([(Op.CREATE_POOL, 0, 4, 0, 1)], "flags 4; expected 0 to 3"),
+        ([(Op.RELEASE_POOL, 0, 0, 0, 1)], "no users to take away"),
+        (
+            [(Op.CREATE_POOL, 0, 0, 0, 1), (Op.RELEASE_POOL, 0, 0, 0, 1), (Op.MALLOC, 1, 1, 0, 1)],
+            "event 2: malloc in pool 1 after its last user left",
+        ),
+        ([(Op.MALLOC, 1, 1, 0, 1), (Op.CREATE_POOL, 0, 0, 0, 1)], "after its first use"),
+        ([(Op.MEMORY_FRACTION, 0, 2**33)], "expected 0 to 2"),
+    ],
+)
+def test_a_trace_that_makes_no_sense_is_refused(rows: list[tuple[int, ...]], message: str) -> None:
+    events = Events()
+    for row in rows:
+        events.add(*row)
+    with pytest.raises(ValueError, match=message):
+        events.trace()
+
+
+def test_columns_are_checked() -> None:
+    with pytest.raises(ValueError, match="column bytes has 2 entries, column op 1"):
+        Trace([0], [1], [1, 2])
+    with pytest.raises(ValueError, match="column id is no array of integers in one dimension"):
+        Trace([0], [[1]])
+
+
+def test_options_are_checked() -> None:
+    events = Events()
+    events.add(Op.MALLOC, 1, 100)
+    for options, message in [
+        ({"policy": "none"}, "expected one of npusim, "),
+        ({"policy": "buddy", "settings": "arena:1"}, '"arena" is not a key; expected one of least'),
+        ({"policy": "buddy", "settings": "arena_mb:x"}, 'arena_mb is "x"; expected 1 to'),
+        ({"policy": "npusim", "settings": "fit:worst"}, "expected best or first"),
+        ({"pending": "late"}, "expected one of 'recorded', 'immediate', 'never'"),
+        ({"on_oom": "raise"}, "expected one of 'skip', 'stop'"),
+        ({"snapshots_at": [2, 1]}, "not ascending"),
+        ({"capacity_bytes": 2**51}, "expected at most"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run(events, **options)  # type: ignore[arg-type]
+
+
+def test_out_of_memory_is_reported_and_skipped_or_the_end() -> None:
+    events = Events()
+    for id, size in enumerate((30, 40, 20)):
+        events.add(Op.MALLOC, id, size * MIB)
+    for id in range(3):
+        events.add(Op.FREE, id)
+    skipped = run(events, capacity_bytes=60 * MIB)
+    assert skipped.failed.tolist() == [False, True, False]
+    (oom,) = skipped.ooms
+    assert (oom["event"], oom["malloc"], oom["requested_bytes"]) == (1, 1, 40 * MIB)
+    assert "Tried to allocate 40.00 MiB" in oom["text"]
+    assert skipped.stats["allocation.all.current"] == 0
+    stopped = run(events, capacity_bytes=60 * MIB, on_oom="stop")
+    assert stopped.stopped_at == 1
+    assert stopped.failed.tolist() == [False, True, True]
+    assert stopped.stats["allocation.all.current"] == 1
+
+
+def test_the_memory_fraction_is_an_event() -> None:
+    events = Events()
+    events.add(Op.MEMORY_FRACTION, bytes=2**31)
+    events.add(Op.MALLOC, 1, 40 * MIB)
+    events.add(Op.MALLOC, 2, 20 * MIB)
+    assert run(events, capacity_bytes=80 * MIB).failed.tolist() == [False, True]
+
+
+def test_pictures_name_the_malloc_of_every_block() -> None:
+    events = random_events("pictures", (8 * MIB, MIB), 400)
+    trace = events.trace()
+    for policy in PRESETS:
+        result = replay(trace, policy, snapshots_at=[100, 250], picture_at_end=True)
+        assert [p.event for p in result.pictures] == [100, 250, len(trace) - 1]
+        for picture in result.pictures:
+            live = (trace.malloc_event <= picture.event) & (trace.free_event > picture.event)
+            used = picture.block_state == 1
+            numbers = picture.block_malloc[used]
+            assert sorted(numbers.tolist()) == np.flatnonzero(live).tolist()
+            assert picture.block_address[used].tolist() == result.address[numbers].tolist()
+            assert (picture.block_malloc[picture.block_state == 0] == -1).all()
+            total = np.bincount(picture.block_segment, picture.block_bytes)
+            assert total.tolist() == picture.segment_bytes.tolist()
+
+
+def test_device_calls_add_up_to_what_is_reserved() -> None:
+    events = random_events("calls", (40 * MIB, MIB))
+    for settings in ("", "expandable_segments:True"):
+        result = run(events, settings=settings, curve_points=7, picture_at_end=True)
+        gives = (result.device_op == Op.SEGMENT_ALLOC) | (result.device_op == Op.SEGMENT_MAP)
+        net = np.where(gives, 1, -1) * result.device_bytes.astype(np.int64)
+        assert net.cumsum().max() == result.peak_reserved == result.reserved.max()
+        assert result.device_event[net.cumsum().argmax()] == result.peak_reserved_event
+        assert net.sum() == result.pictures[-1].segment_bytes.sum()
+        ends = np.append(result.device_event[1:], len(events.rows))
+        integral = (net.cumsum() * (ends - result.device_event)).sum()
+        assert result.reserved_byte_events == integral
+
+
+def test_segments_lie_where_the_list_says() -> None:
+    events = Events()
+    for id in range(4):
+        events.add(Op.MALLOC, id, 30 * MIB)
+    for id in range(4):
+        events.add(Op.FREE, id)
+    events.add(Op.MALLOC, 9, 30 * MIB)
+    addresses = [5 << 30, 3 << 30, 4 << 30, 3 << 30]  # the last is taken: the device chooses
+    by_address = run(events, "cuda-2.11", segment_addresses=addresses)
+    assert by_address.address[:3].tolist() == addresses[:3]
+    assert by_address.address[3] > max(addresses)
+    assert by_address.segment[4] == 1  # the lowest address
+    assert run(events, "cuda-2.13", segment_addresses=addresses).segment[4] == 0  # the oldest
+
+
+def test_fragmentation_is_that_of_the_free_blocks() -> None:
+    events = random_events("fragments", (MIB,), 300)
+    result = run(events, curve_points=len(events.rows), fragmentation=True, picture_at_end=True)
+    last = result.pictures[-1]
+    free = last.block_bytes[last.block_state == 0].astype(np.float64)
+    assert result.largest_free[-1] == free.max()
+    assert result.free_square[-1] == (free * free).sum()
+
+
+class Bump:
+    """A policy that never reuses anything."""
+
+    def __init__(self, step: int = 1) -> None:
+        self.step = step
+        self.end = self.at = 0
+
+    def attach(self, device) -> None:
+        self.device = device
+
+    def malloc(self, bytes: int, stream: int) -> int | None:
+        if self.at + bytes > self.end:
+            base = self.device.acquire(64 * MIB)
+            if base is None:
+                return None
+            self.at, self.end = base, base + 64 * MIB
+        self.at += bytes * self.step
+        return self.at - bytes * self.step
+
+    def free(self, address: int, bytes: int, stream: int) -> None:
+        pass
+
+
+def test_a_policy_in_python() -> None:
+    events = random_events("python", (MIB,), 300)
+    trace = events.trace()
+    good = replay(trace, Bump())
+    assert good.policy == "Bump"
+    assert good.violations == []
+    total = int(trace.malloc_bytes.sum())
+    assert good.peak_reserved >= total
+    assert replay(trace, Bump(), capacity_bytes=64 * MIB).failed.any()
+
+
+def test_the_judge_sees_overlaps_and_memory_that_is_not_there() -> None:
+    events = Events()
+    for id in range(3):
+        events.add(Op.MALLOC, id, MIB)
+    assert "that overlap those of malloc 0" in replay(events.trace(), Bump(0)).violations[0] or (
+        "which is in use" in replay(events.trace(), Bump(0)).violations[0]
+    )
+
+    class Invented(Bump):
+        def malloc(self, bytes: int, stream: int) -> int:
+            return 4096
+
+    assert "not all of which are lent" in replay(events.trace(), Invented()).violations[0]
+
+    class Hasty(Bump):
+        def malloc(self, bytes: int, stream: int) -> int | None:
+            if self.end:
+                self.device.release(self.end - 64 * MIB)
+                self.end = 0
+            return super().malloc(bytes, stream)
+
+    assert "was given back while in use" in replay(events.trace(), Hasty()).violations[0]
+
+
+@pytest.mark.parametrize("name", [name for name in policies() if name not in PRESETS])
+@pytest.mark.parametrize("seed", range(4))
+def test_policies_never_overlap_and_give_everything_back(name: str, seed: int) -> None:
+    events = random_events(seed, (MIB, 20 * MIB, 300), 2000)
+    capacity = (1 << 50, 1 << 50, 300 * MIB, 100 * MIB)[seed]
+    result = run(events, name, capacity_bytes=capacity, picture_at_end=True)
+    assert result.violations == []
+    assert result.peak_reserved <= capacity
+    assert result.peak_reserved >= result.peak_active >= result.peak_requested
+    if seed < 2:
+        assert result.ooms == []
+        assert result.peak_requested <= events.trace().max_live_bytes  # what waits may end sooner
