@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a request meets on its way through CachingAllocator: pools, the shelves of their streams,
+// and itself. Included by engine.h only.
+#pragma once
+
+#include <array>
+#include <map>
+
+#include "allocator/block.h"
+#include "allocator/free_index.h"
+#include "allocator/ledger.h"
+#include "allocator/memory_pool.h"
+#include "allocator/out_of_memory.h"
+#include "allocator/policy.h"
+
+namespace npusim::alloc {
+
+struct MemoryPool;
+
+// What one stream has in one pool and size class.
+struct Shelf {
+  Shelf(const Config& config, MemoryPool* pool_in, bool is_small_in)
+      : free(config.quantum_bytes, is_small_in ? config.small_segment_bytes : kUnlimited),
+        pool(pool_in),
+        is_small(is_small_in) {}
+  FreeIndex free;
+  std::map<Address, Block*> unmapped;  // of expandable segments, by address
+  MemoryPool* pool;
+  bool is_small;
+};
+
+struct MemoryPool {
+  struct Shelves {
+    Shelves(const Config& config, MemoryPool* pool)
+        : small(config, pool, true), large(config, pool, false) {}
+    Shelf& of(bool is_small) noexcept { return is_small ? small : large; }
+    Shelf small;
+    Shelf large;
+  };
+
+  PoolId id;
+  PoolOptions options;
+  Provider* provider = nullptr;
+  bool is_expandable = false;
+  std::size_t users = 1;
+  std::size_t segments = 0;                 // held, ranges of expandable ones included
+  std::array<std::uint64_t, 2> searches{};  // [is_small], counted while collection is on
+  std::array<Ledger::Counter, 3> reserved{};
+  std::map<StreamId, Shelves> streams;
+};
+
+// A request on its way through malloc().
+struct Request {
+  std::size_t requested_bytes = 0;
+  std::size_t rounded_bytes = 0;
+  StreamId stream = 0;
+  bool is_small = false;
+  bool is_expandable = false;
+  Shelf* shelf = nullptr;
+  ContextId context = 0;
+  OutOfMemoryReport* report = nullptr;
+};
+
+// A block that waits for a mark in a stream.
+struct Pending {
+  Ticket ticket = 0;
+  Block* block = nullptr;
+};
+
+}  // namespace npusim::alloc
