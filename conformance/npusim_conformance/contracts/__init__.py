@@ -112,6 +112,8 @@ def same(what: str, got: Any, expected: Any) -> None:
                 f"expected {expected.dtype} {tuple(expected.shape)}"
             )
         one, other = got.detach().cpu(), expected.detach().cpu()
+        if one.dtype == torch.complex32:  # which torch.equal() does not know
+            one, other = one.to(torch.complex64), other.to(torch.complex64)
         if not torch.equal(one, other):
             raise Mismatch(f"{what}: {_short(one)}, expected {_short(other)}")
     elif type(got) is not type(expected) or got != expected:

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.accelerator: the interface that is the same for every device."""
+
+import gc
+from types import ModuleType
+
+import torch
+
+from npusim_conformance.contracts import contract, other_device, refuses, same
+from npusim_conformance.properties.base import Run, require
+from npusim_conformance.verdict import NotApplicable
+
+_NO_CPU = "the CPU is no accelerator"
+_MIB = 1 << 20
+
+
+def _accelerator(run: Run) -> ModuleType:
+    """torch.accelerator, if it speaks of the device under test."""
+    current = torch.accelerator.current_accelerator()
+    if current is not None and current.type != run.device.type:
+        raise NotApplicable(f"torch's accelerator is {current}")
+    return torch.accelerator
+
+
+@contract(no_cpu=_NO_CPU)
+def is_the_current_accelerator(run: Run) -> None:
+    """torch.accelerator.is_available() is True, and current_accelerator() is this device."""
+    same("is_available()", torch.accelerator.is_available(), True)
+    same("current_accelerator()", torch.accelerator.current_accelerator(), _kind(run))
+    same(
+        "current_accelerator(check_available=True)",
+        torch.accelerator.current_accelerator(check_available=True),
+        _kind(run),
+    )
+
+
+def _kind(run: Run) -> torch.device:
+    return torch.device(run.device.type)
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True, needs=("current_device",))
+def index_follows_the_module(run: Run) -> None:
+    """set_device_index() and the module's current_device() speak of the same device."""
+    accelerator, second = _accelerator(run), other_device(run)
+    before = accelerator.current_device_index()
+    try:
+        for given in (second, second.index, str(second)):
+            accelerator.set_device_index(given)
+            same("current_device_index()", accelerator.current_device_index(), second.index)
+            same("current_device()", run.under_test.module.current_device(), second.index)
+            accelerator.set_device_index(before)
+    finally:
+        accelerator.set_device_index(before)
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True)
+def device_index_restores(run: Run) -> None:
+    """`with device_index(n)` makes n current and restores, also after exceptions."""
+    accelerator, second = _accelerator(run), other_device(run)
+    before = accelerator.current_device_index()
+
+    def body() -> None:
+        with accelerator.device_index(second.index):
+            same("inside", accelerator.current_device_index(), second.index)
+            raise KeyError("from the body")
+
+    refuses("the body", body, KeyError)
+    same("after", accelerator.current_device_index(), before)
+    with accelerator.device_index(None):
+        same("with None", accelerator.current_device_index(), before)
+
+
+@contract(no_cpu=_NO_CPU)
+def no_such_accelerator_index(run: Run) -> None:
+    """An index that no device has, and another device's name, are refused."""
+    accelerator = _accelerator(run)
+    before = accelerator.current_device_index()
+    count = accelerator.device_count()
+    refused = (RuntimeError, ValueError, IndexError, AssertionError)
+    refuses(f"set_device_index({count})", lambda: accelerator.set_device_index(count), refused)
+    refuses("set_device_index('meta')", lambda: accelerator.set_device_index("meta"), refused)
+    same("current_device_index() after it", accelerator.current_device_index(), before)
+
+
+@contract(no_cpu=_NO_CPU)
+def synchronize_by_index(run: Run) -> None:
+    """synchronize() takes nothing, an index, a torch.device and a string."""
+    accelerator = _accelerator(run)
+    for given in ((), (run.device.index,), (run.device,), (str(run.device),)):
+        same(f"synchronize{given}", accelerator.synchronize(*given), None)
+
+
+@contract(no_cpu=_NO_CPU)
+def current_stream_is_of_the_device(run: Run) -> None:
+    """current_stream() is a torch.Stream of the current device, and of the one that is named."""
+    accelerator = _accelerator(run)
+    stream = accelerator.current_stream()
+    require(isinstance(stream, torch.Stream), f"{type(stream).__name__} is no torch.Stream")
+    same("its device's type", stream.device.type, run.device.type)
+    if run.under_test.second is not None:
+        named = accelerator.current_stream(run.under_test.second)
+        same("device of the second's", named.device, run.under_test.second)
+
+
+@contract(no_cpu=_NO_CPU, needs=("torch.accelerator.memory_stats",))
+def memory_statistics_agree(run: Run) -> None:
+    """memory_allocated(), memory_reserved() and memory_stats() agree with each other."""
+    accelerator = _accelerator(run)
+    gc.collect()
+    before = accelerator.memory_allocated(run.device)
+    tensor = torch.empty(4 * _MIB, dtype=torch.uint8, device=run.device)
+    allocated = accelerator.memory_allocated(run.device)
+    require(allocated - before >= 4 * _MIB, f"4 MiB more count as {allocated - before} bytes")
+    require(accelerator.memory_reserved(run.device) >= allocated, "less reserved than allocated")
+    stats = accelerator.memory_stats(run.device)
+    same("allocated_bytes.all.current", stats.get("allocated_bytes.all.current"), allocated)
+    del tensor
+    same("memory_allocated() after it died", accelerator.memory_allocated(run.device), before)
+
+
+@contract(no_cpu=_NO_CPU, needs=("torch.accelerator.memory_allocated", "memory_allocated"))
+def memory_agrees_with_the_module(run: Run) -> None:
+    """torch.accelerator and the device's module count the same bytes."""
+    accelerator, module = _accelerator(run), run.under_test.module
+    kept = torch.empty(_MIB, dtype=torch.uint8, device=run.device)
+    same("bytes", accelerator.memory_allocated(run.device), module.memory_allocated(run.device))
+    require(kept.numel() <= module.memory_allocated(run.device), "a live tensor is not counted")
+
+
+@contract(no_cpu=_NO_CPU, needs=("torch.accelerator.reset_peak_memory_stats",))
+def peaks_can_be_reset(run: Run) -> None:
+    """max_memory_allocated() is the most since reset_peak_memory_stats()."""
+    accelerator = _accelerator(run)
+    gc.collect()
+    accelerator.reset_peak_memory_stats(run.device)
+    before = accelerator.max_memory_allocated(run.device)
+    torch.empty(4 * _MIB, dtype=torch.uint8, device=run.device)
+    grown = accelerator.max_memory_allocated(run.device) - before
+    require(grown >= 4 * _MIB, f"the peak grew by {grown} bytes with a tensor of 4 MiB")
+    require(
+        accelerator.max_memory_reserved(run.device) >= accelerator.max_memory_allocated(run.device),
+        "the peak of reserved bytes is below that of allocated ones",
+    )
+    accelerator.reset_peak_memory_stats(run.device)
+    same("the peak after a reset", accelerator.max_memory_allocated(run.device), before)
+    accelerator.reset_accumulated_memory_stats(run.device)
+
+
+@contract(no_cpu=_NO_CPU, needs=("torch.accelerator.empty_cache",))
+def empty_cache_keeps_live_tensors(run: Run) -> None:
+    """empty_cache() leaves live tensors as they are."""
+    accelerator = _accelerator(run)
+    live = torch.arange(1000).to(run.device)
+    torch.empty(64 * _MIB, dtype=torch.uint8, device=run.device)
+    accelerator.empty_cache()
+    same("a live tensor", live, torch.arange(1000))
+    reserved, allocated = accelerator.memory_reserved(), accelerator.memory_allocated()
+    require(reserved >= allocated, f"{reserved} bytes reserved, {allocated} allocated")
+
+
+@contract(no_cpu=_NO_CPU, needs=("torch.accelerator.get_memory_info",))
+def memory_info_is_plausible(run: Run) -> None:
+    """get_memory_info() is (free, total) in bytes."""
+    free, total = _accelerator(run).get_memory_info(run.device)
+    require(0 <= free <= total and total > 0, f"get_memory_info() is {(free, total)}")
+
+
+@contract(no_cpu=_NO_CPU, needs=("torch.accelerator.get_device_capability",))
+def capability_names_dtypes(run: Run) -> None:
+    """get_device_capability() names the dtypes that the device supports."""
+    found = _accelerator(run).get_device_capability(run.device)
+    dtypes = found.get("supported_dtypes")
+    require(isinstance(dtypes, (set, frozenset, list)) and bool(dtypes), f"it is {found!r}")
+    require(torch.float32 in dtypes, "float32 is not among them")
+    for dtype in dtypes:
+        same(f"dtype of a tensor of {dtype}", torch.empty(2, dtype=dtype, device=run.device).dtype,
+             dtype)  # fmt: skip

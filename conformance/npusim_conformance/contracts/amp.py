@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Mixed precision: autocast and GradScaler."""
+
+import torch
+
+from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.properties.base import Run, require
+from npusim_conformance.torch_testing import dtype_name
+from npusim_conformance.verdict import NotApplicable
+
+
+def _dtype(run: Run) -> torch.dtype:
+    """A dtype that autocast supports there."""
+    module = run.under_test.module
+    offered = getattr(module, "get_amp_supported_dtype", lambda: [torch.bfloat16])()
+    left_out = run.under_test.expectations.unsupported_dtypes
+    for dtype in (torch.bfloat16, torch.float16):
+        if dtype in offered and dtype_name(dtype) not in left_out:
+            return dtype
+    raise NotApplicable(f"get_amp_supported_dtype() is {offered}")
+
+
+@contract()
+def autocast_lowers_matrix_products(run: Run) -> None:
+    """In autocast, a matrix product of float32 has the lower dtype, and only there."""
+    dtype = _dtype(run)
+    one = torch.ones(4, 4).to(run.device)
+    with torch.autocast(run.device.type, dtype=dtype):
+        same("inside", (one @ one).dtype, dtype)
+        same("is_autocast_enabled()", torch.is_autocast_enabled(run.device.type), True)
+    same("after", (one @ one).dtype, torch.float32)
+
+
+@contract()
+def autocast_keeps_what_needs_precision(run: Run) -> None:
+    """In autocast, a sensitive operator computes in float32."""
+    values = torch.ones(4).to(run.device).to(_dtype(run))
+    with torch.autocast(run.device.type, dtype=_dtype(run)):
+        loss = torch.nn.functional.mse_loss(values, torch.zeros(4).to(run.device).to(values.dtype))
+        same("dtype of a loss", loss.dtype, torch.float32)
+
+
+@contract()
+def autocast_leaves_other_operators_alone(run: Run) -> None:
+    """In autocast, operators that are in none of its lists run as always."""
+    values = on(run.device, 1, 2, 3)
+    with torch.autocast(run.device.type, dtype=_dtype(run)):
+        same("a sum", values + values, torch.tensor([2.0, 4.0, 6.0]))
+        same("a copy", values.clone(), torch.tensor([1.0, 2.0, 3.0]))
+        same("relu()", values.relu(), torch.tensor([1.0, 2.0, 3.0]))
+
+
+@contract()
+def autocast_nests(run: Run) -> None:
+    """An inner autocast(enabled=False) switches it off, and its end switches it on again."""
+    dtype, one = _dtype(run), torch.ones(4, 4).to(run.device)
+    with torch.autocast(run.device.type, dtype=dtype):
+        with torch.autocast(run.device.type, enabled=False):
+            same("inside", (one @ one).dtype, torch.float32)
+        same("outside", (one @ one).dtype, dtype)
+
+
+@contract()
+def autocast_restores_after_exceptions(run: Run) -> None:
+    """autocast ends with an exception of its body."""
+
+    def body() -> None:
+        with torch.autocast(run.device.type, dtype=_dtype(run)):
+            raise KeyError("from the body")
+
+    refuses("the body", body, KeyError)
+    same("is_autocast_enabled()", torch.is_autocast_enabled(run.device.type), False)
+
+
+@contract()
+def autocast_trains(run: Run) -> None:
+    """Gradients of parameters are float32 after a step in autocast."""
+    module = torch.nn.Linear(4, 4).to(run.device)
+    with torch.autocast(run.device.type, dtype=_dtype(run)):
+        output = module(torch.ones(2, 4).to(run.device))
+    same("dtype of the output", output.dtype, _dtype(run))
+    torch.autograd.backward(output.float().sum())
+    assert module.weight.grad is not None
+    same("dtype of grad", module.weight.grad.dtype, torch.float32)
+    same("grad", module.weight.grad, torch.full((4, 4), 2.0))
+
+
+@contract(no_cpu="the CPU is autocast's own")
+def autocast_of_the_cpu_is_another(run: Run) -> None:
+    """autocast of the CPU does not touch the device, and the other way round."""
+    here, there = torch.ones(4, 4), torch.ones(4, 4).to(run.device)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        same("on the device", (there @ there).dtype, torch.float32)
+    with torch.autocast(run.device.type, dtype=_dtype(run)):
+        same("on the CPU", (here @ here).dtype, torch.float32)
+
+
+@contract()
+def autocast_dtype_is_settable(run: Run) -> None:
+    """set_autocast_dtype() is what autocast without dtype= uses."""
+    kind = run.device.type
+    before = torch.get_autocast_dtype(kind)
+    one = torch.ones(4, 4).to(run.device)
+    torch.set_autocast_dtype(kind, _dtype(run))
+    try:
+        with torch.autocast(kind):
+            same("a product", (one @ one).dtype, _dtype(run))
+    finally:
+        torch.set_autocast_dtype(kind, before)
+
+
+def _step(run: Run, grad: float) -> tuple[torch.Tensor, torch.amp.GradScaler]:
+    """A step of SGD whose gradient is `grad`, scaled by 8."""
+    parameter = on(run.device, 1, 1).requires_grad_()
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scaler = torch.amp.GradScaler(run.device.type, init_scale=8.0, growth_interval=1)
+    loss = (parameter * grad).sum()
+    torch.autograd.backward(scaler.scale(loss))
+    scaler.step(optimizer)
+    scaler.update()
+    return parameter.detach(), scaler
+
+
+@contract()
+def scaler_scales_and_unscales(run: Run) -> None:
+    """GradScaler's step is the unscaled one, and its scale grows after a good step."""
+    parameter, scaler = _step(run, 0.25)
+    same("the parameter", parameter, torch.tensor([0.75, 0.75]))
+    same("get_scale()", scaler.get_scale(), 16.0)
+
+
+@contract()
+def scaler_skips_infinite_gradients(run: Run) -> None:
+    """GradScaler leaves out a step with an infinite gradient and lowers its scale."""
+    parameter, scaler = _step(run, float("inf"))
+    same("the parameter", parameter, torch.tensor([1.0, 1.0]))
+    same("get_scale()", scaler.get_scale(), 4.0)
+    parameter, _ = _step(run, float("nan"))
+    same("the parameter after NaN", parameter, torch.tensor([1.0, 1.0]))
+
+
+@contract()
+def scaler_state_goes_round(run: Run) -> None:
+    """A GradScaler's state_dict() can be loaded into another."""
+    _, scaler = _step(run, 0.25)
+    other = torch.amp.GradScaler(run.device.type)
+    other.load_state_dict(scaler.state_dict())
+    same("get_scale()", other.get_scale(), scaler.get_scale())
+    require(other.is_enabled(), "it is disabled")

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Copies between the CPU and the device, within it, and between two of its kind."""
+
+from collections.abc import Iterator
+
+import torch
+
+from npusim_conformance.contracts import contract, on, other_device, refuses, same
+from npusim_conformance.properties.base import Run, require
+from npusim_conformance.torch_testing import DTYPE_ORDER, dtype_name
+from npusim_conformance.transfer import Transfer
+
+
+def _dtypes(run: Run) -> list[torch.dtype]:
+    left_out = run.under_test.expectations.unsupported_dtypes
+    return [dtype for dtype in DTYPE_ORDER if dtype_name(dtype) not in left_out]
+
+
+def _bits(dtype: torch.dtype) -> torch.Tensor:
+    """All bytes but those that no bool holds."""
+    count = 2 if dtype == torch.bool else 256
+    return (torch.arange(512) % count).to(torch.uint8).view(dtype)
+
+
+def _same_bytes(what: str, got: torch.Tensor, expected: torch.Tensor) -> None:
+    same(what, got.cpu().contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+
+
+@contract()
+def every_dtype_goes_round(run: Run) -> None:
+    """To the device, within it and back, a copy keeps every bit of every dtype."""
+    for dtype in _dtypes(run):
+        here = _bits(dtype)
+        there = here.to(run.device)
+        same(f"dtype of {dtype_name(dtype)}", there.dtype, dtype)
+        _same_bytes(f"{dtype_name(dtype)} there and back", there, here)
+        _same_bytes(f"{dtype_name(dtype)} cloned there", there.clone(), here)
+        target = torch.empty_like(there)
+        target.copy_(there)
+        _same_bytes(f"{dtype_name(dtype)} copied there", target, here)
+
+
+def _layouts(base: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Views of a tensor of 4 x 6 x 5."""
+    yield "contiguous", base
+    yield "transposed", base.transpose(0, 2)
+    yield "every second", base[:, ::2]
+    yield "with an offset", base[1:, 2:, 1]
+    yield "expanded", base[:1].expand(4, 6, 5)
+    yield "one element", base[3, 5, 4]
+    yield "no element", base[:, 3:3]
+    yield "flipped strides", base.permute(2, 0, 1)
+
+
+@contract()
+def layouts_are_copied_right(run: Run) -> None:
+    """From any layout to any layout, in all directions, values arrive where they belong."""
+    values = torch.arange(120.0).view(4, 6, 5)
+    for name, here in _layouts(values):
+        there = Transfer(run.device)(here)
+        same(f"{name}: values there", there, here)
+        same(f"{name}: strides there", there.stride(), here.stride())
+        same(f"{name}: to(device)", here.to(run.device), here)
+        for other in ("contiguous", "padded"):
+            for source in (here, there):
+                for device in {run.device, torch.device("cpu")}:
+                    target = _target(here.shape, other, device)
+                    target.copy_(source)
+                    same(f"{name} on {source.device} to {other} on {device}", target, here)
+
+
+def _target(shape: torch.Size, layout: str, device: torch.device) -> torch.Tensor:
+    if layout == "contiguous" or not shape:
+        return torch.empty(shape, device=device)
+    return torch.empty((*shape[:-1], 2 * shape[-1]), device=device)[..., ::2]
+
+
+@contract()
+def padding_is_left_alone(run: Run) -> None:
+    """A copy into a part of a tensor changes that part only, from the CPU and from the device."""
+    for source in (torch.ones(2, 2), torch.ones(2, 2).to(run.device)):
+        whole = torch.full((4, 5), -1.0).to(run.device)
+        whole[1:3, 1:5:3].copy_(source)
+        expected = torch.full((4, 5), -1.0)
+        expected[1:3, 1:5:3] = 1
+        same(f"the whole after a copy from {source.device.type}", whole, expected)
+
+
+@contract()
+def copies_broadcast(run: Run) -> None:
+    """copy_() broadcasts its source, also from the CPU and to it."""
+    row = torch.tensor([1.0, 2.0, 3.0])
+    expected = row.expand(4, 3)
+    there = torch.empty(4, 3, device=run.device)
+    same("from the CPU", there.copy_(row), expected)
+    same("from the device", torch.empty_like(there).copy_(row.to(run.device)), expected)
+    same("to the CPU", torch.empty(4, 3).copy_(row.to(run.device)), expected)
+    same("of a scalar", there.copy_(torch.tensor(5.0)), torch.full((4, 3), 5.0))
+    refuses("a source that does not broadcast", lambda: there.copy_(torch.ones(2)))
+
+
+@contract()
+def copies_convert(run: Run) -> None:
+    """A copy converts between dtypes as the CPU does, in all directions."""
+    numbers = [0.0, 1.0, 2.75, 100.0, -3.5]
+    every = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32,
+             torch.int64, torch.int8, torch.bool, torch.complex64)  # fmt: skip
+    left_out = run.under_test.expectations.unsupported_dtypes
+    kinds = [dtype for dtype in every if dtype_name(dtype) not in left_out]
+    for source in kinds:
+        here = torch.tensor(numbers).to(source)
+        there = here.to(run.device)
+        for target in kinds:
+            if source.is_complex and not target.is_complex:
+                continue  # it warns
+            expected = here.to(target)
+            name = f"{dtype_name(source)} to {dtype_name(target)}"
+            same(f"{name} on the device", there.to(target), expected)
+            same(f"{name} on the way there", here.to(run.device, target), expected)
+            same(f"{name} on the way back", there.to("cpu", target), expected)
+            same(f"{name} by copy_()", torch.empty(5, dtype=target).copy_(there), expected)
+
+
+@contract()
+def conj_and_neg_views_are_copied_right(run: Run) -> None:
+    """Conj and neg views keep their values when copied there, back and within."""
+    values = torch.tensor([1 + 2j, -3 + 0.5j, 0 - 1j])
+    there = values.to(run.device)
+    for name, here, other in (
+        ("conj", values.conj(), there.conj()),
+        ("neg", values.conj().imag, there.conj().imag),
+        ("conj of a part", values[1:].conj(), there[1:].conj()),
+    ):
+        expected = here.clone().resolve_conj().resolve_neg()
+        same(f"{name} back", other.cpu().resolve_conj().resolve_neg(), expected)
+        same(f"{name} there", here.to(run.device).resolve_conj().resolve_neg(), expected)
+        same(f"{name} within", torch.empty_like(other).copy_(other), expected)
+        same(f"{name} by clone()", other.clone().resolve_conj().resolve_neg(), expected)
+        target = torch.zeros_like(there)[: len(here)].conj() if name != "neg" else None
+        if target is not None:
+            same(f"into a {name} view", target.copy_(here).resolve_conj(), expected)
+
+
+@contract()
+def to_copies_only_when_it_must(run: Run) -> None:
+    """to() returns the tensor itself where nothing changes, and a copy with copy=True."""
+    there = on(run.device, 1, 2)
+    require(there.to(run.device) is there, "to(its device) is another tensor")
+    require(there.to(torch.float32) is there, "to(its dtype) is another tensor")
+    other = there.to(run.device, copy=True)
+    require(other.data_ptr() != there.data_ptr(), "copy=True gave the same memory")
+    other.fill_(0)
+    same("the original", there, torch.tensor([1.0, 2.0]))
+    same("to(other tensor)", torch.ones(1).to(there).device, there.device)
+
+
+@contract()
+def overlapping_targets_are_refused(run: Run) -> None:
+    """copy_() into a tensor whose elements share memory raises."""
+    target = on(run.device, 1).expand(3)
+    refuses("copy_() from the device", lambda: target.copy_(on(run.device, 1, 2, 3)))
+    if not run.under_test.is_cpu:
+        refuses("copy_() from the CPU", lambda: target.copy_(torch.ones(3)))
+
+
+@contract()
+def copies_to_itself(run: Run) -> None:
+    """copy_() of a tensor to itself, and to another view of all of it, keeps it."""
+    values = torch.arange(12.0).view(3, 4).to(run.device)
+    values.copy_(values)
+    same("after a copy to itself", values, torch.arange(12.0).view(3, 4))
+    values.view(12).copy_(values.view(12))
+    same("after a copy to a view", values, torch.arange(12.0).view(3, 4))
+
+
+@contract()
+def large_copies_arrive(run: Run) -> None:
+    """Copies of 16 MiB arrive whole, from contiguous and from strided memory."""
+    here = torch.arange(1 << 22, dtype=torch.int32)
+    there = here.to(run.device)
+    require(torch.equal(there.cpu(), here), "16 MiB there and back are changed")
+    strided = there.view(2048, 2048).t()
+    require(torch.equal(strided.cpu(), here.view(2048, 2048).t()), "transposed, they are changed")
+
+
+@contract(two_devices=True, no_cpu="there is one CPU")
+def copies_between_devices(run: Run) -> None:
+    """Copies between two devices keep values, dtypes and layouts, in both directions."""
+    second = other_device(run)
+    for name, here in _layouts(torch.arange(120.0).view(4, 6, 5)):
+        there = Transfer(run.device)(here)
+        across = there.to(second)
+        same(f"{name}: device", across.device, second)
+        same(f"{name}: values", across, here)
+        same(f"{name}: values back", across.to(run.device, non_blocking=True), here)
+        target = _target(here.shape, "padded", second)
+        target.copy_(there)
+        same(f"{name}: values by copy_()", target, here)
+    converted = on(run.device, 1.5, -2.5).to(second, torch.int32)
+    same("converted", converted, torch.tensor([1, -2], dtype=torch.int32))
+
+
+@contract()
+def gradients_follow_copies(run: Run) -> None:
+    """Copies to the device and back are differentiable."""
+    leaf = torch.tensor([1.0, 2.0], requires_grad=True)
+    torch.autograd.backward((leaf.to(run.device) * 3).cpu().sum())
+    assert leaf.grad is not None
+    same("device of grad", leaf.grad.device.type, "cpu")
+    same("grad", leaf.grad, torch.tensor([3.0, 3.0]))

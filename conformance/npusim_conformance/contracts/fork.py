@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Forked children: they may be refused the device, but may not hang, crash or read garbage."""
+
+import torch
+
+from npusim_conformance.contracts import contract
+from npusim_conformance.properties.base import Run, require
+from npusim_conformance.script import ends_well, run_script
+from npusim_conformance.verdict import Mismatch
+
+_NO_CPU = "the CPU can be used in any process"
+# A child that does `body` and the parent's report on how it ended; the child has 20 seconds.
+_FORK = """
+import os, signal, time
+{before}
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    try:
+        signal.alarm(20)
+{body}
+        said = "done"
+    except BaseException as error:
+        said = "refused " + str(error).replace(chr(10), " ")
+    os.write(write, said.encode())
+    os._exit(0)
+os.close(write)
+said = os.fdopen(read).read()
+_, status = os.waitpid(child, 0)
+print("signal", os.WTERMSIG(status)) if os.WIFSIGNALED(status) else print(said)
+{after}
+"""
+_USED_HERE = "x = torch.arange(8.).to(device); torch.ones(2).to(device).add_(1).cpu()"
+_STILL_RIGHT = "assert (x + 1).cpu().tolist() == [1., 2., 3., 4., 5., 6., 7., 8.]"
+
+
+def _child(run: Run, body: str, before: str = _USED_HERE, after: str = _STILL_RIGHT) -> str:
+    """What became of a forked child: "done", "refused <message>", or "signal <number>"."""
+    indented = "\n".join(f"        {line}" for line in body.splitlines())
+    script = _FORK.format(before=before, body=indented, after=after)
+    done = run_script(run.under_test, script)
+    ends_well(done)
+    said = done.stdout.strip()
+    if said.startswith("signal"):
+        raise Mismatch(f"the child {'hung' if said == 'signal 14' else f'died by {said}'}")
+    return said
+
+
+def _is_clear(said: str) -> None:
+    words = ("fork", "subprocess", "multiprocessing", "process")
+    clear = said == "done" or any(word in said.lower() for word in words)
+    require(clear, f"the child was {said!r}, which does not say that forking is the reason")
+
+
+@contract(quick=False, no_cpu=_NO_CPU)
+def child_is_refused_or_works(run: Run) -> None:
+    """A child of a process that used the device computes right there, or is told why it cannot."""
+    said = _child(run, "y = torch.ones(3).to(device) + 1\nassert y.cpu().tolist() == [2., 2., 2.]")
+    _is_clear(said)
+
+
+@contract(quick=False, no_cpu=_NO_CPU)
+def child_may_not_read_the_parents_tensors_wrongly(run: Run) -> None:
+    """A tensor of the parent reads right in a forked child, or reading it is refused."""
+    said = _child(run, "assert x.cpu().tolist() == [0., 1., 2., 3., 4., 5., 6., 7.]")
+    _is_clear(said)
+
+
+@contract(quick=False, no_cpu=_NO_CPU)
+def child_may_use_the_cpu(run: Run) -> None:
+    """A forked child can seed and compute on the CPU, as the workers of a DataLoader do."""
+    said = _child(run, "torch.manual_seed(3)\nassert (torch.rand(9) < 1).all()\nlocals()")
+    require(said == "done", f"the child was {said!r}")
+
+
+@contract(quick=False, no_cpu=_NO_CPU)
+def fork_before_first_use(run: Run) -> None:
+    """A child forked before the device was used can use it, or is told why it cannot."""
+    said = _child(
+        run,
+        "y = torch.ones(3).to(device) + 1\nassert y.cpu().tolist() == [2., 2., 2.]",
+        before="",
+        after="assert (torch.ones(2).to(device) + 1).cpu().tolist() == [2., 2.]",
+    )
+    _is_clear(said)
+
+
+@contract(no_cpu=_NO_CPU, needs=("_is_in_bad_fork",))
+def parent_is_in_no_bad_fork(run: Run) -> None:
+    """_is_in_bad_fork() is False where the device can be used."""
+    torch.ones(1).to(run.device)
+    require(run.under_test.module._is_in_bad_fork() is False, "it is not False")

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Indexing and scalars: reading and writing parts, and values that come back to Python."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.properties.base import Run, require
+
+_LONG = torch.tensor([2, 0, -1])
+_MASK = torch.tensor([True, False, True, False])
+_INDEXES: dict[str, Any] = {
+    "int": 1,
+    "negative int": -2,
+    "slice": slice(1, 3),
+    "slice with a step": slice(None, None, 2),
+    "None": None,
+    "Ellipsis": (Ellipsis, 1),
+    "ints": (1, 2, 3),
+    "int and slice": (slice(1, None), 0, slice(2, 4)),
+    "list": [0, 3, 1],
+    "bool": True,
+    "long tensor": _LONG,
+    "long tensors": (_LONG, _LONG),
+    "long tensor and slice": (slice(None), _LONG, slice(1, 3)),
+    "mask": _MASK,
+    "mask and int": (_MASK, 1),
+    "0-d tensor": torch.tensor(2),
+    "no element": torch.zeros(0, dtype=torch.int64),
+}
+
+
+def _values() -> torch.Tensor:
+    return torch.arange(120.0).view(4, 5, 6)
+
+
+def _moved(index: Any, device: torch.device) -> Any:
+    if isinstance(index, tuple):
+        return tuple(_moved(part, device) for part in index)
+    return index.to(device) if isinstance(index, torch.Tensor) else index
+
+
+@contract()
+def every_index_reads(run: Run) -> None:
+    """x[index] gives what the CPU gives, for indexes on the device and on the CPU."""
+    here = _values()
+    there = here.to(run.device)
+    for name, index in _INDEXES.items():
+        expected = here[index]
+        same(f"x[{name}]", there[_moved(index, run.device)], expected)
+        same(f"x[{name}] with indexes on the CPU", there[index], expected)
+
+
+@contract()
+def every_index_writes(run: Run) -> None:
+    """x[index] = value writes what the CPU writes: a number, a scalar tensor, a row."""
+    values: dict[str, Any] = {"a number": 7, "a 0-d tensor": torch.tensor(8.0)}
+    for name, index in _INDEXES.items():
+        part = _values()[index]
+        values["a tensor"] = torch.arange(float(part.numel())).view(part.shape)
+        for kind, value in values.items():
+            here, there = _values(), _values().to(run.device)
+            here[index] = value
+            given = _moved(value, run.device) if kind == "a tensor" else value
+            there[_moved(index, run.device)] = given
+            same(f"x after x[{name}] = {kind}", there, here)
+
+
+@contract()
+def slices_are_views(run: Run) -> None:
+    """Basic indexes give views, indexes by tensors give copies."""
+    base = torch.zeros(4, 5).to(run.device)
+    base[1:3][0].fill_(1)
+    base[[0, 3]].fill_(9)
+    expected = torch.zeros(4, 5)
+    expected[1] = 1
+    same("the base", base, expected)
+
+
+@contract()
+def writes_accumulate_when_asked(run: Run) -> None:
+    """index_put_(accumulate=True) adds up equal indexes."""
+    target = torch.zeros(4).to(run.device)
+    index = torch.tensor([1, 1, 3]).to(run.device)
+    target.index_put_((index,), on(run.device, 1, 2, 4), accumulate=True)
+    same("the target", target, torch.tensor([0.0, 3.0, 0.0, 4.0]))
+
+
+@contract()
+def ints_out_of_range_are_refused(run: Run) -> None:
+    """An int out of range, too many indexes, and a mask of another size raise IndexError."""
+    there = _values().to(run.device)
+    refuses("x[4]", lambda: there[4], IndexError)
+    refuses("x[-5]", lambda: there[-5], IndexError)
+    refuses("four indexes of three", lambda: there[0, 0, 0, 0], IndexError)
+    mask = torch.ones(3, dtype=torch.bool).to(run.device)
+    refuses("a mask of another size", lambda: there[mask], IndexError)
+    refuses("an index of floats", lambda: there[on(run.device, 1.0)], IndexError)
+
+
+@contract()
+def scalars_come_back(run: Run) -> None:
+    """item(), tolist() and Python's conversions read the device's values."""
+    there = torch.tensor([[1.5, -2.0], [3.0, 0.0]]).to(run.device)
+    same("tolist()", there.tolist(), [[1.5, -2.0], [3.0, 0.0]])
+    same("item()", there[0, 0].item(), 1.5)
+    same("float()", float(there[0, 1]), -2.0)
+    same("int()", int(there[1, 0]), 3)
+    same("bool()", [bool(there[1, 0]), bool(there[1, 1])], [True, False])
+    same("as an index", [10, 20, 30][torch.tensor(1).to(run.device)], 20)
+    same("complex()", complex(torch.tensor(1 + 2j).to(run.device)), 1 + 2j)
+    same("item() of a bool", torch.tensor([True]).to(run.device).item(), True)
+    refuses("item() of four", there.item, (RuntimeError, ValueError))
+    refuses("bool() of four", lambda: bool(there), RuntimeError)
+
+
+@contract()
+def python_protocols_work(run: Run) -> None:
+    """len(), iteration, unpacking, `in` and reversed order read the device's values."""
+    there = on(run.device, 3, 1, 2)
+    same("len()", len(there), 3)
+    same("iteration", [float(value) for value in there], [3.0, 1.0, 2.0])
+    first, *_ = there
+    same("unpacking", float(first), 3.0)
+    same("in", [2.0 in there, 5.0 in there], [True, False])
+    same("sorted()", [float(value) for value in sorted(there)], [1.0, 2.0, 3.0])
+    same("max()", float(max(there)), 3.0)
+
+
+@contract(no_cpu="all are on the CPU")
+def values_of_the_cpu_can_be_assigned(run: Run) -> None:
+    """x[slice] = tensor of the CPU copies it; numbers read there may be mixed in here."""
+    there = torch.zeros(2, 3).to(run.device)
+    there[1] = torch.tensor([1.0, 2.0, 3.0])
+    same("a row", there, torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]))
+    here = torch.zeros(2, 3)
+    here[0] = there[1]
+    same("a row of the CPU", here, torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]))
+
+
+@contract(no_cpu="all are on the CPU")
+def indexes_of_another_device_are_refused(run: Run) -> None:
+    """A tensor of the CPU cannot be indexed by the device's tensors."""
+    index = torch.tensor([0, 1]).to(run.device)
+    refuses("x_cpu[index of the device]", lambda: torch.ones(3)[index], (RuntimeError, IndexError))
+
+
+@contract()
+def reading_follows_writing(run: Run) -> None:
+    """item() sees every write before it, one after the other."""
+    there = torch.zeros(1).to(run.device)
+    reads: list[Callable[[], float]] = [
+        lambda: float(there.item()),
+        lambda: float(there),
+        lambda: float(there.cpu()[0]),
+    ]
+    for step in range(30):
+        there.add_(1)
+        value = reads[step % 3]()
+        require(value == step + 1, f"write {step + 1} reads as {value}")

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Type promotion, and 0-d tensors of the CPU among operands of the device."""
+
+import itertools
+import operator
+
+import torch
+
+from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.properties.base import Run
+from npusim_conformance.torch_testing import dtype_name
+
+_DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+)
+_NO_CPU = "all are on the CPU"
+
+
+@contract()
+def dtypes_promote_as_on_the_cpu(run: Run) -> None:
+    """A product of two dtypes has the CPU's dtype and value."""
+    left_out = run.under_test.expectations.unsupported_dtypes
+    dtypes = [dtype for dtype in _DTYPES if dtype_name(dtype) not in left_out]
+    for one, other in itertools.product(dtypes, repeat=2):
+        left, right = torch.tensor([0, 1], dtype=one), torch.tensor([1, 1], dtype=other)
+        got = left.to(run.device) * right.to(run.device)
+        same(f"{dtype_name(one)} * {dtype_name(other)}", got, left * right)
+
+
+@contract()
+def numbers_promote_as_on_the_cpu(run: Run) -> None:
+    """Numbers of Python and 0-d tensors raise a tensor's category, not its size."""
+    for dtype in (torch.bool, torch.int32, torch.float16, torch.float32, torch.complex64):
+        here = torch.tensor([0, 1], dtype=dtype)
+        there = here.to(run.device)
+        for number in (True, 2, 2.5, 1j):
+            same(f"{dtype} * {number}", there * number, here * number)
+            scalar = torch.tensor(number)
+            there_too = scalar.to(run.device)
+            same(f"{dtype} * 0-d {scalar.dtype}", there * there_too, here * scalar)
+
+
+@contract(no_cpu=_NO_CPU)
+def scalars_of_the_cpu_mix(run: Run) -> None:
+    """A 0-d tensor of the CPU may be an operand on either side; the result is the device's."""
+    here, scalar = torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.0)
+    there = here.to(run.device)
+    for name in ("add", "sub", "mul", "truediv", "gt", "pow"):
+        apply = getattr(operator, name)
+        for got, expected in (
+            (apply(there, scalar), apply(here, scalar)),
+            (apply(scalar, there), apply(scalar, here)),
+        ):
+            same(f"device of {name}", got.device, run.device)
+            same(name, got, expected)
+    same("in place", there.mul_(scalar), here * 2)
+
+
+@contract(no_cpu=_NO_CPU)
+def scalars_of_the_cpu_promote(run: Run) -> None:
+    """A 0-d tensor of the CPU promotes as it does on the CPU."""
+    for scalar in (torch.tensor(2), torch.tensor(2.5, dtype=torch.float64), torch.tensor(True)):
+        for dtype in (torch.int32, torch.float16, torch.float32):
+            here = torch.tensor([1, 2], dtype=dtype)
+            same(f"{dtype} * 0-d {scalar.dtype}", here.to(run.device) * scalar, here * scalar)
+
+
+@contract(no_cpu=_NO_CPU)
+def scalars_of_the_device_do_not_mix(run: Run) -> None:
+    """A 0-d tensor of the device does not mix with a larger one of the CPU."""
+    scalar = torch.tensor(2.0).to(run.device)
+    refuses("CPU * 0-d of the device", lambda: torch.ones(2) * scalar, RuntimeError, ("device",))
+
+
+@contract()
+def results_cannot_be_narrowed_in_place(run: Run) -> None:
+    """An in-place result that its tensor cannot hold is refused."""
+    there = torch.tensor([1, 2]).to(run.device)
+    refuses("int64 *= 0.5", lambda: there.mul_(0.5))
+    refuses("int64 += float32", lambda: there.add_(on(run.device, 1, 2)))
+    same("the tensor after it", there, torch.tensor([1, 2]))
+
+
+@contract()
+def result_type_agrees(run: Run) -> None:
+    """torch.result_type() and can_cast() say the same as on the CPU."""
+    here, scalar = torch.tensor([1], dtype=torch.int8), torch.tensor(1.5)
+    there = here.to(run.device)
+    same("with a number", torch.result_type(there, 1.5), torch.result_type(here, 1.5))
+    same(
+        "with a 0-d tensor",
+        torch.result_type(there, scalar.to(run.device)),
+        torch.result_type(here, scalar),
+    )
