@@ -31,19 +31,18 @@ class Sample:
     @property
     def is_random(self) -> bool:
         """Whether the result depends on a generator."""
-        return torch_testing.draws_random(self.operator, self.raw)
+        return torch_testing.draws_random(self.subject.name, self.raw)
 
     def copy(self, device: torch.device) -> Call:
         """Input, args and kwargs on `device`, as they lie on the CPU."""
         transfer = Transfer(device)
         moved = transfer((self.raw.input, self.raw.args, self.raw.kwargs))
         given, args, kwargs = moved
-        for operator, position in torch_testing.HOST_ARGUMENTS:
-            if operator == self.subject.name and position < len(args):
-                kept = self.raw.args[position]
-                args = (*args[:position], kept, *args[position + 1 :])
-        if "device" not in kwargs and not tensors_of(moved):
-            kwargs["device"] = device  # a factory function with nothing else to go by
+        position = torch_testing.HOST_ARGUMENTS.get(self.subject.name)
+        if position is not None and position < len(args):
+            args = (*args[:position], self.raw.args[position], *args[position + 1 :])
+        if self.operator.is_factory_function and "device" not in kwargs and not tensors_of(moved):
+            kwargs["device"] = device  # nothing else to go by
         return given, args, kwargs
 
     def with_call(self, call: Call) -> "Sample":

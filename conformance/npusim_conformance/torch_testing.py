@@ -39,8 +39,8 @@ RANDOM_IF_DROPOUT = {
     "nn.functional.scaled_dot_product_attention": (4, "dropout_p"),
     "nn.functional.multi_head_attention_forward": (9, "dropout_p"),
 }
-# (operator, position in args) of tensors that must stay on the CPU wherever the rest lies.
-HOST_ARGUMENTS = frozenset({("tensor_split", 0)})
+# Operator -> position in args of a tensor that must stay on the CPU wherever the rest lies.
+HOST_ARGUMENTS = {"tensor_split": 0}
 # The slowest operators, so that they are started first and a run does not end waiting for one.
 SLOW = (
     "grid_sampler_3d",
@@ -198,17 +198,17 @@ def sample_inputs(
 def error_inputs(operator: Operator, device: str, seed: int) -> Iterator[Any]:
     """ErrorInputs made for `device`: calls that must raise, with exception type and pattern."""
     seed_host(seed)
-    yield from operator.error_inputs(device)
+    yield from operator.error_inputs_func(operator, device)
 
 
-def draws_random(operator: Operator, sample: Sample) -> bool:
+def draws_random(operator: str, sample: Sample) -> bool:
     """Whether the result depends on a generator.
 
     Known by name: the database wraps most of these so that the CPU's generator looks untouched.
     """
-    if operator.full_name in RANDOM:
+    if operator in RANDOM:
         return True
-    position, name = RANDOM_IF_DROPOUT.get(operator.full_name, (0, ""))
+    position, name = RANDOM_IF_DROPOUT.get(operator, (0, ""))
     if not name:
         return False
     given = sample.kwargs.get(name, sample.args[position] if len(sample.args) > position else 0.0)
@@ -242,3 +242,27 @@ def family(operator: Operator) -> str:
     if name in RANDOM:
         return "random"
     return shape_rule(operator) or "other"
+
+
+@cache
+def autocast_policies() -> dict[str, str]:
+    """What torch's autocast lists say alike: function -> "low", "float32" or "banned"."""
+    try:
+        from torch.testing._internal import autocast_test_lists as lists
+    except ImportError as error:
+        raise _missing(error, "lists of autocast") from error
+    kinds: list[Any] = [lists.AutocastTestLists, lists.AutocastCPUTestLists]
+    with torch.random.fork_rng(devices=[]):  # they draw arguments for the functions, unused here
+        accelerator, host = (kind(torch.device("cpu")) for kind in kinds)
+
+    def names(of: Any, *attributes: str) -> set[str]:
+        return {entry[0] for attribute in attributes for entry in getattr(of, attribute, [])}
+
+    low = names(accelerator, "torch_fp16", "nn_fp16") & names(host, "torch_16", "nn_16")
+    full = names(accelerator, "torch_fp32", "nn_fp32") & names(host, "torch_fp32", "nn_fp32")
+    banned = names(accelerator, "banned")
+    return {
+        **dict.fromkeys(banned, "banned"),
+        **dict.fromkeys(low, "low"),
+        **dict.fromkeys(full, "float32"),
+    }

@@ -73,10 +73,22 @@ class Run:
         """The seed of the whole run."""
         return self.source.seed
 
-    def samples(self, requires_grad: bool = False) -> list[Sample]:
-        """The sample inputs of an operator case."""
-        assert self.dtype is not None
-        return self.source.get(self.subject, self.dtype, requires_grad)
+    def samples(
+        self, requires_grad: bool = False, dtype: torch.dtype | None = None
+    ) -> list[Sample]:
+        """The sample inputs of an operator case, for its dtype or another."""
+        wanted = dtype or self.dtype
+        assert wanted is not None
+        return self.source.get(self.subject, wanted, requires_grad)
+
+    def few(
+        self, maximum: int, requires_grad: bool = False, dtype: torch.dtype | None = None
+    ) -> list[Sample]:
+        """At most `maximum` of samples(), spread evenly, unless the run asks for all of them."""
+        samples = self.samples(requires_grad, dtype)
+        if self.source.maximum is None or len(samples) <= maximum:
+            return samples
+        return [samples[number * len(samples) // maximum] for number in range(maximum)]
 
     def reseed(self) -> None:
         """Seeds the CPU's generator and the device's."""
@@ -159,6 +171,7 @@ class SampleProperty(Property):
     """A property that looks at one sample input after the other."""
 
     requires_grad: ClassVar[bool] = False
+    few: ClassVar[int | None] = None  # so many samples show it all; see Run.few()
 
     @abstractmethod
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
@@ -166,7 +179,8 @@ class SampleProperty(Property):
 
     def check(self, run: Run) -> None:
         """Examines each sample."""
-        for sample in run.samples(self.requires_grad):
+        grad = self.requires_grad
+        for sample in run.samples(grad) if self.few is None else run.few(self.few, grad):
             run.attempt(sample.index, self._bind(run, sample))
             if len(run.failures) >= FAILURES_MAX:
                 return

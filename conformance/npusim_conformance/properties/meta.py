@@ -25,6 +25,9 @@ from npusim_conformance.samples import Sample
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 META = torch.device("meta")
+# Of these torch predicts only the first result for every device; for the others it predicts what
+# CUDA returns (native_batch_norm_helper in torch/_decomp), which is not what the CPU returns.
+ONE_PREDICTED = frozenset({"native_batch_norm", "_native_batch_norm_legit"})
 UNPREDICTABLE = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -33,6 +36,7 @@ class Meta(SampleProperty):
 
     name = "meta"
     profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
+    few = 20
 
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
         """Runs the operator on the device and on the meta device."""
@@ -48,6 +52,7 @@ class Fake(SampleProperty):
 
     name = "fake"
     profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
+    few = 12
 
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
         """Not to predict what depends on the data is right where the CPU's do not either."""
@@ -60,12 +65,14 @@ class Fake(SampleProperty):
         except (UnsupportedFakeTensorException, UnsupportedOperatorException) as error:
             raise NotApplicable(f"fake tensors: {_first_line(error)}") from None
         got = sample.run(device)
+        if sample.subject.name in ONE_PREDICTED:
+            predicted, got = predicted[0], got[0]
         check_prediction(predicted, got, "fake tensors")
         leaves = zip(pytree.tree_leaves(predicted), pytree.tree_leaves(got), strict=True)
         for number, (one, other) in enumerate(leaves):
             if isinstance(other, torch.Tensor) and one.device != other.device:
                 raise Mismatch(
-                    f"result {number}: on {other.device}, fake tensors predict {one.device}"
+                    f"result {number}: on {other.device}; predicted by fake tensors: {one.device}"
                 )
 
     @staticmethod
@@ -95,18 +102,17 @@ def check_prediction(predicted: Any, got: Any, by: str) -> None:
     """Raises Mismatch unless results have the metadata that was predicted for them."""
     expected_leaves, got_leaves = pytree.tree_leaves(predicted), pytree.tree_leaves(got)
     if len(expected_leaves) != len(got_leaves):
-        raise Mismatch(f"{len(got_leaves)} results, {by} predict {len(expected_leaves)}")
+        raise Mismatch(f"{len(got_leaves)} results; predicted by {by}: {len(expected_leaves)}")
     for number, (one, other) in enumerate(zip(expected_leaves, got_leaves, strict=True)):
         if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
             if isinstance(one, torch.Tensor) != isinstance(other, torch.Tensor):
-                raise Mismatch(
-                    f"result {number}: a {type(other).__name__}, {by} predict {type(one).__name__}"
-                )
+                kinds = type(other).__name__, type(one).__name__
+                raise Mismatch(f"result {number}: {kinds[0]}; predicted by {by}: {kinds[1]}")
             continue
         expected, found = _metadata(one), _metadata(other)
         for what, value in expected.items():
             if value != found[what]:
-                raise Mismatch(f"result {number}: {what} {found[what]}, {by} predict {value}")
+                raise Mismatch(f"result {number}: {what} {found[what]}; predicted by {by}: {value}")
 
 
 def _metadata(tensor: torch.Tensor) -> dict[str, Any]:
