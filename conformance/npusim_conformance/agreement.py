@@ -46,6 +46,9 @@ class Agreement:
         Structure, dtypes, shapes and layouts must be equal, and scalars too; values must agree.
         `recompute` gives the same tree in float64 or complex128, or raises where it cannot.
         """
+        if isinstance(expected, torch.Tensor):  # the most frequent, by far
+            self._check_tensor(expected, got, device, what, recompute)
+            return
         expected_leaves, expected_tree = pytree.tree_flatten(expected)
         got_leaves, got_tree = pytree.tree_flatten(got)
         if len(expected_leaves) != len(got_leaves):
@@ -94,6 +97,8 @@ class Agreement:
             return
         if one.is_quantized:
             one, other = one.int_repr(), other.int_repr()
+        if not self.bitwise and one.itemsize > 1 and torch.equal(one, other.cpu()):
+            return  # most results, and the cheapest way to see it
         expected = plain(one)
         got = plain(other)
         if same_bits(expected, got):
@@ -189,6 +194,9 @@ def _check_metadata(
 ) -> None:
     if not isinstance(other, torch.Tensor):
         raise Mismatch(f"{name}: a {type(other).__name__}, {where} a tensor")
+    facts = (one.dtype, one.shape, one.layout, device)
+    if facts == (other.dtype, other.shape, other.layout, other.device):
+        return
     if other.device != device:
         raise Mismatch(f"{name}: on {other.device}, expected on {device}")
     for attribute in ("dtype", "shape", "layout"):

@@ -107,12 +107,12 @@ class Runner:
         first = {outcome.case: outcome for outcome in _worth_retrying(failed)}
         alone = batches_of(first) if self.config.upstream_root else [[name] for name in first]
         for again in self._run(alone, fresh=True):
-            before = first[again.case]
+            once = first[again.case]
             if again.status in PASSED:
-                message = f"failed, then passed in a fresh process: {before.message}"
-                yield replace(before, status=Status.FLAKE, message=message, attempt=2)
+                message = f"failed, then passed in a fresh process: {once.message}"
+                yield replace(once, status=Status.FLAKE, message=message, attempt=2)
             else:
-                yield replace(before, attempt=2)
+                yield replace(once, attempt=2)
 
     def _may_be_flake(self, outcome: Outcome) -> bool:
         if outcome.attempt > 1 or outcome.status not in FAILED - {Status.UNIMPLEMENTED}:
@@ -262,19 +262,16 @@ class Runner:
     def _watch_time(self) -> None:
         for worker in self._workers:
             flying = worker.flight.read()
-            if flying is None or worker.killed_for or flying[2] < self._limit(flying[0]):
+            if flying is None or worker.killed_for or flying[2] < self.timeout_seconds:
                 continue
             worker.killed_for = flying[0]
             os.kill(worker.pid, signal.SIGUSR1)  # faulthandler writes where it hangs
             time.sleep(0.05)
             os.kill(worker.pid, signal.SIGKILL)
 
-    def _limit(self, name: str) -> float:
-        return self.timeout_seconds
-
 
 def _worth_retrying(failed: list[Outcome]) -> list[Outcome]:
-    """Few timeouts, since each costs its time again; nothing if so much fails that it is no luck."""
+    """Few timeouts, since each costs its time again; nothing if too much fails to be bad luck."""
     if len(failed) > RETRIES_MAX:
         return []
     timeouts = [outcome for outcome in failed if outcome.status is Status.TIMEOUT]

@@ -41,6 +41,8 @@ RANDOM_IF_DROPOUT = {
 }
 # Operator -> position in args of a tensor that must stay on the CPU wherever the rest lies.
 HOST_ARGUMENTS = {"tensor_split": 0}
+# Without tensors, and no factory functions: they cannot be told a device.
+NO_DEVICE = frozenset({"broadcast_shapes"})
 # The slowest operators, so that they are started first and a run does not end waiting for one.
 SLOW = (
     "grid_sampler_3d",

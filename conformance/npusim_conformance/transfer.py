@@ -12,9 +12,29 @@ import torch
 from torch.utils import _pytree as pytree
 
 
+_PLAIN = (int, float, bool, complex, type(None), torch.dtype, torch.layout, torch.memory_format)
+
+
 def tensors_of(tree: Any) -> list[torch.Tensor]:
     """Every tensor in nested containers, in order."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    tensors: list[torch.Tensor] = []
+    _gather(tree, tensors)
+    return tensors
+
+
+def _gather(tree: Any, tensors: list[torch.Tensor]) -> None:
+    if isinstance(tree, torch.Tensor):
+        tensors.append(tree)
+        return
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        for item in tree:
+            _gather(item, tensors)
+    elif kind is dict:
+        for item in tree.values():
+            _gather(item, tensors)
+    elif kind not in _PLAIN and kind is not str and not pytree.tree_is_leaf(tree):
+        _gather(pytree.tree_leaves(tree), tensors)
 
 
 class Transfer:
@@ -26,39 +46,56 @@ class Transfer:
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._shared: set[int] = set()
 
     def __call__(self, tree: Any) -> Any:
         """`tree` with its tensors copied, and devices that name the CPU renamed."""
-        leaves, structure = pytree.tree_flatten(tree)
-        uses = Counter(
-            leaf.untyped_storage()._cdata
-            for leaf in leaves
-            if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
-        )
-        moved = [self._leaf(leaf, uses) for leaf in leaves]
-        return pytree.tree_unflatten(moved, structure)
+        tensors: list[torch.Tensor] = []
+        _gather(tree, tensors)
+        if len(tensors) > 1:
+            shared = Counter(
+                tensor.untyped_storage()._cdata
+                for tensor in tensors
+                if tensor.layout == torch.strided
+            )
+            self._shared.update(storage for storage, uses in shared.items() if uses > 1)
+        return self._tree(tree)
 
-    def _leaf(self, leaf: Any, uses: Counter[int]) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            if isinstance(leaf, str):
-                return self.device if leaf == "cpu" else leaf
-            is_cpu = isinstance(leaf, torch.device) and leaf.type == "cpu"
-            return self.device if is_cpu else leaf
+    def _tree(self, tree: Any) -> Any:
+        """pytree's tree_map, at a third of its cost for what samples are made of."""
+        if isinstance(tree, torch.Tensor):
+            return self._tensor(tree)
+        kind = type(tree)
+        if kind is tuple:
+            return tuple([self._tree(item) for item in tree])
+        if kind is list:
+            return [self._tree(item) for item in tree]
+        if kind is dict:
+            return {key: self._tree(item) for key, item in tree.items()}
+        if kind in _PLAIN:
+            return tree
+        if kind is str or kind is torch.device:
+            return self.device if str(tree) == "cpu" else tree
+        if not pytree.tree_is_leaf(tree):  # named tuples and the like
+            return pytree.tree_map(self._tree, tree)
+        return tree
+
+    def _tensor(self, leaf: torch.Tensor) -> torch.Tensor:
         plain = leaf.detach()
         if leaf.layout != torch.strided or leaf.is_quantized or leaf.is_nested:
             moved = plain.to(self.device, copy=True)
         else:
-            moved = self._strided(plain, uses)
+            moved = self._strided(plain)
         return moved.requires_grad_() if leaf.requires_grad else moved
 
-    def _strided(self, tensor: torch.Tensor, uses: Counter[int]) -> torch.Tensor:
+    def _strided(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_conj():
-            return self._strided(tensor.conj(), uses).conj()
+            return self._strided(tensor.conj()).conj()
         if tensor.is_neg():
-            return torch._neg_view(self._strided(torch._neg_view(tensor), uses))
+            return torch._neg_view(self._strided(torch._neg_view(tensor)))
         storage = tensor.untyped_storage()
-        alone = uses[storage._cdata] == 1 and storage._cdata not in self._storages
-        if alone and tensor.nbytes == storage.nbytes() and tensor.is_contiguous():
+        known = storage._cdata in self._shared or storage._cdata in self._storages
+        if not known and tensor.nbytes == storage.nbytes() and tensor.is_contiguous():
             moved = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
             return moved.copy_(tensor)
         if storage._cdata not in self._storages:  # the storage is kept, so its number stays its own
