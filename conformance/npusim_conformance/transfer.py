@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-
 _PLAIN = (int, float, bool, complex, type(None), torch.dtype, torch.layout, torch.memory_format)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
+
 from npusim_conformance import catalog, log, torch_testing
 from npusim_conformance.expectations import Expectations
 from npusim_conformance.runner import Runner

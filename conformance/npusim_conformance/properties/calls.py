@@ -10,17 +10,18 @@ from typing import Any, ClassVar
 
 import torch
 
+from npusim_conformance import torch_testing
 from npusim_conformance.properties.base import FAILURES_MAX, Property, Run
 from npusim_conformance.samples import Call, Sample
 from npusim_conformance.transfer import tensors_of
-from npusim_conformance.verdict import Mismatch
+from npusim_conformance.verdict import Mismatch, NotApplicable
 
 Examine = Callable[[torch.device], None]
 
 # Operators whose result is defined by how their input lies in memory.
 LAYOUT_DEFINED = frozenset(
-    """as_strided as_strided.partial_views as_strided_copy as_strided_scatter resize_ resize_as_
-    view_as_complex""".split()
+    """as_strided as_strided.partial_views as_strided_copy as_strided_scatter resize_
+    resize_as_""".split()
 )
 
 
@@ -42,6 +43,8 @@ class PartedProperty(Property):
 
     def check(self, run: Run) -> None:
         """Asks everything about every sample."""
+        if run.subject.name.startswith(torch_testing.CUDA_SOURCE):
+            raise NotApplicable("compiles CUDA source")
         run.agreement.where = self.where
         for sample in run.samples(self.wants_gradient(run)):
             for part in self.parts(run, sample):
@@ -80,6 +83,11 @@ def call_of(sample: Sample, function: Callable[..., Any], call: Call, **more: An
     given, args, kwargs = call
     with torch.no_grad():
         return function(given, *args, **kwargs, **more)
+
+
+def takes_no_out(error: Exception) -> bool:
+    """Whether a call with out= failed because there is no such signature."""
+    return isinstance(error, TypeError) or "failed to match any schema" in str(error)
 
 
 def are_plain(tree: Any) -> bool:

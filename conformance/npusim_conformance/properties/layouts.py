@@ -32,7 +32,6 @@ from npusim_conformance.subjects import Subject
 from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import NotApplicable
 
-
 # Larger samples cost seconds and show nothing that smaller ones do not.
 ELEMENTS_MAX = 1_000_000
 
