@@ -97,13 +97,14 @@ class SampleSource:
         if key != self._key:
             self._key, self._samples = None, []
             raw = torch_testing.sample_inputs(subject.info, dtype, requires_grad, self.seed)
-            chosen = _spread(len(raw), self.maximum)
+            chosen = spread(len(raw), self.maximum)
             self._samples = [Sample(subject, index, raw[index]) for index in chosen]
             self._key = key
         return self._samples
 
 
-def _spread(count: int, maximum: int | None) -> Iterator[int]:
+def spread(count: int, maximum: int | None) -> Iterator[int]:
+    """Indexes below `count`: all, or `maximum` of them spread evenly."""
     if maximum is None or count <= maximum:
         yield from range(count)
     else:

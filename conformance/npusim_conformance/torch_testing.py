@@ -197,6 +197,27 @@ def sample_inputs(
     return list(operator.sample_inputs_func(operator, "cpu", dtype, requires_grad))
 
 
+def module_inputs(info: Any, dtype: torch.dtype, training: bool, seed: int) -> list[Any]:
+    """ModuleInputs of one module that have an input for forward(), with gradients, on the CPU."""
+    seed_host(seed)
+    made = info.module_inputs_func(
+        info, device="cpu", dtype=dtype, requires_grad=True, training=training
+    )
+    return [given for given in made if given.forward_input is not None]
+
+
+def module_error_inputs(info: Any, dtype: torch.dtype, training: bool, seed: int) -> list[Any]:
+    """ErrorModuleInputs of one module, on the CPU: what must be refused."""
+    if info.module_error_inputs_func is None:
+        return []
+    seed_host(seed)
+    return list(
+        info.module_error_inputs_func(
+            info, device="cpu", dtype=dtype, requires_grad=False, training=training
+        )
+    )
+
+
 def error_inputs(operator: Operator, device: str, seed: int) -> Iterator[Any]:
     """ErrorInputs made for `device`: calls that must raise, with exception type and pattern."""
     seed_host(seed)
