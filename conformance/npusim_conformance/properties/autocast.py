@@ -55,7 +55,8 @@ class Autocast(SampleProperty):
         low = run.dtype
         assert low is not None
         _require_autocast(device, low)
-        policy = torch_testing.autocast_policies().get(sample.operator.name.rsplit(".", 1)[-1])
+        function = sample.operator.name.removeprefix("nn.functional.")
+        policy = torch_testing.autocast_policies().get(function)
         if policy in ("low", "float32"):
             self._demand(run, sample, device, low, low if policy == "low" else torch.float32)
             return
