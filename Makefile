@@ -9,6 +9,7 @@
 #   make build   the environment and both extension modules
 #   make asan / make tsan   native tests under sanitizers
 #   make bench   native benchmarks, then npusim beside the CPU backend: docs/performance.md
+#   make conformance   npusim through the conformance kit, full profile; writes docs/ops.md
 #   make wheel   a wheel of torch-npusim in dist/
 #   make clean   everything but .venv
 
@@ -27,7 +28,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan bench wheel clean
+.PHONY: demo test lint format build asan tsan bench conformance wheel clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -100,6 +101,11 @@ bench: build
 	@for bench in build/release/*_bench; do echo "== $$bench"; $$bench || exit 1; done
 	@echo "== npusim beside the CPU backend"
 	@$(PY) tests/bench/run.py --json build/bench/results.json --page docs/performance.md
+
+conformance: build
+	@npusim-conformance run --device npusim --expect tests/conformance/npusim.toml --profile full \
+	  --out build/conformance
+	@npusim-conformance report build/conformance --format matrix --output docs/ops.md
 
 wheel: $(ENVIRONMENT)
 	@$(PIP) wheel --no-build-isolation --no-deps -w dist .
