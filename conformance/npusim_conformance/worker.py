@@ -106,13 +106,12 @@ class Worker:
         run.reseed()
 
     def _note_fallbacks(self, outcome: Outcome, run: Run, before: object) -> None:
-        if not self.under_test.knows_fallbacks:
+        if not (self.under_test.knows_fallbacks or run.fallbacks):
             return
         assert isinstance(before, dict)
         after = self.under_test.fallbacks()
-        outcome.fallbacks = sorted(
-            name for name, count in after.items() if count > before.get(name, 0)
-        )
+        counted = {name for name, count in after.items() if count > before.get(name, 0)}
+        outcome.fallbacks = sorted(counted | run.fallbacks)
         outcome.native = not outcome.fallbacks
         if outcome.status is Status.PASS and outcome.fallbacks:
             outcome.status = Status.FALLBACK_PASS

@@ -62,6 +62,7 @@ class Run:
     upstream_message: str = ""
     not_applicable: str = ""  # why the first sample that was passed over was
     failures: list[SampleFailure] = field(default_factory=list)
+    fallbacks: set[str] = field(default_factory=set)  # that torch warned of, beside the hook's
 
     @property
     def device(self) -> torch.device:
