@@ -15,7 +15,7 @@
     [dtypes.operators]
     "linalg.*" = ["float32", "float64"]
 
-    [[tolerance]]
+    [[tolerance]]                  # without rtol and atol: torch.testing's, instead of equal bits
     cases = ["op:nn.functional.layer_norm/*"]
     rtol = 1e-4
     atol = 1e-5

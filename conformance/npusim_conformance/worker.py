@@ -82,8 +82,8 @@ class Worker:
         reason = expectations.unsupported(subject.name, case.dtype) or prop.applies(subject, dtype)
         if reason:
             return Outcome(name, Status.NA, reason)
-        rtol, atol = expectations.tolerances(name) or (None, None)
-        agreement = Agreement(expectations.bitwise and rtol is None and atol is None, rtol, atol)
+        declared = expectations.tolerances(name)
+        agreement = Agreement(expectations.bitwise and declared is None, *(declared or ()))
         at_sample = self.flight.at_sample if self.flight is not None else lambda index: None
         run = Run(case, subject, dtype, self.under_test, agreement, self.source, at_sample)
         self._restore_defaults(run)
