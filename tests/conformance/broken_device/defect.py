@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How a defect is described, and how it takes a kernel's place."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ def kernel(overload: str, *catches: str) -> Callable[[Kernel], None]:
 
                 return defective(own, *args, **kwargs)
 
-            _library.impl(overload, stand_in, "PrivateUse1", with_keyset=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that there was a kernel before
+                _library.impl(overload, stand_in, "PrivateUse1", with_keyset=True)
 
         DEFECTS[defective.__name__] = Defect(defective.__name__, catches, plant)
 

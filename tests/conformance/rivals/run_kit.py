@@ -18,6 +18,8 @@ from npusim_conformance.cli import main
 HERE = Path(__file__).parent
 OPERATORS = """atan bitwise_not erfc exp2 flip frac i0 lgamma linalg.cholesky log1p rand_like sinc
     trace unfold""".split()
+# Those that start no processes of their own.
+CONTRACTS = "device event memory rng storage stream".split()
 
 
 def defects() -> list[str]:
@@ -32,9 +34,10 @@ def defects() -> list[str]:
 def run(directory: Path, defect: str) -> float:
     """One run of the kit; returns its seconds."""
     os.environ["BROKEN"] = "" if defect == "whole" else defect
-    command = ["run", "--device", "npusim", "--quiet", "--jobs", "1", "--timeout", "3"]
+    command = ["run", "--device", "npusim", "--quiet", "--jobs", "1", "--timeout", "5"]
     command += ["--expect", str(HERE.parent / "broken_device" / "expectations.toml")]
-    command += ["--ops", ",".join([*(f"op:{name}" for name in OPERATORS), "contract:*"])]
+    subjects = [f"op:{name}" for name in OPERATORS] + [f"contract:{name}" for name in CONTRACTS]
+    command += ["--ops", ",".join(subjects)]
     started = time.perf_counter()
     main([*command, "--out", str(directory / defect)])
     return round(time.perf_counter() - started, 2)

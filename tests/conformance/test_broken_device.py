@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Fifteen broken devices: each defect is found where it is, and nowhere else."""
+
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conformance.broken_device import DEFECTS
+from repo.sources import ROOT
+
+HERE = ROOT / "tests" / "conformance"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """{defect: {case: status}} of the kit's runs; "whole" is the device without a defect."""
+    directory = tmp_path_factory.mktemp("broken_device")
+    environment = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'conformance'}:{HERE}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE / "rivals" / "run_kit.py"), str(directory)]
+    subprocess.run(command, env=environment, check=True, timeout=300, capture_output=True)
+    return {run.parent.name: statuses(run) for run in directory.glob("*/run.jsonl")}
+
+
+def statuses(log):
+    outcomes = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+    return {outcome["case"]: outcome["status"] for outcome in outcomes}
+
+
+def test_there_are_fifteen():
+    assert len(DEFECTS) == 15
+
+
+def test_the_whole_device_passes(runs):
+    assert set(runs["whole"].values()) <= {"pass", "upstream", "n/a"}
+
+
+@pytest.mark.parametrize("defect", DEFECTS.values(), ids=DEFECTS)
+def test_a_defect_is_caught_where_it_is_and_nowhere_else(defect, runs):
+    caught = {
+        case: status for case, status in runs[defect.name].items() if status != runs["whole"][case]
+    }
+    unseen = [glob for glob in defect.catches if not fnmatch.filter(caught, glob)]
+    assert unseen == [], "the property that is meant to catch it does not"
+    meant = {case for glob in defect.catches for case in fnmatch.filter(caught, glob)}
+    assert {case: caught[case] for case in caught.keys() - meant} == {}
+    assert runs[defect.name].keys() == runs["whole"].keys()
+
+
+@pytest.mark.parametrize(
+    ("defect", "status"),
+    [("crash", "crash"), ("hang", "timeout"), ("silent_fallback", "fallback-pass")],
+)
+def test_the_status_says_what_became_of_a_case(defect, status, runs):
+    (catches,) = DEFECTS[defect].catches
+    case = catches.replace("*", "forward/float32")
+    assert runs[defect][case] == status
