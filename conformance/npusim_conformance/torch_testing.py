@@ -136,6 +136,29 @@ def foreach_operators() -> dict[str, Any]:
     return {info.name.removeprefix("_foreach_"): info for info in found}
 
 
+@cache
+def custom_operators() -> dict[str, Any]:
+    """The OpInfo database of operators registered with torch.library, by name."""
+    try:
+        from torch.testing._internal.custom_op_db import custom_op_db
+    except (ImportError, AttributeError) as error:
+        raise _missing(error, "database of custom operators") from error
+    return {operator.full_name: operator for operator in custom_op_db}
+
+
+def opcheck(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], check: str) -> str:
+    """What one of the checks of torch.library.opcheck complains of, or nothing."""
+    try:
+        from torch.testing._internal.optests import OpCheckError
+    except ImportError as error:
+        raise _missing(error, "OpCheckError") from error
+    try:
+        torch.library.opcheck(operator, args, kwargs, test_utils=check)
+    except OpCheckError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
 def operator_dtypes(operator: Operator, backward: bool = False) -> list[torch.dtype]:
     """Dtypes that the CPU kernel supports, in a fixed order, whatever device is under test."""
     dtypes = operator.supported_backward_dtypes("cpu") if backward else operator.dtypes
@@ -216,6 +239,16 @@ def module_error_inputs(info: Any, dtype: torch.dtype, training: bool, seed: int
             info, device="cpu", dtype=dtype, requires_grad=False, training=training
         )
     )
+
+
+def optimizer_configurations(info: Any, device: str) -> list[dict[str, Any]]:
+    """Arguments that torch tests an optimizer with on this kind of device ("cpu", "cuda")."""
+    return [given.kwargs for given in info.optim_inputs_func(device=device)]
+
+
+def optimizer_errors(info: Any) -> list[Any]:
+    """ErrorOptimizerInputs of one optimizer, with parameters on the CPU."""
+    return list(info.optim_error_inputs_func(device="cpu", dtype=torch.float32))
 
 
 def error_inputs(operator: Operator, device: str, seed: int) -> Iterator[Any]:
