@@ -24,7 +24,7 @@ class Subject:
 
     def dtypes(self, backward: bool = False) -> list[torch.dtype]:
         """Dtypes that the CPU supports, most telling first; empty where dtype means nothing."""
-        if self.kind in ("op", "foreach"):
+        if self.kind in ("op", "foreach", "custom"):
             return torch_testing.operator_dtypes(self.info, backward)
         if self.kind == "module":
             dtypes = set(self.info.dtypes)
@@ -52,4 +52,7 @@ def subjects(kind: str) -> dict[str, Subject]:
     if kind == "foreach":
         foreach = torch_testing.foreach_operators()
         return {name: Subject("foreach", name, "foreach", info) for name, info in foreach.items()}
+    if kind == "custom":
+        custom = torch_testing.custom_operators()
+        return {name: Subject("custom", name, "custom", info) for name, info in custom.items()}
     return {}

@@ -149,7 +149,7 @@ def custom_operators() -> dict[str, Any]:
 def opcheck(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], check: str) -> str:
     """What one of the checks of torch.library.opcheck complains of, or nothing."""
     try:
-        from torch.testing._internal.optests import OpCheckError
+        from torch.testing._internal.optests.generate_tests import OpCheckError
     except ImportError as error:
         raise _missing(error, "OpCheckError") from error
     try:
