@@ -19,8 +19,16 @@ struct Entry {
 };
 
 constexpr Entry kPolicies[] = {
+    {{"bfc", "TensorFlow's best fit with coalescing: bins by powers of two, doubling regions"},
+     make_bfc_policy},
     {{"buddy", "binary buddies: sizes are powers of two, halves split and merge"},
      make_buddy_policy},
+    {{"stitching", "as GMLake: free physical pieces are stitched to one range of addresses"},
+     make_stitching_policy},
+    {{"banked", "best fit for interleaved banks: blocks in use together start in different banks"},
+     make_banked_policy},
+    {{"planned", "as STAlloc: offsets planned before the run, from the lifetimes in the trace"},
+     make_planned_policy},
 };
 
 }  // namespace
@@ -71,6 +79,7 @@ std::vector<PolicyName> built_in_policies() {
 
 std::unique_ptr<PlacementPolicy> make_policy(std::string_view name, std::string_view settings,
                                              ReplayDevice& device, const Trace& trace) {
+  if (name.find('/') != std::string_view::npos) return load_policy(name, settings, device);
   for (const Entry& entry : kPolicies) {
     if (entry.name.name != name) continue;
     PolicySettings parsed(name, settings);

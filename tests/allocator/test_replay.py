@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
 from allocator.reference import MIB, OutOfMemory, RefBlock, Reference, Rules
 from allocator.test_placement import CASES, Case
 
-from npusim_lab._lab import Op, Replay, Trace, policies, replay
+from npusim_lab._lab import Op, Replay, Trace, bank_conflicts, policies, replay
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 PRESETS = ("npusim", "cuda-2.13", "cuda-2.11", "ascend")
 
 
@@ -402,3 +405,78 @@ def test_policies_never_overlap_and_give_everything_back(name: str, seed: int) -
     if seed < 2:
         assert result.ooms == []
         assert result.peak_requested <= events.trace().max_live_bytes  # what waits may end sooner
+
+
+def compile_policy(folder: Path, source: str) -> str:
+    """Build a shared library from C and return its path."""
+    (folder / "policy.c").write_text(source)
+    library = folder / "policy.so"
+    command = ["cc", "-shared", "-fPIC", "-Werror", "-I", str(CHECKOUT), "-o", str(library)]
+    subprocess.run([*command, str(folder / "policy.c")], check=True)
+    return str(library)
+
+
+def test_a_policy_from_a_shared_library(tmp_path: Path) -> None:
+    example = CHECKOUT / "allocator" / "replay" / "examples" / "next_fit_policy.c"
+    library = compile_policy(tmp_path, example.read_text())
+    events = random_events("library", (MIB, 300))
+    result = run(events, library, settings="arena_mb:500")
+    assert result.violations == []
+    assert result.ooms == []
+    assert result.peak_reserved == 500 * MIB
+    assert run(events, library, settings="arena_mb:2").failed.any()
+    with pytest.raises(ValueError, match='"size:1" is no setting; expected arena_mb'):
+        run(events, library, settings="size:1")
+
+
+def test_libraries_that_are_no_policies_are_refused(tmp_path: Path) -> None:
+    events = Events()
+    events.add(Op.MALLOC, 1, 100)
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        run(events, str(tmp_path / "none.so"))
+    with pytest.raises(ValueError, match="exports no function npusim_policy"):
+        run(events, compile_policy(tmp_path, "int unrelated;"))
+    (tmp_path / "old").mkdir()
+    old = "const unsigned* npusim_policy(void) { static unsigned version = 99; return &version; }"
+    with pytest.raises(ValueError, match="version 99 of the interface; expected 1"):
+        run(events, compile_policy(tmp_path / "old", old))
+
+
+def test_a_plan_needs_no_more_than_its_bound_says() -> None:
+    events = random_events("plan", (MIB, 20 * MIB), 1000)
+    trace = events.trace()
+    result = replay(trace, "planned", "align_bytes:1")
+    height, plan_bytes = result.peak_reserved, result.metrics["plan_bytes"]
+    unplanned = result.metrics["unplanned_mallocs"]
+    assert unplanned == 0
+    assert height == plan_bytes >= trace.max_live_bytes
+    assert height <= 1.2 * trace.max_live_bytes
+
+
+def test_stitching_serves_one_request_from_pieces() -> None:
+    events = Events()
+    for id in range(6):
+        events.add(Op.MALLOC, id, 10 * MIB)
+    for id in (0, 2, 4):
+        events.add(Op.FREE, id)
+    events.add(Op.MALLOC, 9, 30 * MIB)
+    stitched = run(events, "stitching")
+    assert stitched.peak_reserved == 60 * MIB
+    assert stitched.metrics == {"stitches": 1, "stitches_reused": 0}
+    assert stitched.violations == []
+    assert run(events, "npusim").peak_reserved == 90 * MIB
+
+
+def test_bank_aware_placement_has_fewer_conflicts_than_best_fit() -> None:
+    events = random_events("banks", (MIB, 64 * 1024))
+    trace = events.trace()
+    counted = {}
+    for aware in (0, 1):
+        result = replay(trace, "banked", f"aware:{aware},banks:8,window:3")
+        counted[aware] = result.metrics["bank_conflicts"] / result.metrics["bank_pairs"]
+        assert result.violations == []
+    assert counted[1] < 0.05 < counted[0]
+    conflicts, pairs = bank_conflicts(trace, replay(trace).address, banks=8)
+    assert 0.05 < conflicts / pairs < 0.5
+    with pytest.raises(ValueError, match="expected one each"):
+        bank_conflicts(trace, [1])

@@ -298,4 +298,5 @@ PYBIND11_MODULE(_lab, m) {
   bind_allocator(m);
   npusim::lab::bind_trace(m);
   npusim::lab::bind_replay(m);
+  npusim::lab::bind_plan(m);
 }

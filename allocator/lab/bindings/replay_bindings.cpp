@@ -7,6 +7,7 @@
 
 #include "allocator/error.h"
 #include "allocator/lab/bindings/bindings.h"
+#include "allocator/replay/bank_conflicts.h"
 #include "allocator/replay/replay.h"
 
 namespace py = pybind11;
@@ -328,6 +329,21 @@ void bind_replay(py::module_& m) {
         py::arg("snapshots_at") = std::vector<std::int64_t>{}, py::arg("picture_at_end") = false,
         py::arg("segment_addresses") = py::none(), py::arg("validate") = py::none(),
         py::arg("scatter_seed") = 0);
+  m.def(
+      "bank_conflicts",
+      [](const Trace& trace,
+         const py::array_t<std::uint64_t, py::array::c_style | py::array::forcecast>& address,
+         std::uint64_t banks, std::uint64_t stride_bytes, std::uint64_t window) {
+        if (banks == 0 || stride_bytes == 0) {
+          throw py::value_error("banks or stride_bytes is 0; expected 1 or more");
+        }
+        const BankConflicts found =
+            count_bank_conflicts(trace, {address.data(), static_cast<std::size_t>(address.size())},
+                                 {banks, stride_bytes, window});
+        return py::make_tuple(found.conflicts, found.pairs);
+      },
+      py::arg("trace"), py::arg("address"), py::arg("banks") = 32, py::arg("stride_bytes") = 512,
+      py::arg("window") = 3);
   m.def("policies", &policies);
   m.def("config", &config_dict, py::arg("preset") = "npusim", py::arg("settings") = "");
 }

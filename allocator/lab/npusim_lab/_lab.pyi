@@ -310,6 +310,15 @@ def replay(
         ValueError: unknown policy or setting, a library that cannot be loaded.
     """
 
+def bank_conflicts(
+    trace: Trace, address: ArrayLike, banks: int = 32, stride_bytes: int = 512, window: int = 3
+) -> tuple[int, int]:
+    """Return conflicts and pairs: of a malloc and one of the `window` before it, still live.
+
+    A conflict is a pair that begins in one bank, (address // stride_bytes) % banks. `address` is
+    that of a Replay.
+    """
+
 def policies() -> dict[str, str]:
     """Return the names of the built-in policies, each with one line about it."""
 

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A policy from a shared library, spoken to through policy_abi.h. Libraries stay loaded: their
+// tables live as long as they do. What a library does wrong with the device is kept and thrown at
+// the end of the call, never through its frames.
+#include <dlfcn.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "allocator/error.h"
+#include "allocator/replay/policies.h"
+#include "allocator/replay/policy_abi.h"
+
+namespace npusim::alloc {
+namespace {
+
+const npusim_policy_table* load(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char* why = dlerror();
+    throw InvalidArgument("policy " + path + ": cannot be loaded: " + (why ? why : "no reason"));
+  }
+  using Entry = const npusim_policy_table* (*)();
+  const auto entry = reinterpret_cast<Entry>(dlsym(library, "npusim_policy"));
+  if (!entry) {
+    throw InvalidArgument("policy " + path +
+                          ": exports no function npusim_policy; see allocator/replay/policy_abi.h");
+  }
+  const npusim_policy_table* table = entry();
+  if (!table || table->abi_version != NPUSIM_POLICY_ABI_VERSION) {
+    throw InvalidArgument("policy " + path + ": is of version " +
+                          std::to_string(table ? table->abi_version : 0) +
+                          " of the interface; expected " +
+                          std::to_string(NPUSIM_POLICY_ABI_VERSION) + ": build it again");
+  }
+  if (!table->create || !table->destroy || !table->malloc || !table->free) {
+    throw InvalidArgument("policy " + path + ": create, destroy, malloc or free is missing");
+  }
+  return table;
+}
+
+class LoadedPolicy final : public PlacementPolicy {
+ public:
+  LoadedPolicy(const std::string& path, const std::string& settings, ReplayDevice& device)
+      : path_(path), table_(load(path)), device_(device) {
+    c_device_ = {.self = this,
+                 .capacity_bytes = device.capacity_bytes(),
+                 .acquire = &acquire,
+                 .release = &release,
+                 .stitch = &stitch,
+                 .unstitch = &unstitch};
+    std::array<char, 512> error{};
+    policy_ = table_->create(&c_device_, settings.c_str(), error.data(), error.size());
+    error.back() = '\0';
+    if (!policy_) throw InvalidArgument("policy " + path + ": " + error.data());
+  }
+  ~LoadedPolicy() override { table_->destroy(policy_); }
+  LoadedPolicy(const LoadedPolicy&) = delete;
+  LoadedPolicy& operator=(const LoadedPolicy&) = delete;
+
+  Placement malloc(const PlacementRequest& request) override {
+    const npusim_request c_request = to_c(request);
+    Placement placement{.address = 0, .bytes = request.bytes};
+    placement.address = table_->malloc(policy_, &c_request, &placement.bytes);
+    throw_misuse();
+    return placement;
+  }
+  void free(const Placement& placement, const PlacementRequest& request) override {
+    const npusim_request c_request = to_c(request);
+    table_->free(policy_, placement.address, &c_request);
+    throw_misuse();
+  }
+  void empty_cache() override {
+    if (table_->empty_cache) table_->empty_cache(policy_);
+    throw_misuse();
+  }
+
+ private:
+  static npusim_request to_c(const PlacementRequest& request) {
+    return {.bytes = request.bytes,
+            .number = request.number,
+            .stream = request.stream,
+            .pool = request.pool};
+  }
+  static LoadedPolicy& of(void* self) { return *static_cast<LoadedPolicy*>(self); }
+
+  static std::uint64_t acquire(void* self, std::uint64_t bytes) {
+    if (bytes == 0) {
+      of(self).misuse_ = "acquire of 0 bytes";
+      return 0;
+    }
+    const SegmentResult result = of(self).device_.acquire_segment(bytes);
+    return result.status == SegmentResult::Status::ok ? result.address : 0;
+  }
+  static void release(void* self, std::uint64_t address) {
+    ReplayDevice& device = of(self).device_;
+    const auto it = device.lent().find(address);
+    if (it == device.lent().end()) {
+      of(self).misuse_ = "release of " + std::to_string(address) + ", which acquire never returned";
+      return;
+    }
+    device.release_segment(address, it->second);
+  }
+  static std::uint64_t stitch(void* self, const std::uint64_t* addresses,
+                              const std::uint64_t* bytes, std::size_t count) {
+    try {
+      std::vector<ReplayDevice::Piece> pieces;
+      pieces.reserve(count);
+      for (std::size_t i = 0; i < count; ++i) pieces.emplace_back(addresses[i], bytes[i]);
+      return of(self).device_.stitch(pieces);
+    } catch (const InvalidArgument& error) {
+      of(self).misuse_ = error.what();
+      return 0;
+    }
+  }
+  static void unstitch(void* self, std::uint64_t address) {
+    try {
+      of(self).device_.unstitch(address);
+    } catch (const InvalidArgument& error) {
+      of(self).misuse_ = error.what();
+    }
+  }
+  void throw_misuse() const {
+    if (!misuse_.empty()) throw InvalidArgument("policy " + path_ + ": " + misuse_);
+  }
+
+  const std::string path_;
+  const npusim_policy_table* table_;
+  ReplayDevice& device_;
+  npusim_device c_device_{};
+  void* policy_ = nullptr;
+  std::string misuse_;
+};
+
+}  // namespace
+
+PolicyPointer load_policy(std::string_view path, std::string_view settings, ReplayDevice& device) {
+  return std::make_unique<LoadedPolicy>(std::string(path), std::string(settings), device);
+}
+
+}  // namespace npusim::alloc
