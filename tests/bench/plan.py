@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The groups of the benchmark: what each measures, on how many threads, and what it must reach.
 
-Everything here runs in one process, and npusim executes commands as they are launched, so the time
-of a call is the time of its work; torch's Timer synchronises the device around every block all the
-same. Statements run without gradients, except for training steps.
+Everything here runs in one process, and npusim executes commands as they are launched, on the
+thread that launches them: the time of a call is the time of its work, and nothing is left to wait
+for. Statements run without gradients, except for training steps.
 """
 
+import ctypes
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from bench import extension, host_memory, operators, training
-from bench.measure import Effort, Quotient, Side, quotient, take_turns
-from torch.utils.benchmark import Timer
+from bench import extension, operators, training
+from bench.measure import Effort, Quotient, quotient, take_turns, timer
 
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 from torch_npusim.sim import fallback
@@ -45,14 +45,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Efforts:
-    """How long to measure: statements of microseconds, and those of milliseconds."""
+    """How long to measure: statements of microseconds, of milliseconds, and training steps."""
 
     short: Effort
     long: Effort
+    step: Effort
 
 
-FULL = Efforts(short=Effort(41, 2e-3), long=Effort(15, 2e-2))
-QUICK = Efforts(short=Effort(7, 3e-4), long=Effort(3, 1e-3))
+FULL = Efforts(short=Effort(41, 2e-3), long=Effort(21, 2e-2), step=Effort(41, 1e-3))
+QUICK = Efforts(short=Effort(7, 3e-4), long=Effort(3, 1e-3), step=Effort(3, 1e-3))
 
 Names = Mapping[str, Any]
 Table = Mapping[str, str]
@@ -63,16 +64,11 @@ def size_name(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def side(statement: str, names: Names, threads: int) -> Side:
-    """Returns a side that runs `statement`; what it needs is in `names`."""
-    return Side(Timer(statement, globals=dict(names), num_threads=threads))
-
-
 def compare(statement: str, ours: Names, theirs: Names, threads: int, effort: Effort) -> Quotient:
     """Times the same statement with two sets of operands."""
-    sides = {"ours": side(statement, ours, threads), "theirs": side(statement, theirs, threads)}
+    sides = {"ours": timer(statement, ours, threads), "theirs": timer(statement, theirs, threads)}
     seconds = take_turns(sides, effort)
-    return quotient(seconds["ours"], seconds["theirs"])
+    return quotient(seconds["ours"], seconds["theirs"], threads)
 
 
 def table_group(
@@ -133,26 +129,22 @@ def route_iii(efforts: Efforts) -> list[Group]:
 
 
 def large(efforts: Efforts) -> list[Group]:
-    """Out-of-place operators at 4096x4096 float32, against three ways to get memory on CPU."""
+    """Out-of-place operators at 4096x4096 float32, against CPU as it is and with out=."""
     title = f"Out of place, {size_name(operators.LARGE)} float32"
     groups = {
-        "default": Group("large_default", title, "CPU", Target(0.35)),
+        "cpu": Group("large_default", title, "CPU", Target(0.35)),
         "out": Group("large_out", title, "CPU with out=", Target(1.05)),
-        "tuned": Group("large_tuned", title, "CPU with tuned malloc", Target(1.05)),
     }
     ours, theirs = operators.large_operands(DEVICE), operators.large_operands("cpu")
     for row, (statement, with_out) in operators.OUT_OF_PLACE.items():
-        plain = side(statement, theirs, 1)
         sides = {
-            "npusim": side(statement, ours, 1),
-            "default": replace(plain, enter=host_memory.default_malloc),
-            "out": side(with_out, theirs, 1),
-            "tuned": replace(plain, enter=host_memory.tuned_malloc),
+            "npusim": timer(statement, ours, 1),
+            "cpu": timer(statement, theirs, 1),
+            "out": timer(with_out, theirs, 1),
         }
         seconds = take_turns(sides, efforts.long)
         for baseline, group in groups.items():
-            group.rows[row] = quotient(seconds["npusim"], seconds[baseline])
-    host_memory.default_malloc()
+            group.rows[row] = quotient(seconds["npusim"], seconds[baseline], group.threads)
     return list(groups.values())
 
 
@@ -165,14 +157,14 @@ def copies(efforts: Efforts) -> list[Group]:
         Target(worst=1 / 0.9),
     )
     host = torch.ones(COPY_BYTES, dtype=torch.uint8)
+    other = host.clone()
     names = {
         "p": host.pin_memory(DEVICE),
         "d": host.to(DEVICE),
-        "memmove": host_memory.memmove,
+        "memmove": ctypes.memmove,
         "a": host.data_ptr(),
-        "b": (other := host.clone()).data_ptr(),
+        "b": other.data_ptr(),
         "n": COPY_BYTES,
-        "keep": (host, other),
     }
     statements = {
         "host to device": "d.copy_(p)",
@@ -182,11 +174,11 @@ def copies(efforts: Efforts) -> list[Group]:
     }
     for row, statement in statements.items():
         sides = {
-            "copy": side(statement, names, 1),
-            "memmove": side("memmove(b, a, n)", names, 1),
+            "copy": timer(statement, names, 1),
+            "memmove": timer("memmove(b, a, n)", names, 1),
         }
         seconds = take_turns(sides, efforts.long)
-        group.rows[row] = quotient(seconds["copy"], seconds["memmove"])
+        group.rows[row] = quotient(seconds["copy"], seconds["memmove"], group.threads)
     return [group]
 
 
@@ -195,11 +187,11 @@ def training_steps(efforts: Efforts) -> list[Group]:
     group = Group("training", "Training step", "CPU", Target(worst=1.0), threads=2)
     for model in training.MODELS:
         sides = {
-            device: side("step()", {"step": training.training_step(model, device)}, group.threads)
+            device: timer("step()", {"step": training.training_step(model, device)}, group.threads)
             for device in (DEVICE, "cpu")
         }
-        seconds = take_turns(sides, efforts.long)
-        group.rows[model] = quotient(seconds[DEVICE], seconds["cpu"])
+        seconds = take_turns(sides, efforts.step)
+        group.rows[model] = quotient(seconds[DEVICE], seconds["cpu"], group.threads)
     return [group]
 
 
@@ -228,8 +220,8 @@ def custom_operator(efforts: Efforts) -> list[Group]:
         title = f"npusim::layer_norm, {size_name((rows, columns))}"
         group = Group("custom_operator", title, "layer_norm on npusim", Target(worst=1.0), threads)
         for row, (ours, theirs) in statements.items():
-            sides = {"ours": side(ours, names, threads), "theirs": side(theirs, names, threads)}
+            sides = {"ours": timer(ours, names, threads), "theirs": timer(theirs, names, threads)}
             seconds = take_turns(sides, efforts.long)
-            group.rows[row] = quotient(seconds["ours"], seconds["theirs"])
+            group.rows[row] = quotient(seconds["ours"], seconds["theirs"], threads)
         groups.append(group)
     return groups

@@ -56,7 +56,7 @@ def _limit(limit: float | None, unit: str) -> str:
 
 
 def _value(value: float, unit: str) -> str:
-    return f"{value:.0f} ms" if unit == "ms" else f"{value:.2f}"
+    return f"{value:.0f} ms" if unit == "ms" else f"{value:.3f}"
 
 
 def _time(ns: float) -> str:

@@ -24,6 +24,7 @@ MEASUREMENTS = {
     "elementwise": plan.elementwise,
     "reductions": plan.reductions,
     "large": plan.large,
+    "tuned": children.tuned_malloc,
     "route_iii": plan.route_iii,
     "copies": plan.copies,
     "custom_operator": plan.custom_operator,

@@ -4,17 +4,16 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from bench import machine, operators, plan, report, training
-from bench.measure import Effort, Quotient, Side, quotient, take_turns
+from bench.measure import Effort, Quotient, quotient, take_turns, timer
 from repo.sources import ROOT
 from torch.utils._pytree import tree_leaves
-from torch.utils.benchmark import Timer
 
 SMALL_TABLES = operators.ELEMENTWISE | operators.REDUCTIONS | operators.ROUTE_III
-TINY = plan.Efforts(short=Effort(2, 1e-6), long=Effort(2, 1e-6))
 
 
 @pytest.fixture
@@ -65,18 +64,46 @@ def test_training_steps_are_the_same_on_both_devices(model):
 
 
 def test_quotient_is_the_median_of_neighbouring_blocks():
-    found = quotient([1.0, 2.0, 9.0], [2.0, 2.0, 3.0])
+    found = quotient([1.0, 2.0, 9.0], [2.0, 2.0, 3.0], threads=1)
     assert (found.value, found.ours_ns, found.theirs_ns) == (1.0, 1e9, 2e9)
+
+
+def test_quotient_on_more_threads_is_that_of_the_fastest_blocks():
+    found = quotient([1.0, 2.0, 9.0], [2.0, 4.0, 3.0], threads=2)
+    assert found.value == 0.5
+    assert found.low < found.high
+
+
+class Stopwatch:
+    """Stands in for a Timer: every run takes `run_s`."""
+
+    def __init__(self, name, run_s, seen):
+        self.name, self.run_s, self.seen = name, run_s, seen
+
+    def timeit(self, number):
+        self.seen.append((self.name, number))
+        return SimpleNamespace(mean=self.run_s)
 
 
 def test_sides_take_turns_and_change_the_order():
     seen = []
+    sides = {name: Stopwatch(name, 1.0, seen) for name in "ab"}
+    found = take_turns(sides, Effort(3, 1.0))
+    assert "".join(name for name, _ in seen) == "ab" + "abbaab"
+    assert found == {"a": [1.0] * 3, "b": [1.0] * 3}
 
-    def side(name):
-        return Side(Timer("pass"), lambda: seen.append(name))
 
-    take_turns({"a": side("a"), "b": side("b")}, Effort(3, 1e-6))
-    assert "".join(seen) == "ab" + "abbaab"
+@pytest.mark.parametrize(("run_s", "runs"), [(1e-6, 2000), (3e-4, 7), (0.05, 1)])
+def test_blocks_are_filled_by_calibration(run_s, runs):
+    seen = []
+    take_turns({"a": Stopwatch("a", run_s, seen)}, Effort(1, 2e-3))
+    assert seen[-1] == ("a", runs)
+
+
+def test_timers_run_the_statement():
+    seen = []
+    timer("seen.append(1)", {"seen": seen}, threads=1).timeit(3)
+    assert len(seen) >= 3
 
 
 def test_geomean_and_verdict():
