@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from npusim_conformance import torch_testing
 from npusim_conformance.expectations import Expectations
@@ -38,20 +39,27 @@ class Bench:
             torch.set_num_threads(threads)
 
     def status(self, case, device="npusim"):
-        outcome = self.outcome(case, device)
-        return outcome.status
+        return self.outcome(case, device).status
 
-    def plant(self, operator, defect, attribute="op"):
+    def plant(self, operator, defect):
         """defect(right, *args, **kwargs) stands in for `operator` on the device."""
+        self._plant(operator, defect, lambda tensor: True)
+
+    def plant_results(self, operator, defect):
+        """plant(), but torch's predictions by fake tensors stay right."""
+        self._plant(operator, defect, lambda tensor: not isinstance(tensor, FakeTensor))
+
+    def _plant(self, operator, defect, concerns):
         info = torch_testing.operators()[operator]
-        right = getattr(info, attribute)
+        right = info.op
 
         def stand_in(*args, **kwargs):
-            if any(tensor.device.type == "npusim" for tensor in tensors_of((args, kwargs))):
+            tensors = tensors_of((args, kwargs))
+            if any(tensor.device.type == "npusim" and concerns(tensor) for tensor in tensors):
                 return defect(right, *args, **kwargs)
             return right(*args, **kwargs)
 
-        self._monkeypatch.setattr(info, attribute, stand_in)
+        self._monkeypatch.setattr(info, "op", stand_in)
 
 
 @pytest.fixture

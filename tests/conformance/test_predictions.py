@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The kit's `meta` and `fake` see results that are not as torch predicts them."""
+
+import pytest
+from conformance.examined import FAIL, NA, PASS, bench
+
+__all__ = ["bench"]
+
+
+def transposed(right, *args, **kwargs):
+    """Right values and shape, other strides."""
+    result = right(*args, **kwargs)
+    return result.mT.contiguous().mT if result.dim() > 1 else result
+
+
+def widened(right, *args, **kwargs):
+    return right(*args, **kwargs).double()
+
+
+@pytest.mark.parametrize("name", ["meta", "fake"])
+@pytest.mark.parametrize(("defect", "what"), [(transposed, "strides"), (widened, "dtype")])
+def test_results_unlike_their_prediction_are_seen(bench, name, defect, what):
+    case = f"op:tanh/{name}/float32"
+    assert bench.status(case) is PASS
+    bench.plant_results("tanh", defect)
+    outcome = bench.outcome(case)
+    assert outcome.status is FAIL
+    assert what in outcome.message
+    assert outcome.upstream_samples == 0
+
+
+def test_fake_sees_a_result_elsewhere(bench):
+    bench.plant_results("tanh", lambda right, *args, **kwargs: right(*args, **kwargs).cpu())
+    outcome = bench.outcome("op:tanh/fake/float32")
+    assert outcome.status is FAIL
+    assert "predicted by fake tensors: npusim:0" in outcome.message
+
+
+def test_results_that_depend_on_the_data_are_not_predicted(bench):
+    assert bench.status("op:nonzero/fake/float32") is PASS
+    outcome = bench.outcome("op:nonzero/meta/float32")
+    assert outcome.status is NA
+    assert outcome.message.startswith("the meta device:")
+
+
+def test_a_kernel_that_looks_at_the_data_is_seen(bench):
+    def peeking(right, x, **options):
+        return right(x, **options) if x.flatten()[0] != 0.123 else x
+
+    bench.plant("tanh", peeking)
+    outcome = bench.outcome("op:tanh/fake/float32")
+    assert outcome.status is FAIL
+    assert "those of the CPU can" in outcome.message
+
+
+def test_strides_of_lone_and_empty_dimensions_do_not_matter(bench):
+    def other_strides(right, *args, **kwargs):
+        result = right(*args, **kwargs)
+        if result.numel():
+            return result
+        return result.as_strided(result.shape, [7] * result.dim())
+
+    bench.plant_results("tanh", other_strides)
+    assert bench.status("op:tanh/meta/float32") is PASS
