@@ -79,7 +79,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("profile", profile),
         ("narrowed to", narrowed),
         ("seed", str(head.get("seed", ""))),
-        ("started", head.get("started", "")),
+        ("started", head.get("started", "").removesuffix("+00:00")),
         ("time in cases", f"{seconds:.1f} s"),
         ("python", head.get("python", "")),
         ("platform", head.get("platform", "")),
