@@ -1,9 +1,8 @@
-/* SPDX-License-Identifier: BSD-3-Clause
- * A policy in C, complete: one arena for life, next fit. Requests go round the arena from where the
- * last one ended; live blocks are a list in order of address.
- *
- *   cc -shared -fPIC -I <checkout> -o next_fit.so next_fit_policy.c
- */
+// SPDX-License-Identifier: BSD-3-Clause
+// A policy in C, complete: one arena for life, next fit. Requests go round the arena from where the
+// last one ended; live blocks are a list in order of address.
+//
+//   cc -shared -fPIC -I <checkout> -o next_fit.so next_fit_policy.c
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +16,7 @@ typedef struct Live {
 typedef struct {
   const npusim_device* device;
   uint64_t arena, arena_bytes, cursor;
-  Live* first; /* by address */
+  Live* first;  // by address
 } NextFit;
 
 static void* create(const npusim_device* device, const char* settings, char* error,
@@ -43,7 +42,7 @@ static void destroy(void* policy) {
   free(self);
 }
 
-/* The first gap of that many bytes that begins at `from` or above; 0 where there is none. */
+// The first gap of that many bytes that begins at `from` or above; 0 where there is none.
 static uint64_t find_gap(NextFit* self, uint64_t from, uint64_t bytes, Live*** link) {
   uint64_t at = from;
   *link = &self->first;
