@@ -33,6 +33,12 @@ def diagnose(error: BaseException) -> Diagnosis:
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     message = first[:LINE_MAX]
+    no_kernel = _NO_KERNEL.search(text)
+    if no_kernel is not None and no_kernel.group("backend").startswith("Autocast"):
+        # Not this kernel is missing: whichever operator comes first under autocast is named.
+        key = no_kernel.group("backend")
+        message = f"nothing is registered for {key}, not even a fallthrough for all operators"
+        return Diagnosis(Status.UNIMPLEMENTED, message, f"no fallback for {key}")
     missing = _missing_overload(error, text)
     if missing:
         return Diagnosis(Status.UNIMPLEMENTED, message, f"no kernel: {missing}", missing)

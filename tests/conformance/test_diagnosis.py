@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which texts of torch name a missing kernel, and which kernel that is."""
+
+import pytest
+import torch
+
+from npusim_conformance.diagnosis import diagnose
+from npusim_conformance.verdict import Mismatch, Status
+
+NO_KERNEL = (
+    "Could not run 'aten::{}' with arguments from the '{}' backend. This could be because the "
+    "operator doesn't exist for this backend"
+)
+
+
+def said_by_torch(call):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 (the text is what is tested)
+        call()
+    return caught.value
+
+
+def test_a_missing_kernel_is_named():
+    sparse = torch.ones(2).to_sparse()
+    found = diagnose(said_by_torch(lambda: torch.ops.aten.lgamma(sparse)))
+    assert (found.status, found.missing) == (Status.UNIMPLEMENTED, "aten::lgamma")
+
+
+@pytest.mark.parametrize(
+    ("call", "missing"),
+    [
+        (
+            lambda: torch.ops.aten.convolution_overrideable(
+                torch.ones(1, 1, 2), torch.ones(1, 1, 1), None, [1], [0], [1], False, [0], 1
+            ),
+            "aten::convolution_overrideable",
+        ),
+        (
+            lambda: torch.ops.aten.convolution_backward_overrideable(
+                *(torch.ones(1, 1, 2), torch.ones(1, 1, 2), torch.ones(1, 1, 1)),
+                *([1], [0], [1], False, [0], 1, [True, True, True]),
+            ),
+            "aten::convolution_backward_overrideable",
+        ),
+    ],
+    ids=["forward", "backward"],
+)
+def test_a_kernel_that_only_asks_for_another_is_missing(call, missing):
+    found = diagnose(said_by_torch(call))
+    assert (found.status, found.missing) == (Status.UNIMPLEMENTED, missing)
+
+
+def test_without_a_fallthrough_for_autocast_no_operator_is_missing():
+    errors = [NotImplementedError(NO_KERNEL.format(name, "Autocastchip")) for name in ("a", "b")]
+    first, second = map(diagnose, errors)
+    assert first == second
+    assert (first.status, first.missing) == (Status.UNIMPLEMENTED, "")
+    assert "Autocastchip" in first.message
+
+
+def test_causes_ignore_what_varies():
+    causes = {diagnose(Mismatch(f"result: {count} of 9 elements differ")).cause for count in (1, 2)}
+    assert len(causes) == 1
