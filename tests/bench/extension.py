@@ -17,7 +17,7 @@ BUILT = ROOT / "build" / "custom_op"
 
 
 def build() -> Path:
-    """Builds the example as its README says and returns the folder to import it from."""
+    """Builds the example as docs/custom_op.md says and returns the folder to import it from."""
     BUILT.parent.mkdir(exist_ok=True)
     with FileLock(f"{BUILT}.lock"):
         shutil.copytree(SOURCE, BUILT, dirs_exist_ok=True)
