@@ -54,18 +54,6 @@ def sending_works_or_is_refused(run: Run) -> None:
     same("values of what arrives", received, tensor)
 
 
-@contract(no_cpu=_NO_CPU)
-def share_memory_is_no_lie(run: Run) -> None:
-    """After share_memory_() a tensor is_shared(), or the call is refused."""
-    tensor = on(run.device, 1, 2)
-    try:
-        tensor.share_memory_()  # type: ignore[no-untyped-call]
-    except (RuntimeError, NotImplementedError):
-        return
-    is_shared = tensor.is_shared()  # type: ignore[no-untyped-call]
-    same("is_shared()", is_shared, True)
-
-
 @contract(quick=False, no_cpu=_NO_CPU)
 def queues_do_not_hang(run: Run) -> None:
     """A tensor put into a queue of torch.multiprocessing is sent or refused at once."""

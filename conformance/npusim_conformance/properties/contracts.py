@@ -72,7 +72,8 @@ def _on_cpu(run: Run) -> Run:
 def _restore(run: Run) -> None:
     """Undoes what a contract that failed half-way left behind."""
     torch.set_default_device(None)
-    gc.collect()  # a traceback may hold a stream or much memory
+    if run.failures:
+        gc.collect()  # a traceback may hold a stream or much memory
     set_device = getattr(run.under_test.module, "set_device", None)
     if set_device is not None and not run.under_test.is_cpu:
         set_device(run.device)
