@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch._foreach_*: one call for a list of tensors gives what one call for each of them gives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from npusim_conformance.agreement import Agreement
 from npusim_conformance.device import CPU
-from npusim_conformance.properties.base import Dtypes, Run, SampleProperty, in_profiles, require
-from npusim_conformance.properties.calls import call_of, same_decision, storage_of, tried
+from npusim_conformance.properties.base import Dtypes, Run, in_profiles, require
+from npusim_conformance.properties.calls import (
+    Examine,
+    PartedProperty,
+    call_of,
+    same_decision,
+    storage_of,
+    tried,
+)
 from npusim_conformance.samples import Call, Sample
 from npusim_conformance.subjects import Subject
 from npusim_conformance.verdict import NotApplicable
 
 
-class ForeachForward(SampleProperty):
+class ForeachForward(PartedProperty):
     """The results are the CPU's, and those of a loop over the tensors on the same device."""
 
     name = "forward"
@@ -26,10 +34,10 @@ class ForeachForward(SampleProperty):
         """Not for those that exist in place only."""
         return "" if subject.info.supports_out else "there is no such function, only in place"
 
-    def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
+    def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
         """With the sizes of the database, all different, and with empty tensors among them."""
         for variant in (sample, _with_gaps(sample)):
-            self._compare(run, variant, device)
+            yield partial(self._compare, run, variant)
 
     @staticmethod
     def _compare(run: Run, sample: Sample, device: torch.device) -> None:
@@ -46,7 +54,7 @@ class ForeachForward(SampleProperty):
             in_loop.check(looped, list(got), device)
 
 
-class ForeachInplace(SampleProperty):
+class ForeachInplace(PartedProperty):
     """In place: the tensors hold what the CPU's hold afterwards, and lie where they lay."""
 
     name = "inplace"
@@ -57,10 +65,10 @@ class ForeachInplace(SampleProperty):
         """Only those that there are in place."""
         return "" if subject.info.inplace_variant else "there is no such function in place"
 
-    def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
+    def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
         """With the sizes of the database, all different, and with empty tensors among them."""
         for variant in (sample, _with_gaps(sample)):
-            self._compare(run, variant, device)
+            yield partial(self._compare, run, variant)
 
     @staticmethod
     def _compare(run: Run, sample: Sample, device: torch.device) -> None:
