@@ -229,7 +229,9 @@ def error_size(expected: torch.Tensor, got: torch.Tensor) -> ErrorSize:
     relative = torch.where(absolute == 0, 0.0, absolute / magnitude)
     ulp = None
     if expected.dtype in _ULP_DTYPES and expected.numel():
-        distance = (_ordered(expected).double() - _ordered(got).double()).abs()
+        one, other = _ordered(expected), _ordered(got)
+        distance = (one.double() - other.double()).abs()
+        distance = torch.where(distance < 2**53, (one - other).abs().double(), distance)
         ulp = float(torch.where(expected.isnan() & got.isnan(), 0.0, distance).max())
     return ErrorSize(_maximum(absolute), _maximum(relative), ulp)
 
