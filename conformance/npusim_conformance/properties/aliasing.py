@@ -21,7 +21,6 @@ from npusim_conformance.properties.calls import (
     tried,
 )
 from npusim_conformance.samples import Sample
-from npusim_conformance.subjects import Subject
 from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
@@ -33,13 +32,8 @@ class Aliasing(PartedProperty):
     """Results share memory with inputs where the CPU's do: writes are seen on both sides."""
 
     name = "aliasing"
-    profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
-
-    def dtypes(self, subject: Subject, policy: Dtypes) -> list[torch.dtype | None]:
-        """The default, and one complex: real() and imag() are views of those only."""
-        supported = subject.dtypes()
-        complexes = [dtype for dtype in supported[1:] if dtype.is_complex]
-        return [*supported[:1], *complexes[:1]]
+    # One complex dtype: real() and imag() are views of complex tensors only.
+    profiles = in_profiles(standard=Dtypes.DEFAULT_AND_COMPLEX, full=Dtypes.DEFAULT_AND_COMPLEX)
 
     def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
         """Storages first. Then writes, where something is shared."""

@@ -32,6 +32,7 @@ class Dtypes(Enum):
 
     ALL = "all that the CPU supports"
     DEFAULT = "float32, or the first that the CPU supports"
+    DEFAULT_AND_COMPLEX = "the default, and one complex dtype beside it"
     DIFFERENTIABLE = "all with a gradient on the CPU"
     DEFAULT_DIFFERENTIABLE = "float32, or the first with a gradient"
     FLOAT64 = "float64"
@@ -45,6 +46,7 @@ class SampleFailure:
     index: int
     error: BaseException
     trace: str
+    examine: Callable[[torch.device], None]
 
 
 @dataclass
@@ -114,7 +116,9 @@ class Run:
             if self._fails_on_cpu(examine, error):
                 self.upstream += 1
                 return
-            self.failures.append(SampleFailure(index, error, traceback.format_exc(limit=-4)))
+            self.failures.append(
+                SampleFailure(index, error, traceback.format_exc(limit=-4), examine)
+            )
             error.__traceback__ = None  # it holds tensors alive
 
     def _fails_on_cpu(self, examine: Callable[[torch.device], None], error: Exception) -> bool:
@@ -159,6 +163,9 @@ class Property(ABC):
         supported = subject.dtypes(backward)
         if policy is Dtypes.FLOAT64:
             return [torch.float64] if torch.float64 in supported else []
+        if policy is Dtypes.DEFAULT_AND_COMPLEX:
+            complexes = [dtype for dtype in supported[1:] if dtype.is_complex]
+            return [*supported[:1], *complexes[:1]]
         if policy in (Dtypes.DEFAULT, Dtypes.DEFAULT_DIFFERENTIABLE):
             supported = supported[:1]
         return list(supported)
