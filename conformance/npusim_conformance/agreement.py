@@ -162,12 +162,16 @@ class Agreement:
             return error
         if best.shape != expected.shape:
             return error
+        # Where the two agree the device has nothing to answer for; where the CPU overflowed it
+        # sets no measure.
+        device = torch.where(_differences(expected, got) == 0, 0.0, _differences(got, best))
+        host = _differences(expected, best)
         return ErrorSize(
             error.absolute,
             error.relative,
             error.ulp,
-            device=_largest_difference(got, best),
-            host=_largest_difference(expected, best),
+            device=_maximum(device),
+            host=_maximum(host[host.isfinite()]),
         )
 
     def _remember(self, error: ErrorSize) -> None:
@@ -262,10 +266,6 @@ def _differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     same = (left == right) | (left.isnan() & right.isnan())
     difference = torch.where(same, torch.zeros_like(left), left - right).abs()
     return torch.where(difference.isnan(), math.inf, difference)
-
-
-def _largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    return _maximum(_differences(one, other))
 
 
 def _maximum(values: torch.Tensor) -> float:

@@ -88,6 +88,14 @@ def test_a_device_much_less_exact_than_the_cpu_is_wrong():
     assert caught.value.error.absolute == pytest.approx(0.0099, rel=1e-2)
 
 
+@pytest.mark.parametrize("got", [[math.nan, 1.0], [-math.inf, 1.0], [math.inf, 5.0], [1.0, 1.0]])
+def test_an_overflow_of_the_cpu_excuses_nothing(got):
+    """float16 ends at 65504: the CPU is infinitely far from 70000, the device must not be."""
+    host, exact = torch.tensor([math.inf, 1.0]).half(), torch.tensor([70000.0, 1.0]).double()
+    with pytest.raises(Mismatch):
+        agree(host, torch.tensor(got).half(), recompute=lambda: exact)
+
+
 def test_what_cannot_be_recomputed_is_judged_by_tolerance():
     def no_kernel():
         raise NotImplementedError
