@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from npusim_conformance import catalog, upstream
+from npusim_conformance import attribution, catalog, plain_python, upstream
 from npusim_conformance.agreement import Agreement
 from npusim_conformance.case import Case
 from npusim_conformance.device import DeviceUnderTest, DeviceUnusable
@@ -96,8 +96,27 @@ class Worker:
             outcome = _failure(run, error, traceback.format_exc(limit=-6))
         else:
             outcome = _success(run)
+            self._attribute(outcome, run)
         self._note_fallbacks(outcome, run, before)
         return outcome
+
+    def _attribute(self, outcome: Outcome, run: Run) -> None:
+        """Says which overload is at fault, and writes the failing call down."""
+        if not run.failures:
+            return
+        first = run.failures[0]
+        run.reseed()
+        found = attribution.find(
+            first.examine, run.device, self.under_test.import_name, run.agreement.bitwise
+        )
+        if found is not None:
+            outcome.culprit = found.overload
+            outcome.repro = found.script
+            if not outcome.missing:
+                kind = type(first.error).__name__ if found.fault == "raises" else found.fault
+                outcome.cause = f"{found.overload}: {kind}"
+        if not outcome.repro:
+            outcome.repro = plain_python.sample_script(run, first.index)
 
     def _restore_defaults(self, run: Run) -> None:
         torch.set_grad_enabled(True)

@@ -17,7 +17,18 @@ from npusim_conformance import __version__
 if TYPE_CHECKING:
     from npusim_conformance.summary import Summary
 
-SUBCOMMANDS = ("run", "list", "upstream", "report", "compare", "selfcheck")
+SUBCOMMANDS = (
+    "run",
+    "list",
+    "upstream",
+    "report",
+    "compare",
+    "repro",
+    "expect",
+    "plan",
+    "census",
+    "selfcheck",
+)
 
 EXIT_OK = 0
 EXIT_FAILURES = 1

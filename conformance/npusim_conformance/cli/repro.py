@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`repro`: runs one case in this process, and shows it as plain Python.
+
+For samples of operators that is a script of torch and the backend only, of the overload that is at
+fault where one could be found; for contracts, the source of the contract.
+"""
+
+import argparse
+import inspect
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from npusim_conformance.cli import options as shared
+
+if TYPE_CHECKING:
+    from npusim_conformance.case import Case
+    from npusim_conformance.verdict import Outcome
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds this subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "repro", help="run one case here and show it as plain Python", description=__doc__
+    )
+    parser.add_argument("case", help="as in op:add/forward/float32")
+    shared.add_device(parser)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-samples", type=shared.positive, metavar="N", help="default: all")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints outcome, traceback and script; the exit status says whether the case passed."""
+    from npusim_conformance import cli, expectations
+    from npusim_conformance.case import Case
+    from npusim_conformance.verdict import FAILED, NOT_EXECUTED
+    from npusim_conformance.worker import Worker, WorkerConfig
+
+    try:
+        case = Case.parse(options.case)
+    except ValueError as error:
+        print(f"npusim-conformance: {error}", file=sys.stderr)
+        return cli.EXIT_USAGE
+    declared = expectations.load(options.expect) if options.expect else expectations.Expectations()
+    worker = Worker(
+        WorkerConfig(
+            device=options.device,
+            import_name=options.import_name or declared.import_name,
+            expectations=declared,
+            seed=options.seed,
+            samples_max=options.max_samples,
+        )
+    )
+    outcome = worker.execute(str(case))
+    if not outcome.repro:
+        outcome.repro = _source(case)
+    print(json.dumps(outcome.to_json(), indent=1) if options.json else text(outcome))
+    if outcome.status in NOT_EXECUTED:
+        return cli.EXIT_NOTHING_EXECUTED
+    return cli.EXIT_FAILURES if outcome.status in FAILED else cli.EXIT_OK
+
+
+def text(outcome: "Outcome") -> str:
+    """For people: what came of it, the traceback, then the script."""
+    lines = [f"# {outcome.case}: {outcome.status}"]
+    if outcome.message:
+        lines.append(f"# {outcome.message}")
+    if outcome.culprit:
+        lines.append(f"# at fault: {outcome.cause}")
+    if outcome.failed_samples:
+        lines.append(f"# failing samples: {', '.join(map(str, outcome.failed_samples))}")
+    if outcome.detail:
+        lines += [f"# {line}".rstrip() for line in outcome.detail.rstrip().splitlines()]
+    if outcome.repro:
+        lines += ["", outcome.repro]
+    return "\n".join(lines)
+
+
+def _source(case: "Case") -> str:
+    """The source of a check that is no call of an operator."""
+    from npusim_conformance import catalog
+
+    if case.kind == "upstream":
+        return ""
+    prop, _, _ = catalog.resolve(case)
+    check = getattr(getattr(prop, "contract", None), "check", None) or type(prop)
+    try:
+        return inspect.getsource(check)
+    except (OSError, TypeError):
+        return ""
