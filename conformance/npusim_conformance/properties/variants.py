@@ -32,7 +32,9 @@ class InPlace(PartedProperty):
     """In place gives the function's values in the same memory, and is refused where it must be."""
 
     name = "inplace"
-    profiles = in_profiles(smoke=Dtypes.DEFAULT, standard=Dtypes.ALL, full=Dtypes.ALL)
+    profiles = in_profiles(
+        smoke=Dtypes.DEFAULT, standard=Dtypes.DEFAULT_AND_COMPLEX, full=Dtypes.ALL
+    )
     where = "by the function"
 
     def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
