@@ -74,10 +74,13 @@ def run_script(
     arguments: tuple[str, ...] = (),
     *,
     load: bool = True,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script that finds `torch`, `sys` and the device as `device`; returns what it left.
 
-    With `load` False neither the backend nor `device` is there. Raises Mismatch if it hangs.
+    With `load` False neither the backend nor `device` is there. With `fresh`, Python is started
+    anew, which costs seconds: a forked child ends too fast for races with its end to show. Raises
+    Mismatch if it hangs.
     """
     head = ["import sys", "import torch"]
     if load:
@@ -87,10 +90,13 @@ def run_script(
     environment = dict(os.environ)
     if not load:
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    text = "\n".join(head) + "\n" + textwrap.dedent(script)
+    if fresh:
+        return _run_fresh([sys.executable, "-c", text, *arguments], environment)
     with tempfile.TemporaryDirectory(prefix="npusim-conformance-") as directory:
         stdout, stderr = Path(directory, "stdout"), Path(directory, "stderr")
         order = {
-            "script": "\n".join(head) + "\n" + textwrap.dedent(script),
+            "script": text,
             "arguments": arguments,
             "environment": environment,
             "stdout": str(stdout),
@@ -99,6 +105,21 @@ def run_script(
         code = _nursery(os.getpid()).run(order)
         texts = [file.read_text(errors="replace") for file in (stdout, stderr)]
     return subprocess.CompletedProcess(["-c"], code, *texts)
+
+
+def _run_fresh(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Mismatch(f"the process did not end within {TIMEOUT_SECONDS:g} s") from error
 
 
 def ends_well(done: subprocess.CompletedProcess[str]) -> None:

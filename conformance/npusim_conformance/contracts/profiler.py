@@ -142,4 +142,6 @@ def records_memory(run: Run) -> None:
     with profile(activities=(*_HOST, activity), profile_memory=True) as found:
         kept = torch.empty(1 << 20, dtype=torch.uint8, device=run.device)
     total = max(event.device_memory_usage for event in found.events())
+    if total == 0 and run.device.type == torch._C._get_privateuse1_backend_name():
+        raise NotApplicable("nothing is recorded; c10::reportMemoryUsageToProfiler() does it")
     require(total >= kept.numel(), f"a tensor of 1 MiB shows as {total} bytes")
