@@ -35,9 +35,13 @@ const char* describe(BlockState state) {
 
 }  // namespace
 
-CachingAllocator::Impl::Impl(Provider& provider_in, const Config& config_in,
+CachingAllocator::Impl::Impl(Provider& provider_in, const Config& config_in, Sharing sharing,
                              CachingAllocator* owner_in)
-    : provider(provider_in), owner(owner_in), config(validate(config_in)) {
+    : provider(provider_in),
+      owner(owner_in),
+      config(validate(config_in)),
+      plain_rounding(rounds_plainly(config)),
+      mutex(sharing == Sharing::threads) {
   if (config.expandable_segments && !provider.can_map()) {
     throw InvalidArgument(
         "allocator config: expandable_segments is True, but this device cannot map memory by the "
@@ -287,8 +291,8 @@ void CachingAllocator::Impl::process_events() {
   }
 }
 
-CachingAllocator::CachingAllocator(Provider& provider, const Config& config)
-    : impl_(std::make_unique<Impl>(provider, config, this)) {}
+CachingAllocator::CachingAllocator(Provider& provider, const Config& config, Sharing sharing)
+    : impl_(std::make_unique<Impl>(provider, config, sharing, this)) {}
 
 CachingAllocator::~CachingAllocator() = default;
 
@@ -296,7 +300,7 @@ Block* CachingAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryR
                                 ContextId context, PoolId pool) {
   if (bytes == 0) return nullptr;
   Impl& impl = *impl_;
-  const std::optional<std::size_t> rounded = round_request(impl.config, bytes);
+  const std::optional<std::size_t> rounded = impl.round(bytes);
   Request request{.requested_bytes = bytes, .stream = stream, .context = context, .report = report};
   const Lock lock(impl.mutex);
   MemoryPool& from = pool.is_default() ? *impl.default_pool : impl.pool_with_users(pool, "malloc");

@@ -3,7 +3,8 @@
 // CUDA caching allocator under the rules in its Config; addresses are a function of the calls
 // alone. Invariant between any two calls: blocks tile their segments, no two neighbours are both
 // free, every free block is in exactly one free index, and the identities of stats.h hold.
-// Thread-safe: one lock guards everything, and the provider is called with it held.
+// Thread-safe unless told otherwise: one lock guards everything, and the provider is called with it
+// held.
 #pragma once
 
 #include <cstddef>
@@ -33,10 +34,16 @@ enum class HistoryMode : std::uint8_t {
   all,    // and events go to the ring buffer
 };
 
+enum class Sharing : std::uint8_t {
+  threads,     // any thread may call
+  one_thread,  // one at a time, and the caller sees to it: nothing is locked
+};
+
 class CachingAllocator {
  public:
   // The provider must outlive the allocator. Throws InvalidArgument on a bad config.
-  explicit CachingAllocator(Provider& provider, const Config& config = {});
+  explicit CachingAllocator(Provider& provider, const Config& config = {},
+                            Sharing sharing = Sharing::threads);
   // The destructor gives nothing back to the provider: call empty_cache() first where that matters.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;

@@ -25,10 +25,14 @@
 namespace npusim::alloc {
 
 struct CachingAllocator::Impl {
-  Impl(Provider& provider_in, const Config& config_in, CachingAllocator* owner_in);
+  Impl(Provider& provider_in, const Config& config_in, Sharing sharing, CachingAllocator* owner_in);
 
   // --- caching_allocator.cpp
   Block* allocate(Request& request);
+  std::optional<std::size_t> round(std::size_t bytes) const noexcept {
+    if (!plain_rounding || bytes >= kRequestLimit) return round_request(config, bytes);
+    return (bytes + config.pad_bytes + config.quantum_bytes - 1) & ~(config.quantum_bytes - 1);
+  }
   Block* take_free_block(const Request& request);         // null, or a block out of its index
   Block* split(Block* block, std::size_t bytes);          // the new block is the low part
   void release_to_pool(Block* block, ContextId context);  // merge, index, book
@@ -90,6 +94,7 @@ struct CachingAllocator::Impl {
   Provider& provider;
   CachingAllocator* const owner;
   const Config config;
+  const bool plain_rounding;  // round_request() has nothing to look up
 
   WordLock mutex;  // guards everything below, and the fields of blocks and segments
   std::map<PoolId, MemoryPool> pools;

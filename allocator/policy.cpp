@@ -117,6 +117,11 @@ std::optional<std::size_t> round_request(const Config& config, std::size_t bytes
   return (padded + config.quantum_bytes - 1) & ~(config.quantum_bytes - 1);
 }
 
+bool rounds_plainly(const Config& config) noexcept {
+  return std::all_of(config.roundup_power2_divisions.begin(), config.roundup_power2_divisions.end(),
+                     [](std::size_t divisions) { return divisions <= 1; });
+}
+
 std::size_t segment_bytes_for(const Config& config, std::size_t rounded_bytes) noexcept {
   if (rounded_bytes <= config.small_limit_bytes) return config.small_segment_bytes;
   if (rounded_bytes < config.large_limit_bytes) return config.large_segment_bytes;

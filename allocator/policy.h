@@ -102,6 +102,9 @@ Config parse_config(const Config& base, std::string_view text,
 // where the request is 1 EB or more; then no arithmetic wraps.
 std::optional<std::size_t> round_request(const Config& config, std::size_t bytes) noexcept;
 
+// rounds_plainly() says whether pad and quantum are all there is to rounding.
+bool rounds_plainly(const Config& config) noexcept;
+
 // segment_bytes_for() is the size of the segment bought for a rounded request.
 std::size_t segment_bytes_for(const Config& config, std::size_t rounded_bytes) noexcept;
 

@@ -3,6 +3,7 @@
 // one for every other policy, whose accounts are kept here.
 #include "allocator/replay/replay.h"
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 
@@ -36,6 +37,8 @@ struct Progress {
   std::size_t mallocs = 0;
 };
 
+constexpr std::int64_t kLookAhead = 12;  // events: what they will touch is fetched early
+
 // An engine applies events and knows its totals and segments; this is all around it.
 template <class Engine>
 ReplayResult run(Progress& in, Engine& engine) {
@@ -54,6 +57,7 @@ ReplayResult run(Progress& in, Engine& engine) {
   std::int64_t i = 0;
   for (; i < count && in.result.stopped_at < 0; ++i) {
     in.device.go_to(i);
+    if (i + kLookAhead < count) engine.prepare(&events[static_cast<std::size_t>(i)]);
     engine.apply(events[static_cast<std::size_t>(i)]);
     while (next_picture != pictures_at.end() && *next_picture == i) {
       take_picture(i);
@@ -78,14 +82,24 @@ class CachingEngine {
  public:
   CachingEngine(Progress& progress, const Config& config)
       : in_(progress),
-        allocator_(progress.device, config),
-        blocks_(progress.trace.slots()),
+        allocator_(progress.device, config, Sharing::one_thread),
+        blocks_(std::max<std::size_t>(1, progress.trace.slots())),
         holds_(progress.trace.slots()) {
     const ReplayOptions& options = progress.options;
     const bool wants_contexts = options.picture_at_end || !options.pictures_at.empty();
     if (wants_contexts) allocator_.record_history(HistoryMode::state);
     for (const std::uint32_t pool : progress.trace.implicit_pools())
       allocator_.retain_pool({0, pool});
+  }
+
+  // Blocks that are freed soon, then their neighbours, which are looked at for merging.
+  void prepare(const Trace::Event* event) const {
+    __builtin_prefetch(blocks_[event[kLookAhead].slot]);
+    const Trace::Event& soon = event[kLookAhead / 2];
+    const Block* block = blocks_[soon.slot];
+    if (soon.op != Op::free || !block) return;
+    __builtin_prefetch(block->prev);
+    __builtin_prefetch(block->next);
   }
 
   void apply(const Trace::Event& event) {
@@ -148,12 +162,11 @@ class CachingEngine {
  private:
   void malloc(const Trace::Event& event) {
     const std::size_t number = in_.mallocs++;
-    OutOfMemoryReport report;
     Block* block =
-        allocator_.malloc(event.bytes, event.stream, &report, number + 1, {0, event.pool});
+        allocator_.malloc(event.bytes, event.stream, &report_, number + 1, {0, event.pool});
     blocks_[event.slot] = block;
     if (!block) [[unlikely]] {
-      in_.result.ooms.push_back({in_.device.event(), static_cast<std::int64_t>(number), report});
+      in_.result.ooms.push_back({in_.device.event(), static_cast<std::int64_t>(number), report_});
       if (in_.options.stop_on_oom) in_.result.stopped_at = in_.device.event();
       return;
     }
@@ -187,6 +200,7 @@ class CachingEngine {
 
   Progress& in_;
   CachingAllocator allocator_;
+  OutOfMemoryReport report_;    // of the last failure
   std::vector<Block*> blocks_;  // by slot; null: the malloc failed
   std::vector<std::uint64_t> holds_;
 };
@@ -200,6 +214,8 @@ class PolicyEngine {
         judge_(progress.device),
         live_(progress.trace.slots()),
         policy_(make(progress.device)) {}
+
+  void prepare(const Trace::Event*) const {}
 
   void apply(const Trace::Event& event) {
     switch (event.op) {

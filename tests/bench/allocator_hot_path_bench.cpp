@@ -4,130 +4,21 @@
 // exits 1. One line per workload: the least of the rounds, and their median in brackets. CPU time,
 // so that other processes disturb it less.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <mutex>
 #include <random>
-#include <set>
 #include <thread>
 #include <vector>
 
 #include "allocator/allocator.h"
 #include "allocator/fake_provider.h"
-#include "allocator/ledger.h"
+#include "tests/bench/set_allocator.h"
 
 using namespace npusim::alloc;
 
 namespace {
-
-// SetAllocator: the policy of preset("npusim") for one stream, on two ordered sets.
-class SetAllocator {
- public:
-  struct Node {
-    Address address = 0;
-    std::size_t bytes = 0;
-    std::size_t requested_bytes = 0;
-    std::int64_t order = 0;
-    Address base = 0;
-    Node* prev = nullptr;
-    Node* next = nullptr;
-    bool is_small = false;
-    bool is_free = false;
-  };
-  using Handle = Node*;
-
-  explicit SetAllocator(Provider& provider) : provider_(provider) {}
-
-  Node* malloc(std::size_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Node key{.bytes = *round_request(config_, bytes), .order = -1};
-    const bool is_small = key.bytes <= config_.small_limit_bytes;
-    Pool& pool = pools_[is_small];
-    const auto found = pool.lower_bound(&key);
-    Node* node =
-        found == pool.end() ? buy(segment_bytes_for(config_, key.bytes), is_small) : *found;
-    if (found != pool.end()) pool.erase(found);
-    if (should_split(config_, is_small, node->bytes, key.bytes)) node = split(node, key.bytes);
-    node->requested_bytes = bytes;
-    node->is_free = false;
-    const auto size = static_cast<std::int64_t>(node->bytes);
-    ledger_.increase(Ledger::kAllocation, is_small, 1);
-    ledger_.increase(Ledger::kAllocatedBytes, is_small, size);
-    ledger_.increase(Ledger::kActive, is_small, 1);
-    ledger_.increase(Ledger::kActiveBytes, is_small, size);
-    ledger_.increase(Ledger::kRequestedBytes, is_small, static_cast<std::int64_t>(bytes));
-    return node;
-  }
-
-  void free(Node* node) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto size = static_cast<std::int64_t>(node->bytes);
-    ledger_.decrease(Ledger::kAllocation, node->is_small, 1);
-    ledger_.decrease(Ledger::kAllocatedBytes, node->is_small, size);
-    ledger_.decrease(Ledger::kActive, node->is_small, 1);
-    ledger_.decrease(Ledger::kActiveBytes, node->is_small, size);
-    ledger_.decrease(Ledger::kRequestedBytes, node->is_small,
-                     static_cast<std::int64_t>(node->requested_bytes));
-    for (Node* other : {node->prev, node->next}) {
-      if (other && other->is_free) absorb(node, other);
-    }
-    node->is_free = true;
-    pools_[node->is_small].insert(node);
-  }
-
-  static std::pair<std::int64_t, Address> place(const Node* node) {
-    return {node->order, node->address - node->base};
-  }
-
- private:
-  static bool before(const Node* a, const Node* b) {
-    if (a->bytes != b->bytes) return a->bytes < b->bytes;
-    return a->order != b->order ? a->order < b->order : a->address < b->address;
-  }
-  using Pool = std::set<Node*, bool (*)(const Node*, const Node*)>;
-
-  Node* buy(std::size_t bytes, bool is_small) {
-    const Address base = provider_.acquire_segment(bytes).address;
-    return new Node{
-        .address = base, .bytes = bytes, .order = segments_++, .base = base, .is_small = is_small};
-  }
-
-  Node* split(Node* node, std::size_t bytes) {
-    Node* low = new Node(*node);
-    low->bytes = bytes;
-    low->next = node;
-    if (low->prev) low->prev->next = low;
-    node->prev = low;
-    node->address += bytes;
-    node->bytes -= bytes;
-    node->is_free = true;
-    pools_[node->is_small].insert(node);
-    return low;
-  }
-
-  void absorb(Node* node, Node* other) {
-    pools_[node->is_small].erase(other);
-    node->bytes += other->bytes;
-    if (other == node->prev) {
-      node->address = other->address;
-      node->prev = other->prev;
-      if (node->prev) node->prev->next = node;
-    } else {
-      node->next = other->next;
-      if (node->next) node->next->prev = node;
-    }
-    delete other;
-  }
-
-  Provider& provider_;
-  const Config config_;
-  std::mutex mutex_;
-  std::array<Pool, 2> pools_{Pool(before), Pool(before)};
-  Ledger ledger_;
-  std::int64_t segments_ = 0;
-};
 
 // BinAllocator: CachingAllocator under the names that run_trace() uses.
 class BinAllocator {
@@ -226,7 +117,7 @@ int main() {
   for (const Workload& workload : workloads) {
     const std::vector<Event> trace = make_trace(workload);
     const Result bins = run_trace<BinAllocator>(workload, trace);
-    const Result sets = run_trace<SetAllocator>(workload, trace);
+    const Result sets = run_trace<SetAllocator<std::mutex, false>>(workload, trace);
     std::printf("%-24s %11.1f (%6.1f) %11.1f (%6.1f)   %.2fx\n", workload.name, bins.least_ns,
                 bins.median_ns, sets.least_ns, sets.median_ns, sets.median_ns / bins.median_ns);
     same &= bins.places == sets.places;
