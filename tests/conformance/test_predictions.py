@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The kit's `meta` and `fake` see results that are not as torch predicts them."""
+"""The kit's `meta`, `fake` and `vmap`: results as torch predicts them, and in batches."""
 
 import pytest
+import torch
 from conformance.examined import FAIL, NA, PASS, bench
 
 __all__ = ["bench"]
@@ -62,3 +63,23 @@ def test_strides_of_lone_and_empty_dimensions_do_not_matter(bench):
 
     bench.plant_results("tanh", other_strides)
     assert bench.status("op:tanh/meta/float32") is PASS
+
+
+# --- vmap
+
+
+def test_an_operator_that_is_wrong_in_a_batch_is_seen(bench):
+    def wrong_in_batch(right, x):
+        return right(x) * (2 if torch._C._functorch.is_batchedtensor(x) else 1)
+
+    assert bench.status("op:tanh/vmap/float32") is PASS
+    bench.plant("tanh", wrong_in_batch)
+    assert bench.status("op:tanh/forward/float32") is PASS
+    outcome = bench.outcome("op:tanh/vmap/float32")
+    assert (outcome.status, outcome.upstream_samples) == (FAIL, 0)
+
+
+def test_what_torch_cannot_map_is_not_asked(bench):
+    outcome = bench.outcome("op:nonzero/vmap/float32")
+    assert outcome.status is NA
+    assert "cannot map" in outcome.message
