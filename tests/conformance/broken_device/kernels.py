@@ -11,7 +11,7 @@ from .defect import Kernel, fallbacks, kernel
 
 
 # One template for all integers: right for every dtype but bool, where ~1 is 254 and 254 is true.
-@kernel("bitwise_not", "op:bitwise_not/forward/bool")
+@kernel("bitwise_not", "op:bitwise_not/*/bool")
 def wrong_dtype_kernel(own: Kernel, x: Tensor) -> Tensor:
     return own(x.view(torch.uint8)).view(torch.bool) if x.dtype == torch.bool else own(x)
 
