@@ -48,7 +48,15 @@ def script(
         lines.append(f"    return [{', '.join(f'{name}.grad' for name in writer.leaves)}]")
     else:
         lines.append(f"    return {call}")
-    lines += ["", "", 'print("cpu:", run("cpu"))', f'print("{device}:", run("{device}"))']
+    # Printing computes, and the device may not be able to: its results are printed from the CPU.
+    lines += [
+        "",
+        "",
+        "on_device = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, "
+        f'run("{device}"))',
+        'print("cpu:", run("cpu"))',
+        f'print("{device}:", on_device)',
+    ]
     return "\n".join(lines)
 
 

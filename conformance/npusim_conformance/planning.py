@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """In which order to write kernels, from what each operator needs."""
 
+import contextlib
+import os
+import sys
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -110,6 +114,7 @@ def _reached(operator: Any, dtype: Any, samples: int) -> set[str]:
     config = torch._C._profiler._ExperimentalConfig(capture_overload_names=True)
     with (
         warnings.catch_warnings(),
+        _quiet(),
         profile(activities=[ProfilerActivity.CPU], experimental_config=config) as profiler,
     ):
         warnings.simplefilter("ignore")
@@ -123,6 +128,20 @@ def _reached(operator: Any, dtype: Any, samples: int) -> set[str]:
     for event in profiler.profiler.kineto_results.experimental_event_tree():
         _collect(event, reached)
     return reached
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps from stderr what the profiler writes there each time that it starts and stops."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _backward(result: Any) -> None:

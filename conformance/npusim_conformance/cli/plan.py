@@ -7,7 +7,6 @@ Without, from a trace of operators on the CPU, less what is registered for the d
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the next kernels."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler that traces is not to say so
     from npusim_conformance import cli, planning
 
     if options.log:
