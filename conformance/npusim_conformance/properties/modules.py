@@ -114,12 +114,20 @@ class Forward(ModuleProperty):
             run.agreement.check_metadata(expected, got, device)
             return
 
-        def recompute() -> Any:
+        def recompute() -> tuple[Any, dict[str, torch.Tensor]]:
             module = copy.deepcopy(example.module).to(_wide(run))
             args, kwargs = pytree.tree_map(_widened, example.input_on(CPU))
             return module(*args, **kwargs), dict(module.named_buffers())
 
-        run.agreement.check(expected, got, device, recompute=recompute)
+        run.agreement.check(expected[0], got[0], device, recompute=lambda: recompute()[0])
+        for name, value in expected[1].items():
+            run.agreement.check(
+                value,
+                got[1].get(name),
+                device,
+                f"buffer {name} after forward()",
+                recompute=lambda name=name: recompute()[1][name],  # type: ignore[misc]
+            )
 
 
 def _outcome(example: Example, device: torch.device) -> tuple[Any, dict[str, torch.Tensor]]:
