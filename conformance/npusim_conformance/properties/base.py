@@ -63,6 +63,7 @@ class Run:
     executed: int = 0
     upstream: int = 0
     upstream_message: str = ""
+    note: str = ""  # what a passing case has to say
     not_applicable: str = ""  # why the first sample that was passed over was
     failures: list[SampleFailure] = field(default_factory=list)
     fallbacks: set[str] = field(default_factory=set)  # that torch warned of, beside the hook's
@@ -91,9 +92,11 @@ class Run:
     def few(
         self, maximum: int, requires_grad: bool = False, dtype: torch.dtype | None = None
     ) -> list[Sample]:
-        """At most `maximum` of samples(), spread evenly, unless the run asks for all of them."""
+        """At most `maximum` of samples(), spread evenly; more where the run asks for all of them."""
         samples = self.samples(requires_grad, dtype)
-        if self.source.maximum is None or len(samples) <= maximum:
+        if self.source.maximum is None:
+            maximum *= 8
+        if len(samples) <= maximum:
             return samples
         return [samples[number * len(samples) // maximum] for number in range(maximum)]
 
