@@ -184,22 +184,17 @@ def described(write: Callable[[], str]) -> str:
         return ""
 
 
-def sample_script(run: Any, index: int) -> str:
-    """The operator's call for one sample of a case, or nothing where it cannot be written down."""
-    if run.case.kind != "op" or run.dtype is None:
-        return ""
-    backward = run.case.property == "backward"
-    sample = next((item for item in run.samples(backward) if item.index == index), None)
-    if sample is None:
-        return ""
-    given, args, kwargs = sample.raw.input, sample.raw.args, sample.raw.kwargs
+def sample_script(
+    sample: Any, device: torch.device, import_name: str, backward: bool = False
+) -> str:
+    """The operator's call for one sample, or nothing where it cannot be written down."""
     return described(
         lambda: script(
             operator_expression(sample.operator),
-            (given, *args),
-            kwargs,
-            run.device,
-            run.under_test.import_name,
+            (sample.raw.input, *sample.raw.args),
+            sample.raw.kwargs,
+            device,
+            import_name,
             backward,
         )
     )

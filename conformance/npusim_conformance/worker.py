@@ -116,7 +116,25 @@ class Worker:
                 kind = type(first.error).__name__ if found.fault == "raises" else found.fault
                 outcome.cause = f"{found.overload}: {kind}"
         if not outcome.repro:
-            outcome.repro = plain_python.sample_script(run, first.index)
+            outcome.repro = self.script_of(str(run.case), first.index)
+
+    def script_of(self, name: str, index: int = 0) -> str:
+        """One sample of an operator's case as plain Python, or nothing where there is none."""
+        case = Case.parse(name)
+        if case.kind != "op" or case.dtype is None:
+            return ""
+        _, subject, dtype = catalog.resolve(case)
+        assert dtype is not None
+        backward = case.property == "backward"
+        try:
+            samples = self.source.get(subject, dtype, backward)
+        except Exception:  # in torch's own code: there is nothing to write down
+            return ""
+        for sample in samples:
+            if sample.index == index:
+                device, import_name = self.under_test.device, self.under_test.import_name
+                return plain_python.sample_script(sample, device, import_name, backward)
+        return ""
 
     def _restore_defaults(self, run: Run) -> None:
         torch.set_grad_enabled(True)
@@ -150,7 +168,7 @@ def _success(run: Run) -> Outcome:
     return Outcome(
         name,
         status,
-        run.upstream_message,
+        run.upstream_message or run.note,
         samples=run.executed,
         upstream_samples=run.upstream,
         error=run.agreement.largest,

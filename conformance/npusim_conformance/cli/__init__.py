@@ -57,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; --resume goes on from here", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
     except _user_errors() as error:
         print(f"npusim-conformance: {error}", file=sys.stderr)
         return EXIT_USAGE

@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints outcome, traceback and script; the exit status says whether the case passed."""
     from npusim_conformance import cli, expectations
     from npusim_conformance.case import Case
+    from npusim_conformance.report.json_report import case_record
     from npusim_conformance.verdict import FAILED, NOT_EXECUTED
     from npusim_conformance.worker import Worker, WorkerConfig
 
@@ -55,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
     )
     outcome = worker.execute(str(case))
     if not outcome.repro:
-        outcome.repro = _source(case)
-    print(json.dumps(outcome.to_json(), indent=1) if options.json else text(outcome))
+        outcome.repro = worker.script_of(str(case)) or _source(case)
+    print(json.dumps(case_record(outcome), indent=1) if options.json else text(outcome))
     if outcome.status in NOT_EXECUTED:
         return cli.EXIT_NOTHING_EXECUTED
     return cli.EXIT_FAILURES if outcome.status in FAILED else cli.EXIT_OK

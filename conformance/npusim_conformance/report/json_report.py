@@ -32,7 +32,7 @@ def to_json(summary: Summary, comparison: Comparison | None) -> dict[str, Any]:
         "not_applicable": reasons(summary, Status.NA),
         "upstream": reasons(summary, Status.UPSTREAM),
         "fallbacks": fallbacks(summary),
-        "cases": [_case(outcome) for outcome in summary.outcomes],
+        "cases": [case_record(outcome) for outcome in summary.outcomes],
     }
     if comparison is not None:
         report["comparison"] = comparison.to_json()
@@ -68,7 +68,8 @@ def _cause(cause: Cause) -> dict[str, Any]:
     }
 
 
-def _case(outcome: Outcome) -> dict[str, Any]:
+def case_record(outcome: Outcome) -> dict[str, Any]:
+    """One outcome, without the numbers that JSON does not have."""
     record = outcome.to_json()
     if outcome.error is not None:  # JSON has no infinity
         error = {key: _finite(value) for key, value in record["error"].items()}
