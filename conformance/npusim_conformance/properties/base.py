@@ -92,7 +92,7 @@ class Run:
     def few(
         self, maximum: int, requires_grad: bool = False, dtype: torch.dtype | None = None
     ) -> list[Sample]:
-        """At most `maximum` of samples(), spread evenly; more where the run asks for all of them."""
+        """At most `maximum` of samples(), spread evenly; more where the run wants all of them."""
         samples = self.samples(requires_grad, dtype)
         if self.source.maximum is None:
             maximum *= 8
