@@ -108,11 +108,14 @@ def test_out_that_is_resized_in_silence(ask):
     assert_fails(ask("op:atan/out/float32", op=wrong), "another shape", "warning")
 
 
-def test_out_on_the_host_is_accepted(ask):
+@pytest.mark.parametrize("place", ["cpu", "npusim:1"])
+def test_out_on_another_device_is_accepted(ask, place):
     def wrong(right, x, out=None):
-        return out.copy_(right(x)) if out is not None and out.is_cpu else right(x, out=out)
+        if out is not None and out.device == torch.device(place):
+            return out.copy_(right(x))
+        return right(x, out=out)
 
-    assert_fails(ask("op:atan/out/float32", op=wrong), "on the CPU", "accepted")
+    assert_fails(ask("op:atan/out/float32", op=wrong), f"on {place}", "accepted")
 
 
 def test_unsafe_cast_into_out_is_accepted(ask):
@@ -352,7 +355,28 @@ def test_the_current_device_is_left_changed(ask):
     assert_fails(outcome, "current one")
 
 
+def test_gradients_on_the_first_device(ask):
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.log1p()
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            torch.npusim.set_device(x.device)
+            return grad / (x + 1) * (2 if x.device.index else 1)
+
+    outcome = ask("op:log1p/second_device/float32", op=lambda right, x: Wrong.apply(x))
+    assert_fails(outcome, "gradients on npusim:1 while npusim:0 is current")
+
+
 # --- explicit overloads
+
+
+def test_overloads_are_named(ask):
+    assert "aten.elu_backward.grad_input" in ask("op:nn.functional.elu/overload/float32").message
 
 
 def test_an_explicit_overload_that_writes_nothing(ask, monkeypatch):

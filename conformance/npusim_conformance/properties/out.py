@@ -27,8 +27,8 @@ from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import NotApplicable
 
 RESIZED = "An output with one or more elements was resized"
-# Copy their results into out= with Tensor.copy_(), which goes from any device to any.
-COPY_RESULTS = frozenset({"lu"})
+# out= may lie elsewhere: lu() copies into it, the others only read numbers from their inputs.
+OUT_ANYWHERE = frozenset({"lu", "linspace.tensor_overload", "logspace.tensor_overload"})
 # Of so many samples it is asked what is refused; the answers depend on the operator, not on values.
 REFUSALS_MAX = 3
 
@@ -59,8 +59,9 @@ class Out(PartedProperty):
         if sample.index and run.executed > 6 * REFUSALS_MAX:
             return
         yield into.of_another_shape
-        if sample.subject.name not in COPY_RESULTS:
-            yield into.on_another_device
+        if sample.subject.name not in OUT_ANYWHERE:
+            for elsewhere in (CPU, run.under_test.second):
+                yield partial(into.on_another_device, elsewhere)
         yield partial(into.of_another_dtype, _wider)
         yield partial(into.of_another_dtype, _narrower)
         if sample.operator.supports_autograd:
@@ -108,14 +109,14 @@ class _Into:
         require(complained == warned, f"{what}: warning {complained}, on the CPU {warned}")
         self._compare(results, outs, device, what)
 
-    def on_another_device(self, device: torch.device) -> None:
-        """Memory of the host is no place for a result of the device."""
-        if device.type == "cpu" or not tensors_of(self.sample.copy(CPU)):
+    def on_another_device(self, elsewhere: torch.device | None, device: torch.device) -> None:
+        """Memory of the host, or of another device, is no place for a result."""
+        if device.type == "cpu" or elsewhere is None or not tensors_of(self.sample.copy(CPU)):
             raise NotApplicable("nothing says where the result should be but out= itself")
-        host = Transfer(CPU)
-        outs = [host(out) for out in self._outs(CPU, dense)]
+        move = Transfer(elsewhere)
+        outs = [move(out) for out in self._outs(CPU, dense)]
         _, error = tried(lambda: self._call(device, outs))
-        what = f"out= on the CPU for inputs on {device.type}"
+        what = f"out= on {elsewhere} for inputs on {device}"
         require(error is not None, f"{what}: accepted, RuntimeError expected")
         same_decision(RuntimeError("expected all tensors to be on one device"), error, what)
 

@@ -81,16 +81,17 @@ class Overloads(Property):
     def check(self, run: Run) -> None:
         """Records on the CPU, replays on the device."""
         calls, reached = _record(run)
-        replayed = False
+        replayed: list[str] = []
         for call in calls:
             for sibling, form in _siblings(call.overload):
                 if str(sibling) in reached or _is_owned(sibling, run.subject.info):
                     continue
-                replayed = True
+                replayed.append(str(sibling))
                 run.agreement.where = f"from {call.overload}"
                 run.attempt(-1, partial(_replay, run, call, sibling, form))
                 if len(run.failures) >= FAILURES_MAX:
                     return
+        run.note = ", ".join(replayed)
         if not replayed:
             raise NotApplicable("no overload beside those that public functions lead to")
 
