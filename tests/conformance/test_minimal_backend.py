@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -109,6 +110,20 @@ def test_the_missing_fallthrough_for_autocast_is_one_cause(outcomes):
 def test_operands_on_two_devices_are_refused_by_the_own_kernel_only(outcomes):
     assert outcomes["op:add/mixed_device/float32"]["status"] == "pass"
     assert outcomes["op:gather/mixed_device/float32"]["status"] == "fail"
+
+
+def test_the_next_ten_kernels_are_those_that_most_operators_wait_for(python):
+    device = ("--device", "minimal", "--import", "torch_minimal")
+    done = python("-m", "npusim_conformance", "plan", *device, "--kernels", "10", "--json")
+    plan = json.loads(done.stdout)
+    kernels = [kernel["overload"] for kernel in plan["kernels"]]
+    assert {"aten::mul.out", "aten::sum.IntList_out", "aten::cat.out", "aten::mm.out"} < {*kernels}
+    own = re.findall(r'm\.impl\("([\w.]+)"', (HERE / "backend.cpp").read_text())
+    assert {*kernels}.isdisjoint(f"aten::{name}" for name in own)
+    assert len({*kernels}) == 10
+    unlocked = [len(kernel["unlocks"]) for kernel in plan["kernels"]]
+    assert plan["kernels"][-1]["ready"] == plan["ready"] + sum(unlocked)
+    assert sum(unlocked) >= 40
 
 
 def test_nothing_crashes(outcomes):
