@@ -133,7 +133,12 @@ class Worker:
         for sample in samples:
             if sample.index == index:
                 device, import_name = self.under_test.device, self.under_test.import_name
-                return plain_python.sample_script(sample, device, import_name, backward)
+                script = plain_python.sample_script(sample, device, import_name, backward)
+                if script and case.property not in ("forward", "backward"):
+                    script = (
+                        f"# The sample; what `{case.property}` asks of it comes on top.\n{script}"
+                    )
+                return script
         return ""
 
     def _restore_defaults(self, run: Run) -> None:
@@ -159,7 +164,7 @@ def _success(run: Run) -> Outcome:
     if run.failures:
         first = run.failures[0]
         outcome = _failure(run, first.error, first.trace)
-        outcome.failed_samples = [failure.index for failure in run.failures]
+        outcome.failed_samples = list(dict.fromkeys(failure.index for failure in run.failures))
         return outcome
     if run.executed == 0:
         reason = run.not_applicable or "no sample input that the property concerns"
