@@ -24,7 +24,14 @@ PLANTED = "crash:sub,leave:neg,hang:mul"
 
 def command(out, *arguments):
     kit = [sys.executable, "-m", "npusim_conformance", "run", "--device", "cpu", "--import"]
-    chosen = ["--ops", ",".join(NAMES), "--props", "forward", "--dtypes", "float32,int64"]
+    chosen = [
+        "--ops",
+        ",".join(f"op:{name}" for name in NAMES),
+        "--props",
+        "forward",
+        "--dtypes",
+        "float32,int64",
+    ]
     return [*kit, "planted", "--quiet", "--out", str(out), *chosen, *arguments]
 
 
@@ -102,7 +109,7 @@ def test_outcomes_do_not_depend_on_the_number_of_workers(run, broken):
 
 
 def test_spawned_workers_find_the_same(run, broken):
-    chosen = ["--ops", "add,sub", "--dtypes", "int64"]
+    chosen = ["--ops", "op:add,op:sub", "--dtypes", "int64"]
     _, _, outcomes = run(PLANTED, "--isolation", "spawn", *chosen)
     assert statuses(outcomes) == {
         name: broken[2][name].status for name in ("op:add/forward/int64", "op:sub/forward/int64")
@@ -129,7 +136,7 @@ def test_a_worker_that_grows_is_replaced():
 
 
 def test_killed_and_resumed_equals_uninterrupted(run, tmp_path):
-    many = ["--ops", "a*,m*", "--jobs", "1"]
+    many = ["--ops", "op:a*,op:m*", "--jobs", "1"]
     _, _, whole = run("crash:amax", *many)
     out = tmp_path / "killed"
     kit = subprocess.Popen(
