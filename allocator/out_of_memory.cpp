@@ -85,6 +85,10 @@ std::string format_out_of_memory(const OutOfMemoryReport& report, std::string_vi
   if (report.pending_bytes > 0) {
     text += " and " + format_bytes(report.pending_bytes) + " waits for other streams";
   }
+  if (report.private_cached_bytes > 0) {
+    text += "; " + format_bytes(report.private_cached_bytes) +
+            " is free in private pools, for requests to those only";
+  }
   return text + ". " + (remedy.empty() ? advice(report) : std::string(remedy));
 }
 

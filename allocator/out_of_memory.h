@@ -29,9 +29,10 @@ struct OutOfMemoryReport {
   std::size_t allocated_bytes = 0;
   std::size_t reserved_bytes = 0;
   std::size_t cached_bytes = 0;  // reserved and free: 'reserved but unallocated', less pending
-  std::size_t largest_free_bytes = 0;  // the largest cached block
-  std::size_t pending_bytes = 0;       // freed, waiting for other streams
-  std::string reason;                  // the provider's words
+  std::size_t largest_free_bytes = 0;    // the largest cached block
+  std::size_t pending_bytes = 0;         // freed, waiting for other streams
+  std::size_t private_cached_bytes = 0;  // the part of cached_bytes that lies in private pools
+  std::string reason;                    // the provider's words
 
   // fragmentation() is 1 - largest_free / cached, 0 where nothing is cached.
   double fragmentation() const noexcept;

@@ -276,6 +276,15 @@ void CachingAllocator::Impl::fail(const Request& request, OutOfMemoryReport::Cau
   report.cached_bytes = report.reserved_bytes - current(Ledger::kActiveBytes);
   report.pending_bytes = current(Ledger::kActiveBytes) - report.allocated_bytes;
   report.largest_free_bytes = largest_free_block();
+  report.private_cached_bytes = 0;
+  for (auto& [id, pool] : pools) {
+    if (id.is_default()) continue;
+    for (const bool is_small : {true, false}) {
+      for (const Block* block : free_blocks(pool, is_small)) {
+        report.private_cached_bytes += block->bytes;
+      }
+    }
+  }
   report.reason = cause == OutOfMemoryReport::Cause::over_one_exabyte ? "" : last_reason;
 }
 

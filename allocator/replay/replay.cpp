@@ -64,6 +64,7 @@ ReplayResult run(Progress& in, Engine& engine) {
       ++next_picture;
     }
     if (in.recorder.wants_point(i + 1)) add_point();
+    if (in.options.validate_every > 0 && (i + 1) % in.options.validate_every == 0) engine.check();
   }
   if (in.recorder.has_begun_point(i)) add_point();
   in.device.go_to(i);
@@ -153,10 +154,12 @@ class CachingEngine {
     return std::move(picture.segments);
   }
 
+  void check() { judge(allocator_.inspect()); }
+
   void finish() {
     in_.result.has_stats = true;
     in_.result.stats = allocator_.stats();
-    if (in_.options.validate) judge(allocator_.inspect());
+    if (in_.options.validate) check();
   }
 
  private:
@@ -254,6 +257,8 @@ class PolicyEngine {
 
   // Segments as the device lent them; what is not live in them is free.
   std::vector<SegmentInfo> segments();
+
+  void check() { judge_.check_lent(); }
 
   void finish() {
     policy_->add_metrics(in_.result.metrics);

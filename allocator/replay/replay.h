@@ -36,7 +36,9 @@ struct ReplayOptions {
   bool fragmentation = false;    // fill largest_free and free_square, which walk all blocks
   std::vector<std::int64_t> pictures_at;  // events, ascending
   bool picture_at_end = false;
-  bool validate = false;
+  bool validate = false;            // a policy's answers; the caching allocator's state, where a
+                                    // picture is taken and at the end,
+  std::int64_t validate_every = 0;  // and after every so many events (0: not)
 };
 
 struct OomRecord {

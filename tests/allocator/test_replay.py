@@ -135,7 +135,7 @@ def test_replay_places_every_block_as_the_model_does(name: str, seed: int) -> No
         case.capacity,
         curve_points=len(events.rows),
         validate=True,
-        snapshots_at=range(0, len(events.rows), 50),
+        validate_every=1,
     )
     assert [None if p is None else p[:2] for p in model.placements] == [
         None if failed else (segment, offset)

@@ -544,3 +544,18 @@ TEST(an_expandable_segment_grows_and_shrinks_by_pages) {
   allocator.empty_cache();
   CHECK_EQ(device.live_bytes(), 40 * kMiB);  // the page that b begins in stays
 }
+
+TEST(running_out_says_what_private_pools_keep) {
+  FakeProvider device(64 * kMiB);
+  CachingAllocator allocator(device);
+  allocator.retain_pool({0, 1});
+  Block* block = allocator.malloc(30 * kMiB, 0, nullptr, 0, {0, 1});
+  allocator.free(block);
+  OutOfMemoryReport report;
+  CHECK(allocator.malloc(40 * kMiB, 0, &report) == nullptr);
+  CHECK_EQ(report.private_cached_bytes, 30 * kMiB);
+  CHECK(format_out_of_memory(report, "NPUSIM", 0).find("; 30.00 MiB is free in private pools") !=
+        std::string::npos);
+  allocator.release_pool({0, 1});
+  CHECK(allocator.malloc(40 * kMiB, 0) != nullptr);
+}

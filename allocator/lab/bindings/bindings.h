@@ -4,16 +4,35 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "allocator/stats.h"
+#include "allocator/snapshot_fields.h"
 
 namespace npusim::lab {
 
-pybind11::dict stats_dict(const alloc::Stats& stats);  // lab_module.cpp
+// DictPut puts the fields of for_each_field() into a dictionary.
+struct DictPut {
+  pybind11::dict& out;
+  template <class Name, class Value>
+  void operator()(const Name& name, const Value& value) const {
+    out[pybind11::str(name)] = value;
+  }
+  template <class Name>
+  void operator()(const Name& name, const alloc::PoolId& pool) const {
+    out[pybind11::str(name)] = pybind11::make_tuple(pool.first, pool.second);
+  }
+};
+
+template <class Thing>
+pybind11::dict fields_dict(const Thing& thing) {
+  pybind11::dict out;
+  alloc::for_each_field(thing, DictPut{out});
+  return out;
+}
 
 void bind_trace(pybind11::module_& m);   // trace_bindings.cpp
 void bind_replay(pybind11::module_& m);  // replay_bindings.cpp

@@ -14,6 +14,8 @@
 
 namespace py = pybind11;
 using namespace npusim::alloc;
+using npusim::lab::DictPut;
+using npusim::lab::fields_dict;
 
 namespace {
 
@@ -101,73 +103,16 @@ class LabAllocator {
   std::uint64_t last_pool_ = 0;
 };
 
-void put_stat(py::dict& out, const std::string& name, const Stat& stat) {
-  out[py::str(name + ".current")] = stat.current;
-  out[py::str(name + ".peak")] = stat.peak;
-  out[py::str(name + ".allocated")] = stat.allocated;
-  out[py::str(name + ".freed")] = stat.freed;
-}
-
-void put_array(py::dict& out, const std::string& name, const StatArray& stats) {
-  put_stat(out, name + ".all", stats[PoolKind::all]);
-  put_stat(out, name + ".small_pool", stats[PoolKind::small_pool]);
-  put_stat(out, name + ".large_pool", stats[PoolKind::large_pool]);
-}
-
-}  // namespace
-
-namespace npusim::lab {
-
-py::dict stats_dict(const Stats& stats) {
-  py::dict out;
-  put_array(out, "allocation", stats.allocation);
-  put_array(out, "segment", stats.segment);
-  put_array(out, "active", stats.active);
-  put_array(out, "inactive_split", stats.inactive_split);
-  put_array(out, "allocated_bytes", stats.allocated_bytes);
-  put_array(out, "reserved_bytes", stats.reserved_bytes);
-  put_array(out, "active_bytes", stats.active_bytes);
-  put_array(out, "inactive_split_bytes", stats.inactive_split_bytes);
-  put_array(out, "requested_bytes", stats.requested_bytes);
-  put_stat(out, "oversize_allocations", stats.oversize_allocations);
-  put_stat(out, "oversize_segments", stats.oversize_segments);
-  out["num_alloc_retries"] = stats.num_alloc_retries;
-  out["num_ooms"] = stats.num_ooms;
-  out["num_sync_all_streams"] = stats.num_sync_all_streams;
-  out["num_device_alloc"] = stats.num_device_alloc;
-  out["num_device_free"] = stats.num_device_free;
-  out["max_split_size"] = stats.max_split_bytes;
-  return out;
-}
-
-}  // namespace npusim::lab
-
-using npusim::lab::stats_dict;
-
-namespace {
-
 py::dict segment_dict(const SegmentInfo& segment) {
   py::list blocks;
   for (const BlockInfo& block : segment.blocks) {
-    py::dict entry;
-    entry["address"] = block.address;
-    entry["size"] = block.bytes;
-    entry["requested_size"] = block.requested_bytes;
-    entry["state"] = state_name(block.state);
-    entry["frames"] = py::list();
-    blocks.append(entry);
+    py::dict row;
+    for_each_field(block, DictPut{row});
+    row["frames"] = py::list();
+    blocks.append(row);
   }
   py::dict out;
-  out["device"] = 0;
-  out["address"] = segment.address;
-  out["total_size"] = segment.total_bytes;
-  out["allocated_size"] = segment.allocated_bytes;
-  out["active_size"] = segment.active_bytes;
-  out["requested_size"] = segment.requested_bytes;
-  out["stream"] = segment.stream;
-  out["segment_type"] = segment.is_large ? "large" : "small";
-  out["segment_pool_id"] = py::make_tuple(segment.pool.first, segment.pool.second);
-  out["is_expandable"] = segment.is_expandable;
+  for_each_field(segment, 0, DictPut{out});
   out["frames"] = py::list();
   out["blocks"] = blocks;
   return out;
@@ -175,14 +120,7 @@ py::dict segment_dict(const SegmentInfo& segment) {
 
 py::dict history_dict(const HistoryEntry& entry) {
   py::dict out;
-  out["action"] = action_name(entry.action);
-  out[entry.action == HistoryAction::oom ? "device_free" : "addr"] = entry.address;
-  out["size"] = entry.bytes;
-  out["stream"] = entry.stream;
-  out["time_us"] = entry.time_ns / 1000;
-  out["compile_context"] = "N/A";
-  out["user_metadata"] = "";
-  out["pool_id"] = py::make_tuple(entry.pool.first, entry.pool.second);
+  for_each_field(entry, DictPut{out});
   out["frames"] = py::list();
   return out;
 }
@@ -274,7 +212,7 @@ void bind_allocator(py::module_& m) {
           "set_memory_fraction",
           [](LabAllocator& self, double fraction) { self.get().set_memory_fraction(fraction); },
           py::arg("fraction"))
-      .def("stats", [](LabAllocator& self) { return stats_dict(self.get().stats()); })
+      .def("stats", [](LabAllocator& self) { return fields_dict(self.get().stats()); })
       .def("reset_peak_stats", [](LabAllocator& self) { self.get().reset_peak_stats(); })
       .def("reset_accumulated_stats",
            [](LabAllocator& self) { self.get().reset_accumulated_stats(); })

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // replay(): options in, arrays out, the GIL released between. Policies written in Python.
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -149,6 +147,7 @@ py::dict oom_dict(const OomRecord& oom) {
   out["cached_bytes"] = report.cached_bytes;
   out["largest_free_bytes"] = report.largest_free_bytes;
   out["pending_bytes"] = report.pending_bytes;
+  out["private_cached_bytes"] = report.private_cached_bytes;
   return out;
 }
 
@@ -190,7 +189,7 @@ py::object replay_object(ReplayResult&& r, const std::string& policy) {
   for (const Picture& picture : r.pictures) pictures.append(picture_object(picture));
   out.attr("ooms") = ooms;
   out.attr("stopped_at") = r.stopped_at;
-  out.attr("stats") = r.has_stats ? stats_dict(r.stats) : py::dict();
+  out.attr("stats") = r.has_stats ? fields_dict(r.stats) : py::dict();
   out.attr("metrics") = r.metrics;
   out.attr("pictures") = pictures;
   out.attr("violations") = r.violations;
@@ -214,7 +213,7 @@ py::object run_replay(const std::shared_ptr<Trace>& trace, const py::object& pol
                       std::size_t curve_points, bool fragmentation,
                       std::vector<std::int64_t> snapshots_at, bool picture_at_end,
                       const py::object& segment_addresses, std::optional<bool> validate,
-                      std::uint64_t scatter_seed) {
+                      std::uint64_t scatter_seed, std::int64_t validate_every) {
   ReplayOptions options;
   const bool is_named = py::isinstance<py::str>(policy);
   const std::string name = is_named
@@ -241,6 +240,7 @@ py::object run_replay(const std::shared_ptr<Trace>& trace, const py::object& pol
   options.fragmentation = fragmentation;
   options.pictures_at = std::move(snapshots_at);
   options.picture_at_end = picture_at_end;
+  options.validate_every = validate_every;
   options.validate = validate.value_or(!is_named || !is_preset(name));
   if (!std::is_sorted(options.pictures_at.begin(), options.pictures_at.end())) {
     throw py::value_error("snapshots_at is not ascending; sort it");
@@ -263,32 +263,6 @@ py::object run_replay(const std::shared_ptr<Trace>& trace, const py::object& pol
     }
   }
   return replay_object(std::move(result), name);
-}
-
-py::dict config_dict(const std::string& preset_name, const std::string& settings) {
-  const Config c = parse_config(preset(preset_name), settings);
-  py::dict out;
-  out["quantum_bytes"] = c.quantum_bytes;
-  out["pad_bytes"] = c.pad_bytes;
-  out["roundup_power2_divisions"] = c.roundup_power2_divisions;
-  out["small_limit_bytes"] = c.small_limit_bytes;
-  out["small_segment_bytes"] = c.small_segment_bytes;
-  out["large_segment_bytes"] = c.large_segment_bytes;
-  out["large_limit_bytes"] = c.large_limit_bytes;
-  out["large_round_bytes"] = c.large_round_bytes;
-  out["large_remainder_bytes"] = c.large_remainder_bytes;
-  out["max_split_bytes"] =
-      c.max_split_bytes == kUnlimited ? std::nullopt : std::optional(c.max_split_bytes);
-  out["max_non_split_rounding_bytes"] = c.max_non_split_rounding_bytes;
-  out["fit"] = c.fit == Fit::best ? "best" : "first";
-  out["tie_break"] = c.tie_break == TieBreak::address ? "address" : "registration";
-  out["memory_fraction"] = c.memory_fraction;
-  out["garbage_collection_threshold"] = c.garbage_collection_threshold;
-  out["expandable_segments"] = c.expandable_segments;
-  out["oversize_rules_on_expandable"] = c.oversize_rules_on_expandable;
-  out["refuse_over_one_exabyte"] = c.refuse_over_one_exabyte;
-  out["search_after_sync"] = c.search_after_sync;
-  return out;
 }
 
 py::dict policies() {
@@ -328,7 +302,7 @@ void bind_replay(py::module_& m) {
         py::arg("curve_points") = 0, py::arg("fragmentation") = false,
         py::arg("snapshots_at") = std::vector<std::int64_t>{}, py::arg("picture_at_end") = false,
         py::arg("segment_addresses") = py::none(), py::arg("validate") = py::none(),
-        py::arg("scatter_seed") = 0);
+        py::arg("scatter_seed") = 0, py::arg("validate_every") = 0);
   m.def(
       "bank_conflicts",
       [](const Trace& trace,
@@ -345,7 +319,12 @@ void bind_replay(py::module_& m) {
       py::arg("trace"), py::arg("address"), py::arg("banks") = 32, py::arg("stride_bytes") = 512,
       py::arg("window") = 3);
   m.def("policies", &policies);
-  m.def("config", &config_dict, py::arg("preset") = "npusim", py::arg("settings") = "");
+  m.def(
+      "config",
+      [](const std::string& name, const std::string& settings) {
+        return fields_dict(parse_config(preset(name), settings));
+      },
+      py::arg("preset") = "npusim", py::arg("settings") = "");
 }
 
 }  // namespace npusim::lab

@@ -193,7 +193,7 @@ class PolicyDevice:
 
 @type_check_only
 class Policy(Protocol):
-    """A placement policy in Python. Slow (about a microsecond per event): for exploration."""
+    """A placement policy in Python. A call costs about 0.1 us besides the policy's own work."""
 
     def attach(self, device: PolicyDevice) -> None: ...
     def malloc(self, bytes: int, stream: int) -> int | None:
@@ -281,6 +281,7 @@ def replay(
     segment_addresses: ArrayLike | None = None,
     validate: bool | None = None,
     scatter_seed: int = 0,
+    validate_every: int = 0,
 ) -> Replay:
     """Run a trace under a policy. The GIL is released unless the policy is a Python object.
 
@@ -305,6 +306,8 @@ def replay(
             allocator's invariants at snapshots and at the end. Default: everything but the caching
             presets.
         scatter_seed: 0 for ascending segment addresses; else they jump about.
+        validate_every: check the caching allocator's invariants after every so many events too;
+            slow. 0 for not.
 
     Raises:
         ValueError: unknown policy or setting, a library that cannot be loaded.
