@@ -31,5 +31,4 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "load": round(os.getloadavg()[0], 1),
     }

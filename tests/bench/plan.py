@@ -152,7 +152,7 @@ def copies(efforts: Efforts) -> list[Group]:
     """Copies of 64 MiB between pinned host memory and the device, against memmove()."""
     group = Group(
         "copies",
-        "64 MiB, pinned host memory",
+        "Copies of 64 MiB, pinned host memory",
         "memmove() between host blocks",
         Target(worst=1 / 0.9),
     )
@@ -218,7 +218,9 @@ def custom_operator(efforts: Efforts) -> list[Group]:
     groups = []
     for threads in (1, 2):
         title = f"npusim::layer_norm, {size_name((rows, columns))}"
-        group = Group("custom_operator", title, "layer_norm on npusim", Target(worst=1.0), threads)
+        group = Group(
+            f"custom_operator_{threads}", title, "layer_norm on npusim", Target(worst=1.0), threads
+        )
         for row, (ours, theirs) in statements.items():
             sides = {"ours": timer(ours, names, threads), "theirs": timer(theirs, names, threads)}
             seconds = take_turns(sides, efforts.long)

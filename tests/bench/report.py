@@ -2,6 +2,7 @@
 """Results as JSON, as a summary, and as the tables of docs/performance.md."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from bench.plan import Group
 
 SCHEMA = 1
+PAGE_ROWS = 10
 BEGIN, END = "<!-- begin: written by make bench -->", "<!-- end -->"
 
 
@@ -37,18 +39,22 @@ def summary(group: Group) -> dict[str, Any]:
         "geomean": mean,
         "worst": {"name": worst, "value": values[worst]},
         "met": met,
+        "load": round(os.getloadavg()[0], 1),
         "rows": rows,
     }
 
 
-def document(groups: Sequence[Group], machine: dict[str, Any], command: str) -> dict[str, Any]:
-    """Returns everything that a run found, as JSON values."""
-    return {
-        "schema": SCHEMA,
-        "command": command,
-        "machine": machine,
-        "groups": [summary(group) for group in groups],
-    }
+def document(
+    groups: Sequence[dict[str, Any]], machine: dict[str, Any], command: str
+) -> dict[str, Any]:
+    """Returns everything that a run found, as JSON values; `groups` are summaries."""
+    return {"schema": SCHEMA, "command": command, "machine": machine, "groups": list(groups)}
+
+
+def merged(before: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the groups of an earlier run, with those that were measured again replaced."""
+    groups = {group["name"]: group for group in before}
+    return list({**groups, **{group["name"]: group for group in now}}.values())
 
 
 def _limit(limit: float | None, unit: str) -> str:
@@ -69,8 +75,8 @@ def _time(ns: float) -> str:
 def overview(results: dict[str, Any]) -> list[str]:
     """Returns the lines of a Markdown table with one row per group."""
     lines = [
-        "| what | against | threads | geomean | must be | worst | must be | |",
-        "|---|---|---|---|---|---|---|---|",
+        "| what | against | threads | geomean | must be | worst | must be | load | |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for group in results["groups"]:
         unit, target, worst = group["unit"], group["target"], group["worst"]
@@ -82,6 +88,7 @@ def overview(results: dict[str, Any]) -> list[str]:
             _limit(target["geomean"], unit),
             f"{_value(worst['value'], unit)} ({worst['name']})",
             _limit(target["worst"], unit),
+            str(group["load"]),
             "met" if group["met"] else "**missed**",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -107,18 +114,19 @@ def details(group: dict[str, Any]) -> list[str]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Returns the part of docs/performance.md that a run writes."""
+    """Returns the part of docs/performance.md that a run writes: of each group, the worst rows."""
     machine = results["machine"]
     lines = [
         f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB,",
         f"huge pages `{machine['huge_pages']}`, {machine['system']}, Python {machine['python']},",
-        f"torch {machine['torch']}, {machine['cpu_capability']}; load {machine['load']} at first.",
+        f"torch {machine['torch']}, {machine['cpu_capability']}. `load` is how many",
+        "threads of all programs wanted a core when a group had been measured.",
         f"Command: `{results['command']}`.",
         "",
         *overview(results),
     ]
     for group in results["groups"]:
-        lines += ["", *details(group)]
+        lines += ["", *details(group)[: 2 + PAGE_ROWS]]
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@
     python tests/bench/run.py --only elementwise reductions    some groups
     python tests/bench/run.py --quick --json build/bench/quick.json
     python tests/bench/run.py --only elementwise --rows 20     the 20 worst rows of each group
+    python tests/bench/run.py --only training --update FILE    some groups of an earlier run again
 
 `make bench` writes build/bench/results.json and the tables of docs/performance.md.
 """
@@ -42,29 +43,33 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=3, help="worst rows to print for each group")
     parser.add_argument("--json", type=Path, help="write all results to this file")
     parser.add_argument("--page", type=Path, help="rewrite the tables of this Markdown page")
-    return parser.parse_args()
+    parser.add_argument("--update", type=Path, help="replace what was measured in this file")
+    asked = parser.parse_args()
+    if asked.page and (asked.quick or not (asked.update or set(asked.only) == set(MEASUREMENTS))):
+        parser.error("--page takes a full run, or --update of one: leave out --quick and --only")
+    return asked
 
 
 def main() -> int:
     """Measures, prints and writes; the exit status says nothing about speed."""
     asked = arguments()
-    if asked.page and (asked.quick or set(asked.only) != set(MEASUREMENTS)):
-        raise SystemExit("--page takes a full run: leave out --quick and --only")
     described = machine.describe()
+    earlier = json.loads(asked.update.read_text()) if asked.update else {"groups": []}
+    if asked.update and earlier["machine"] != described:
+        raise SystemExit(f"{asked.update} is of another machine: {earlier['machine']}")
     groups = []
     with torch.no_grad():
         for name in asked.only:
             for group in MEASUREMENTS[name](plan.QUICK if asked.quick else plan.FULL):
-                groups.append(group)
-                print(
-                    "\n".join(report.details(report.summary(group))[: 2 + asked.rows]), flush=True
-                )
-                print()
-    results = report.document(groups, described, " ".join(["python", *sys.argv]))
+                groups.append(report.summary(group))
+                worst = report.details(groups[-1])[: 2 + asked.rows]
+                print(*worst, "", sep="\n", flush=True)
+    command = earlier.get("command", " ".join(["python", *sys.argv]))
+    results = report.document(report.merged(earlier["groups"], groups), described, command)
     print("\n".join(report.overview(results)))
-    if asked.json:
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(results, indent=1) + "\n")
+    for path in {asked.json, asked.update} - {None}:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(results, indent=1) + "\n")
     if asked.page:
         asked.page.write_text(report.rewritten(asked.page.read_text(), results))
     return 0

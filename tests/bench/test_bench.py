@@ -128,6 +128,16 @@ def test_page_keeps_what_stands_around_the_marks():
         report.rewritten("no marks", results)
 
 
+def test_groups_that_were_measured_again_take_their_old_place():
+    before = [{"name": "a", "met": False}, {"name": "b", "met": False}]
+    found = report.merged(before, [{"name": "a", "met": True}, {"name": "c", "met": True}])
+    assert [(group["name"], group["met"]) for group in found] == [
+        ("a", True),
+        ("b", False),
+        ("c", True),
+    ]
+
+
 def test_documented_page_has_the_marks():
     page = (ROOT / "docs" / "performance.md").read_text()
     assert page.count(report.BEGIN) == page.count(report.END) == 1
@@ -145,7 +155,7 @@ def test_results_have_their_schema(tmp_path):
     for group in found["groups"]:
         assert set(group) == {
             *("name", "title", "baseline", "threads", "unit", "target", "geomean", "worst", "met"),
-            "rows",
+            *("load", "rows"),
         }
         assert set(group["target"]) == {"geomean", "worst"}
         for row in group["rows"]:
