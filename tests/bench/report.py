@@ -121,7 +121,7 @@ def markdown(results: dict[str, Any]) -> str:
         f"huge pages `{machine['huge_pages']}`, {machine['system']}, Python {machine['python']},",
         f"torch {machine['torch']}, {machine['cpu_capability']}. `load` is how many",
         "threads of all programs wanted a core when a group had been measured.",
-        f"Command: `{results['command']}`.",
+        f"Last command: `{results['command']}`.",
         "",
         *overview(results),
     ]

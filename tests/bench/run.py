@@ -64,7 +64,7 @@ def main() -> int:
                 groups.append(report.summary(group))
                 worst = report.details(groups[-1])[: 2 + asked.rows]
                 print(*worst, "", sep="\n", flush=True)
-    command = earlier.get("command", " ".join(["python", *sys.argv]))
+    command = " ".join(["python", *sys.argv])
     results = report.document(report.merged(earlier["groups"], groups), described, command)
     print("\n".join(report.overview(results)))
     for path in {asked.json, asked.update} - {None}:
