@@ -369,6 +369,55 @@ def test_a_policy_in_python() -> None:
     assert replay(trace, Bump(), capacity_bytes=64 * MIB).failed.any()
 
 
+def test_what_goes_wrong_in_a_policy_reaches_the_caller() -> None:
+    events = Events()
+    events.add(Op.MALLOC, 1, 100)
+
+    class Broken(Bump):
+        def malloc(self, bytes: int, stream: int) -> int:
+            raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost"):
+        replay(events.trace(), Broken())
+
+    class Wordy(Bump):
+        def malloc(self, bytes: int, stream: int) -> str:
+            return "here"
+
+    with pytest.raises(TypeError, match="malloc returned 'here'; expected an address or None"):
+        replay(events.trace(), Wordy())
+
+    class Careless(Bump):
+        def malloc(self, bytes: int, stream: int) -> None:
+            self.device.release(12345)
+
+    with pytest.raises(ValueError, match=r"acquire\(\) returned no 12345"):
+        replay(events.trace(), Careless())
+    kept = Bump()
+    replay(events.trace(), kept)
+    with pytest.raises(RuntimeError, match="has ended"):
+        kept.device.acquire(1)
+
+
+def test_a_policy_in_python_may_stitch() -> None:
+    class Halves(Bump):
+        def malloc(self, bytes: int, stream: int) -> int:
+            a, b = self.device.acquire(2 * MIB), self.device.acquire(2 * MIB)
+            return self.device.stitch([(b, 2 * MIB), (a, 2 * MIB)])
+
+    events = Events()
+    events.add(Op.MALLOC, 1, 4 * MIB)
+    events.add(Op.MALLOC, 2, 4 * MIB)
+    assert replay(events.trace(), Halves()).violations == []
+
+    class Twice(Bump):
+        def malloc(self, bytes: int, stream: int) -> int:
+            page = self.device.acquire(2 * MIB)
+            return self.device.stitch([(page, 2 * MIB), (page, 2 * MIB)])
+
+    assert "overlap" in replay(events.trace(), Twice()).violations[0]
+
+
 def test_the_judge_sees_overlaps_and_memory_that_is_not_there() -> None:
     events = Events()
     for id in range(3):

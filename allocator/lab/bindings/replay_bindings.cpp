@@ -23,32 +23,56 @@ bool is_preset(std::string_view name) {
 // --- Policies in Python
 // ---------------------------------------------------------------------------
 
-std::optional<Address> acquire(ReplayDevice& device, std::size_t bytes) {
-  if (bytes == 0) throw py::value_error("acquire of 0 bytes; expected more");
-  const SegmentResult result = device.acquire_segment(bytes);
-  if (result.status != SegmentResult::Status::ok) return std::nullopt;
-  return result.address;
-}
+// The device as a policy in Python holds it, which may be longer than the replay lasts.
+class PolicyDevice {
+ public:
+  explicit PolicyDevice(ReplayDevice& device) : device_(&device) {}
+  void end() { device_ = nullptr; }
 
-void release(ReplayDevice& device, Address address) {
-  const auto it = device.lent().find(address);
-  if (it == device.lent().end()) {
-    throw py::value_error("release: acquire() returned no " + std::to_string(address));
+  ReplayDevice& get() const {
+    if (!device_) throw std::runtime_error("the replay that this device belongs to has ended");
+    return *device_;
   }
-  device.release_segment(address, it->second);
-}
+
+  std::optional<Address> acquire(std::size_t bytes) {
+    if (bytes == 0) throw py::value_error("acquire of 0 bytes; expected more");
+    const SegmentResult result = get().acquire_segment(bytes);
+    if (result.status != SegmentResult::Status::ok) return std::nullopt;
+    return result.address;
+  }
+
+  void release(Address address) {
+    const auto it = get().lent().find(address);
+    if (it == get().lent().end()) {
+      throw py::value_error("release: acquire() returned no " + std::to_string(address));
+    }
+    get().release_segment(address, it->second);
+  }
+
+ private:
+  ReplayDevice* device_;
+};
 
 class PythonPolicy final : public PlacementPolicy {
  public:
   PythonPolicy(const py::object& policy, ReplayDevice& device)
-      : malloc_(policy.attr("malloc")), free_(policy.attr("free")) {
-    device_ = py::cast(&device, py::return_value_policy::reference);
+      : device_(std::make_shared<PolicyDevice>(device)),
+        malloc_(policy.attr("malloc")),
+        free_(policy.attr("free")) {
     policy.attr("attach")(device_);
     if (py::hasattr(policy, "empty_cache")) empty_cache_ = policy.attr("empty_cache");
   }
+  ~PythonPolicy() override { device_->end(); }
+  PythonPolicy(const PythonPolicy&) = delete;
+  PythonPolicy& operator=(const PythonPolicy&) = delete;
+
   Placement malloc(const PlacementRequest& request) override {
     const py::object answer = malloc_(request.bytes, request.stream);
     if (answer.is_none()) return {};
+    if (PyIndex_Check(answer.ptr()) == 0) {
+      throw py::type_error("the policy's malloc returned " + py::repr(answer).cast<std::string>() +
+                           "; expected an address or None");
+    }
     return {answer.cast<Address>(), request.bytes};
   }
   void free(const Placement& placement, const PlacementRequest& request) override {
@@ -59,7 +83,8 @@ class PythonPolicy final : public PlacementPolicy {
   }
 
  private:
-  py::object device_, malloc_, free_, empty_cache_;
+  std::shared_ptr<PolicyDevice> device_;
+  py::object malloc_, free_, empty_cache_;
 };
 
 // Objects whose attributes are set below; _lab.pyi lists them.
@@ -280,20 +305,25 @@ py::dict policies() {
 }  // namespace
 
 void bind_replay(py::module_& m) {
-  py::class_<ReplayDevice>(m, "PolicyDevice")
-      .def("acquire", &acquire, py::arg("bytes"))
-      .def("release", &release, py::arg("address"))
+  py::class_<PolicyDevice, std::shared_ptr<PolicyDevice>>(m, "PolicyDevice")
+      .def("acquire", &PolicyDevice::acquire, py::arg("bytes"))
+      .def("release", &PolicyDevice::release, py::arg("address"))
       .def(
           "stitch",
-          [](ReplayDevice& self, const std::vector<ReplayDevice::Piece>& pieces) {
-            return self.stitch(pieces);
+          [](const PolicyDevice& self, const std::vector<ReplayDevice::Piece>& pieces) {
+            return self.get().stitch(pieces);
           },
           py::arg("pieces"))
-      .def("unstitch", &ReplayDevice::unstitch, py::arg("address"))
-      .def_property_readonly(
-          "free_bytes",
-          [](const ReplayDevice& self) { return self.capacity_bytes() - self.reserved_bytes(); })
-      .def_property_readonly("capacity_bytes", &ReplayDevice::capacity_bytes);
+      .def(
+          "unstitch",
+          [](const PolicyDevice& self, Address address) { self.get().unstitch(address); },
+          py::arg("address"))
+      .def_property_readonly("free_bytes",
+                             [](const PolicyDevice& self) {
+                               return self.get().capacity_bytes() - self.get().reserved_bytes();
+                             })
+      .def_property_readonly("capacity_bytes",
+                             [](const PolicyDevice& self) { return self.get().capacity_bytes(); });
   py::class_<MemoryPicture>(m, "MemoryPicture", py::dynamic_attr());
   py::class_<Replay>(m, "Replay", py::dynamic_attr());
   m.def("replay", &run_replay, py::arg("trace"), py::arg("policy") = "npusim",
