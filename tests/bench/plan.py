@@ -83,6 +83,16 @@ def table_group(
     return group
 
 
+def noise(efforts: Efforts) -> list[Group]:
+    """The CPU backend against itself: how far from 1 a ratio may be by accident."""
+    shape = operators.SMALL[-1]
+    group = Group("noise", f"CPU against CPU, {size_name(shape)}", "CPU", Target())
+    ours, theirs = operators.operands(shape, "cpu"), operators.operands(shape, "cpu")
+    for row, statement in operators.ELEMENTWISE.items():
+        group.rows[row] = compare(statement, ours, theirs, group.threads, efforts.short)
+    return [group]
+
+
 def elementwise(efforts: Efforts) -> list[Group]:
     """40 elementwise operators, small and middle-sized."""
     title = "40 elementwise operators"

@@ -72,6 +72,12 @@ def _time(ns: float) -> str:
     return f"{ns:.3g} ns"
 
 
+def _verdict(group: dict[str, Any]) -> str:
+    if set(group["target"].values()) == {None}:
+        return ""
+    return "met" if group["met"] else "**missed**"
+
+
 def overview(results: dict[str, Any]) -> list[str]:
     """Returns the lines of a Markdown table with one row per group."""
     lines = [
@@ -89,7 +95,7 @@ def overview(results: dict[str, Any]) -> list[str]:
             f"{_value(worst['value'], unit)} ({worst['name']})",
             _limit(target["worst"], unit),
             str(group["load"]),
-            "met" if group["met"] else "**missed**",
+            _verdict(group),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines

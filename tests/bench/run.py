@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench import children, machine, plan, report
 
 MEASUREMENTS = {
+    "noise": plan.noise,
     "elementwise": plan.elementwise,
     "reductions": plan.reductions,
     "large": plan.large,
