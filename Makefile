@@ -66,7 +66,7 @@ test: build
 	@echo "== tests"
 	@$(PY) -m pytest tests $(PYTEST_ARGS)
 
-CPP = $(sort $(foreach layer,backend allocator csrc torch_npusim examples tests/native tests/bench,\
+CPP = $(sort $(foreach layer,backend allocator csrc torch_npusim examples tests/native tests/bench tests/conformance,\
         $(shell find $(layer) -name '*.h' -o -name '*.cpp')))
 TIDY = $(sort $(wildcard backend/*.cpp allocator/*.cpp allocator/replay/*.cpp))
 

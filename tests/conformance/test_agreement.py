@@ -96,6 +96,18 @@ def test_an_overflow_of_the_cpu_excuses_nothing(got):
         agree(host, torch.tensor(got).half(), recompute=lambda: exact)
 
 
+def test_a_small_element_beside_a_large_one_is_judged_by_itself():
+    exact = torch.tensor([1e4, 1e-3], dtype=torch.float64)
+    with pytest.raises(Mismatch, match="from float64"):
+        agree(exact.half(), torch.tensor([1e4, 1.0]).half(), recompute=lambda: exact)
+
+
+def test_one_of_rtol_and_atol_is_enough():
+    agree(torch.ones(1), torch.tensor([1.01]), rtol=0.1)
+    with pytest.raises(Mismatch):
+        agree(torch.ones(1), torch.tensor([1.01]), atol=1e-3)
+
+
 def test_what_cannot_be_recomputed_is_judged_by_tolerance():
     def no_kernel():
         raise NotImplementedError
