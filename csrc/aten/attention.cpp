@@ -38,8 +38,7 @@ npusim::Cost cost_of(Operands operands, double macs) {
 int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
                            const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                            std::optional<double> scale, bool enable_gqa) {
-  const c10::impl::ExcludeDispatchKeyGuard no_wrappers(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+  const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
   const auto like = [](const Tensor& operand) {
     Tensor view = host_view(operand);
     // The CPU does not take flash attention for a mask that wants a gradient.

@@ -43,14 +43,6 @@ at::Tensor device_empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
   return tensor;
 }
 
-at::Tensor device_tensor_over(c10::Storage storage, caffe2::TypeMeta dtype, at::IntArrayRef sizes,
-                              at::IntArrayRef strides, int64_t storage_offset) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, storage_offset);
-  return tensor;
-}
-
 void fill_if_deterministic(const at::Tensor& tensor) {
   if (C10_LIKELY(!at::globalContext().deterministicAlgorithms() ||
                  !at::globalContext().deterministicFillUninitializedMemory())) {

@@ -15,10 +15,6 @@ at::Tensor device_empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device
 at::Tensor device_empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype, c10::DeviceIndex device);
 
-// device_tensor_over() returns a tensor on an existing device storage.
-at::Tensor device_tensor_over(c10::Storage storage, caffe2::TypeMeta dtype, at::IntArrayRef sizes,
-                              at::IntArrayRef strides, int64_t storage_offset);
-
 // fill_if_deterministic() fills new memory with NaN or the largest integer when the user asked for
 // torch.use_deterministic_algorithms with fill_uninitialized_memory.
 void fill_if_deterministic(const at::Tensor& tensor);

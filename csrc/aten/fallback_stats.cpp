@@ -56,6 +56,12 @@ void count_copied_result(const char* op) {
   ++results.by_op[op];
 }
 
+void reset_copied_results() {
+  CopiedResults& results = copied_results();
+  const std::lock_guard<std::mutex> lock(results.mutex);
+  results.by_op.clear();
+}
+
 std::vector<FallbackCount> copied_result_counts() {
   CopiedResults& results = copied_results();
   const std::lock_guard<std::mutex> lock(results.mutex);

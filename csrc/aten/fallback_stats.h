@@ -34,5 +34,6 @@ void count_copied_result(const char* op);
 std::vector<FallbackCount> fallback_counts();
 std::vector<FallbackCount> copied_result_counts();
 void reset_fallback_counts();
+void reset_copied_results();
 
 }  // namespace torch_npusim

@@ -24,8 +24,7 @@ auto on_host_views(const char* op, Operands operands, const npusim::Cost& cost, 
   const npusim::CommandInfo info{op, npusim::CommandKind::kernel, cost};
   return translated([&] {
     return npusim::run_now(npusim::current_stream(device), info, [&] {
-      const c10::impl::ExcludeDispatchKeyGuard no_wrappers(
-          c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+      const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
       const PoolScope pool(device);
       HostCall call(op, device);
       return body(call);

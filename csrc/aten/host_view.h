@@ -5,12 +5,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/quantized/Quantizer.h>
 #include <c10/util/SmallVector.h>
 
 namespace torch_npusim {
 
 // host_view() copies sizes, strides, offset, conj and neg bits and the wrapped-number flag. Dense,
-// per-tensor quantized, sparse COO and sparse compressed tensors; others raise NotImplementedError.
+// quantized, sparse COO and sparse compressed tensors; others raise NotImplementedError.
 // A tensor that is not on the device is returned as it is.
 at::Tensor host_view(const at::Tensor& tensor);
 
@@ -19,14 +20,24 @@ at::Tensor host_view(const at::Tensor& tensor);
 // kernel resized.
 class HostCall {
  public:
-  HostCall(const char* op, c10::DeviceIndex device) : op_(op), device_(device) {}
+  // `operands`: at most so many will be shown, so that references to their views hold.
+  HostCall(const char* op, c10::DeviceIndex device, std::size_t operands = 0)
+      : op_(op), device_(device) {
+    operands_.reserve(operands);
+  }
   ~HostCall();
   HostCall(const HostCall&) = delete;
   HostCall& operator=(const HostCall&) = delete;
 
-  // view() returns the same view for the same operand. `written`: the kernel may write to it,
-  // resize it or replace its storage.
-  at::Tensor view(const at::Tensor& operand, bool written);
+  c10::DeviceIndex device() const noexcept { return device_; }
+
+  // view() returns the same view for the same operand; a tensor that is not on the device is
+  // returned as it is. `written`: the kernel may write to it, resize it or replace its storage.
+  // The caller keeps operands alive for as long as the call.
+  at::Tensor view(const at::Tensor& operand, bool written) { return shown(operand, written); }
+
+  // shown() is view() without a second reference; see the constructor.
+  at::Tensor& shown(const at::Tensor& operand, bool written);
 
   // mirror_requires_grad() marks the views of operands that require gradients: some sparse kernels
   // ask, to know whether the backward will need their second result.
@@ -40,11 +51,11 @@ class HostCall {
   // view; a device view, if it lies on an operand's storage; else a tensor that adopts the block
   // the kernel allocated from the pool. Anything else is copied to the device, or refused when
   // NPUSIM_FALLBACK=error.
-  at::Tensor result(const at::Tensor& host);
+  at::Tensor result(at::Tensor host);
 
  private:
   struct Operand {
-    at::Tensor device;
+    c10::TensorImpl* device;
     at::Tensor view;
     bool written;
     bool realigned;  // the view is an aligned copy (NPUSIM_STRICT_ALIGN=copy)
@@ -54,17 +65,21 @@ class HostCall {
     c10::Storage device;
   };
 
-  at::Tensor dense_result(const at::Tensor& host);
+  at::Tensor dense_result(at::Tensor host);
+  at::Tensor quantized_result(const at::Tensor& host);
+  at::QuantizerPtr device_quantizer(const at::QuantizerPtr& quantizer);
   at::Tensor sparse_result(const at::Tensor& host);
   at::Tensor compressed_result(const at::Tensor& host);
   c10::Storage storage_for(const at::Tensor& host);
-  void remember_members(const at::Tensor& operand, const at::Tensor& view);
+  void remember_members(c10::TensorImpl& operand, const at::Tensor& view);
   void write_back(const Operand& operand);
 
   const char* op_;
   c10::DeviceIndex device_;
   bool finished_ = false;
   c10::SmallVector<Operand, 4> operands_;
+  c10::SmallVector<at::Tensor, 0>
+      members_;  // of sparse and quantized operands; operands_ points here
   c10::SmallVector<Adopted, 2> adopted_;
 };
 

@@ -62,11 +62,13 @@ npusim::Cost elementwise_cost(c10::ArrayRef<const at::TensorBase*> operands,
                               double flops_per_element) {
   npusim::Cost cost;
   for (const at::TensorBase* operand : operands) {
-    if (!operand->defined() || !operand->has_storage()) continue;
-    const auto elements = static_cast<double>(operand->numel());
-    cost.bytes += elements * static_cast<double>(operand->dtype().itemsize());
+    const c10::TensorImpl& impl = *operand->unsafeGetTensorImpl();
+    if (!impl.key_set().has_any(c10::DispatchKeySet(c10::DispatchKey::Dense))) continue;
+    const auto elements = static_cast<double>(impl.numel());
+    cost.bytes += elements * static_cast<double>(impl.dtype().itemsize());
     cost.flops = std::max(cost.flops, elements * flops_per_element);
-    cost.precision = precision_of(operand->scalar_type());
+    // A wrapped number is a double, which says nothing about the computation.
+    if (operand->is_privateuseone()) cost.precision = precision_of(operand->scalar_type());
   }
   return cost;
 }

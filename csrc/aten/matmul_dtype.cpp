@@ -89,6 +89,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
              (into_out<baddbmm_dtype, Product, Product, Product, at::ScalarType, Factor, Factor>)));
   m.impl("_resize_output_", TORCH_FN(at::native::_resize_output_));
   m.impl("to_mkldnn", torch::CppFunction::makeFromBoxedFunction<&refuse_mkldnn>());
+  // Made with operands that require gradients, autograd would ask the tensor for its sizes where
+  // nothing may be raised, and the process would end.
+  m.impl("_nested_tensor_from_tensor_list",
+         torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 }
 
 TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {

@@ -1,149 +1,148 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// add, sub, mul, div of two tensors, or of a tensor and a number, on route i. Operands of one
-// floating dtype (or, but for div, any one dtype) run on the device iterator; everything else takes
-// the boxed kernel. Same loops as on CPU, so the same bits. Cost: one operation per element.
-#include <ATen/EmptyTensor.h>
+// Pointwise operators of two tensors, or of a tensor and a number that core wrapped in one. Adding
+// an operator is one line and one include. Cost: one operation per element.
+#include <ATen/core/Tensor.h>
 #include <ATen/native/BinaryOps.h>
+#include <ATen/native/Pow.h>
 #include <ATen/ops/add_native.h>
 #include <ATen/ops/add_ops.h>
+#include <ATen/ops/atan2_ops.h>
+#include <ATen/ops/bitwise_and_ops.h>
+#include <ATen/ops/bitwise_or_ops.h>
+#include <ATen/ops/bitwise_xor_ops.h>
 #include <ATen/ops/div_native.h>
 #include <ATen/ops/div_ops.h>
+#include <ATen/ops/fmax_ops.h>
+#include <ATen/ops/fmin_ops.h>
+#include <ATen/ops/fmod_ops.h>
+#include <ATen/ops/logical_and_ops.h>
+#include <ATen/ops/logical_or_ops.h>
+#include <ATen/ops/logical_xor_ops.h>
+#include <ATen/ops/maximum_ops.h>
+#include <ATen/ops/minimum_ops.h>
 #include <ATen/ops/mul_native.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/pow_ops.h>
+#include <ATen/ops/remainder_ops.h>
+#include <ATen/ops/sigmoid_backward_ops.h>
 #include <ATen/ops/sub_native.h>
 #include <ATen/ops/sub_ops.h>
+#include <ATen/ops/tanh_backward_ops.h>
+#include <ATen/ops/xlogy_ops.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback.h"
+#include "csrc/aten/pointwise.h"
 #include "csrc/aten/structured.h"
-#include "csrc/runtime/pool_allocator.h"
 
 namespace torch_npusim {
 
 namespace {
 
-// A number beside a float or double tensor, written in the tensor's dtype before the iterator is
-// built: it would otherwise see two dtypes. One 0-dim host tensor per thread and dtype serves all
-// calls, since nothing keeps it beyond the call. Other dtypes return an undefined tensor.
-template <class Value>
-const at::Tensor& scalar_operand(at::ScalarType dtype, const at::Tensor& number) {
-  thread_local const at::Tensor scalar = [&] {
-    const HostScope host_memory;
-    return at::Tensor(at::detail::empty_cpu({}, dtype));
-  }();
-  const void* data = number.const_data_ptr();
-  *scalar.mutable_data_ptr<Value>() = number.scalar_type() == at::kDouble
-                                          ? static_cast<Value>(*static_cast<const double*>(data))
-                                          : static_cast<Value>(*static_cast<const int64_t*>(data));
-  return scalar;
+// self + alpha * other. Core refuses a boolean alpha, and a floating one for integers.
+bool may_scale(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
+  const bool floating = at::isFloatingType((self.is_privateuseone() ? self : other).scalar_type());
+  return !alpha.isBoolean() && (floating || alpha.isIntegral(/*includeBool=*/false));
 }
 
-const at::Tensor& in_dtype_of(const at::Tensor& self, const at::Tensor& number) {
-  if (self.scalar_type() == at::kFloat) return scalar_operand<float>(at::kFloat, number);
-  return scalar_operand<double>(at::kDouble, number);
+template <class Op>
+at::Tensor sum_of(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha,
+                  const at::Scalar& factor, const at::Tensor* in_place) {
+  DenseCall dense(kReals);
+  dense.add(self);
+  dense.add(other);
+  dense.add(alpha);
+  if (!dense.takes(in_place) || !may_scale(self, other, alpha)) return {};
+  return dense.run(Op::name, /*bool_result=*/false,
+                   [&](DenseIterator& iter) { run_stub<at::native::add_stub>(iter, factor); });
 }
-
-bool is_number_for(const at::Tensor& self, const at::Tensor& other) {
-  if (!other.unsafeGetTensorImpl()->is_wrapped_number() || !other.is_cpu()) return false;
-  const bool real = other.scalar_type() == at::kDouble || other.scalar_type() == at::kLong;
-  return real && (self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble);
-}
-
-// What the second operand is on route i; nullptr: the boxed kernel must run.
-const at::Tensor* fast_operand(const at::Tensor& self, const at::Tensor& other,
-                               bool floating_only) {
-  if (!fast_routes() || strict_align() == StrictAlign::copy || !self.is_privateuseone()) {
-    return nullptr;
-  }
-  if (floating_only && !self.is_floating_point() && !self.is_complex()) return nullptr;
-  if (other.is_privateuseone() && other.scalar_type() == self.scalar_type()) return &other;
-  if (is_number_for(self, other)) return &in_dtype_of(self, other);
-  return nullptr;
-}
-
-template <class Structured, class... Alpha>
-at::Tensor run_binary(const char* op, const at::Tensor& self, const at::Tensor& other,
-                      const at::Tensor* in_place, const Alpha&... alpha) {
-  return launch(op, {&self, &other}, HostScalars::accepted, [&](c10::DeviceIndex device) {
-    OnDevice<Structured> call(device, in_place);
-    call.meta(self, other, alpha...);
-    call.impl(self, other, alpha..., call.maybe_get_output(0));
-    return call.take();
-  });
-}
-
-template <class Op, class Structured, class... Alpha>
-at::Tensor functional(const char* name, bool floating_only, const at::Tensor& self,
-                      const at::Tensor& other, const Alpha&... alpha) {
-  const at::Tensor* operand = fast_operand(self, other, floating_only);
-  if (operand == nullptr) return run_boxed<Op>(self, other, alpha...);
-  return run_binary<Structured>(name, self, *operand, nullptr, alpha...);
-}
-
-template <class Op, class Structured, class... Alpha>
-at::Tensor& in_place(const char* name, bool floating_only, at::Tensor& self,
-                     const at::Tensor& other, const Alpha&... alpha) {
-  const at::Tensor* operand = fast_operand(self, other, floating_only);
-  if (operand == nullptr) {
-    run_boxed<Op>(self, other, alpha...);
-  } else {
-    run_binary<Structured>(name, self, *operand, &self, alpha...);
-  }
-  return self;
-}
-
-using AddKernel = at::native::structured_ufunc_add_CPU;
-using SubKernel = at::native::structured_sub_out;
-using MulKernel = at::native::structured_mul_out;
-using DivKernel = at::native::structured_div_out;
 
 at::Tensor add(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
-  return functional<at::_ops::add_Tensor, AddKernel>("aten::add.Tensor", false, self, other, alpha);
+  using Op = at::_ops::add_Tensor;
+  at::Tensor out = sum_of<Op>(self, other, alpha, alpha, nullptr);
+  using OnHost = StructuredKernel<Op, at::native::structured_ufunc_add_CPU>;
+  return out.defined() ? out : OnHost::call(self, other, alpha);
 }
 at::Tensor& add_(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
-  return in_place<at::_ops::add__Tensor, AddKernel>("aten::add_.Tensor", false, self, other, alpha);
+  using Op = at::_ops::add__Tensor;
+  if (sum_of<Op>(self, other, alpha, alpha, &self).defined()) return self;
+  return HostKernel<Op>::call(self, other, alpha);
 }
 at::Tensor sub(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
-  return functional<at::_ops::sub_Tensor, SubKernel>("aten::sub.Tensor", false, self, other, alpha);
+  using Op = at::_ops::sub_Tensor;
+  at::Tensor out = sum_of<Op>(self, other, alpha, -alpha, nullptr);
+  using OnHost = StructuredKernel<Op, at::native::structured_sub_out>;
+  return out.defined() ? out : OnHost::call(self, other, alpha);
 }
 at::Tensor& sub_(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
-  return in_place<at::_ops::sub__Tensor, SubKernel>("aten::sub_.Tensor", false, self, other, alpha);
+  using Op = at::_ops::sub__Tensor;
+  if (sum_of<Op>(self, other, alpha, -alpha, &self).defined()) return self;
+  return HostKernel<Op>::call(self, other, alpha);
 }
-at::Tensor mul(const at::Tensor& self, const at::Tensor& other) {
-  return functional<at::_ops::mul_Tensor, MulKernel>("aten::mul.Tensor", false, self, other);
+
+// Exponents 0 and 1 are a fill and a copy on the CPU.
+bool is_trivial(const at::Scalar& exponent) { return exponent.equal(0.0) || exponent.equal(1.0); }
+
+template <class Op>
+at::Tensor power_of(const at::Tensor& self, const at::Scalar& exponent,
+                    const at::Tensor* in_place) {
+  DenseCall dense(kFloats);
+  dense.add(self);
+  dense.add(exponent);
+  if (!dense.takes(in_place) || is_trivial(exponent)) return {};
+  return dense.run(Op::name, /*bool_result=*/false, [&](DenseIterator& iter) {
+    run_stub<at::native::pow_tensor_scalar_stub>(iter, exponent);
+  });
 }
-at::Tensor& mul_(at::Tensor& self, const at::Tensor& other) {
-  return in_place<at::_ops::mul__Tensor, MulKernel>("aten::mul_.Tensor", false, self, other);
+at::Tensor pow_scalar(const at::Tensor& self, const at::Scalar& exponent) {
+  using Op = at::_ops::pow_Tensor_Scalar;
+  at::Tensor out = power_of<Op>(self, exponent, nullptr);
+  return out.defined() ? out : HostKernel<Op>::call(self, exponent);
 }
-at::Tensor div(const at::Tensor& self, const at::Tensor& other) {
-  return functional<at::_ops::div_Tensor, DivKernel>("aten::div.Tensor", true, self, other);
-}
-at::Tensor& div_(at::Tensor& self, const at::Tensor& other) {
-  return in_place<at::_ops::div__Tensor, DivKernel>("aten::div_.Tensor", true, self, other);
+at::Tensor& pow_scalar_(at::Tensor& self, const at::Scalar& exponent) {
+  using Op = at::_ops::pow__Scalar;
+  if (power_of<Op>(self, exponent, &self).defined()) return self;
+  return HostKernel<Op>::call(self, exponent);
 }
 
 }  // namespace
 
-}  // namespace torch_npusim
-
-namespace at::native {
-// sub runs add_stub with -alpha.
-REGISTER_PRIVATEUSE1_DISPATCH(add_stub, (&torch_npusim::trampoline<add_stub, const at::Scalar&>))
-REGISTER_PRIVATEUSE1_DISPATCH(mul_stub, &torch_npusim::trampoline<mul_stub>)
-REGISTER_PRIVATEUSE1_DISPATCH(div_true_stub, &torch_npusim::trampoline<div_true_stub>)
-}  // namespace at::native
-
-namespace torch_npusim {
-
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  using namespace at::native;
   m.impl("add.Tensor", TORCH_FN(add));
   m.impl("add_.Tensor", TORCH_FN(add_));
   m.impl("sub.Tensor", TORCH_FN(sub));
   m.impl("sub_.Tensor", TORCH_FN(sub_));
-  m.impl("mul.Tensor", TORCH_FN(mul));
-  m.impl("mul_.Tensor", TORCH_FN(mul_));
-  m.impl("div.Tensor", TORCH_FN(div));
-  m.impl("div_.Tensor", TORCH_FN(div_));
+  m.impl("pow.Tensor_Scalar", TORCH_FN(pow_scalar));
+  m.impl("pow_.Scalar", TORCH_FN(pow_scalar_));
+  constexpr PointwiseResult boolean = PointwiseResult::boolean;
+  constexpr Dtypes bits = kInts | kBool;
+  constexpr Dtypes all = kReals | kBool;
+  register_pointwise<
+      Pointwise<at::_ops::mul_Tensor, mul_stub, all, PointwiseResult::same_dtype,
+                StructuredKernel<at::_ops::mul_Tensor, structured_mul_out>>,
+      Pointwise<at::_ops::mul__Tensor, mul_stub, all>,
+      Pointwise<at::_ops::div_Tensor, div_true_stub, kFloats, PointwiseResult::same_dtype,
+                StructuredKernel<at::_ops::div_Tensor, structured_div_out>>,
+      Pointwise<at::_ops::div__Tensor, div_true_stub, kFloats>,
+      Pointwise<at::_ops::maximum, maximum_stub, all>,
+      Pointwise<at::_ops::minimum, minimum_stub, all>,
+      Pointwise<at::_ops::fmax, fmax_stub, kFloats>, Pointwise<at::_ops::fmin, fmin_stub, kFloats>,
+      Pointwise<at::_ops::fmod_Tensor, fmod_stub, kReals>,
+      Pointwise<at::_ops::remainder_Tensor, remainder_stub, kReals>,
+      Pointwise<at::_ops::atan2, atan2_stub, kFloats>,
+      Pointwise<at::_ops::pow_Tensor_Tensor, pow_tensor_tensor_stub, kFloats>,
+      Pointwise<at::_ops::xlogy_Tensor, xlogy_stub, kFloats>,
+      Pointwise<at::_ops::bitwise_and_Tensor, bitwise_and_stub, bits>,
+      Pointwise<at::_ops::bitwise_and__Tensor, bitwise_and_stub, bits>,
+      Pointwise<at::_ops::bitwise_or_Tensor, bitwise_or_stub, bits>,
+      Pointwise<at::_ops::bitwise_or__Tensor, bitwise_or_stub, bits>,
+      Pointwise<at::_ops::bitwise_xor_Tensor, bitwise_xor_stub, bits>,
+      Pointwise<at::_ops::bitwise_xor__Tensor, bitwise_xor_stub, bits>,
+      Pointwise<at::_ops::logical_and, logical_and_stub, all, boolean>,
+      Pointwise<at::_ops::logical_or, logical_or_stub, all, boolean>,
+      Pointwise<at::_ops::logical_xor, logical_xor_stub, all, boolean>,
+      Pointwise<at::_ops::sigmoid_backward, sigmoid_backward_stub, kFloats>,
+      Pointwise<at::_ops::tanh_backward, tanh_backward_stub, kFloats>>(m);
 }
 
 }  // namespace torch_npusim

@@ -1,149 +1,100 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Pointwise operators of one tensor, on route i; integer inputs of the floating family promote and
-// take the boxed kernel. Same loops as on CPU, so the same bits. Cost: one operation per element,
-// one read, one write. Adding an operator is one line in the table and two includes.
+// Pointwise operators of one tensor. Adding an operator is its name in the table and one include.
+// Cost: one operation per element.
+#include <ATen/core/Tensor.h>
+#include <ATen/native/BinaryOps.h>
 #include <ATen/native/UnaryOps.h>
-#include <ATen/ops/acos_native.h>
+#include <ATen/ops/abs_ops.h>
 #include <ATen/ops/acos_ops.h>
-#include <ATen/ops/asin_native.h>
+#include <ATen/ops/acosh_ops.h>
 #include <ATen/ops/asin_ops.h>
-#include <ATen/ops/atan_native.h>
+#include <ATen/ops/asinh_ops.h>
 #include <ATen/ops/atan_ops.h>
-#include <ATen/ops/ceil_native.h>
+#include <ATen/ops/atanh_ops.h>
+#include <ATen/ops/bitwise_not_ops.h>
 #include <ATen/ops/ceil_ops.h>
-#include <ATen/ops/cos_native.h>
+#include <ATen/ops/conj_physical_ops.h>
 #include <ATen/ops/cos_ops.h>
-#include <ATen/ops/cosh_native.h>
 #include <ATen/ops/cosh_ops.h>
-#include <ATen/ops/erf_native.h>
+#include <ATen/ops/digamma_ops.h>
 #include <ATen/ops/erf_ops.h>
-#include <ATen/ops/erfc_native.h>
 #include <ATen/ops/erfc_ops.h>
-#include <ATen/ops/exp2_native.h>
 #include <ATen/ops/exp2_ops.h>
-#include <ATen/ops/exp_native.h>
 #include <ATen/ops/exp_ops.h>
-#include <ATen/ops/expm1_native.h>
 #include <ATen/ops/expm1_ops.h>
-#include <ATen/ops/floor_native.h>
 #include <ATen/ops/floor_ops.h>
-#include <ATen/ops/log10_native.h>
+#include <ATen/ops/isnan_ops.h>
+#include <ATen/ops/lgamma_ops.h>
 #include <ATen/ops/log10_ops.h>
-#include <ATen/ops/log1p_native.h>
 #include <ATen/ops/log1p_ops.h>
-#include <ATen/ops/log2_native.h>
 #include <ATen/ops/log2_ops.h>
-#include <ATen/ops/log_native.h>
 #include <ATen/ops/log_ops.h>
-#include <ATen/ops/neg_native.h>
+#include <ATen/ops/logical_not_ops.h>
 #include <ATen/ops/neg_ops.h>
-#include <ATen/ops/reciprocal_native.h>
 #include <ATen/ops/reciprocal_ops.h>
-#include <ATen/ops/round_native.h>
 #include <ATen/ops/round_ops.h>
-#include <ATen/ops/rsqrt_native.h>
 #include <ATen/ops/rsqrt_ops.h>
-#include <ATen/ops/sgn_native.h>
 #include <ATen/ops/sgn_ops.h>
-#include <ATen/ops/sigmoid_native.h>
 #include <ATen/ops/sigmoid_ops.h>
-#include <ATen/ops/sign_native.h>
 #include <ATen/ops/sign_ops.h>
-#include <ATen/ops/sin_native.h>
+#include <ATen/ops/signbit_ops.h>
 #include <ATen/ops/sin_ops.h>
-#include <ATen/ops/sinh_native.h>
 #include <ATen/ops/sinh_ops.h>
-#include <ATen/ops/sqrt_native.h>
 #include <ATen/ops/sqrt_ops.h>
-#include <ATen/ops/tan_native.h>
 #include <ATen/ops/tan_ops.h>
-#include <ATen/ops/tanh_native.h>
 #include <ATen/ops/tanh_ops.h>
-#include <ATen/ops/trunc_native.h>
 #include <ATen/ops/trunc_ops.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback.h"
-#include "csrc/aten/structured.h"
-
-// clang-format off
-// X(operator): floating or complex in, same dtype out.
-#define NPUSIM_UNARY_FLOAT(X) \
-  X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) \
-  X(sqrt) X(rsqrt) X(reciprocal) \
-  X(sin) X(cos) X(tan) X(sinh) X(cosh) X(tanh) X(asin) X(acos) X(atan) \
-  X(erf) X(erfc) X(sigmoid)
-
-// X(operator): same dtype in and out, all dtypes.
-#define NPUSIM_UNARY_ANY(X) \
-  X(neg) X(ceil) X(floor) X(round) X(trunc) X(sign) X(sgn)
-// clang-format on
+#include "csrc/aten/pointwise.h"
 
 namespace torch_npusim {
 
 namespace {
 
-template <class Structured>
-at::Tensor run_unary(const char* op, const at::Tensor& self, const at::Tensor* in_place) {
-  return launch(op, {&self}, HostScalars::refused, [&](c10::DeviceIndex device) {
-    OnDevice<Structured> call(device, in_place);
-    call.meta(self);
-    call.impl(self, call.maybe_get_output(0));
-    return call.take();
-  });
-}
+// clang-format off
+// X(operator): its own stub, out of place and in place, for floating dtypes. Integers promote, or
+// are copied by ceil() and its like, on route ii.
+#define NPUSIM_UNARY(X) \
+  X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(cos) X(cosh) X(digamma) X(erf) X(erfc) \
+  X(exp) X(exp2) X(expm1) X(lgamma) X(log) X(log10) X(log1p) X(log2) X(reciprocal) \
+  X(rsqrt) X(sigmoid) X(sin) X(sinh) X(sqrt) X(tan) X(tanh) X(ceil) X(floor) X(round) X(trunc)
+// clang-format on
 
-bool takes_any(const at::Tensor& self) {
-  return fast_routes() && strict_align() != StrictAlign::copy && self.is_privateuseone();
-}
+template <class Op, auto& stub, Dtypes dtypes>
+using Unary = Pointwise<Op, stub, dtypes>;
 
-bool takes_float(const at::Tensor& self) {
-  return takes_any(self) && (self.is_floating_point() || self.is_complex());
+// x != x, as core defines it.
+at::Tensor isnan(const at::Tensor& self) {
+  DenseCall dense(kFloats);
+  dense.add(self);
+  dense.add(self);
+  if (!dense.takes()) return HostKernel<at::_ops::isnan>::call(self);
+  return dense.run("aten::isnan", /*bool_result=*/true,
+                   [](DenseIterator& iter) { run_stub<at::native::ne_stub>(iter); });
 }
-
-#define NPUSIM_DEFINE(name, takes)                                                        \
-  at::Tensor name(const at::Tensor& self) {                                               \
-    if (!takes(self)) return run_boxed<at::_ops::name>(self);                             \
-    return run_unary<at::native::structured_##name##_out>("aten::" #name, self, nullptr); \
-  }                                                                                       \
-  at::Tensor& name##_(at::Tensor& self) {                                                 \
-    if (!takes(self)) {                                                                   \
-      run_boxed<at::_ops::name##_>(self);                                                 \
-    } else {                                                                              \
-      run_unary<at::native::structured_##name##_out>("aten::" #name "_", self, &self);    \
-    }                                                                                     \
-    return self;                                                                          \
-  }
-#define NPUSIM_DEFINE_FLOAT(name) NPUSIM_DEFINE(name, takes_float)
-#define NPUSIM_DEFINE_ANY(name) NPUSIM_DEFINE(name, takes_any)
-NPUSIM_UNARY_FLOAT(NPUSIM_DEFINE_FLOAT)
-NPUSIM_UNARY_ANY(NPUSIM_DEFINE_ANY)
-#undef NPUSIM_DEFINE_FLOAT
-#undef NPUSIM_DEFINE_ANY
-#undef NPUSIM_DEFINE
 
 }  // namespace
 
-}  // namespace torch_npusim
-
-namespace at::native {
-// DispatchStubs are registered in the namespace that declares them.
-#define NPUSIM_STUB(name) \
-  REGISTER_PRIVATEUSE1_DISPATCH(name##_stub, &torch_npusim::trampoline<name##_stub>)
-NPUSIM_UNARY_FLOAT(NPUSIM_STUB)
-NPUSIM_UNARY_ANY(NPUSIM_STUB)
-#undef NPUSIM_STUB
-}  // namespace at::native
-
-namespace torch_npusim {
-
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-#define NPUSIM_REGISTER(name)    \
-  m.impl(#name, TORCH_FN(name)); \
-  m.impl(#name "_", TORCH_FN(name##_));
-  NPUSIM_UNARY_FLOAT(NPUSIM_REGISTER)
-  NPUSIM_UNARY_ANY(NPUSIM_REGISTER)
+  using namespace at::native;
+#define NPUSIM_REGISTER(name)                                     \
+  register_pointwise<Unary<at::_ops::name, name##_stub, kFloats>, \
+                     Unary<at::_ops::name##_, name##_stub, kFloats>>(m);
+  NPUSIM_UNARY(NPUSIM_REGISTER)
 #undef NPUSIM_REGISTER
+  register_pointwise<
+      Unary<at::_ops::abs, abs_stub, kReals>, Unary<at::_ops::abs_, abs_stub, kReals>,
+      Unary<at::_ops::neg, neg_stub, kReals>, Unary<at::_ops::neg_, neg_stub, kReals>,
+      Unary<at::_ops::sign, sign_stub, kReals>, Unary<at::_ops::sign_, sign_stub, kReals>,
+      Unary<at::_ops::sgn, sign_stub, kReals>, Unary<at::_ops::sgn_, sign_stub, kReals>,
+      Unary<at::_ops::bitwise_not, bitwise_not_stub, kInts | kBool>,
+      Unary<at::_ops::bitwise_not_, bitwise_not_stub, kInts | kBool>,
+      Unary<at::_ops::logical_not, logical_not_stub, kBool>,
+      Pointwise<at::_ops::signbit, signbit_stub, kFloats, PointwiseResult::boolean>>(m);
+  m.impl("isnan", TORCH_FN(isnan));
+  // Core's in-place form would call the stub on the device.
+  register_host_kernels<at::_ops::conj_physical_>(m);
 }
 
 }  // namespace torch_npusim

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Per-tensor quantized tensors: the factories, which torch's own code makes on any device, and the
-// list of operators whose composites would shadow the CPU's quantized kernels. Everything else
-// (quantize_per_tensor, dequantize, int_repr, pooling ...) is the fallback over quantized host
-// views, so values are the CPU's. Per-channel schemes raise NotImplementedError, by name.
+// Quantized tensors, per tensor and per channel: the factories and accessors, which torch's own
+// code makes on any device, and the list of operators whose composites would shadow the CPU's
+// quantized kernels. Everything else (quantize_per_tensor, dequantize, int_repr, pooling ...) is
+// the fallback over quantized host views, so values are the CPU's. The scales and zero points of a
+// per-channel tensor lie on its device.
 #include <ATen/ops/_empty_affine_quantized_native.h>
+#include <ATen/ops/_empty_per_channel_affine_quantized_native.h>
 #include <ATen/ops/empty_like_native.h>
 #include <ATen/ops/empty_quantized_native.h>
+#include <ATen/ops/q_per_channel_axis_native.h>
+#include <ATen/ops/q_per_channel_scales_native.h>
+#include <ATen/ops/q_per_channel_zero_points_native.h>
 #include <ATen/ops/q_scale_native.h>
 #include <ATen/ops/q_zero_point_native.h>
 #include <ATen/ops/qscheme_native.h>
@@ -56,12 +61,6 @@ constexpr std::array kShadowed = {"_upsample_nearest_exact2d",
                                   "upsample_nearest2d",
                                   "upsample_nearest3d"};
 
-[[noreturn]] void refuse_per_channel(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
-                              " is not implemented on npusim: quantized tensors have the "
-                              "per_tensor_affine scheme only. Quantize per channel on the CPU.");
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
@@ -74,18 +73,17 @@ TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   for (const char* name : kShadowed) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
   }
-  for (const char* name : {"_empty_per_channel_affine_quantized", "q_per_channel_scales",
-                           "q_per_channel_zero_points", "q_per_channel_axis"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_per_channel>());
-  }
+  m.impl("_empty_per_channel_affine_quantized",
+         TORCH_FN(at::native::empty_per_channel_affine_quantized));
+  m.impl("q_per_channel_scales", TORCH_FN(at::native::q_per_channel_scales));
+  m.impl("q_per_channel_zero_points", TORCH_FN(at::native::q_per_channel_zero_points));
+  m.impl("q_per_channel_axis", TORCH_FN(at::native::q_per_channel_axis));
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_empty_affine_quantized", TORCH_FN(at::native::empty_affine_quantized));
-  for (const char* name : {"quantize_per_channel", "_make_per_channel_quantized_tensor",
-                           "_empty_per_channel_affine_quantized"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_per_channel>());
-  }
+  m.impl("_empty_per_channel_affine_quantized",
+         TORCH_FN(at::native::empty_per_channel_affine_quantized));
 }
 
 }  // namespace torch_npusim

@@ -182,6 +182,12 @@ void check_fits(std::int64_t n, at::ScalarType dtype) {
       n, at::empty({0}, at::device(at::kCPU).dtype(dtype)));
 }
 
+// Core draws into a tensor of any device.
+at::Tensor& bernoulli_out(const at::Tensor& self, MaybeGenerator generator, at::Tensor& out) {
+  common_device("aten::bernoulli", {&self, &out}, HostScalars::refused);
+  return at::native::bernoulli_out(self, generator, out);
+}
+
 at::Tensor& randperm_out(std::int64_t n, MaybeGenerator generator, at::Tensor& result) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   check_fits(n, result.scalar_type());
@@ -219,7 +225,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("bernoulli_.Tensor",
          TORCH_FN(Drawing<static_cast<Tensor& (*)(Tensor&, const Tensor&, MaybeGenerator)>(
                       &at::native::bernoulli_)>::call));
-  m.impl("bernoulli.out", TORCH_FN(Drawing<&at::native::bernoulli_out>::call));
+  m.impl("bernoulli.out", TORCH_FN(Drawing<&bernoulli_out>::call));
   m.impl("randperm.generator_out", TORCH_FN(randperm_out));
 }
 

@@ -107,4 +107,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
 }
 
+// deepcopy() rebuilds a quantized tensor around a copy of its storage.
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
+}
+
 }  // namespace torch_npusim

@@ -1,80 +1,34 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Routes i and ii: torch's structured kernel classes with outputs of our own making.
+// Route ii for operators with a structured class: torch's meta() and impl() run on host views of
+// the operands, and the outputs that meta() asks for are device tensors from the start. Cheaper
+// than HostKernel, which has to adopt what the CPU kernel allocated; same bits, same peak memory.
 //
-//   route i   OnDevice<S>   elementwise, one common dtype: meta() sees the device tensors, impl()
-//                           reaches a DispatchStub, whose PrivateUse1 entry (trampoline) moves the
-//                           iterator's pointers to host addresses and runs the CPU loop.
-//   route ii  OnViews<S>    reductions, matmul, whatever touches tensors: meta() and impl() see
-//                           host views only.
-//
-// Invariant: an operand or dtype that a route cannot take goes to the boxed kernel, which takes
-// all (run_boxed() in csrc/aten/fallback.h); results are the same bits on every route.
+//   using Sum = StructuredKernel<at::_ops::sum_dim_IntList, at::native::structured_sum_out>;
+//   register_structured<Sum>(m);
 #pragma once
 
 #include <ATen/TensorIterator.h>
 #include <ATen/TensorMeta.h>
-#include <ATen/native/DispatchStub.h>
 
 #include <array>
 #include <type_traits>
 #include <utility>
 
+#include "csrc/aten/dense_call.h"
 #include "csrc/aten/device_empty.h"
-#include "csrc/aten/host_view.h"
-#include "csrc/aten/launch.h"
+#include "csrc/aten/host_kernel.h"
+#include "csrc/aten/view_pool.h"
 
 namespace torch_npusim {
 
-// fast_routes() is NPUSIM_FASTPATH: false leaves the boxed kernel alone in charge.
-bool fast_routes() noexcept;
-
-inline at::Tensor structured_output(at::IntArrayRef sizes, at::IntArrayRef strides,
-                                    const at::TensorOptions& options, c10::DeviceIndex device) {
-  const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
-  if (!strides.empty()) return device_empty_strided(sizes, strides, dtype, device);
-  return device_empty(sizes, dtype, device,
-                      options.memory_format_opt().value_or(at::MemoryFormat::Contiguous));
-}
-
-// OnDevice: one call of a TensorIterator class on device tensors. `in_place` is the tensor to write
-// to, or nullptr for a new one.
-template <class Structured>
-class OnDevice final : public Structured {
- public:
-  OnDevice(c10::DeviceIndex device, const at::Tensor* in_place)
-      : device_(device), in_place_(in_place) {
-    if (in_place != nullptr) output_ = *in_place;
-  }
-
-  void set_output_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
-                          at::TensorOptions options) override {
-    set_output_raw_strided(index, sizes, strides, options);
-  }
-  void set_output_raw_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
-                              at::TensorOptions options) override {
-    if (in_place_ == nullptr) {
-      output_ = structured_output(sizes, strides, options, device_);
-    } else {
-      TORCH_CHECK(sizes == in_place_->sizes(), "Bad in-place call: input tensor size ",
-                  in_place_->sizes(), " and output tensor size ", sizes, " should match");
-    }
-    Structured::set_output_raw_strided(index, sizes, strides, options);
-  }
-  const at::Tensor& maybe_get_output(int64_t) override { return output_; }
-
-  at::Tensor take() { return std::move(output_); }
-
- private:
-  c10::DeviceIndex device_;
-  const at::Tensor* in_place_;
-  at::Tensor output_;
-};
-
-// OnViews: one call of a structured class on host views; `outputs` device tensors are made.
-template <class Structured, std::size_t outputs = 1>
+// OnViews: one call of a structured class; `outputs` device tensors are made.
+template <class Structured, std::size_t outputs>
 class OnViews final : public Structured {
  public:
   explicit OnViews(c10::DeviceIndex device) : device_(device) {}
+  ~OnViews() {
+    for (at::Tensor& view : views_) give_view(std::move(view));
+  }
 
   void set_output_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
                           at::TensorOptions options) override {
@@ -83,8 +37,11 @@ class OnViews final : public Structured {
   void set_output_raw_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::TensorOptions options) override {
     const auto i = static_cast<std::size_t>(index);
-    made_[i] = structured_output(sizes, strides, options, device_);
-    views_[i] = host_view(made_[i]);
+    const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
+    const auto format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
+    made_[i] = strides.empty() ? device_empty(sizes, dtype, device_, format)
+                               : device_empty_strided(sizes, strides, dtype, device_);
+    views_[i] = take_fresh_view(*made_[i].unsafeGetTensorImpl());
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Structured>) {
       Structured::set_output_raw_strided(index, sizes, strides, options);
     }
@@ -93,7 +50,7 @@ class OnViews final : public Structured {
     return views_[static_cast<std::size_t>(index)];
   }
 
-  at::Tensor take(std::size_t index = 0) { return std::move(made_[index]); }
+  at::Tensor take(std::size_t index) { return std::move(made_[index]); }
 
  private:
   c10::DeviceIndex device_;
@@ -101,19 +58,80 @@ class OnViews final : public Structured {
   std::array<at::Tensor, outputs> views_;
 };
 
-// use_host_addresses() points a device iterator's operands at the read-write view of their bytes.
-inline void use_host_addresses(at::TensorIteratorBase& iter) {
-  for (int i = 0; i < iter.ntensors(); ++i) {
-    if (!iter.device(i).is_privateuseone()) continue;
-    iter.unsafe_replace_operand(i, npusim::host_alias(iter.data_ptr(i)));
-  }
+namespace structured {
+
+// What stands for an argument of the operator while its class runs, and what meta() and impl()
+// take.
+template <class Argument>
+const Argument& hold(const Argument& argument) {
+  return argument;
+}
+inline FreshView hold(const at::Tensor& tensor) { return FreshView(tensor); }
+inline std::optional<FreshView> hold(const std::optional<at::Tensor>& tensor) {
+  const bool given = tensor.has_value() && tensor->defined();
+  return given ? std::optional<FreshView>(std::in_place, *tensor)
+               : std::optional<FreshView>(std::nullopt);
 }
 
-// trampoline<stub>() is the PrivateUse1 entry of a DispatchStub whose kernels take an iterator.
-template <auto& stub, class... Args>
-void trampoline(at::TensorIteratorBase& iter, Args... args) {
-  use_host_addresses(iter);
-  stub(c10::kCPU, iter, args...);
+template <class Held>
+const Held& argument(const Held& held) {
+  return held;
+}
+inline const at::Tensor& argument(const FreshView& view) { return *view; }
+inline at::OptionalTensorRef argument(const std::optional<FreshView>& view) {
+  return view.has_value() ? at::OptionalTensorRef(**view) : at::OptionalTensorRef();
+}
+inline int64_t argument(const c10::SymInt& number) { return number.guard_int(__FILE__, __LINE__); }
+inline at::IntArrayRef argument(const c10::SymIntArrayRef& numbers) {
+  return C10_AS_INTARRAYREF_SLOW(numbers);
+}
+
+template <class Result>
+constexpr std::size_t outputs_of = 1;
+template <class... Results>
+constexpr std::size_t outputs_of<std::tuple<Results...>> = sizeof...(Results);
+
+}  // namespace structured
+
+template <class Op_, class Class, class CostModel = ElementwiseCost,
+          class Schema = typename Op_::schema>
+struct StructuredKernel;
+
+template <class Op_, class Class, class CostModel, class Result, class... Args>
+struct StructuredKernel<Op_, Class, CostModel, Result(Args...)> {
+  using Op = Op_;
+  using OnHost = HostKernel<Op, CostModel>;
+  static constexpr std::size_t outputs = structured::outputs_of<Result>;
+
+  static Result call(Args... args) {
+    if (C10_UNLIKELY(!fast_routes() || strict_align() == StrictAlign::copy)) {
+      return OnHost::call(args...);
+    }
+    return OnHost::command(
+        [](c10::DeviceIndex device, HostCall& call, Args... arguments) -> Result {
+          OnViews<Class, outputs> kernel(device);
+          run(kernel, std::make_index_sequence<outputs>(), structured::hold(arguments)...);
+          call.finish();
+          return results(kernel, std::make_index_sequence<outputs>());
+        },
+        args...);
+  }
+
+ private:
+  template <class Kernel, std::size_t... index, class... Held>
+  static void run(Kernel& kernel, std::index_sequence<index...>, const Held&... held) {
+    kernel.meta(structured::argument(held)...);
+    kernel.impl(structured::argument(held)..., kernel.maybe_get_output(index)...);
+  }
+  template <class Kernel, std::size_t... index>
+  static Result results(Kernel& kernel, std::index_sequence<index...>) {
+    return Result(kernel.take(index)...);
+  }
+};
+
+template <class... Kernels>
+void register_structured(torch::Library& m) {
+  (m.impl(qualified_name<typename Kernels::Op>().c_str(), TORCH_FN(Kernels::call)), ...);
 }
 
 }  // namespace torch_npusim

@@ -61,9 +61,6 @@ void bind_device(py::module& m) {
       [](int device) { translated([&] { npusim::synchronize_device(checked(device)); }); },
       py::call_guard<py::gil_scoped_release>());
   m.def("device_properties", &device_properties);
-  m.def("device_of_pointer", [](std::uintptr_t address) {
-    return npusim::device_of(reinterpret_cast<const void*>(address));
-  });
   m.def("drain_engine_threads", &drain_engine_threads, py::call_guard<py::gil_scoped_release>());
 
   m.def("current_stream", [](int device) { return npusim::current_stream(checked(device)).id(); });

@@ -111,7 +111,10 @@ void bind_sim(py::module& m) {
 
   m.def("fallback_counts", [] { return counts(fallback_counts()); });
   m.def("copied_result_counts", [] { return counts(copied_result_counts()); });
-  m.def("reset_fallback_counts", &reset_fallback_counts);
+  m.def("reset_fallback_counts", [] {
+    reset_fallback_counts();
+    reset_copied_results();
+  });
   m.def("get_fallback_policy", [] { return kFallback.text(fallback_policy()); });
   m.def("set_fallback_policy", [](const std::string& policy) {
     set_fallback_policy(static_cast<FallbackPolicy>(kFallback.parse(policy)));

@@ -3,6 +3,7 @@
 #include "csrc/runtime/storage.h"
 
 #include <algorithm>
+#include <array>
 
 #include "backend/backend.h"
 #include "csrc/errors.h"
@@ -19,10 +20,46 @@ c10::DataPtr alias_of(const c10::StorageImpl& storage) {
   return c10::DataPtr(host_data, c10::Device(c10::kCPU));
 }
 
+// Twins that nobody needs any more, kept by each thread for its next ones: every result of a kernel
+// on host views has a twin, and most are short-lived.
+struct SpareTwins {
+  std::array<c10::StorageImpl*, 32> twins{};
+  std::size_t count = 0;
+  bool closed = false;  // the thread is leaving, and storages may still be freed
+
+  ~SpareTwins() {
+    closed = true;
+    while (count > 0) c10::intrusive_ptr<c10::StorageImpl>::reclaim(twins[--count]);
+  }
+};
+
+thread_local SpareTwins t_spare;
+
 c10::intrusive_ptr<c10::StorageImpl> make_twin(const c10::StorageImpl& storage) {
-  return c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), storage.sym_nbytes(), alias_of(storage),
-      pool_allocator_of(storage.device().index()), /*resizable=*/storage.resizable());
+  c10::Allocator* allocator = pool_allocator_of(storage.device().index());
+  if (t_spare.count == 0) {
+    return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                 storage.sym_nbytes(), alias_of(storage), allocator,
+                                                 /*resizable=*/storage.resizable());
+  }
+  c10::StorageImpl* twin = t_spare.twins[--t_spare.count];
+  twin->set_allocator(allocator);
+  twin->set_resizable(storage.resizable());
+  point_twin(*twin, storage);
+  return c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
+}
+
+// A twin that a kernel kept, resized or attached something to is not spared.
+bool is_plain(c10::intrusive_ptr<c10::StorageImpl>& twin) {
+  return twin.use_count() == 1 && twin.weak_use_count() == 1 &&
+         twin->pyobj_slot()->load_pyobj() == nullptr && !twin->received_cuda() &&
+         !twin->has_materializer() && twin->data_ptr().get_context() == nullptr;
+}
+
+void spare_twin(c10::intrusive_ptr<c10::StorageImpl> twin) noexcept {
+  SpareTwins& spare = t_spare;
+  if (spare.closed || spare.count == spare.twins.size() || !is_plain(twin)) return;
+  spare.twins[spare.count++] = twin.release();
 }
 
 }  // namespace
@@ -36,7 +73,7 @@ void DeviceStorage::release_resources() {
 
 void DeviceStorage::drop_twin() noexcept {
   if (c10::StorageImpl* twin = twin_.exchange(nullptr, std::memory_order_acq_rel)) {
-    c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
+    spare_twin(c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin));
   }
 }
 

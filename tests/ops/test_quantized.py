@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Per-tensor quantized tensors on npusim: the CPU's values, round trips, and clear refusals."""
+"""Quantized tensors on npusim, per tensor and per channel: the CPU's values, and round trips."""
+
+import copy
 
 import pytest
 import torch
@@ -94,14 +96,58 @@ def test_printing():
     assert text.replace("device='npusim:0',", "").split() == repr(on_cpu).split()
 
 
-def test_per_channel_is_refused_by_name():
-    scales, zero_points = torch.tensor([0.1, 0.2]), torch.tensor([0, 0])
-    moved = [tensor.to(DEV) for tensor in (torch.ones(2, 3), scales, zero_points)]
-    with pytest.raises(NotImplementedError, match="quantize_per_channel"):
-        torch.quantize_per_channel(*moved, 0, torch.qint8)
-    on_cpu = torch.quantize_per_channel(torch.ones(2, 3), scales, zero_points, 0, torch.qint8)
-    with pytest.raises(NotImplementedError, match="per_channel"):
-        on_cpu.to(DEV)
+def per_channel(dtype=torch.qint8, axis=0):
+    """The same per-channel tensor on the CPU and on npusim."""
+    x = torch.linspace(-2, 2, 6).reshape(2, 3)
+    channels = x.shape[axis]
+    scales = torch.linspace(0.02, 0.05, channels, dtype=torch.float64)
+    zero_points = torch.arange(channels)
+    moved = [tensor.to(DEV) for tensor in (x, scales, zero_points)]
+    return (
+        torch.quantize_per_channel(x, scales, zero_points, axis, dtype),
+        torch.quantize_per_channel(*moved, axis, dtype),
+    )
+
+
+def assert_same_per_channel(expected, got):
+    assert got.device.type == DEV
+    assert got.qscheme() == expected.qscheme()
+    assert got.q_per_channel_axis() == expected.q_per_channel_axis()
+    for name in ("q_per_channel_scales", "q_per_channel_zero_points", "int_repr", "dequantize"):
+        one, other = getattr(expected, name)(), getattr(got, name)()
+        assert other.device.type == DEV
+        assert other.dtype == one.dtype
+        assert torch.equal(other.cpu(), one)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_per_channel(dtype, axis):
+    on_cpu, on_device = per_channel(dtype, axis)
+    assert_same_per_channel(on_cpu, on_device)
+    assert_same_per_channel(on_cpu, on_cpu.to(DEV))
+    assert torch.equal(on_device.cpu().int_repr(), on_cpu.int_repr())
+    assert on_device.cpu().q_per_channel_scales().device.type == "cpu"
+    assert_same_per_channel(on_cpu.clone(), on_device.clone())
+
+
+def test_per_channel_scales_outlive_the_call():
+    """float32 scales are converted inside the kernel: its memory becomes the tensor's."""
+    x, scales, zero_points = torch.randn(2, 3), torch.tensor([0.1, 0.2]), torch.tensor([0, 1])
+    moved = [tensor.to(DEV) for tensor in (x, scales, zero_points)]
+    expected = torch.quantize_per_channel(x, scales, zero_points, 0, torch.qint8)
+    got = torch.quantize_per_channel(*moved, 0, torch.qint8)
+    del moved
+    assert_same_per_channel(expected, got)
+
+
+@pytest.mark.parametrize("make", [pair, per_channel], ids=["per tensor", "per channel"])
+def test_deep_copies(make):
+    on_cpu, on_device = make()
+    copied = copy.deepcopy(on_device)
+    assert copied.data_ptr() != on_device.data_ptr()
+    assert copied.qscheme() == on_cpu.qscheme()
+    assert torch.equal(copied.int_repr().cpu(), on_cpu.int_repr())
 
 
 def test_no_composite_shadows_a_quantized_kernel():

@@ -146,3 +146,38 @@ def test_gradients_of_products():
     compare(lambda a, b: (a @ b).relu(), a, b, backward=True)
     linear = torch.randn(3, 5, requires_grad=True)
     compare(lambda x, w: torch.nn.functional.linear(x, w, w[:, 0]), a, linear, backward=True)
+
+
+def test_out_forms_whose_composite_asks_for_the_device():
+    def run(x):
+        values = torch.empty(0, device=x.device)
+        indices = torch.empty(0, dtype=torch.long, device=x.device)
+        return torch.mode(x, 1, out=(values, indices))
+
+    compare(run, torch.randn(4, 5).round())
+
+
+def test_vector_products_know_tensors_of_zeros():
+    """Forward-mode derivatives bring tensors of zeros without memory."""
+
+    def run(x, product):
+        zeros = torch._efficientzerotensor((3,), device=x.device)
+        return product(x, zeros) + 0, product(zeros, x) + 0
+
+    for product in (torch.dot, torch.vdot):
+        compare(run, torch.randn(3), product)
+
+
+def test_products_of_small_and_broken_shapes():
+    compare(lambda a, b: (a @ b, b @ a, torch.mv(a, b[0])), torch.randn(4, 4), torch.randn(4, 4))
+    compare(
+        lambda a: (a @ a.t(), a @ a[0], torch.dot(a[0], a[1])), torch.randn(0, 3).new_ones(2, 3)
+    )
+    compare(lambda a: a[:, :0] @ a[0, :0], torch.randn(2, 3))
+    for device in ("cpu", DEVICE):
+        a = torch.randn(2, 3, device=device)
+        for run in (lambda a=a: torch.mv(a, a[0, :2]), lambda a=a: torch.mv(a[0], a[0])):
+            with pytest.raises(RuntimeError, match=r"size mismatch|vector \+ matrix|dim"):
+                run()
+        with pytest.raises(RuntimeError, match="2D tensor expected"):
+            torch.ones((), device=device).addr_(a[0], a[0])

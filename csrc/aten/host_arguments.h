@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What becomes of the arguments and results of a typed kernel (host_kernel.h): tensors among the
+// arguments are collected, their views take their places, results become device tensors.
+#pragma once
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/List.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "csrc/aten/host_view.h"
+#include "csrc/aten/op_record.h"
+#include "csrc/runtime/generator.h"
+
+namespace torch_npusim {
+
+namespace host_kernel {
+
+using Role = CallOperands::Role;
+
+// --- Operands: the tensors among the arguments -------------------------------------------------
+
+template <class Argument>
+void collect(CallOperands&, const Argument&) {}
+inline void collect(CallOperands& operands, const at::Tensor& tensor) {
+  operands.add(tensor, Role::read);
+}
+inline void collect(CallOperands& operands, at::Tensor& tensor) {
+  operands.add(tensor, Role::written);
+}
+inline void collect(CallOperands& operands, const std::optional<at::Tensor>& tensor) {
+  if (tensor.has_value()) operands.add(*tensor, Role::read);
+}
+inline void collect(CallOperands& operands, at::TensorList tensors) {
+  for (const at::Tensor& tensor : tensors) operands.add(tensor, Role::read);
+}
+inline void collect(CallOperands& operands, const at::ITensorListRef& tensors) {
+  for (const at::Tensor& tensor : tensors) operands.add(tensor, Role::read);
+}
+inline void collect(CallOperands& operands, const c10::List<std::optional<at::Tensor>>& tensors) {
+  for (const c10::IValue& item : c10::IValue(tensors).toListRef()) {
+    if (item.isTensor()) operands.add(item.toTensor(), Role::index);
+  }
+}
+inline void collect(CallOperands& operands, const std::optional<at::Device>& device) {
+  if (device.has_value()) operands.set_device(*device);
+}
+
+// --- Views: what the CPU kernel gets in an argument's place ------------------------------------
+
+// Keeps the views of a list alive for the length of the call expression.
+struct ViewList {
+  std::vector<at::Tensor> views;
+  operator at::TensorList() const { return views; }
+  operator at::ITensorListRef() const { return at::TensorList(views); }
+};
+
+template <class Argument>
+const Argument& view(HostCall&, const Argument& argument) {
+  return argument;
+}
+inline const at::Tensor& view(HostCall& call, const at::Tensor& tensor) {
+  return call.shown(tensor, /*written=*/false);
+}
+inline std::optional<at::Tensor> view(HostCall& call, const std::optional<at::Tensor>& tensor) {
+  if (!tensor.has_value()) return std::nullopt;
+  return call.view(*tensor, /*written=*/false);
+}
+inline ViewList view(HostCall& call, const at::ITensorListRef& tensors) {
+  ViewList list;
+  list.views.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) list.views.push_back(call.view(tensor, false));
+  return list;
+}
+inline ViewList view(HostCall& call, at::TensorList tensors) {
+  return view(call, at::ITensorListRef(tensors));
+}
+inline c10::List<std::optional<at::Tensor>> view(
+    HostCall& call, const c10::List<std::optional<at::Tensor>>& tensors) {
+  c10::List<std::optional<at::Tensor>> views;
+  views.reserve(tensors.size());
+  for (const std::optional<at::Tensor> tensor : tensors) views.push_back(view(call, tensor));
+  return views;
+}
+inline std::optional<at::Device> view(HostCall&, const std::optional<at::Device>& device) {
+  return device.has_value() && device->is_privateuseone() ? at::Device(at::kCPU) : device;
+}
+inline std::optional<at::Generator> view(HostCall& call,
+                                         const std::optional<at::Generator>& generator) {
+  return host_generator_for(generator, call.device());
+}
+
+inline at::Tensor& view(HostCall& call, at::Tensor& tensor) {
+  return call.shown(tensor, /*written=*/true);
+}
+
+// --- Results -----------------------------------------------------------------------------------
+
+template <class Result>
+Result on_device(HostCall&, Result&& result) {
+  return std::forward<Result>(result);
+}
+inline at::Tensor on_device(HostCall& call, at::Tensor&& result) {
+  return call.result(std::move(result));
+}
+inline std::vector<at::Tensor> on_device(HostCall& call, std::vector<at::Tensor>&& results) {
+  for (at::Tensor& result : results) result = call.result(std::move(result));
+  return std::move(results);
+}
+template <class... Results>
+std::tuple<Results...> on_device(HostCall& call, std::tuple<Results...>&& results) {
+  return std::apply(
+      [&](auto&... result) {
+        return std::tuple<Results...>{on_device(call, std::move(result))...};
+      },
+      results);
+}
+
+// The arguments that an in-place or out= form returns.
+template <class Argument>
+std::tuple<> written(const Argument&) {
+  return {};
+}
+inline std::tuple<at::Tensor&> written(at::Tensor& tensor) { return std::tie(tensor); }
+
+template <class Result>
+constexpr bool returns_arguments = std::is_lvalue_reference_v<Result>;
+template <class... Results>
+constexpr bool returns_arguments<std::tuple<Results...>> =
+    sizeof...(Results) > 0 && (std::is_lvalue_reference_v<Results> && ...);
+
+}  // namespace host_kernel
+
+}  // namespace torch_npusim

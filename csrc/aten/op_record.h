@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What an operator's schema says about its operands, and the checks that follow
+// from it: shared by the boxed kernel (fallback.cpp) and the typed ones
+// (host_kernel.h).
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+
+#include "csrc/aten/launch.h"
+
+namespace torch_npusim {
+
+// One record per overload, made on its first call and never destroyed.
+struct OpRecord {
+  std::string name;                   // "aten::sum.dim_IntList"
+  c10::SmallVector<bool, 8> written;  // per argument
+  HostScalars host_scalars = HostScalars::refused;
+  bool any_host_operand = false;  // takes host tensors of any shape beside device tensors
+  bool dynamic_shape = false;     // the result's shape depends on values: the host must wait
+  bool masks_only = false;        // ... but only when an index is a mask
+  bool has_host_kernel = false;   // as of the first call; libraries may be loaded later
+  std::size_t return_count = 0;
+  std::optional<std::size_t> generator;  // the position of the argument of that name
+  std::atomic<std::int64_t> calls{0};    // of the boxed fallback
+};
+
+OpRecord& op_record(const c10::OperatorHandle& op);
+
+// The tensors among one call's arguments, in order. Whoever collects them keeps
+// them alive.
+class CallOperands {
+ public:
+  enum class Role : std::uint8_t { read, index, written };  // index: of an optional tensor list
+
+  void add(const at::TensorBase& tensor, Role role) {
+    if (!tensor.defined()) return;
+    tensors_.push_back(&tensor);
+    roles_.push_back(role);
+  }
+  void set_device(c10::Device device) { device_argument_ = device; }
+
+  // device() returns the index of the device that all operands share, or that
+  // of the device argument, or the current one. Raises "Expected all tensors to
+  // be on the same device ...".
+  c10::DeviceIndex device(const OpRecord& record) const;
+
+  // waits() says whether the host must wait for values before it knows the
+  // result's shape.
+  bool waits(const OpRecord& record) const;
+
+  // all_dense() is false if an operand is sparse or quantized, or if there is
+  // none.
+  bool all_dense() const;
+
+  c10::ArrayRef<const at::TensorBase*> tensors() const { return tensors_; }
+
+ private:
+  bool on_one_device() const;
+
+  c10::SmallVector<const at::TensorBase*, 8> tensors_;
+  c10::SmallVector<Role, 8> roles_;
+  std::optional<c10::Device> device_argument_;
+};
+
+}  // namespace torch_npusim
