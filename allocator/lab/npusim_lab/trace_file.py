@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The lab's own file format (docs/trace_format.md): a zip of a head and one array per column."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim_lab.trace import COLUMNS, OPTIONAL, Stack, Trace, TraceError
+
+FORMAT = "npusim-trace"
+VERSION = 1
+SUFFIX = ".npt"
+_STAMP = (1980, 1, 1, 0, 0, 0)  # so that equal traces are equal files
+_DIFFERENCES = ("id", "time_ns")  # kept as differences to the event before, modulo 2**64
+
+
+def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
+    """Write a trace; equal traces give equal files.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    frames: dict[object, int] = {}
+    stacks = [[frames.setdefault(f, len(frames)) for f in stack] for stack in trace.stacks]
+    present = [name for name in COLUMNS if getattr(trace, name) is not None]
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "events": len(trace),
+        "columns": present,
+        "frames": list(frames),
+        "stacks": stacks,
+        "info": dict(trace.info),
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        text = json.dumps(head, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        archive.writestr(_member("head.json"), text)
+        for name in present:
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, _narrow(name, getattr(trace, name)), version=(1, 0))
+            archive.writestr(_member(f"{name}.npy"), buffer.getvalue())
+
+
+def read_trace(path: str | PathLike[str]) -> Trace:
+    """Read a trace and check it.
+
+    Raises:
+        TraceError: If the file is none, is of a later version, or holds events that cannot be.
+        OSError: If it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            head = json.loads(archive.read("head.json"))
+            _check_head(head, path)
+            columns = {name: _column(archive, name, head["events"]) for name in head["columns"]}
+        frames = [(str(file), int(line), str(name)) for file, line, name in head["frames"]]
+        stacks: tuple[Stack, ...] = tuple(tuple(frames[i] for i in s) for s in head["stacks"])
+        info: dict[str, Any] = head["info"]
+        missing = [name for name in COLUMNS if name not in columns and name not in OPTIONAL]
+        if missing or not stacks or not isinstance(info, dict):
+            raise ValueError(f"columns {missing} are missing" if missing else "the head is damaged")
+    except TraceError:
+        raise
+    except OSError:
+        raise
+    except Exception as problem:  # whatever a damaged file makes of the readers above
+        raise TraceError(f"{path}: not a trace of npusim-lab: {problem}") from None
+    return Trace(**columns, stacks=stacks, info=info).validate()
+
+
+def is_trace(path: str | PathLike[str]) -> bool:
+    """Return whether a file is a zip, as the lab's own traces are."""
+    with Path(path).open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(name, _STAMP)
+    member.compress_type = zipfile.ZIP_DEFLATED
+    member.external_attr = 0o644 << 16
+    return member
+
+
+def _narrow(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    if name in _DIFFERENCES and len(column):
+        steps = np.diff(column, prepend=np.zeros(1, np.uint64)).view(np.int64)
+        wide = max(int(steps.max()), -1 - int(steps.min()))
+        kind = next(t for t in (np.int8, np.int16, np.int32, np.int64) if wide <= np.iinfo(t).max)
+        return steps.astype(kind)
+    return column.astype(np.min_scalar_type(int(column.max(initial=0))))
+
+
+def _check_head(head: Any, path: str | PathLike[str]) -> None:
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise TraceError(f"{path}: not a trace of npusim-lab: its head names another format")
+    if head.get("version") != VERSION:
+        raise TraceError(
+            f"{path}: version {head.get('version')} of the format; this npusim-lab reads "
+            f"{VERSION}: write the trace again, or use the npusim-lab that wrote it"
+        )
+    unknown = [name for name in head["columns"] if name not in COLUMNS]
+    if unknown:
+        raise TraceError(f"{path}: columns {unknown} are none of version {VERSION}")
+
+
+def _column(archive: zipfile.ZipFile, name: str, events: int) -> NDArray[Any]:
+    with archive.open(f"{name}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        if version != (1, 0):
+            raise ValueError(f"column {name} is an array of version {version}")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        if shape != (events,) or dtype.kind not in "iu":
+            raise ValueError(f"column {name} is {dtype} of shape {shape}, not {events} integers")
+        raw = np.frombuffer(member.read(events * dtype.itemsize), dtype)
+    if len(raw) != events:
+        raise ValueError(f"column {name} ends after {len(raw)} of {events} events")
+    if name in _DIFFERENCES:
+        return np.cumsum(raw.astype(np.int64)).view(np.uint64)
+    if raw.min(initial=0) < 0 or int(raw.max(initial=0)) >> (8 * np.dtype(COLUMNS[name]).itemsize):
+        raise ValueError(f"column {name} has values outside {np.dtype(COLUMNS[name])}")
+    return raw.astype(COLUMNS[name])

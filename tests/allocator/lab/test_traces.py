@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Traces: the lab's own files, what is refused with which sentence, and other tools' formats."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from npusim_lab.snapshot_import import from_snapshot, read_snapshot
+from npusim_lab.text_formats import read_buffers, read_rmm, read_stalloc, write_buffers, write_rmm
+from npusim_lab.trace import COLUMNS, Op, Trace, TraceBuilder, TraceError
+from npusim_lab.trace_file import read_trace, write_trace
+
+
+def same(a: Trace, b: Trace) -> bool:
+    return all(
+        np.array_equal(getattr(a, name), getattr(b, name))
+        if getattr(a, name) is not None
+        else getattr(b, name) is None
+        for name in COLUMNS
+    )
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    out = TraceBuilder()
+    live: list[int] = []
+    clock = 0
+    for _ in range(draw(st.integers(0, 30))):
+        clock += draw(st.integers(0, 2**40))
+        if live and draw(st.booleans()):
+            out.add(Op.FREE, live.pop(draw(st.integers(0, len(live) - 1))), time_ns=clock)
+        else:
+            stack = out.stack([("model.py", draw(st.integers(0, 3)), "forward")])
+            size = draw(st.integers(1, 2**61))
+            live.append(out.malloc(size, draw(st.integers(0, 3)), 0, stack, time_ns=clock))
+    return out.build({"source": "a test"})
+
+
+@given(trace=traces())
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_file_gives_the_trace_back_and_equal_traces_equal_files(
+    trace: Trace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    write_trace(trace, folder / "a.npt")
+    back = read_trace(folder / "a.npt")
+    assert same(trace, back)
+    assert back.stacks == trace.stacks
+    assert back.info == trace.info
+    write_trace(back, folder / "b.npt")
+    assert (folder / "a.npt").read_bytes() == (folder / "b.npt").read_bytes()
+
+
+def small_trace() -> Trace:
+    out = TraceBuilder()
+    for size in (1000, 2000, 3000):
+        out.add(Op.FREE, out.malloc(size))
+    return out.build()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"version": 2}, "version 2 of the format; this npusim-lab reads 1"),
+        ({"format": "other"}, "names another format"),
+        ({"columns": ["op", "colour"]}, "columns .'colour'. are none"),
+        ({"columns": ["op", "id"]}, r"columns \['bytes'"),
+        ({"events": 9}, "column op is uint8 of shape"),
+        ({"stacks": [[5]]}, "not a trace"),
+    ],
+)
+def test_a_head_that_lies_is_refused(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    write_trace(small_trace(), tmp_path / "a.npt")
+    with zipfile.ZipFile(tmp_path / "a.npt") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["head.json"] = json.dumps({**json.loads(members["head.json"]), **change}).encode()
+    with zipfile.ZipFile(tmp_path / "b.npt", "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(TraceError, match=sentence):
+        read_trace(tmp_path / "b.npt")
+
+
+@given(cut=st.integers(0, 600), flip=st.integers(0, 600))
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_file_is_refused_or_read_as_a_valid_trace(
+    cut: int, flip: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "a.npt"
+    write_trace(small_trace(), path)
+    data = bytearray(path.read_bytes())
+    data[flip % len(data)] ^= 0xFF
+    path.write_bytes(data[: len(data) - cut % 50])
+    with contextlib.suppress(TraceError):
+        assert read_trace(path).compiled is not None
+
+
+def test_events_that_cannot_be_are_named() -> None:
+    out = TraceBuilder()
+    out.add(Op.FREE, 7)
+    with pytest.raises(TraceError, match="event 0: free of id 7, which is not in use"):
+        out.build()
+    out = TraceBuilder()
+    out.add(Op.MALLOC, 1, -5)
+    with pytest.raises(TraceError, match=r"event 0: .*expected numbers from 0"):
+        out.build()
+
+
+# --- Snapshots of torch.
+
+
+def entry(action: str, addr: int, size: int = 512, **more: Any) -> dict[str, Any]:
+    return {"action": action, "addr": addr, "size": size, "stream": 0, "frames": [], **more}
+
+
+def snapshot(*entries: dict[str, Any], blocks: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    segment = {
+        "device": 0,
+        "address": 4096,
+        "total_size": sum(block["size"] for block in blocks),
+        "stream": 0,
+        "blocks": list(blocks),
+    }
+    return {"segments": [segment] if blocks else [], "device_traces": [list(entries)]}
+
+
+def block(state: str, size: int = 512) -> dict[str, Any]:
+    return {"state": state, "size": size, "requested_size": size - 12, "frames": []}
+
+
+def rows(trace: Trace) -> list[tuple[int, int, int]]:
+    return list(zip(trace.op.tolist(), trace.id.tolist(), trace.bytes.tolist(), strict=True))
+
+
+def test_a_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    class Payload:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (mark,))
+
+    path = tmp_path / "snapshot.pickle"
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        path.write_bytes(pickle.dumps({"segments": [Payload()]}, protocol))
+        with pytest.raises(TraceError, match=r"Nothing of it was run"):
+            read_snapshot(path)
+        assert not mark.exists()
+    pickle.loads(path.read_bytes())
+    assert mark.exists(), "the payload is a live one"
+    path.write_bytes(b"cos\nsystem\n(S'touch mark'\ntR.")
+    with pytest.raises(TraceError, match=r"asks for os\.system"):
+        read_snapshot(path)
+
+
+@given(data=st.binary(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_are_read_or_refused(
+    data: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("bytes") / "a.pickle"
+    path.write_bytes(b"\x80\x04" + data)
+    with pytest.raises(TraceError, match=re.escape(str(path))):
+        read_snapshot(path)
+
+
+def test_blocks_older_than_the_trace_are_reported_not_guessed() -> None:
+    trace = from_snapshot(
+        snapshot(
+            entry("free_completed", 9216),
+            entry("free_requested", 8192, 500),
+            entry("alloc", 16384, 100),
+            blocks=(block("active_allocated"), block("inactive"), block("active_pending_free")),
+        )
+    )
+    assert rows(trace) == [
+        (Op.MALLOC, 1, 500),
+        (Op.MALLOC, 2, 500),
+        (Op.FREE_REQUESTED, 2, 0),
+        (Op.MALLOC, 3, 500),
+        (Op.MALLOC, 4, 512),
+        (Op.FREE_REQUESTED, 4, 0),
+        (Op.RESET_PEAKS, 0, 0),
+        (Op.FREE_COMPLETED, 4, 0),
+        (Op.FREE_REQUESTED, 3, 0),
+        (Op.MALLOC, 5, 100),
+    ]
+    assert trace.info["initial_mallocs"] == 4
+    assert "4 blocks are older than the first entry" in trace.ambiguous[0]
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        ([entry("alloc", 1), entry("alloc", 1)], "entry 1 of device 0: alloc .* since entry 0"),
+        (
+            [entry(a, 1) for a in ("alloc", "free_requested", "free_completed", "free_requested")],
+            "entry 3 of device 0: free_requested at 0x1, where no block is",
+        ),
+        ([entry("dance", 1)], "entry 0 of device 0: action 'dance' is unknown"),
+        ([{"action": "alloc"}], "lacks, or has a wrong, value: KeyError"),
+        ([entry("alloc", 1, 0)], "malloc of 0 bytes"),
+        ([entry("alloc", -1)], r"event 0: .*expected numbers from 0"),
+    ],
+)
+def test_entries_that_cannot_be_are_named(entries: list[dict[str, Any]], sentence: str) -> None:
+    with pytest.raises(TraceError, match=sentence):
+        from_snapshot(snapshot(*entries))
+
+
+def test_one_of_several_devices_must_be_chosen() -> None:
+    both = {"segments": [], "device_traces": [[entry("alloc", 1)], [entry("alloc", 2, 700)]]}
+    with pytest.raises(TraceError, match=r"devices \[0, 1\]; choose one"):
+        from_snapshot(both)
+    assert from_snapshot(both, device=1).bytes.tolist() == [700]
+    with pytest.raises(TraceError, match="nothing is recorded for device 2"):
+        from_snapshot(both, device=2)
+    with pytest.raises(TraceError, match="the snapshot is empty"):
+        from_snapshot({"segments": [], "device_traces": []})
+
+
+def test_empty_cache_is_told_apart_from_a_full_device() -> None:
+    history = [
+        entry("segment_alloc", 4096, 2048),
+        entry("segment_free", 4096, 2048),
+        entry("segment_alloc", 8192, 3072),
+        entry("alloc", 8192, 3000),
+    ]
+    roomy = from_snapshot(snapshot(*history), capacity_bytes=1 << 20)
+    assert Op.EMPTY_CACHE in roomy.op
+    full = from_snapshot(snapshot(*history), capacity_bytes=4096)
+    assert Op.EMPTY_CACHE not in full.op
+    unknown = from_snapshot(snapshot(*history))
+    assert Op.EMPTY_CACHE not in unknown.op
+    assert "entry 1: cached memory is given back" in unknown.ambiguous[-1]
+    assert Op.EMPTY_CACHE in from_snapshot(snapshot(*history[:2])).op
+
+
+def test_a_recorded_oom_becomes_a_request_again() -> None:
+    out = TraceBuilder()
+    kept = out.malloc(100)
+    out.add(Op.OOM, 77, 4096)
+    out.add(Op.FREE, kept)
+    trace = out.build().with_attempts().validate()
+    assert rows(trace) == [
+        (Op.MALLOC, 1, 100),
+        (Op.MALLOC, 2, 4096),
+        (Op.FREE, 2, 4096),
+        (Op.FREE, 1, 0),
+    ]
+    assert trace.info["attempts"] == [1]
+
+
+# --- Text.
+
+
+def test_rmm_logs_are_read_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(
+        "Thread,Time,Action,Pointer,Size,Stream\n"
+        "1,00:00:01:000500,allocate,0x100,1000,0x0\n"
+        "2,00:00:00:900000,allocate,0x500,2000,0x7f00\n"
+        "2,00:00:02:000000,free,0x100,1000,0x0\n"
+        "2,00:00:02:000001,allocate failure,0x0,9000,0x0\n"
+    )
+    trace = read_rmm(path)
+    assert trace.op.tolist() == [Op.MALLOC, Op.MALLOC, Op.FREE, Op.OOM]
+    assert trace.stream.tolist() == [0, 1, 0, 0]
+    assert trace.time_ns is not None
+    assert trace.time_ns.tolist() == [1000500000, 1000500000, 2000000000, 2000001000]
+    write_rmm(trace, tmp_path / "again.csv")
+    assert same(read_rmm(tmp_path / "again.csv"), trace)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("1,0,free,0x1,5,0", "line 2: free of 0x1, unpaired"),
+        ("1,0,melt,0x1,5,0", "line 2: action 'melt'"),
+        ("1,0,allocate,zzz,5,0", "line 2: 'zzz' is not a number"),
+        ("1,0,allocate", "line 2: too few columns"),
+    ],
+)
+def test_lines_of_a_log_that_cannot_be_are_named(line: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("Thread,Time,Action,Pointer,Size,Stream\n" + line + "\n")
+    with pytest.raises(TraceError, match=sentence):
+        read_rmm(tmp_path / "log.csv")
+
+
+def test_buffers_with_lifetimes_are_read_and_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,lower,upper,size\n0,0,3,10\n1,1,2,20\n2,2,5,30\n")
+    trace = read_buffers(tmp_path / "a.csv")
+    assert trace.compiled.max_live_bytes == 40
+    write_buffers(trace, tmp_path / "b.csv")
+    assert read_buffers(tmp_path / "b.csv").compiled.max_live_bytes == 40
+    (tmp_path / "a.csv").write_text("id,lower,upper,size\n0,3,3,10\n")
+    with pytest.raises(TraceError, match="line 2: lower 3, upper 3, size 10"):
+        read_buffers(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("id,start,end\n")
+    with pytest.raises(TraceError, match="line 1: columns"):
+        read_buffers(tmp_path / "a.csv")
+
+
+def test_stalloc_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1 100 5000 0\n1 200 600 7\n0 100 5000 0\n1 100 60 7\n")
+    trace = read_stalloc(tmp_path / "a.txt")
+    assert trace.bytes.tolist() == [5000, 600, 0, 60]
+    assert trace.stream.tolist() == [0, 1, 0, 1]
+    (tmp_path / "a.txt").write_text("1 100 5000 0\n0 200\n")
+    with pytest.raises(TraceError, match="line 2: free of 0xc8, unpaired"):
+        read_stalloc(tmp_path / "a.txt")
