@@ -7,7 +7,6 @@
 // Cost: two operations per multiply-add of both products; five products backward.
 #include <ATen/SDPBackend.h>
 #include <ATen/native/transformers/attention.h>
-#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
@@ -34,21 +33,29 @@ npusim::Cost cost_of(Operands operands, double macs) {
   return cost;
 }
 
-// A question about shapes, strides and flags: no command, and nothing is read.
+// What the CPU may ask of an operand before it chooses: everything but memory, which the tensors
+// of torch.func's transforms do not have.
+Tensor shape_of(const Tensor& operand) {
+  const c10::TensorImpl& impl = *operand.unsafeGetTensorImpl();
+  auto no_memory = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), c10::SymInt(0),
+      c10::DataPtr(nullptr, c10::Device(c10::kCPU)), /*allocator=*/nullptr, /*resizable=*/false);
+  Tensor shape = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(no_memory)), c10::DispatchKeySet(c10::DispatchKey::CPU), impl.dtype());
+  shape.unsafeGetTensorImpl()->set_sizes_and_strides(impl.sizes(), impl.strides());
+  // The CPU does not take flash attention for a mask that wants a gradient.
+  if (operand.requires_grad()) shape.unsafeGetTensorImpl()->set_requires_grad(true);
+  return shape;
+}
+
 int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
                            const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                            std::optional<double> scale, bool enable_gqa) {
-  const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
-  const auto like = [](const Tensor& operand) {
-    Tensor view = host_view(operand);
-    // The CPU does not take flash attention for a mask that wants a gradient.
-    if (operand.requires_grad()) view.unsafeGetTensorImpl()->set_requires_grad(true);
-    return view;
-  };
   const bool masked = attn_mask.has_value() && attn_mask->defined();
-  return at::_fused_sdp_choice(like(query), like(key), like(value),
-                               masked ? MaybeTensor(like(*attn_mask)) : std::nullopt, dropout_p,
-                               is_causal, scale, enable_gqa);
+  return at::native::_fused_sdp_choice_stub(
+      c10::kCPU, shape_of(query), shape_of(key), shape_of(value),
+      masked ? MaybeTensor(shape_of(*attn_mask)) : std::nullopt, dropout_p, is_causal, scale,
+      enable_gqa);
 }
 
 std::tuple<Tensor, Tensor> flash(const Tensor& query, const Tensor& key, const Tensor& value,

@@ -5,6 +5,7 @@
 #include <ATen/ops/clone.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <cstring>
 #include <typeinfo>
@@ -229,6 +230,8 @@ at::Tensor HostCall::quantized_result(const at::Tensor& host) {
 }
 
 at::Tensor HostCall::sparse_result(const at::Tensor& host) {
+  // A sparse tensor object is made for the current device.
+  const c10::DeviceGuard on_device(c10::Device(c10::kPrivateUse1, device_));
   return convert_coo(host, DispatchKey::SparsePrivateUse1,
                      [this](const at::Tensor& member) { return result(member); });
 }

@@ -10,6 +10,7 @@
 #include <ATen/ops/index_ops.h>
 #include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/masked_fill_ops.h>
+#include <ATen/ops/nonzero_static_ops.h>
 #include <ATen/ops/scatter_add_ops.h>
 #include <ATen/ops/scatter_ops.h>
 #include <ATen/ops/tril_ops.h>
@@ -20,7 +21,18 @@
 
 namespace torch_npusim {
 
+namespace {
+
+// Column by column: the layout that fake tensors promise for every device but the CPU.
+at::Tensor nonzero_static(const at::Tensor& self, c10::SymInt size, int64_t fill_value) {
+  const at::Tensor rows = HostKernel<at::_ops::nonzero_static>::call(self, size, fill_value);
+  return rows.mT().clone(at::MemoryFormat::Contiguous).mT();
+}
+
+}  // namespace
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("nonzero_static", TORCH_FN(nonzero_static));
   register_host_kernels<at::_ops::index_Tensor, at::_ops::_index_put_impl_, at::_ops::index_select,
                         at::_ops::gather, at::_ops::scatter_src, at::_ops::scatter_value,
                         at::_ops::scatter__src, at::_ops::scatter__value, at::_ops::scatter_add,

@@ -163,9 +163,8 @@ c10::DeviceIndex CallOperands::device(const OpRecord& record) const {
     const bool ours = tensor.is_privateuseone();
     on_device |= ours;
     if (tensor.is_cpu() && roles_[i] == Role::written) host_scalars = HostScalars::refused;
-    // CUDA moves host indices to the device, and some operators want a host
-    // tensor.
-    if (!ours && (roles_[i] == Role::index || record.any_host_operand)) continue;
+    // CUDA moves host indices to the device, and some operators want a host tensor, never first.
+    if (!ours && (roles_[i] == Role::index || (record.any_host_operand && i > 0))) continue;
     checked.push_back(&tensor);
   }
   if (on_device) return common_device(record.name.c_str(), checked, host_scalars);

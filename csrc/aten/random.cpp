@@ -188,6 +188,13 @@ at::Tensor& bernoulli_out(const at::Tensor& self, MaybeGenerator generator, at::
   return at::native::bernoulli_out(self, generator, out);
 }
 
+at::Tensor& bernoulli_(at::Tensor& self, const at::Tensor& p, MaybeGenerator generator) {
+  if (!self.is_privateuseone()) {
+    common_device("aten::bernoulli_", {&self, &p}, HostScalars::refused);
+  }
+  return at::native::bernoulli_(self, p, generator);
+}
+
 at::Tensor& randperm_out(std::int64_t n, MaybeGenerator generator, at::Tensor& result) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   check_fits(n, result.scalar_type());
@@ -222,9 +229,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("bernoulli_.float",
          TORCH_FN(Drawing<static_cast<Tensor& (*)(Tensor&, double, MaybeGenerator)>(
                       &at::native::bernoulli_)>::call));
-  m.impl("bernoulli_.Tensor",
-         TORCH_FN(Drawing<static_cast<Tensor& (*)(Tensor&, const Tensor&, MaybeGenerator)>(
-                      &at::native::bernoulli_)>::call));
+  m.impl("bernoulli_.Tensor", TORCH_FN(Drawing<&bernoulli_>::call));
   m.impl("bernoulli.out", TORCH_FN(Drawing<&bernoulli_out>::call));
   m.impl("randperm.generator_out", TORCH_FN(randperm_out));
 }

@@ -204,3 +204,13 @@ def test_transformer():
         return [out, *(p.grad for p in here.parameters())]
 
     assert_same(translate("cpu"), translate(DEV))
+
+
+def test_under_vmap():
+    """The choice of a backend meets tensors without memory."""
+    attend = torch.vmap(F.scaled_dot_product_attention)
+    for shape in ((2, 4, 3, 8), (2, 3, 4, 5, 8)):
+        q = torch.randn(shape)
+        got = attend(*[q.to(DEV)] * 3)
+        assert got.device.type == DEV
+        assert torch.equal(got.cpu(), attend(q, q, q))

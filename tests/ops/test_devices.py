@@ -234,3 +234,36 @@ def test_the_default_device():
     finally:
         torch.set_default_device(None)
     assert torch.zeros(2).is_cpu
+
+
+def test_sparse_results_lie_on_the_device_of_their_operands():
+    x = torch.eye(3)
+    moved = x.to("npusim:1")
+    with torch.npusim.device(0):
+        sparse = moved.to_sparse()
+    assert sparse.device == sparse.indices().device == torch.device("npusim:1")
+    assert torch.equal(sparse.to_dense().cpu(), x)
+
+
+def test_draws_into_host_tensors_are_refused():
+    p = torch.full((3,), 0.5, device="npusim")
+    for draw in (
+        lambda: torch.bernoulli(p, out=torch.empty(3)),
+        lambda: torch.empty(3).bernoulli_(p),
+    ):
+        with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+            draw()
+    assert torch.empty(3, device="npusim").bernoulli_(p.cpu()).device.type == "npusim"
+
+
+def test_strided_nested_tensors_are_refused_before_autograd_asks_for_their_sizes():
+    leaf = torch.randn(2, 3, device="npusim", requires_grad=True)
+    with pytest.raises(NotImplementedError, match=r"layout=torch\.jagged"):
+        torch.nested.as_nested_tensor([leaf], layout=torch.strided)
+
+
+def test_nonzero_static_is_laid_out_as_fake_tensors_promise():
+    x = torch.eye(3, 4)
+    got = torch.nonzero_static(x.to("npusim"), size=5)
+    assert got.stride() == (1, 5)
+    assert torch.equal(got.cpu(), torch.nonzero_static(x, size=5))
