@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import signal
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -155,6 +156,7 @@ def examine(name: str, variant: str, subject: str) -> str:
                 stack.enter_context(contexts[subject]())
             return _run(exhibit, variant, subject)
     except Exception as error:
+        traceback.clear_frames(error.__traceback__)  # loaders in them end their workers now
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     finally:
         signal.alarm(0)
