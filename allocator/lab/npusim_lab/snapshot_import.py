@@ -69,9 +69,13 @@ def from_snapshot(
 def _choose_device(snapshot: Mapping[str, Any], device: int | None) -> int:
     try:
         busy = {int(s.get("device", 0)) for s in snapshot["segments"]}
-        busy |= {i for i, entries in enumerate(snapshot.get("device_traces") or []) if entries}
-    except (TypeError, AttributeError, ValueError):
-        raise TraceError("not a snapshot: 'segments' is not a list of dictionaries") from None
+        for i, entries in enumerate(snapshot.get("device_traces") or []):
+            if any(entry["action"] != "snapshot" for entry in entries):
+                busy.add(i)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise TraceError(
+            "not a snapshot: 'segments' or 'device_traces' are not as torch writes them"
+        ) from None
     if device is not None:
         if device not in busy:
             raise TraceError(f"nothing is recorded for device {device}; there are {sorted(busy)}")

@@ -7,7 +7,6 @@ import io
 import json
 import zipfile
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,12 +73,6 @@ def read_trace(path: str | PathLike[str]) -> Trace:
     except Exception as problem:  # whatever a damaged file makes of the readers above
         raise TraceError(f"{path}: not a trace of npusim-lab: {problem}") from None
     return Trace(**columns, stacks=stacks, info=info).validate()
-
-
-def is_trace(path: str | PathLike[str]) -> bool:
-    """Return whether a file is a zip, as the lab's own traces are."""
-    with Path(path).open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
 
 
 def _member(name: str) -> zipfile.ZipInfo:

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command `npusim-lab`. Subcommands import what they need: --help is quick."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from npusim_lab.study import Choice
+    from npusim_lab.trace import Trace
+
+_MIB = 1 << 20
+Answer = tuple[Any, str]  # for --json, for people
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 2 if the arguments or the file are wrong, with a sentence on stderr."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    run: Callable[[argparse.Namespace], Answer] = options.run
+    try:
+        data, text = run(options)
+    except (ValueError, OSError) as problem:
+        sys.stderr.write(f"npusim-lab: {problem}\n")
+        return 2
+    print(json.dumps(data) if options.json else text)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npusim-lab", description="What does an allocator do with a program's requests?"
+    )
+    subcommands = parser.add_subparsers(required=True, metavar="command")
+
+    def add(name: str, run: Callable[[argparse.Namespace], Answer], help: str) -> Any:
+        command = subcommands.add_parser(name, help=help, description=help)
+        command.set_defaults(run=run)
+        command.add_argument("--json", action="store_true", help="print JSON")
+        return command
+
+    def takes_trace(command: Any, nargs: str | None = None) -> None:
+        command.add_argument("trace", nargs=nargs, help="a file in any format that import reads")
+        command.add_argument("--capacity", type=_bytes, help="of the device: 16GiB, 900MiB, bytes")
+        command.add_argument("--device", type=int, help="of a snapshot that is about several")
+
+    policy_help = "name, .so or file.py:Class, settings behind it: cuda-2.13,max_split_size_mb:128"
+    command = add("record", _record, "run a script on npusim and keep what it allocates")
+    command.add_argument("--out", default="trace.npt", help="file to write; trace.npt")
+    command.add_argument("--device", type=int, help="which npusim device")
+    command.add_argument("script")
+    command.add_argument("arguments", nargs=argparse.REMAINDER)
+
+    command = add("import", _import, "turn a snapshot or a log into a trace")
+    takes_trace(command)
+    command.add_argument("out")
+    command.add_argument("--format", help="npt, snapshot, rmm, buffers or stalloc; recognised")
+
+    command = add("export", _export, "write a trace for other tools")
+    takes_trace(command)
+    command.add_argument("out")
+    command.add_argument("--format", required=True, help="npt, snapshot, rmm or buffers")
+    command.add_argument("--policy", default="cuda-2.13", help="of a snapshot's replay")
+
+    command = add("replay", _replay, "run a trace under a policy")
+    takes_trace(command)
+    command.add_argument("--policy", default="cuda-2.13", help=policy_help)
+
+    command = add("compare", _compare, "run traces under several policies, on all cores")
+    takes_trace(command, "+")
+    command.add_argument("--policy", required=True, help="P1,P2,...; a setting follows its policy")
+    command.add_argument("--jobs", type=int, help="threads; one per core")
+
+    command = add("search", _search, "find the settings that need least memory")
+    takes_trace(command)
+    command.add_argument("--policy", default="cuda-2.13", help=policy_help)
+    command.add_argument(
+        "--grid",
+        action="append",
+        metavar="KEY=V1,V2",
+        help="values to try, '' among them for the default; may be repeated",
+    )
+    command.add_argument("--budget", type=int, help="at most so many combinations")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--best", type=int, default=10, help="how many to print; 10")
+
+    command = add("explain", _explain, "why it ran out of memory, and which setting avoids it")
+    takes_trace(command)
+    command.add_argument("--policy", help=policy_help + "; as recorded")
+
+    command = add("bounds", _bounds, "the least memory that any policy needs")
+    takes_trace(command)
+
+    command = add("generate", _generate, "make up a trace of a kind of program")
+    command.add_argument("name", nargs="?", help="which one; without it, list them")
+    command.add_argument("--out", help="file to write; NAME.npt")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--steps", type=int, help="how long")
+    return parser
+
+
+def _record(options: argparse.Namespace) -> Answer:
+    from npusim_lab.files import save
+    from npusim_lab.recording import agreement, record_script, replay_recorded
+
+    trace = record_script(options.script, options.arguments, options.device)
+    save(trace, options.out)
+    same = agreement(trace, replay_recorded(trace))
+    data = {**_about(trace), "equal": same.equal, "compared": same.compared}
+    return data, f"{options.out}: {_about_text(trace)}; replayed: {same}"
+
+
+def _import(options: argparse.Namespace) -> Answer:
+    from npusim_lab.files import load, save
+
+    trace = load(options.trace, options.format, options.device, options.capacity)
+    save(trace, options.out, "npt")
+    return _about(trace), f"{options.out}: {_about_text(trace)}"
+
+
+def _export(options: argparse.Namespace) -> Answer:
+    from npusim_lab.files import save
+
+    trace = _load(options)
+    run: dict[str, Any] = {}
+    if options.format == "snapshot":
+        run = {"policy": _one(options.policy), "capacity_bytes": trace.capacity_bytes}
+    save(trace, options.out, options.format, **run)
+    return _about(trace), f"{options.out}: {_about_text(trace)}"
+
+
+def _replay(options: argparse.Namespace) -> Answer:
+    from npusim_lab.study import METRICS, measures, replay
+
+    trace = _load(options)
+    choice = _one(options.policy)
+    result = replay(trace, choice, trace.capacity_bytes)
+    values = measures(trace, result)
+    lines = [f"{choice}: {_about_text(trace)}"]
+    for name, value in values.items():
+        lines.append(f"  {name:14} {_cell(name, value):>12}  {METRICS.get(name, 'of the policy')}")
+    lines += [f"event {oom['event']}: {oom['text']}" for oom in result.ooms[:3]]
+    data = {"policy": str(choice), **values, "first_ooms": result.ooms[:3]}
+    return data, "\n".join(lines)
+
+
+def _compare(options: argparse.Namespace) -> Answer:
+    from npusim_lab.study import compare, parse_choices
+
+    data: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for path in options.trace:
+        trace = _load(options, path)
+        choices = parse_choices(options.policy)
+        with _Progress(path) as progress:
+            rows = compare(
+                trace, choices, trace.capacity_bytes, jobs=options.jobs, progress=progress
+            )
+        data.append({"trace": str(path), **_about(trace), "policies": rows})
+        lines += [f"{path}: {_about_text(trace)}", _table(rows), ""]
+    return data, "\n".join(lines).rstrip()
+
+
+def _search(options: argparse.Namespace) -> Answer:
+    from npusim_lab.study import search
+
+    trace = _load(options)
+    texts = options.grid or [
+        "expandable_segments=,True",
+        "max_split_size_mb=,20,64,256",
+        "roundup_power2_divisions=,4,8",
+    ]
+    grid = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals:
+            raise ValueError(f"--grid {text!r}; expected KEY=V1,V2")
+        grid[key] = values.split(",")
+    with _Progress("search") as progress:
+        rows = search(
+            trace,
+            grid,
+            _one(options.policy),
+            trace.capacity_bytes,
+            budget=options.budget,
+            seed=options.seed,
+            progress=progress,
+        )
+    return rows, _table(rows[: options.best])
+
+
+def _explain(options: argparse.Namespace) -> Answer:
+    from npusim_lab.explanation import explain, text_of
+
+    trace = _load(options)
+    choice = None if options.policy is None else _one(options.policy)
+    answer = explain(trace, choice)
+    return answer, text_of(answer)
+
+
+def _bounds(options: argparse.Namespace) -> Answer:
+    from npusim_lab.study import bounds
+
+    values = bounds(_load(options))
+    text = (
+        f"max live  {values['max_live'] / _MIB:10.1f} MiB  no policy needs less\n"
+        f"planned   {values['planned'] / _MIB:10.1f} MiB  placed with the future known"
+    )
+    return values, text
+
+
+def _generate(options: argparse.Namespace) -> Answer:
+    from npusim_lab.corpus import GENERATORS, generate
+    from npusim_lab.files import save
+
+    if options.name is None:
+        about = {
+            name: (make.__doc__ or "").split("\n")[0] for name, (make, _) in GENERATORS.items()
+        }
+        return about, "\n".join(f"{name:16} {text}" for name, text in about.items())
+    trace = generate(options.name, options.seed, options.steps)
+    out = options.out or f"{options.name}.npt"
+    save(trace, out)
+    return _about(trace), f"{out}: {_about_text(trace)}"
+
+
+def _load(options: argparse.Namespace, path: str | None = None) -> Trace:
+    from npusim_lab.files import load
+
+    name = options.trace if path is None else path
+    return load(name, device=options.device, capacity_bytes=options.capacity)
+
+
+def _one(text: str) -> Choice:
+    from npusim_lab.study import parse_choices
+
+    choices = parse_choices(text)
+    if len(choices) != 1:
+        raise ValueError(f"--policy {text!r} names {len(choices)} policies; expected one")
+    return choices[0]
+
+
+def _about(trace: Trace) -> dict[str, Any]:
+    return {
+        "events": len(trace),
+        "mallocs": trace.compiled.mallocs,
+        "max_live_bytes": trace.compiled.max_live_bytes,
+        "info": dict(trace.info),
+    }
+
+
+def _about_text(trace: Trace) -> str:
+    text = f"{len(trace)} events, max live {trace.compiled.max_live_bytes / _MIB:.1f} MiB"
+    return "\n".join([text, *(f"  not known: {doubt}" for doubt in trace.ambiguous)])
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "peak_reserved":
+        return f"{value / _MIB:.1f} MiB"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    from npusim_lab.study import METRICS
+
+    head = ["policy", *METRICS]
+    cells = [head]
+    for row in rows:
+        name = ",".join(text for text in (row["policy"], row["settings"]) if text)
+        cells.append([name, *(_cell(metric, row[metric]) for metric in METRICS)])
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    table = []
+    for line in cells:
+        right = (text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True))
+        table.append("  ".join([line[0].ljust(widths[0]), *right]))
+    return "\n".join(table)
+
+
+def _bytes(text: str) -> int:
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+    unit = next((name for name in units if text.endswith(name)), "")
+    try:
+        value = int(float(text.removesuffix(unit)) * units.get(unit, 1))
+    except ValueError:
+        value = 0
+    if not 0 < value <= 1 << 50:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected e.g. 16GiB, 900MiB or bytes")
+    return value
+
+
+class _Progress:
+    """A bar on stderr where that is a terminal; tqdm is imported only then."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._bar: Any = None
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None:
+            if not sys.stderr.isatty():
+                return
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, desc=self._what, leave=False)
+        self._bar.update(done - self._bar.n)
+
+    def __exit__(self, *problem: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

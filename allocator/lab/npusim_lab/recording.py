@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Recording what a live npusim run allocates, and judging a replay against it.
+
+The one part of the lab that needs torch_npusim, which is imported when recording starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from npusim_lab import _lab
+from npusim_lab.snapshot_import import from_snapshot, read_snapshot
+from npusim_lab.trace import Op, Trace, TraceError
+
+
+class Recorded:
+    """What record() fills in when its block ends: `traces` by device, and `trace` if one."""
+
+    def __init__(self) -> None:
+        self.traces: dict[int, Trace] = {}
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the one device that was used.
+
+        Raises:
+            TraceError: If none or several were.
+        """
+        if len(self.traces) != 1:
+            raise TraceError(f"recorded devices: {sorted(self.traces)}; expected exactly one")
+        return next(iter(self.traces.values()))
+
+
+@contextmanager
+def record() -> Iterator[Recorded]:
+    """Record what this process allocates on npusim while the block runs, and leave a trace.
+
+    The history that torch.npusim kept before is forgotten.
+    """
+    import torch_npusim.npusim as npusim
+
+    recorded = Recorded()
+    npusim.memory._record_memory_history("all", stacks="python", clear_history=True)
+    try:
+        yield recorded
+    finally:
+        snapshot = npusim.memory._snapshot()
+        npusim.memory._record_memory_history(None)
+        for device, entries in enumerate(snapshot["device_traces"]):
+            if any(entry["action"] != "snapshot" for entry in entries):
+                about = _about(npusim, device)
+                trace = from_snapshot(snapshot, device, about["capacity_bytes"])
+                recorded.traces[device] = trace.with_info(**about)
+
+
+def record_script(
+    script: str | PathLike[str], arguments: Sequence[str] = (), device: int | None = None
+) -> Trace:
+    """Run a Python script on npusim in a process of its own, and return what it allocated.
+
+    What the script prints goes to stderr. It may end with an error, running out of memory for one:
+    the trace then ends there and `info["exit_status"]` is not 0.
+
+    Raises:
+        TraceError: If nothing was allocated on npusim, or on several devices and none was chosen.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        command = [sys.executable, "-m", "npusim_lab.recorded_run", folder, str(script), *arguments]
+        status = subprocess.run(command, check=False, stdout=2).returncode
+        if not (out / "about.json").exists():
+            raise TraceError(f"{script}: ended with status {status} before anything was recorded")
+        about = json.loads((out / "about.json").read_text())
+        trace = read_snapshot(out / "snapshot.pickle", device)
+        number = str(trace.info["device"])
+        if number in about:
+            snapshot = out / "snapshot.pickle"
+            trace = read_snapshot(snapshot, device, about[number]["capacity_bytes"])
+            trace = trace.with_info(**about[number])
+    return trace.with_info(source="npusim run", script=Path(script).name, exit_status=status)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How many mallocs a replay placed as the recorded run did: same segment, same offset."""
+
+    equal: int
+    compared: int
+    first_difference: int | None  # index of the event
+
+    def __str__(self) -> str:
+        return f"{self.equal} of {self.compared} placements equal"
+
+
+def agreement(trace: Trace, replay: _lab.Replay) -> Agreement:
+    """Compare a replay with the recorded addresses.
+
+    Segments are counted in order of acquisition on both sides. Blocks older than the trace, and
+    those in segments older than it, are left out: their segment has no number.
+
+    Raises:
+        TraceError: If the trace has no addresses.
+    """
+    if trace.address is None:
+        raise TraceError("the trace has no addresses to compare with; it was not recorded")
+    equal = compared = number = 0
+    acquired = -1
+    first = None
+    segments: list[tuple[int, int, int]] = []  # start, end, number
+    ops, ids, sizes = trace.op.tolist(), trace.id.tolist(), trace.bytes.tolist()
+    for event, op in enumerate(ops):
+        if op == Op.SEGMENT_ALLOC:
+            acquired += 1
+            segments.append((ids[event], ids[event] + sizes[event], acquired))
+        elif op == Op.SEGMENT_FREE:
+            segments = [s for s in segments if s[0] != ids[event]]
+        elif op == Op.MALLOC:
+            address = int(trace.address[event])
+            home = next((s for s in reversed(segments) if s[0] <= address < s[1]), None)
+            if home is not None:
+                compared += 1
+                offset = address - home[0]
+                if (replay.segment[number], replay.offset[number]) == (home[2], offset):
+                    equal += 1
+                elif first is None:
+                    first = event
+            number += 1
+    return Agreement(equal, compared, first)
+
+
+def replay_recorded(trace: Trace, **options: Any) -> _lab.Replay:
+    """Replay under the policy, settings and capacity of the recorded run."""
+    settings = str(trace.info.get("settings", ""))
+    capacity = trace.capacity_bytes or 1 << 50
+    return _lab.replay(
+        trace.compiled, str(trace.info.get("policy", "npusim")), settings, capacity, **options
+    )
+
+
+def _about(npusim: Any, device: int) -> dict[str, Any]:
+    policy, _, settings = os.environ.get("NPUSIM_ALLOCATOR", "npusim").partition(",")
+    more = os.environ.get("PYTORCH_ALLOC_CONF", "")
+    return {
+        "policy": policy or "npusim",
+        "settings": ",".join(text for text in (settings, more) if text),
+        "capacity_bytes": int(npusim.mem_get_info(device)[1]),
+    }

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command npusim-lab, and recording from a live run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim_lab
+from npusim_lab.command import main
+from npusim_lab.files import load
+from npusim_lab.recording import agreement, record_script, replay_recorded
+from npusim_lab.trace import Op
+
+TRAINING = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256)
+).to("npusim")
+optimizer = torch.optim.AdamW(model.parameters())
+side = torch.npusim.Stream()
+for step in range(5):
+    x = torch.randn(8 * (1 + step % 3), 64, 256, device="npusim")
+    with torch.npusim.stream(side):
+        y = x * 2
+        x.record_stream(side)
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 2:
+        del x, y, loss
+        torch.npusim.empty_cache()
+"""
+RUNNING_OUT = """
+import torch
+kept = []
+while True:
+    scratch = torch.empty(30 << 20, dtype=torch.uint8, device="npusim")
+    kept.append(torch.empty(12 << 20, dtype=torch.uint8, device="npusim"))
+    del scratch
+    kept.append(torch.empty(12 << 20, dtype=torch.uint8, device="npusim"))
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main([arguments[0], "--json", *arguments[1:]]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "npusim",
+        "cuda-2.13",
+        "cuda-2.13,max_split_size_mb:32,roundup_power2_divisions:4",
+    ],
+)
+def test_a_replay_of_a_live_run_places_every_block_as_the_device_did(
+    rules: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPUSIM_ALLOCATOR", rules)
+    (tmp_path / "train.py").write_text(TRAINING)
+    trace = record_script(tmp_path / "train.py")
+    assert trace.info["exit_status"] == 0
+    assert {Op.EMPTY_CACHE, Op.SEGMENT_FREE} <= set(trace.op.tolist())
+    same = agreement(trace, replay_recorded(trace, validate=True))
+    assert same.compared == (trace.op == Op.MALLOC).sum() > 100
+    assert same.equal == same.compared, same
+    other = npusim_lab.replay(trace, "bfc")
+    assert agreement(trace, other).equal < same.compared, "the comparison can fail"
+    assert any("train.py" in trace.stack_text(number, 50) for number in set(trace.stack.tolist()))
+
+
+def test_a_run_that_ends_out_of_memory_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NPUSIM_DEVICE_MEMORY", "200MiB")
+    (tmp_path / "run.py").write_text(RUNNING_OUT)
+    out = str(tmp_path / "a.npt")
+    recorded = run(capsys, "record", "--out", out, str(tmp_path / "run.py"))
+    assert recorded["equal"] == recorded["compared"] > 0
+    answer = run(capsys, "explain", out)
+    assert answer["oom"]["requested_bytes"] <= 30 << 20
+    assert "run.py" in answer["stack"]
+
+
+def test_commands_answer_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, pickled = str(tmp_path / "a.npt"), str(tmp_path / "a.pickle")
+    assert "kv-cache" in run(capsys, "generate")
+    made = run(capsys, "generate", "kv-cache", "--steps", "3", "--out", trace)
+    assert run(capsys, "bounds", trace)["max_live"] == made["max_live_bytes"]
+    assert run(capsys, "replay", trace)["ooms"] == 0
+    compared = run(capsys, "compare", trace, "--policy", "cuda-2.13,buddy,bfc")
+    assert [row["policy"] for row in compared[0]["policies"]] == ["cuda-2.13", "buddy", "bfc"]
+    assert len(run(capsys, "search", trace, "--grid", "max_split_size_mb=,20,64")) == 3
+    run(capsys, "export", trace, pickled, "--format", "snapshot")
+    again = run(capsys, "import", pickled, str(tmp_path / "b.npt"))
+    assert again["mallocs"] == made["mallocs"]
+    assert again["max_live_bytes"] == made["max_live_bytes"]
+    for format in ("rmm", "buffers"):
+        other = str(tmp_path / f"a.{format}")
+        run(capsys, "export", trace, other, "--format", format)
+        assert load(other).compiled.mallocs == made["mallocs"]
+    assert run(capsys, "explain", trace, "--capacity", "16GiB")["oom"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["replay", "{trace}", "--policy", "npusim,buddy"], "names 2 policies; expected one"),
+        (["replay", "{trace}", "--policy", "nonsense"], "nonsense"),
+        (["replay", "{trace}.gone"], "No such file"),
+        (["explain", "{trace}"], "give the capacity"),
+        (["generate", "nonsense"], "expected one of transformer"),
+        (["import", "{text}", "x.npt"], "in no format that the lab recognises"),
+        (["search", "{trace}", "--grid", "abc"], "expected KEY=V1,V2"),
+    ],
+)
+def test_mistakes_end_with_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, text = tmp_path / "a.npt", tmp_path / "a.txt"
+    main(["generate", "zero3", "--steps", "1", "--out", str(trace)])
+    text.write_text("hello\n")
+    assert main([word.format(trace=trace, text=text) for word in arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_help_needs_neither_numpy_nor_torch() -> None:
+    code = (
+        "import sys; from npusim_lab.command import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: sys.exit('numpy' in sys.modules or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(hasattr(npusim_lab, name) for name in npusim_lab.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        npusim_lab.nonsense  # noqa: B018

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Replay, comparison, search, explanation, generated traces, snapshots for torch's own viewer."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npusim_lab.corpus import GENERATORS, generate
+from npusim_lab.explanation import explain, text_of
+from npusim_lab.snapshot_export import to_snapshot, write_snapshot
+from npusim_lab.snapshot_import import from_snapshot
+from npusim_lab.study import (
+    Choice,
+    bounds,
+    compare,
+    parse_choices,
+    replay,
+    search,
+    smallest_capacity,
+)
+from npusim_lab.trace import Op, Trace, TraceBuilder
+
+MIB = 1 << 20
+EXAMPLE = Path(__file__).with_name("policy_example.py")
+
+
+def test_a_setting_belongs_to_the_policy_before_it() -> None:
+    assert parse_choices("cuda-2.13,a:1,b:[256:1,512:2],buddy,./mine.so,my.py:Mine,c:2") == [
+        Choice("cuda-2.13", "a:1,b:[256:1,512:2]"),
+        Choice("buddy"),
+        Choice("./mine.so"),
+        Choice("my.py:Mine", "c:2"),
+    ]
+    with pytest.raises(ValueError, match="'a:1' comes before any policy"):
+        parse_choices("a:1,buddy")
+    assert Choice("npusim", "a:1,b:2").with_settings({"a": "3"}).settings == "a:3,b:2"
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generated_traces_are_the_same_for_the_same_seed_and_run_everywhere(name: str) -> None:
+    trace, again = generate(name, steps=3), generate(name, steps=3)
+    assert trace.op.tolist() == again.op.tolist()
+    assert trace.bytes.tolist() == again.bytes.tolist()
+    limits = bounds(trace)
+    assert limits["max_live"] <= limits["planned"]
+    policies = [Choice(name) for name in ("npusim", "cuda-2.13", "bfc", "buddy", "stitching")]
+    for row in compare(trace, policies):
+        assert row["ooms"] == 0
+        assert row["peak_reserved"] >= limits["max_live"], row["policy"]
+
+
+def reserved_after_cycles(settings: str) -> list[int]:
+    trace = generate("pytorch-193400")
+    result = replay(
+        trace, Choice("cuda-2.13", settings), 16 << 30, curve_points=len(trace), placements=False
+    )
+    assert result.curve_every == 1
+    return [int(result.reserved[5 * cycle + 5]) // MIB for cycle in range(0, 101, 20)]
+
+
+def test_the_published_growth_of_oversize_blocks_is_reproduced() -> None:
+    both = reserved_after_cycles("max_split_size_mb:128,expandable_segments:True")
+    assert both == [220, 2980, 5760, 8520, 11300, 14060]
+    assert reserved_after_cycles("max_split_size_mb:128")[-1] == 422
+    assert reserved_after_cycles("expandable_segments:True")[-1] == 420
+
+
+def test_explain_names_what_pins_and_a_setting_that_helps() -> None:
+    trace = generate("vllm-41268")
+    capacity = 5600 * MIB
+    answer = explain(trace, Choice("cuda-2.13"), capacity)
+    assert answer["oom"]["event"] == 20
+    assert "This is fragmentation" in answer["verdict"]
+    assert answer["stack"].startswith("layer5.w13.convert")
+    first = answer["segments"][0]
+    assert (first["bytes"], first["free"]) == (530 * MIB, 260 * MIB)
+    assert [pin["stack"].split()[0] for pin in first["pinned_by"]] == ["layer0.w2"]
+    settings = [remedy["settings"] for remedy in answer["remedies"]]
+    assert "max_split_size_mb:20" in settings
+    for text in settings:
+        assert not replay(trace, Choice("cuda-2.13", text), capacity).ooms
+    smallest = answer["smallest_capacity"]
+    assert not replay(trace, "cuda-2.13", smallest).ooms
+    assert replay(trace, "cuda-2.13", smallest - 2 * MIB).ooms
+    assert "PYTORCH_ALLOC_CONF=max_split_size_mb:20" in text_of(answer)
+
+
+def test_explain_says_when_no_placement_helps() -> None:
+    out = TraceBuilder()
+    out.malloc(60 * MIB)
+    out.add(Op.OOM, 0, 60 * MIB)
+    answer = explain(out.build({"capacity_bytes": 100 * MIB}))
+    assert "does not fit, however well it is placed" in answer["verdict"]
+    assert answer["remedies"] == []
+    assert answer["smallest_capacity"] == 120 * MIB
+    with pytest.raises(ValueError, match="how large the device was"):
+        explain(out.build())
+
+
+def test_explain_without_a_failure_shows_the_peak() -> None:
+    answer = explain(generate("vllm-41268"), Choice("cuda-2.13"), 16 << 30)
+    assert answer["oom"] is None
+    assert answer["segments"][0]["pinned_by"]
+    assert "Nothing runs out of memory" in text_of(answer)
+
+
+def test_search_puts_the_least_memory_first() -> None:
+    trace = generate("vllm-41268")
+    grid = {"max_split_size_mb": ["", "20", "600"], "expandable_segments": ["", "True"]}
+    rows = search(trace, grid)
+    assert len(rows) == 6
+    assert [row["peak_reserved"] for row in rows] == sorted(row["peak_reserved"] for row in rows)
+    assert rows[0]["settings"] != ""
+    assert len(search(trace, grid, budget=2)) == 2
+    with pytest.raises(ValueError, match="no_such_key"):
+        search(trace, {"no_such_key": ["1"]})
+
+
+def test_progress_counts_to_the_end() -> None:
+    seen: list[tuple[int, int]] = []
+    compare(
+        generate("zero3", steps=1),
+        parse_choices("npusim,buddy,bfc"),
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_policy_in_a_python_file_runs_judged() -> None:
+    trace = generate("kv-cache", steps=2)
+    result = replay(trace, f"{EXAMPLE}:PowersOfTwo")
+    assert not result.violations
+    assert not result.ooms
+    assert result.peak_reserved >= bounds(trace)["max_live"]
+    with pytest.raises(ValueError, match="has no class Missing"):
+        replay(trace, f"{EXAMPLE}:Missing")
+    with pytest.raises(ValueError, match="there is no file"):
+        replay(trace, "missing.py:Mine")
+
+
+def test_smallest_capacity_gives_up_above_a_limit() -> None:
+    trace = generate("vllm-41268")
+    assert smallest_capacity(trace, Choice("cuda-2.13"), at_most=4000 * MIB) is None
+
+
+# --- Snapshots for torch's own viewer.
+
+
+def pending_trace() -> Trace:
+    """Streams, a pending free that a full device waits for, and an out-of-memory error."""
+    out = TraceBuilder()
+    stack = out.stack([("model.py", 3, "forward"), ("train.py", 9, "<module>")])
+    first = out.malloc(30 * MIB, 1, 0, stack)
+    out.malloc(400, 0, 0, stack)
+    out.add(Op.FREE_REQUESTED, first)
+    out.malloc(80 * MIB, 0, 0, stack)
+    out.malloc(200 * MIB)
+    out.add(Op.FREE_COMPLETED, first)
+    return out.build()
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("name", ["prefetch", "pending"])
+def test_an_exported_snapshot_is_imported_as_the_same_requests(name: str, settings: str) -> None:
+    trace = pending_trace() if name == "pending" else generate(name, steps=5)
+    capacity = 100 * MIB if name == "pending" else None
+    snapshot = to_snapshot(trace, Choice("cuda-2.13", settings), capacity)
+    back = from_snapshot(snapshot, capacity_bytes=capacity)
+    assert not back.ambiguous
+    succeeded = back.bytes[back.op == Op.MALLOC].tolist()
+    failed = back.bytes[back.op == Op.OOM].tolist()
+    expected = trace.bytes[trace.op == Op.MALLOC].tolist()
+    assert failed == ([200 * MIB] if name == "pending" else [])
+    assert succeeded + failed == expected
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_torchs_own_viewer_opens_an_exported_snapshot(settings: str, tmp_path: Path) -> None:
+    from torch.cuda import _memory_viz as viewer
+
+    path = tmp_path / "snapshot.pickle"
+    write_snapshot(pending_trace(), path, Choice("cuda-2.13", settings), 100 * MIB)
+    data: dict[str, Any] = pickle.loads(path.read_bytes())
+    for segment in data["segments"]:
+        assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
+    assert "80.0MiB" in viewer.segsum(data)
+    assert "OutOfMemoryError # 200.0MiB" in viewer.trace(data)
+    for make in (viewer.segment_plot, viewer.trace_plot):
+        assert "<html" in make(data).lower() or "<script" in make(data).lower()
+    allocs = [entry for entry in data["device_traces"][0] if entry["action"] == "alloc"]
+    assert allocs[0]["frames"][0]["name"] == "forward"
