@@ -3,7 +3,7 @@
 
 What: a view of device memory becomes a copy when it moves.
 Passes on the CPU: moving returns the view itself.
-Kind: https://github.com/facebookresearch/aepsych/pull/624
+Kind: https://github.com/facebookresearch/aepsych/pull/672
 """
 
 import torch

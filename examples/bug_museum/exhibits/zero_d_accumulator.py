@@ -3,7 +3,7 @@
 
 What: 0-d host tensors may be operands on a device, but not results of device operands.
 Passes on the CPU: the sum is where its terms are.
-Kind: https://github.com/lightly-ai/lightly/pull/1858
+Kind: https://github.com/lightly-ai/lightly/issues/1884
 """
 
 import torch
