@@ -8,8 +8,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "allocator/block.h"
 #include "allocator/memory_pool.h"
@@ -39,6 +41,8 @@ enum class Sharing : std::uint8_t {
   one_thread,  // one at a time, and the caller sees to it: nothing is locked
 };
 
+using AdoptionVisitor = std::function<void(const BlockInfo&, Block*)>;
+
 class CachingAllocator {
  public:
   // The provider must outlive the allocator. Throws InvalidArgument on a bad config.
@@ -67,6 +71,11 @@ class CachingAllocator {
   std::uint64_t free_held(Block* block, ContextId context = 0);
   bool complete_free(std::uint64_t hold);
   void complete_held_frees();  // all of them, oldest first
+
+  // adopt() takes over whole segments, lent already by the provider, with their blocks: what an
+  // allocator was doing when a recording of it began. `visit` gets every allocated block. Orders of
+  // acquisition go on behind the last one given. Throws InvalidArgument for what cannot be.
+  void adopt(std::vector<SegmentInfo> segments, const AdoptionVisitor& visit);
 
   // find() returns the live block that starts at the address, or nullptr. It walks the segment.
   Block* find(Address address) const;

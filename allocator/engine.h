@@ -5,8 +5,9 @@
 //   expandable.cpp         segments that grow and shrink by the page
 //   private_pools.cpp      pools that come and go
 //   inspect.cpp            address lookup, snapshot
+//   adoption.cpp           beginning with what another allocator made
 //
-// Nothing outside these five files includes this header.
+// Nothing outside these six files includes this header.
 #pragma once
 
 #include <array>
@@ -86,6 +87,9 @@ struct CachingAllocator::Impl {
   void release_unused_pools(const PoolId* only);  // private ones without users
   std::vector<PoolInfo> pool_infos() const;
   void end_pool(MemoryPool& pool);  // has no segments, or ranges without memory
+
+  // --- adoption.cpp
+  void adopt(const SegmentInfo& info, const AdoptionVisitor& visit);
 
   // --- inspect.cpp
   Block* block_at(Address address) const;  // the block the address lies in, or null

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <unordered_map>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/error.h"
 #include "allocator/replay/overlap_judge.h"
 #include "allocator/replay/recorder.h"
 #include "allocator/validate.h"
@@ -91,6 +93,7 @@ class CachingEngine {
     if (wants_contexts) allocator_.record_history(HistoryMode::state);
     for (const std::uint32_t pool : progress.trace.implicit_pools())
       allocator_.retain_pool({0, pool});
+    if (!options.initial.empty()) adopt(options.initial);
   }
 
   // Blocks that are freed soon, then their neighbours, which are looked at for merging.
@@ -165,8 +168,10 @@ class CachingEngine {
  private:
   void malloc(const Trace::Event& event) {
     const std::size_t number = in_.mallocs++;
-    Block* block =
-        allocator_.malloc(event.bytes, event.stream, &report_, number + 1, {0, event.pool});
+    Block* block = adopted_.empty() ? nullptr : take_adopted(number);
+    if (!block) {
+      block = allocator_.malloc(event.bytes, event.stream, &report_, number + 1, {0, event.pool});
+    }
     blocks_[event.slot] = block;
     if (!block) [[unlikely]] {
       in_.result.ooms.push_back({in_.device.event(), static_cast<std::int64_t>(number), report_});
@@ -176,6 +181,33 @@ class CachingEngine {
     const Segment& segment = *block->segment;
     in_.recorder.place(number, block->address, segment.registration, segment.address, block->bytes);
     in_.recorder.after_malloc(in_.device.event(), totals());
+  }
+
+  void adopt(const std::vector<SegmentInfo>& segments) {
+    for (const SegmentInfo& segment : segments) {
+      in_.device.adopt(
+          segment.address, segment.total_bytes,
+          {segment.total_bytes, segment.registration, static_cast<std::uint32_t>(segment.stream),
+           static_cast<std::uint32_t>(segment.pool.second)});
+    }
+    allocator_.adopt(segments, [&](const BlockInfo& info, Block* block) {
+      const std::uint64_t number = info.context - 1;
+      if (number >= in_.trace.mallocs() ||
+          in_.trace.malloc_bytes()[number] != info.requested_bytes ||
+          !adopted_.emplace(number, block).second) {
+        throw InvalidArgument("replay: the initial block at " + std::to_string(info.address) +
+                              " is of no malloc of the trace, or of one that another block is of, "
+                              "or that asks for other bytes");
+      }
+    });
+  }
+
+  Block* take_adopted(std::size_t number) {
+    const auto it = adopted_.find(number);
+    if (it == adopted_.end()) return nullptr;
+    Block* block = it->second;
+    adopted_.erase(it);
+    return block;
   }
 
   void free_requested(const Trace::Event& event) {
@@ -203,8 +235,9 @@ class CachingEngine {
 
   Progress& in_;
   CachingAllocator allocator_;
-  OutOfMemoryReport report_;    // of the last failure
-  std::vector<Block*> blocks_;  // by slot; null: the malloc failed
+  std::unordered_map<std::uint64_t, Block*> adopted_;  // by malloc, until its event
+  OutOfMemoryReport report_;                           // of the last failure
+  std::vector<Block*> blocks_;                         // by slot; null: the malloc failed
   std::vector<std::uint64_t> holds_;
 };
 

@@ -30,10 +30,12 @@ enum class PendingMode : std::uint8_t {
 struct ReplayOptions {
   DeviceOptions device;
   PendingMode pending = PendingMode::recorded;
-  bool stop_on_oom = false;      // else the allocation is absent, and its free ignored
-  bool placements = true;        // fill the arrays per malloc
-  std::size_t curve_points = 0;  // at most, per curve
-  bool fragmentation = false;    // fill largest_free and free_square, which walk all blocks
+  bool stop_on_oom = false;          // else the allocation is absent, and its free ignored
+  bool placements = true;            // fill the arrays per malloc
+  std::size_t curve_points = 0;      // at most, per curve
+  bool fragmentation = false;        // fill largest_free and free_square, which walk all blocks
+  std::vector<SegmentInfo> initial;  // what the caching allocator begins with; the context of an
+                                     // allocated block is 1 + the malloc of the trace that it is
   std::vector<std::int64_t> pictures_at;  // events, ascending
   bool picture_at_end = false;
   bool validate = false;            // a policy's answers; the caching allocator's state, where a

@@ -97,6 +97,22 @@ SegmentResult ReplayDevice::acquire_segment(std::size_t bytes) {
   return {address, SegmentResult::Status::ok, {}};
 }
 
+void ReplayDevice::adopt(Address address, std::uint64_t bytes, const Lent& owner) {
+  if (address == 0 || !is_free(address, bytes) || bytes > options_.capacity_bytes - reserved_) {
+    throw InvalidArgument("replay: the initial segment of " + std::to_string(bytes) + " bytes at " +
+                          std::to_string(address) +
+                          " overlaps another one, or is more than the device has");
+  }
+  ++placed_;
+  constexpr Address kWindow = Address{1} << 40;
+  if (address < Address{1} << 63)
+    next_ = std::max(next_, (address + bytes) / kWindow * kWindow + kWindow);
+  taken_[address] = bytes;
+  owners_[address] = owner;
+  lent_[address] = bytes;
+  account(static_cast<std::int64_t>(bytes), Op::segment_alloc, address, bytes);
+}
+
 // lend() notes whom new addresses belong to: the stream and pool of the event.
 void ReplayDevice::lend(Address address, std::uint64_t bytes) {
   taken_[address] = bytes;

@@ -35,6 +35,14 @@ class ReplayDevice final : public Provider {
  public:
   using Piece = std::pair<Address, std::uint64_t>;  // address, bytes
 
+  // A lent segment, and how manyth it was.
+  struct Lent {
+    std::uint64_t bytes = 0;
+    std::int64_t order = 0;
+    std::uint32_t stream = 0;
+    std::uint32_t pool = 0;
+  };
+
   ReplayDevice(const Trace& trace, const DeviceOptions& options);
 
   // go_to() says which event is being replayed.
@@ -49,6 +57,10 @@ class ReplayDevice final : public Provider {
   // The integrals of reserved bytes up to the current event, over events and over time.
   double byte_events();
   double byte_ns();
+
+  // adopt() counts a segment as lent before the trace began. Throws InvalidArgument where it
+  // overlaps another one or exceeds the capacity.
+  void adopt(Address address, std::uint64_t bytes, const Lent& owner);
 
   SegmentResult acquire_segment(std::size_t bytes) override;
   void release_segment(Address address, std::size_t bytes) noexcept override;
@@ -72,13 +84,7 @@ class ReplayDevice final : public Provider {
   // The result is valid until the next call.
   std::span<const Piece> pieces_of(Address address, std::uint64_t bytes);
 
-  // The lent segment an address lies in, and how manyth it was; null where there is none.
-  struct Lent {
-    std::uint64_t bytes = 0;
-    std::int64_t order = 0;
-    std::uint32_t stream = 0;
-    std::uint32_t pool = 0;
-  };
+  // segment_at() is the lent segment an address lies in; null where there is none.
   const std::pair<const Address, Lent>* segment_at(Address address);
 
  private:

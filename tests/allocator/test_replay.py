@@ -7,6 +7,7 @@ import random
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -529,3 +530,73 @@ def test_bank_aware_placement_has_fewer_conflicts_than_best_fit() -> None:
     assert 0.05 < conflicts / pairs < 0.5
     with pytest.raises(ValueError, match="expected one each"):
         bank_conflicts(trace, [1])
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_replay_begins_where_another_one_ended(preset: str, seed: int) -> None:
+    generator = random.Random(seed)
+    whole, first, second = Events(), Events(), Events()
+    live: list[tuple[int, int, int]] = []
+    for number in range(1200):
+        if generator.random() < 0.52 or not live:
+            row = (number, generator.randint(1, generator.choice((MIB, 8 * MIB))), number % 2)
+            live.append(row)
+            step = (Op.MALLOC, *row)
+        else:
+            step = (Op.FREE, live.pop(generator.randrange(len(live)))[0])
+        whole.add(*step)
+        (first if number < 600 else second).add(*step)
+        if number == 599:
+            for id, bytes, stream in live:  # older than the second trace
+                second.add(Op.MALLOC, id, bytes, stream)
+    expected = replay(whole.trace(), preset)
+    picture = replay(first.trace(), preset, picture_at_end=True).pictures[0]
+    numbers = np.full(first.trace().mallocs, -1)
+    kept = np.flatnonzero(first.trace().free_event == len(first.rows))
+    older = {row[1]: k for k, row in enumerate(r for r in second.rows if r[0] == Op.MALLOC)}
+    ids = [row[1] for row in first.rows if row[0] == Op.MALLOC]
+    numbers[kept] = [older[ids[k]] for k in kept]
+    used = picture.block_state == 1
+    picture.block_malloc = np.where(used, numbers[picture.block_malloc], -1)
+    result = replay(second.trace(), preset, initial=picture, validate_every=20)
+    assert result.violations == []
+    by_id = {}
+    for events, outcome in ((whole, expected), (second, result)):
+        mallocs = [row[1] for row in events.rows if row[0] == Op.MALLOC]
+        columns = outcome.segment.tolist(), outcome.offset.tolist(), outcome.block_bytes.tolist()
+        placed = dict(zip(mallocs, zip(*columns, strict=True), strict=True))
+        for id in mallocs:
+            if id >= 600 or events is second:
+                by_id.setdefault(id, []).append(placed[id])
+    pairs = [pair for pair in by_id.values() if len(pair) == 2]
+    assert len(pairs) > 250
+    assert all(a == b for a, b in pairs)
+    current = {key: n for key, n in expected.stats.items() if key.endswith(".current")}
+    assert {key: result.stats[key] for key in current} == current
+
+
+def test_an_initial_picture_that_cannot_be_is_refused() -> None:
+    events = Events()
+    events.add(Op.MALLOC, 1, 100)
+    trace = events.trace()
+    good = replay(trace, picture_at_end=True).pictures[0]
+    assert replay(trace, initial=good).device_event.tolist() == [0]
+
+    def broken(**columns: object) -> object:
+        return SimpleNamespace(**{**vars(good), **columns})
+
+    for columns, message in [
+        ({"block_malloc": [5, -1]}, "is of no malloc of the trace"),
+        ({"block_address": good.block_address + 32}, "is not tiled by its blocks"),
+        ({"block_state": [2, 0]}, "neither free nor allocated"),
+        ({"block_state": [0, 0]}, "two free blocks side by side"),
+        ({"segment_is_expandable": [True]}, "only whole segments can be adopted"),
+        ({"block_segment": [0, 1]}, "expected the index of a segment"),
+        ({"block_bytes": [1]}, "no column as long as the others"),
+        ({"segment_address": [0]}, "overlaps another one, or is more than the device has"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            replay(trace, initial=broken(**columns))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="other policies start empty"):
+        replay(trace, "bfc", initial=good)

@@ -221,6 +221,59 @@ py::object replay_object(ReplayResult&& r, const std::string& policy) {
   return out;
 }
 
+// A column of a picture that the caller gives.
+template <class T>
+std::vector<T> picture_column(const py::object& picture, const char* name, std::size_t length) {
+  using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
+  const Array array = Array::ensure(picture.attr(name));
+  if (!array || array.ndim() != 1 ||
+      (length != kUnlimited && array.size() != static_cast<py::ssize_t>(length))) {
+    PyErr_Clear();
+    throw py::value_error(std::string("initial.") + name + " is no column as long as the others");
+  }
+  return {array.data(), array.data() + array.size()};
+}
+
+std::vector<SegmentInfo> segments_of(const py::object& picture) {
+  const auto address = picture_column<std::uint64_t>(picture, "segment_address", kUnlimited);
+  const std::size_t count = address.size();
+  const auto bytes = picture_column<std::uint64_t>(picture, "segment_bytes", count);
+  const auto stream = picture_column<std::uint32_t>(picture, "segment_stream", count);
+  const auto pool = picture_column<std::uint32_t>(picture, "segment_pool", count);
+  const auto order = picture_column<std::int64_t>(picture, "segment_order", count);
+  const auto is_large = picture_column<std::uint8_t>(picture, "segment_is_large", count);
+  const auto is_expandable = picture_column<std::uint8_t>(picture, "segment_is_expandable", count);
+  std::vector<SegmentInfo> out(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i].address = address[i];
+    out[i].total_bytes = bytes[i];
+    out[i].stream = stream[i];
+    out[i].pool = {0, pool[i]};
+    out[i].registration = order[i];
+    out[i].is_large = is_large[i] != 0;
+    out[i].is_expandable = is_expandable[i] != 0;
+  }
+  const auto segment = picture_column<std::int64_t>(picture, "block_segment", kUnlimited);
+  const std::size_t blocks = segment.size();
+  const auto block_address = picture_column<std::uint64_t>(picture, "block_address", blocks);
+  const auto block_bytes = picture_column<std::uint64_t>(picture, "block_bytes", blocks);
+  const auto requested = picture_column<std::uint64_t>(picture, "block_requested", blocks);
+  const auto state = picture_column<std::uint8_t>(picture, "block_state", blocks);
+  const auto number = picture_column<std::int64_t>(picture, "block_malloc", blocks);
+  for (std::size_t i = 0; i < blocks; ++i) {
+    if (segment[i] < 0 || segment[i] >= std::ssize(out)) {
+      throw py::value_error("initial.block_segment has " + std::to_string(segment[i]) +
+                            "; expected the index of a segment");
+    }
+    out[static_cast<std::size_t>(segment[i])].blocks.push_back(
+        {block_address[i], block_bytes[i], requested[i],
+         state[i] == 0 ? BlockState::free
+                       : (state[i] == 1 ? BlockState::allocated : BlockState::pending),
+         static_cast<ContextId>(number[i] + 1)});
+  }
+  return out;
+}
+
 template <class T>
 T choose(const char* what, const std::string& word,
          std::initializer_list<std::pair<const char*, T>> options) {
@@ -238,7 +291,8 @@ py::object run_replay(const std::shared_ptr<Trace>& trace, const py::object& pol
                       std::size_t curve_points, bool fragmentation,
                       std::vector<std::int64_t> snapshots_at, bool picture_at_end,
                       const py::object& segment_addresses, std::optional<bool> validate,
-                      std::uint64_t scatter_seed, std::int64_t validate_every) {
+                      std::uint64_t scatter_seed, std::int64_t validate_every,
+                      const py::object& initial) {
   ReplayOptions options;
   const bool is_named = py::isinstance<py::str>(policy);
   const std::string name = is_named
@@ -266,6 +320,12 @@ py::object run_replay(const std::shared_ptr<Trace>& trace, const py::object& pol
   options.pictures_at = std::move(snapshots_at);
   options.picture_at_end = picture_at_end;
   options.validate_every = validate_every;
+  if (!initial.is_none()) {
+    if (!is_named || !is_preset(name)) {
+      throw py::value_error("initial is for the caching presets; other policies start empty");
+    }
+    options.initial = segments_of(initial);
+  }
   options.validate = validate.value_or(!is_named || !is_preset(name));
   if (!std::is_sorted(options.pictures_at.begin(), options.pictures_at.end())) {
     throw py::value_error("snapshots_at is not ascending; sort it");
@@ -332,7 +392,8 @@ void bind_replay(py::module_& m) {
         py::arg("curve_points") = 0, py::arg("fragmentation") = false,
         py::arg("snapshots_at") = std::vector<std::int64_t>{}, py::arg("picture_at_end") = false,
         py::arg("segment_addresses") = py::none(), py::arg("validate") = py::none(),
-        py::arg("scatter_seed") = 0, py::arg("validate_every") = 0);
+        py::arg("scatter_seed") = 0, py::arg("validate_every") = 0,
+        py::arg("initial") = py::none());
   m.def(
       "bank_conflicts",
       [](const Trace& trace,

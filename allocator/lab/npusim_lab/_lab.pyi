@@ -282,6 +282,7 @@ def replay(
     validate: bool | None = None,
     scatter_seed: int = 0,
     validate_every: int = 0,
+    initial: MemoryPicture | None = None,
 ) -> Replay:
     """Run a trace under a policy. The GIL is released unless the policy is a Python object.
 
@@ -308,6 +309,10 @@ def replay(
         scatter_seed: 0 for ascending segment addresses; else they jump about.
         validate_every: check the caching allocator's invariants after every so many events too;
             slow. 0 for not.
+        initial: what a caching preset begins with, as a MemoryPicture (or any object with its
+            columns): the exact state where a recording began. block_malloc names the mallocs of
+            this trace that its allocated blocks are; those are not placed again, wherever in the
+            trace they stand. Blocks are free or allocated, segments not expandable.
 
     Raises:
         ValueError: unknown policy or setting, a library that cannot be loaded.

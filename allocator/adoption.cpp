@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// adopt(): an allocator that begins in the middle of a run, with segments and blocks that another
+// one made. Everything is checked before anything is taken over.
+#include <algorithm>
+#include <string>
+
+#include "allocator/engine.h"
+#include "allocator/error.h"
+
+namespace npusim::alloc {
+
+using Lock = std::lock_guard<WordLock>;
+
+namespace {
+
+std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
+
+[[noreturn]] void reject(const SegmentInfo& segment, const std::string& why) {
+  throw InvalidArgument("adopt: the segment at " + std::to_string(segment.address) + " " + why);
+}
+
+void check(const SegmentInfo& segment, const Config& config) {
+  if (segment.is_expandable) reject(segment, "is expandable; only whole segments can be adopted");
+  if (segment.blocks.empty()) reject(segment, "has no blocks");
+  Address at = segment.address;
+  bool after_free = false;
+  for (const BlockInfo& block : segment.blocks) {
+    const bool is_free = block.state == BlockState::free;
+    if (block.address != at) reject(segment, "is not tiled by its blocks");
+    if (block.bytes == 0 || block.bytes % config.quantum_bytes != 0) {
+      reject(segment, "has a block of " + std::to_string(block.bytes) +
+                          " bytes; expected a multiple of quantum_bytes");
+    }
+    if (is_free && after_free) reject(segment, "has two free blocks side by side");
+    if (!is_free && block.state != BlockState::allocated) {
+      reject(segment, "has a block that is neither free nor allocated");
+    }
+    if (!is_free && (block.requested_bytes == 0 || block.requested_bytes > block.bytes)) {
+      reject(segment, "has a block of " + std::to_string(block.bytes) + " bytes for a request of " +
+                          std::to_string(block.requested_bytes));
+    }
+    after_free = is_free;
+    at += block.bytes;
+  }
+  if (at != segment.address + segment.total_bytes) reject(segment, "is not tiled by its blocks");
+}
+
+}  // namespace
+
+void CachingAllocator::Impl::adopt(const SegmentInfo& info, const AdoptionVisitor& visit) {
+  MemoryPool& pool = info.pool.is_default() ? *default_pool : pool_with_users(info.pool, "adopt");
+  const bool is_small = !info.is_large;
+  Segment& segment = segments[info.address];
+  segment = {.address = info.address,
+             .bytes = info.total_bytes,
+             .registration = info.registration,
+             .stream = info.stream,
+             .is_small = is_small,
+             .is_expandable = false,
+             .shelf = &shelf_of(pool, info.stream, is_small),
+             .first = nullptr,
+             .context = info.context};
+  ++pool.segments;
+  next_registration = info.registration + 1;
+  ledger.increase(Ledger::kSegment, is_small, 1);
+  book_reserved(pool, is_small, signed_bytes(info.total_bytes));
+  if (info.total_bytes >= config.max_split_bytes) ledger.oversize_segments.increase(1);
+  Block* before = nullptr;
+  for (const BlockInfo& block_info : info.blocks) {
+    reserve_blocks();
+    Block* block = new_block();
+    block->address = block_info.address;
+    block->bytes = block_info.bytes;
+    block->stream = info.stream;
+    block->segment = &segment;
+    block->order = config.tie_break == TieBreak::registration ? info.registration : 0;
+    block->prev = before;
+    block->next = nullptr;
+    (before ? before->next : segment.first) = block;
+    before = block;
+    const std::int64_t bytes = signed_bytes(block->bytes);
+    if (block_info.state == BlockState::free) {
+      index_insert(block);
+      if (info.blocks.size() == 1) continue;
+      ledger.increase(Ledger::kInactiveSplit, is_small, 1);
+      ledger.increase(Ledger::kInactiveSplitBytes, is_small, bytes);
+      continue;
+    }
+    block->state = BlockState::allocated;
+    block->requested_bytes = block_info.requested_bytes;
+    block->context = block_info.context;
+    ledger.increase(Ledger::kAllocation, is_small, 1);
+    ledger.increase(Ledger::kAllocatedBytes, is_small, bytes);
+    ledger.increase(Ledger::kActive, is_small, 1);
+    ledger.increase(Ledger::kActiveBytes, is_small, bytes);
+    ledger.increase(Ledger::kRequestedBytes, is_small, signed_bytes(block_info.requested_bytes));
+    if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.increase(1);
+    visit(block_info, block);
+  }
+}
+
+void CachingAllocator::adopt(std::vector<SegmentInfo> given, const AdoptionVisitor& visit) {
+  const Lock lock(impl_->mutex);
+  std::sort(given.begin(), given.end(), [](const SegmentInfo& a, const SegmentInfo& b) {
+    return a.registration < b.registration;
+  });
+  std::int64_t last = impl_->next_registration - 1;
+  for (const SegmentInfo& segment : given) {
+    check(segment, impl_->config);
+    if (segment.registration <= last) {
+      reject(segment, "has the order " + std::to_string(segment.registration) +
+                          ", which another one has; give each its own");
+    }
+    last = segment.registration;
+    if (!segment.pool.is_default()) impl_->pool_with_users(segment.pool, "adopt");
+  }
+  for (const SegmentInfo& segment : given) impl_->adopt(segment, visit);
+}
+
+}  // namespace npusim::alloc
