@@ -92,6 +92,11 @@ def _parser() -> argparse.ArgumentParser:
     takes_trace(command)
     command.add_argument("--policy", help=policy_help + "; as recorded")
 
+    command = add("report", _report, "write one HTML file with curves, address maps and metrics")
+    takes_trace(command)
+    command.add_argument("--policy", default="cuda-2.13", help="P1,P2,...; settings behind each")
+    command.add_argument("--out", default="report.html", help="file to write; report.html")
+
     command = add("bounds", _bounds, "the least memory that any policy needs")
     takes_trace(command)
 
@@ -200,6 +205,15 @@ def _explain(options: argparse.Namespace) -> Answer:
     choice = None if options.policy is None else _one(options.policy)
     answer = explain(trace, choice)
     return answer, text_of(answer)
+
+
+def _report(options: argparse.Namespace) -> Answer:
+    from npusim_lab.report import report
+    from npusim_lab.study import parse_choices
+
+    trace = _load(options)
+    rows = report(trace, parse_choices(options.policy), options.out)
+    return rows, f"{options.out}: {len(rows)} policies"
 
 
 def _bounds(options: argparse.Namespace) -> Answer:
