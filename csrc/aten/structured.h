@@ -17,6 +17,7 @@
 #include "csrc/aten/dense_call.h"
 #include "csrc/aten/device_empty.h"
 #include "csrc/aten/host_kernel.h"
+#include "csrc/aten/structured_arguments.h"
 #include "csrc/aten/view_pool.h"
 
 namespace torch_npusim {
@@ -58,41 +59,6 @@ class OnViews final : public Structured {
   std::array<at::Tensor, outputs> views_;
 };
 
-namespace structured {
-
-// What stands for an argument of the operator while its class runs, and what meta() and impl()
-// take.
-template <class Argument>
-const Argument& hold(const Argument& argument) {
-  return argument;
-}
-inline FreshView hold(const at::Tensor& tensor) { return FreshView(tensor); }
-inline std::optional<FreshView> hold(const std::optional<at::Tensor>& tensor) {
-  const bool given = tensor.has_value() && tensor->defined();
-  return given ? std::optional<FreshView>(std::in_place, *tensor)
-               : std::optional<FreshView>(std::nullopt);
-}
-
-template <class Held>
-const Held& argument(const Held& held) {
-  return held;
-}
-inline const at::Tensor& argument(const FreshView& view) { return *view; }
-inline at::OptionalTensorRef argument(const std::optional<FreshView>& view) {
-  return view.has_value() ? at::OptionalTensorRef(**view) : at::OptionalTensorRef();
-}
-inline int64_t argument(const c10::SymInt& number) { return number.guard_int(__FILE__, __LINE__); }
-inline at::IntArrayRef argument(const c10::SymIntArrayRef& numbers) {
-  return C10_AS_INTARRAYREF_SLOW(numbers);
-}
-
-template <class Result>
-constexpr std::size_t outputs_of = 1;
-template <class... Results>
-constexpr std::size_t outputs_of<std::tuple<Results...>> = sizeof...(Results);
-
-}  // namespace structured
-
 template <class Op_, class Class, class CostModel = ElementwiseCost,
           class Schema = typename Op_::schema>
 struct StructuredKernel;
@@ -104,17 +70,23 @@ struct StructuredKernel<Op_, Class, CostModel, Result(Args...)> {
   static constexpr std::size_t outputs = structured::outputs_of<Result>;
 
   static Result call(Args... args) {
-    if (C10_UNLIKELY(!fast_routes() || strict_align() == StrictAlign::copy)) {
+    structured::Tensors<sizeof...(Args)> tensors;
+    (tensors.add(args), ...);
+    const bool simple = tensors.simple && tensors.device >= 0;
+    if (C10_UNLIKELY(!simple || !fast_routes() || strict_align() != StrictAlign::off)) {
       return OnHost::call(args...);
     }
-    return OnHost::command(
-        [](c10::DeviceIndex device, HostCall& call, Args... arguments) -> Result {
-          OnViews<Class, outputs> kernel(device);
-          run(kernel, std::make_index_sequence<outputs>(), structured::hold(arguments)...);
-          call.finish();
-          return results(kernel, std::make_index_sequence<outputs>());
-        },
-        args...);
+    const npusim::CommandInfo info{OnHost::record().name.c_str(), npusim::CommandKind::kernel,
+                                   CostModel::of({tensors.all.data(), tensors.count})};
+    return translated([&] {
+      return npusim::run_now(npusim::current_stream(tensors.device), info, [&] {
+        const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
+        const PoolScope pool(tensors.device);  // temporaries are device memory
+        OnViews<Class, outputs> kernel(tensors.device);
+        run(kernel, std::make_index_sequence<outputs>(), structured::hold(args)...);
+        return results(kernel, std::make_index_sequence<outputs>());
+      });
+    });
   }
 
  private:
