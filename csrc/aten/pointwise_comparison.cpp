@@ -22,7 +22,7 @@ namespace {
 // Numbers that every dtype of their category holds; core refuses to compare with one that the
 // tensor's dtype cannot.
 bool fits_any_dtype(const at::Scalar& number) {
-  if (number.isIntegral(/*includeBool=*/false)) return number.to<int64_t>() == number.to<int8_t>();
+  if (number.type() == at::kLong) return -128 <= number.toLong() && number.toLong() < 128;
   return number.isFloatingPoint() && std::abs(number.toDouble()) < 1e4;
 }
 
