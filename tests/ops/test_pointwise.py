@@ -211,11 +211,9 @@ def test_every_route_gives_the_same_bits(run_script):
     assert runs[0].stdout == runs[1].stdout != ""
 
 
-@pytest.mark.parametrize("number", [1, 127, 128, -129, 1024, 2**40, 0.5, 1e5, -1e300, True])
+@pytest.mark.parametrize("number", [1, 127, 128, -129, 1024, 2**40, 0.5, 1e5, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float64])
 def test_comparisons_with_numbers(dtype, number):
     for shape in ((), (4,)):
         values = torch.full(shape, 3).to(dtype)
-        if not dtype.is_floating_point and abs(number) >= 2**63:
-            continue  # the CPU refuses it; compare() is about results
         compare(lambda x: (x == number, x != number, x < number, x >= number), values)
