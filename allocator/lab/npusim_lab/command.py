@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     takes_trace(command, "+")
     command.add_argument("--policy", required=True, help="P1,P2,...; a setting follows its policy")
     command.add_argument("--jobs", type=int, help="threads; one per core")
+    command.add_argument("--metric", help="print this metric only: traces down, policies across")
 
     command = add("search", _search, "find the settings that need least memory")
     takes_trace(command)
@@ -167,7 +168,8 @@ def _compare(options: argparse.Namespace) -> Answer:
             )
         data.append({"trace": str(path), **_about(trace), "policies": rows})
         lines += [f"{path}: {_about_text(trace)}", _table(rows), ""]
-    return data, "\n".join(lines).rstrip()
+    text = "\n".join(lines).rstrip() if options.metric is None else _matrix(data, options.metric)
+    return data, text
 
 
 def _search(options: argparse.Namespace) -> Answer:
@@ -292,6 +294,19 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
         right = (text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True))
         table.append("  ".join([line[0].ljust(widths[0]), *right]))
     return "\n".join(table)
+
+
+def _matrix(data: Sequence[dict[str, Any]], metric: str) -> str:
+    from npusim_lab.study import METRICS
+
+    if metric not in METRICS:
+        raise ValueError(f"--metric {metric!r}; expected one of {', '.join(METRICS)}")
+    head = [",".join(filter(None, (r["policy"], r["settings"]))) for r in data[0]["policies"]]
+    lines = ["| " + " | ".join(["trace", *head]) + " |", "|---" * (len(head) + 1) + "|"]
+    for entry in data:
+        cells = [_cell(metric, row[metric]) for row in entry["policies"]]
+        lines.append("| " + " | ".join([entry["trace"], *cells]) + " |")
+    return "\n".join(lines)
 
 
 def _bytes(text: str) -> int:

@@ -99,6 +99,9 @@ def test_commands_answer_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run(capsys, "replay", trace)["ooms"] == 0
     compared = run(capsys, "compare", trace, "--policy", "cuda-2.13,buddy,bfc")
     assert [row["policy"] for row in compared[0]["policies"]] == ["cuda-2.13", "buddy", "bfc"]
+    assert main(["compare", trace, "--policy", "buddy,bfc", "--metric", "ooms"]) == 0
+    table = ["| trace | buddy | bfc |", "|---|---|---|", f"| {trace} | 0 | 0 |"]
+    assert capsys.readouterr().out.splitlines() == table
     assert len(run(capsys, "search", trace, "--grid", "max_split_size_mb=,20,64")) == 3
     run(capsys, "export", trace, pickled, "--format", "snapshot")
     again = run(capsys, "import", pickled, str(tmp_path / "b.npt"))
