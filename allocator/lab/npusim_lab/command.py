@@ -142,7 +142,7 @@ def _export(options: argparse.Namespace) -> Answer:
 def _replay(options: argparse.Namespace) -> Answer:
     from npusim_lab.study import METRICS, measures, replay
 
-    trace = _load(options)
+    trace = _load(options).with_attempts()
     choice = _one(options.policy)
     result = replay(trace, choice, trace.capacity_bytes)
     values = measures(trace, result)
@@ -160,7 +160,7 @@ def _compare(options: argparse.Namespace) -> Answer:
     data: list[dict[str, Any]] = []
     lines: list[str] = []
     for path in options.trace:
-        trace = _load(options, path)
+        trace = _load(options, path).with_attempts()
         choices = parse_choices(options.policy)
         with _Progress(path) as progress:
             rows = compare(
@@ -175,7 +175,7 @@ def _compare(options: argparse.Namespace) -> Answer:
 def _search(options: argparse.Namespace) -> Answer:
     from npusim_lab.study import search
 
-    trace = _load(options)
+    trace = _load(options).with_attempts()
     texts = options.grid or [
         "expandable_segments=,True",
         "max_split_size_mb=,20,64,256",
@@ -221,7 +221,7 @@ def _report(options: argparse.Namespace) -> Answer:
 def _bounds(options: argparse.Namespace) -> Answer:
     from npusim_lab.study import bounds
 
-    values = bounds(_load(options))
+    values = bounds(_load(options).with_attempts())
     text = (
         f"max live  {values['max_live'] / _MIB:10.1f} MiB  no policy needs less\n"
         f"planned   {values['planned'] / _MIB:10.1f} MiB  placed with the future known"

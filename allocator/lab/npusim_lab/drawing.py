@@ -33,14 +33,14 @@ def curves(trace: Trace, result: _lab.Replay, capacity_bytes: int | None = None)
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
         parts.append(f'<text x="{LEFT + 8 + 90 * number}" y="14" fill="{colour}">{name}</text>')
-    parts.append(_line(bound / top, "max live", "#444444"))
+    parts.append(_line(bound / top, "max live", "#444444", WIDTH - 90))
     if capacity_bytes is not None and capacity_bytes <= top * 1.02:
-        parts.append(_line(min(capacity_bytes / top, 1.0), "capacity", "#c0504d"))
+        parts.append(_line(min(capacity_bytes / top, 1.0), "capacity", "#c0504d", WIDTH - 4))
     return _svg(parts)
 
 
 def address_map(trace: Trace, result: _lab.Replay) -> str:
-    """Return which block is where and when, as SVG: a box per block, over its segments.
+    """Return which block is where and when, as SVG: a box per block, on grey ones for segments.
 
     Ranges of addresses that never belong to a segment are left out. Of large traces the blocks
     with the largest area are drawn; the caption says how many.
@@ -55,21 +55,26 @@ def address_map(trace: Trace, result: _lab.Replay) -> str:
     drawn = placed[np.argsort(-area, kind="stable")[:_MOST_BLOCKS]]
     parts = [_axes(len(trace), top / _MIB, "MiB")]
     scale = (WIDTH - LEFT) / max(len(trace), 1)
-    for malloc in drawn.tolist():
-        address = int(result.address[malloc])
-        home = int(np.searchsorted(starts, address, "right")) - 1
-        if home < 0:
-            continue
+
+    def box(begin: int, end: int, address: int, bytes: int) -> str:
+        home = max(int(np.searchsorted(starts, address, "right")) - 1, 0)
         low = (offsets[home] + address - starts[home]) / top
-        tall = int(result.block_bytes[malloc]) / top * (HEIGHT - BOTTOM)
+        tall = bytes / top * (HEIGHT - BOTTOM)
+        return (
+            f'<rect x="{LEFT + begin * scale:.1f}" width="{max((end - begin) * scale, 0.3):.1f}" '
+            f'y="{(HEIGHT - BOTTOM) * (1 - low) - tall:.1f}" height="{max(tall, 0.3):.1f}"'
+        )
+
+    for segment in _segments(result, len(trace))[:_MOST_BLOCKS]:
+        parts.append(f'{box(*segment)} class="segment" fill="#e4e4e4"/>')
+    for malloc in drawn.tolist():
         begin, end = int(compiled.malloc_event[malloc]), int(compiled.completed_event[malloc])
+        place = box(begin, end, int(result.address[malloc]), int(result.block_bytes[malloc]))
         stack = int(compiled.malloc_stack[malloc])
         label = f"{int(compiled.malloc_bytes[malloc]) / _MIB:.2f} MiB, events {begin} to {end}"
         title = escape(f"{label}\n{trace.stack_text(stack)}")
         parts.append(
-            f'<rect x="{LEFT + begin * scale:.1f}" width="{max((end - begin) * scale, 0.3):.1f}" '
-            f'y="{(HEIGHT - BOTTOM) * (1 - low) - tall:.1f}" height="{max(tall, 0.3):.1f}" '
-            f'fill="{_COLOURS[stack % len(_COLOURS)]}"><title>{title}</title></rect>'
+            f'{place} fill="{_COLOURS[stack % len(_COLOURS)]}"><title>{title}</title></rect>'
         )
     if len(drawn) < len(placed):
         text = f"the {len(drawn)} largest of {len(placed)} blocks"
@@ -89,11 +94,31 @@ def _ranges(result: _lab.Replay) -> tuple[NDArray[np.float64], NDArray[np.float6
     return begins[first], np.maximum.reduceat(stops, np.flatnonzero(first))
 
 
-def _line(height: float, name: str, colour: str) -> str:
+def _segments(result: _lab.Replay, events: int) -> list[tuple[int, int, int, int]]:
+    """Return begin, end, address and bytes of segments; those that grow by pages are left out."""
+    open_since: dict[int, tuple[int, int]] = {}
+    closed = []
+    for event, op, address, bytes in zip(
+        result.device_event.tolist(),
+        result.device_op.tolist(),
+        result.device_address.tolist(),
+        result.device_bytes.tolist(),
+        strict=True,
+    ):
+        if op == Op.SEGMENT_ALLOC:
+            open_since[address] = (event, bytes)
+        elif op == Op.SEGMENT_FREE and address in open_since:
+            begin, size = open_since.pop(address)
+            closed.append((begin, event, address, size))
+    closed += [(begin, events, address, size) for address, (begin, size) in open_since.items()]
+    return closed
+
+
+def _line(height: float, name: str, colour: str, x: float) -> str:
     y = (HEIGHT - BOTTOM) * (1 - height)
     return (
         f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}" '
-        f'stroke-dasharray="5 4"/><text x="{WIDTH - 4}" y="{max(y - 4, 28):.1f}" fill="{colour}" '
+        f'stroke-dasharray="5 4"/><text x="{x}" y="{max(y - 4, 14):.1f}" fill="{colour}" '
         f'text-anchor="end">{name}</text>'
     )
 

@@ -15,10 +15,11 @@ from npusim_lab.trace import Trace
 
 _MIB = 1 << 20
 _STYLE = """
-body { font: 15px/1.45 sans-serif; max-width: 1000px; margin: 2em auto; padding: 0 1em; }
+body { font: 15px/1.45 sans-serif; max-width: 1250px; margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; margin: 1em 0; }
 td, th { padding: .2em .7em; border-bottom: 1px solid #ddd; text-align: right; }
 td:first-child, th:first-child { text-align: left; }
+table.formulas td { text-align: left; }
 svg { width: 100%; background: white; }
 """
 
@@ -44,6 +45,7 @@ def report(
         OSError: If the file cannot be written.
     """
     capacity = capacity_bytes or trace.capacity_bytes
+    trace = trace.with_attempts()
     limits = bounds(trace)
     rows, sections = [], []
     for choice in choices:
@@ -52,7 +54,8 @@ def report(
         sections += [
             f"<h2>{escape(str(choice))}</h2>",
             drawing.curves(trace, result, capacity),
-            "<p>Address map: each box is a block, over the events of its life.</p>",
+            "<p>Address map: each box is a block, over the events of its life; grey is a "
+            "segment, so grey that shows is reserved and free.</p>",
             drawing.address_map(trace, result),
         ]
     name = str(trace.info.get("generator", trace.info.get("script", "trace")))
@@ -80,7 +83,9 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 def _formulas() -> str:
     lines = (f"<tr><td>{name}</td><td>{escape(text)}</td></tr>" for name, text in METRICS.items())
-    return f"<table><tr><th>metric</th><th>formula</th></tr>{''.join(lines)}</table>"
+    return (
+        f'<table class="formulas"><tr><th>metric</th><th>formula</th></tr>{"".join(lines)}</table>'
+    )
 
 
 def _cell(name: str, value: Any) -> str:

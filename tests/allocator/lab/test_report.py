@@ -11,7 +11,7 @@ from npusim_lab import drawing
 from npusim_lab.corpus import generate
 from npusim_lab.report import report
 from npusim_lab.study import parse_choices, replay
-from npusim_lab.trace import TraceBuilder
+from npusim_lab.trace import Op, TraceBuilder
 
 
 def test_a_report_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
@@ -49,8 +49,17 @@ def test_the_highest_point_of_the_curve_is_the_peak() -> None:
 def test_a_map_of_many_blocks_says_that_it_is_a_selection() -> None:
     trace = generate("kv-cache", steps=40)
     text = drawing.address_map(trace, replay(trace))
-    assert text.count("<rect") == 3000
+    assert text.count("<title>") == 3000
     assert f"the 3000 largest of {trace.compiled.mallocs} blocks" in text
     small = generate("zero3", steps=1)
     for policy in ("cuda-2.13,expandable_segments:True", "bfc", "stitching"):
-        assert drawing.address_map(small, replay(small, policy)).count("<rect") > 100
+        assert drawing.address_map(small, replay(small, policy)).count("<title>") > 100
+
+
+def test_what_a_recorded_run_was_refused_is_asked_again(tmp_path: Path) -> None:
+    out = TraceBuilder()
+    out.malloc(60 << 20)
+    out.add(Op.OOM, 0, 60 << 20)
+    trace = out.build({"capacity_bytes": 100 << 20})
+    rows = report(trace, parse_choices("cuda-2.13"), tmp_path / "a.html")
+    assert [row["ooms"] for row in rows] == [1]
