@@ -56,11 +56,14 @@ def from_snapshot(
             "not a snapshot: expected a dictionary with 'segments' and 'device_traces'"
         )
     number = _choose_device(snapshot, device)
-    entries = (snapshot.get("device_traces") or [[]] * (number + 1))[number:][:1]
+    histories = snapshot.get("device_traces") or []
+    entries = histories[number] if 0 <= number < len(histories) else []
     segments = [s for s in snapshot["segments"] if s.get("device", 0) == number]
     try:
-        return _Importer(segments, entries[0] if entries else [], number, capacity_bytes).run()
-    except (KeyError, TypeError, AttributeError, OverflowError) as problem:
+        return _Importer(segments, entries, number, capacity_bytes).run()
+    except TraceError:
+        raise
+    except (LookupError, TypeError, AttributeError, OverflowError, ValueError) as problem:
         raise TraceError(
             f"not a snapshot: an entry lacks, or has a wrong, value: {problem!r}"
         ) from None

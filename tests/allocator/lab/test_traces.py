@@ -174,6 +174,41 @@ def test_any_bytes_are_read_or_refused(
         read_snapshot(path)
 
 
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**65) | st.text(max_size=3) | st.just("alloc"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=4,
+)
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_snapshot_with_a_wrong_value_anywhere_is_read_or_refused(data: st.DataObject) -> None:
+    picture = snapshot(
+        entry("segment_alloc", 4096, 1024),
+        entry("alloc", 4096, 500, frames=[{"filename": "a.py", "line": 3, "name": "f"}]),
+        entry("free_requested", 4096, 500),
+        entry("oom", 4096, 500),
+        blocks=(block("active_pending_free"), block("active_allocated")),
+    )
+    places: list[tuple[Any, Any]] = []
+
+    def walk(container: Any) -> None:
+        for key in container if isinstance(container, dict) else range(len(container)):
+            places.append((container, key))
+            if isinstance(container[key], dict | list):
+                walk(container[key])
+
+    walk(picture)
+    container, key = data.draw(st.sampled_from(places))
+    if data.draw(st.booleans()):
+        container[key] = data.draw(ANYTHING)
+    else:
+        del container[key]
+    with contextlib.suppress(TraceError):
+        assert from_snapshot(picture).compiled is not None
+
+
 def test_blocks_older_than_the_trace_are_reported_not_guessed() -> None:
     trace = from_snapshot(
         snapshot(
