@@ -55,11 +55,11 @@ def from_snapshot(
         raise TraceError(
             "not a snapshot: expected a dictionary with 'segments' and 'device_traces'"
         )
-    number = _choose_device(snapshot, device)
-    histories = snapshot.get("device_traces") or []
-    entries = histories[number] if 0 <= number < len(histories) else []
-    segments = [s for s in snapshot["segments"] if s.get("device", 0) == number]
     try:
+        number = _choose_device(snapshot, device)
+        histories = snapshot.get("device_traces") or []
+        entries = histories[number] if 0 <= number < len(histories) else []
+        segments = [s for s in snapshot["segments"] if s.get("device", 0) == number]
         return _Importer(segments, entries, number, capacity_bytes).run()
     except TraceError:
         raise
@@ -70,15 +70,10 @@ def from_snapshot(
 
 
 def _choose_device(snapshot: Mapping[str, Any], device: int | None) -> int:
-    try:
-        busy = {int(s.get("device", 0)) for s in snapshot["segments"]}
-        for i, entries in enumerate(snapshot.get("device_traces") or []):
-            if any(entry["action"] != "snapshot" for entry in entries):
-                busy.add(i)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        raise TraceError(
-            "not a snapshot: 'segments' or 'device_traces' are not as torch writes them"
-        ) from None
+    busy = {int(s.get("device", 0)) for s in snapshot["segments"]}
+    for i, entries in enumerate(snapshot.get("device_traces") or []):
+        if any(entry["action"] != "snapshot" for entry in entries):
+            busy.add(i)
     if device is not None:
         if device not in busy:
             raise TraceError(f"nothing is recorded for device {device}; there are {sorted(busy)}")

@@ -253,6 +253,11 @@ def test_entries_that_cannot_be_are_named(entries: list[dict[str, Any]], sentenc
         from_snapshot(snapshot(*entries))
 
 
+def test_histories_that_are_no_list_are_refused() -> None:
+    with pytest.raises(TraceError, match="not a snapshot"):
+        from_snapshot({**snapshot(blocks=(block("inactive"),)), "device_traces": {"": None}})
+
+
 def test_one_of_several_devices_must_be_chosen() -> None:
     both = {"segments": [], "device_traces": [[entry("alloc", 1)], [entry("alloc", 2, 700)]]}
     with pytest.raises(TraceError, match=r"devices \[0, 1\]; choose one"):
