@@ -130,7 +130,7 @@ def same_outcome(fn, *inputs):
     """compare(), or the same exception type on both devices."""
     try:
         fn(*[tensor.clone() for tensor in inputs])
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, OverflowError, TypeError) as error:
         with pytest.raises(type(error)):
             fn(*[tensor.to(DEVICE) for tensor in inputs])
         return
@@ -245,3 +245,15 @@ def test_no_pointwise_operator_of_a_training_step_is_boxed():
 
 def test_conj_physical_in_place():
     compare(lambda x: x.conj_physical_(), torch.randn(3, dtype=torch.complex64))
+
+
+NUMBERS = [0, -1, 127, 128, -129, 300, 2**40, 2**70, True, 0.1, 1e5, 1e300, float("-inf"), 1 + 2j]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, torch.bool], ids=str)
+def test_comparisons_with_numbers_of_every_kind(dtype, number):
+    """Numbers that no byte holds, that the dtype cannot hold, that are no ordinary numbers."""
+    x = values(dtype)
+    for compared in (torch.eq, torch.ne, torch.lt, torch.ge):
+        same_outcome(lambda x, compared=compared: compared(x, number), x)
