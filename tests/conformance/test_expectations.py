@@ -95,9 +95,7 @@ def test_names_go_round():
         assert str(Case.parse(name)) == name
 
 
-@pytest.mark.parametrize(
-    "name", ["", "add", "op:add", "thing:add/x", "op:/x", "op:a//b"]
-)
+@pytest.mark.parametrize("name", ["", "add", "op:add", "thing:add/x", "op:/x", "op:a//b"])
 def test_what_is_no_name_is_refused(name):
     with pytest.raises(ValueError, match="is not the name of a case"):
         Case.parse(name)
