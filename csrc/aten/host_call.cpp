@@ -15,6 +15,7 @@
 #include "csrc/aten/device_empty.h"
 #include "csrc/aten/fallback_stats.h"
 #include "csrc/aten/host_view.h"
+#include "csrc/aten/quantizer.h"
 #include "csrc/aten/sparse_members.h"
 #include "csrc/aten/view_pool.h"
 #include "csrc/runtime/device_allocator.h"
@@ -99,11 +100,11 @@ void HostCall::remember_members(c10::TensorImpl& operand, const at::Tensor& view
   if (view.is_quantized()) {
     const auto from = static_cast<at::QTensorImpl&>(operand).quantizer();
     const auto to = static_cast<at::QTensorImpl&>(*view.unsafeGetTensorImpl()).quantizer();
-    if (from->qscheme() == at::kPerTensorAffine) return;
-    const auto& channels = static_cast<const at::PerChannelAffineQuantizer&>(*from);
-    const auto& shown = static_cast<const at::PerChannelAffineQuantizer&>(*to);
-    remember(channels.scales(), shown.scales());
-    remember(channels.zero_points(), shown.zero_points());
+    const auto* channels = per_channel_or_null(from);
+    const auto* shown = per_channel_or_null(to);
+    if (channels == nullptr || shown == nullptr) return;
+    remember(channels->scales(), shown->scales());
+    remember(channels->zero_points(), shown->zero_points());
   } else if (view.is_sparse()) {
     const auto& from = static_cast<at::SparseTensorImpl&>(operand);
     const auto& to = static_cast<at::SparseTensorImpl&>(*view.unsafeGetTensorImpl());
@@ -212,11 +213,11 @@ at::Tensor HostCall::dense_result(at::Tensor host) {
 }
 
 at::QuantizerPtr HostCall::device_quantizer(const at::QuantizerPtr& quantizer) {
-  if (quantizer->qscheme() == at::kPerTensorAffine) return quantizer;
-  const auto& channels = static_cast<const at::PerChannelAffineQuantizer&>(*quantizer);
-  return at::make_per_channel_affine_quantizer(result(channels.scales()),
-                                               result(channels.zero_points()), channels.axis(),
-                                               channels.scalar_type());
+  const auto* channels = per_channel_or_null(quantizer);
+  if (channels == nullptr) return quantizer;
+  return at::make_per_channel_affine_quantizer(result(channels->scales()),
+                                               result(channels->zero_points()), channels->axis(),
+                                               channels->scalar_type());
 }
 
 at::Tensor HostCall::quantized_result(const at::Tensor& host) {

@@ -8,6 +8,7 @@
 #include <ATen/quantized/Quantizer.h>
 
 #include "backend/backend.h"
+#include "csrc/aten/quantizer.h"
 #include "csrc/aten/sparse_members.h"
 #include "csrc/runtime/storage.h"
 
@@ -44,11 +45,11 @@ at::Tensor dense_view(c10::TensorImpl& impl) {
 
 // The scales and zero points of a per-channel quantizer are tensors on the tensor's device.
 at::QuantizerPtr host_quantizer(const at::QuantizerPtr& quantizer) {
-  if (quantizer->qscheme() == at::kPerTensorAffine) return quantizer;
-  const auto& channels = static_cast<const at::PerChannelAffineQuantizer&>(*quantizer);
-  return at::make_per_channel_affine_quantizer(host_view(channels.scales()),
-                                               host_view(channels.zero_points()), channels.axis(),
-                                               channels.scalar_type());
+  const auto* channels = per_channel_or_null(quantizer);
+  if (channels == nullptr) return quantizer;
+  return at::make_per_channel_affine_quantizer(host_view(channels->scales()),
+                                               host_view(channels->zero_points()), channels->axis(),
+                                               channels->scalar_type());
 }
 
 at::Tensor quantized_view(const at::Tensor& tensor) {

@@ -163,3 +163,9 @@ def test_no_composite_shadows_a_quantized_kernel():
         if not has(name, "QuantizedPrivateUse1")
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.quint8, torch.qint32])
+def test_a_tensor_without_parameters_yet(dtype):
+    made = torch.empty(2, 3, dtype=dtype, device=DEV)
+    assert (made.dtype, made.shape, made.device.type) == (dtype, (2, 3), DEV)
