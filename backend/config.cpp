@@ -159,6 +159,9 @@ const std::vector<Knob>& knobs() {
        "Whether `import torch` loads this package: auto steps back for another backend, 1 always "
        "loads, 0 never.",
        Stability::stable},
+      {"NPUSIM_AS_CUDA", "0", "0, 1",
+       "1: code that says \"cuda\" runs on npusim, as after `import torch_npusim.as_cuda`.",
+       Stability::experimental},
       {"NPUSIM_FAULT", "", "rules such as launch@3; oom%10:device=1; device~0.001:seed=7",
        "Faults to inject from the start: by call number (@), every k-th call (%) or probability "
        "(~). Kinds: oom, launch, hang, device. Options: device, seed, name.",
@@ -214,6 +217,7 @@ Config parse_config(GetVariable get) {
   result.autoload = parse_word<Autoload>(
       get, "NPUSIM_AUTOLOAD",
       {{"auto", Autoload::automatic}, {"0", Autoload::never}, {"1", Autoload::always}});
+  parse_flag(get, "NPUSIM_AS_CUDA");  // acted on in Python; here only refused if it is neither
   result.fault = text_of(get, "NPUSIM_FAULT");
   try {
     parse_fault_script(result.fault);

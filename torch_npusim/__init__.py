@@ -53,3 +53,6 @@ def _register() -> None:
 
 if not hasattr(torch, "npusim"):  # also true when the package is reloaded
     _register()
+
+if _preconditions.alias_wanted():
+    import torch_npusim.as_cuda  # noqa: F401

@@ -4,6 +4,8 @@
 Called first by `torch_npusim`, and by `npusim doctor` for its report.
 """
 
+import os
+
 import torch
 
 TORCH_NEEDED = "2.13"
@@ -14,7 +16,7 @@ UNNAMED = "privateuseone"
 
 def check() -> None:
     """Raises ImportError, in one sentence with the remedy, if the device cannot be registered."""
-    problem = torch_problem() or privateuse1_problem()
+    problem = torch_problem() or privateuse1_problem() or alias_problem()
     if problem:
         raise ImportError(problem)
 
@@ -50,3 +52,24 @@ def privateuse1_owner() -> str | None:
     # A backend may have registered its hooks without giving itself a name.
     accelerator = torch.accelerator.current_accelerator()
     return UNNAMED if accelerator is not None and accelerator.type == UNNAMED else None
+
+
+def alias_wanted() -> bool:
+    """Returns whether the environment asks for the CUDA alias (torch_npusim.cuda_alias)."""
+    return os.environ.get("NPUSIM_AS_CUDA") == "1"
+
+
+def alias_problem() -> str | None:
+    """Returns why the CUDA alias that the environment asks for is refused, or None."""
+    return real_cuda_problem() if alias_wanted() else None
+
+
+def real_cuda_problem() -> str | None:
+    """Returns what "cuda" already means in this process, or None; asked without the alias."""
+    if not torch.cuda.is_available():
+        return None
+    return (
+        f"the CUDA alias of torch_npusim would hide a real device: torch.cuda has "
+        f"{torch.cuda.device_count()} here. Make CUDA_VISIBLE_DEVICES empty to simulate instead, "
+        f"or leave the alias off (NPUSIM_AS_CUDA=0, no `import torch_npusim.as_cuda`)."
+    )

@@ -5,7 +5,8 @@ A package of its own, because importing any module of torch_npusim registers the
 must be able to decide against it. It is a guest in every `import torch` of the environment: it
 steps back silently for others, costs next to nothing then, and never raises.
 
-NPUSIM_AUTOLOAD: "auto" as described, "1" always loads, "0" never.
+NPUSIM_AUTOLOAD: "auto" as described, "1" always loads, "0" never. NPUSIM_AS_CUDA=1 loads too: the
+program says "cuda" and means npusim, and a real device then is a reason to warn, not to step back.
 """
 
 import os
@@ -33,6 +34,8 @@ def _wanted() -> bool:
     choice = os.environ.get("NPUSIM_AUTOLOAD", "")
     if choice in ("0", "1"):
         return choice == "1"
+    if os.environ.get("NPUSIM_AS_CUDA") == "1":
+        return True
     return not (_privateuse1_is_taken() or _accelerator_is_present() or other_backends())
 
 

@@ -7,6 +7,7 @@
 
 namespace torch_npusim {
 
+void bind_cuda_names(pybind11::module& m);
 void bind_device(pybind11::module& m);
 void bind_memory(pybind11::module& m);
 void bind_random(pybind11::module& m);

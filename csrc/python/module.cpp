@@ -40,6 +40,7 @@ PYBIND11_MODULE(_C, m) {
     throw pybind11::import_error(error.what_without_backtrace());
   }
   torch_npusim::register_backend();
+  torch_npusim::bind_cuda_names(m);
   torch_npusim::bind_device(m);
   torch_npusim::bind_memory(m);
   torch_npusim::bind_random(m);

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The CUDA alias: code that says "cuda" runs on npusim. Importing this module changes nothing.
+
+    >>> from torch_npusim import cuda_alias
+    >>> with cuda_alias.scope():
+    ...     torch.ones(2, device="cuda:1").device
+    device(type='npusim', index=1)
+
+`import torch_npusim.as_cuda` and NPUSIM_AS_CUDA=1 call enable(). The alias has two halves: torch
+reads the device names "cuda" and "cuda:N" as npusim's, in every thread and at no cost per call
+(csrc/runtime/cuda_names.cpp), and the functions of torch.cuda become those of torch.npusim.
+docs/cuda_alias.md says what works; LIMITS what cannot.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from torch_npusim import _C, _preconditions
+from torch_npusim.cuda_alias import _elsewhere, _torch_cuda
+from torch_npusim.cuda_alias._limits import DIFFERENT, REFUSED
+from torch_npusim.cuda_alias._patcher import Patcher
+
+__all__ = ["LIMITS", "disable", "enable", "is_enabled", "scope"]
+
+#: What cannot be aliased: a name or a subject, and what happens instead. The names below
+#: torch.cuda raise NotImplementedError.
+LIMITS: Mapping[str, str] = MappingProxyType(
+    DIFFERENT | {f"torch.cuda.{name}": reason for name, reason in REFUSED.items()}
+)
+
+_lock = threading.RLock()
+_patcher: Patcher | None = None
+
+
+def enable() -> None:
+    """Makes code that says "cuda" run on npusim, in this process; more than once is as once.
+
+    Child processes that are forked inherit it; others need it said again (NPUSIM_AS_CUDA=1 says it
+    to all).
+
+    Raises:
+        RuntimeError: If this process could use a real CUDA device, which "cuda" then means.
+    """
+    global _patcher
+    with _lock:
+        if _patcher is not None:
+            return
+        if problem := _preconditions.real_cuda_problem():
+            raise RuntimeError(problem)
+        _C.read_cuda_names_as_npusim(True)
+        patcher = Patcher()
+        try:
+            _torch_cuda.patch(patcher)
+            _elsewhere.patch(patcher)
+        except BaseException:
+            patcher.undo()
+            _C.read_cuda_names_as_npusim(False)
+            raise
+        _patcher = patcher
+
+
+def disable() -> None:
+    """Takes everything back that enable() changed. Objects made meanwhile stay as they are."""
+    global _patcher
+    with _lock:
+        if _patcher is None:
+            return
+        _patcher.undo()
+        _patcher = None
+        _C.read_cuda_names_as_npusim(False)
+
+
+def is_enabled() -> bool:
+    """Returns whether "cuda" means npusim now."""
+    return _patcher is not None
+
+
+@contextlib.contextmanager
+def scope() -> Iterator[None]:
+    """Enables the alias within a `with` block, for all threads, unless it is enabled anyway."""
+    before = is_enabled()
+    enable()
+    try:
+        yield
+    finally:
+        if not before:
+            disable()

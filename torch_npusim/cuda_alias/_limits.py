@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the alias cannot do: names that raise, and things that read otherwise than on CUDA."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+_RUNTIME = "there is no CUDA runtime behind npusim; leave the call out, or guard it."
+_SENSOR = "a simulated device has no such sensor; leave the call out."
+_GRAPH = "npusim does not record graphs; call the function directly."
+_ALLOCATOR = "the allocator of npusim is part of the device; NPUSIM_ALLOCATOR changes its rules."
+_COMPILER = "npusim cannot run CUDA code; write the operation with tensors."
+_NCCL = "npusim has no collectives yet; use the backend gloo with tensors on CPU."
+_TUNABLE = "npusim has one implementation of each operator, so there is nothing to tune."
+_STORAGE = "make a tensor, or torch.UntypedStorage(device='cuda'), instead."
+
+# Names below torch.cuda that raise NotImplementedError, and why.
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "check_error",
+            "cudaStatus",
+            "cudart",
+            "current_blas_handle",
+            "current_solver_handle",
+            "gds.GdsFile",
+            "gds.gds_deregister_buffer",
+            "gds.gds_register_buffer",
+            "get_stream_from_external",
+            "GreenContext",
+            "green_contexts.GreenContext",
+            "_sleep",
+        ),
+        _RUNTIME,
+    ),
+    **dict.fromkeys(
+        ("clock_rate", "memory_usage", "power_draw", "temperature", "utilization"), _SENSOR
+    ),
+    **dict.fromkeys(("CUDAGraph", "graphs.CUDAGraph"), _GRAPH),
+    **dict.fromkeys(
+        (
+            "CUDAPluggableAllocator",
+            "caching_allocator_disabled",
+            "caching_allocator_enable",
+            "memory.CUDAPluggableAllocator",
+            "memory.caching_allocator_disabled",
+            "memory.caching_allocator_enable",
+        ),
+        _ALLOCATOR,
+    ),
+    **dict.fromkeys(
+        (
+            "jiterator._create_jit_fn",
+            "jiterator._create_multi_output_jit_fn",
+            "_compile_kernel",
+        ),
+        _COMPILER,
+    ),
+    **dict.fromkeys(
+        (
+            "nccl.all_gather",
+            "nccl.all_reduce",
+            "nccl.broadcast",
+            "nccl.init_rank",
+            "nccl.reduce",
+            "nccl.reduce_scatter",
+            "nccl.unique_id",
+            "nccl.version",
+        ),
+        _NCCL,
+    ),
+    **{
+        f"tunable.{name}": _TUNABLE
+        for name in (
+            "enable",
+            "get_filename",
+            "get_max_tuning_duration",
+            "get_max_tuning_iterations",
+            "get_results",
+            "get_rotating_buffer_size",
+            "get_validators",
+            "mgpu_tune_gemm_in_file",
+            "read_file",
+            "record_untuned_enable",
+            "set_filename",
+            "set_max_tuning_duration",
+            "set_max_tuning_iterations",
+            "set_numerical_check_tolerances",
+            "set_rotating_buffer_size",
+            "tune_gemm_in_file",
+            "tuning_enable",
+        )
+    },
+    **{
+        f"{dtype}Storage": _STORAGE
+        for dtype in (
+            *("BFloat16", "Bool", "Byte", "Char", "ComplexDouble", "ComplexFloat", "Double"),
+            *("Float", "Half", "Int", "Long", "Short"),
+        )
+    },
+}
+
+# What answers, but not as on CUDA.
+DIFFERENT: dict[str, str] = {
+    "torch.device('cuda').type": "reads 'npusim', as does the device of every tensor made there; "
+    "compare devices, ask `tensor.is_cuda`, or compare with torch.accelerator's device",
+    "Tensor.type()": "reads 'torch.npusim.FloatTensor'; torch.cuda.FloatTensor and isinstance() "
+    "with it work",
+    "tensor.is_cuda in TorchScript and C++": "is False: compiled code asks the device itself",
+    "names imported before the alias": "keep their meaning: after `from torch.cuda import "
+    "Stream`, that Stream is CUDA's; enable the alias first",
+    "torch.version.cuda, torch.backends.cudnn.version()": "are None: there is no such library",
+    "torch.backends.cudnn, torch.backends.cuda": "flags can be set and read, and change nothing",
+    "torch.cuda.get_arch_list()": "is empty: no CUDA architecture was compiled for",
+    "torch.cuda.get_device_properties()": "has the fields of torch.npusim's; those that describe "
+    "CUDA hardware (warp_size, regs_per_multiprocessor) raise AttributeError",
+    "files": "torch.save writes 'npusim' as the location; files from CUDA load",
+    "the backend name nccl": "torch.distributed.init_process_group raises NotImplementedError",
+    "CUDA extensions": "cannot be compiled for or called with tensors of npusim",
+    "Triton": "kernels cannot run on npusim; torch.compile is left alone",
+}
+
+
+def _message(name: str) -> str:
+    return f"torch.cuda.{name} on npusim: {REFUSED[name]}"
+
+
+def refuse_function(name: str) -> Callable[..., NoReturn]:
+    """Returns a function that raises NotImplementedError with what REFUSED says of `name`."""
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(_message(name))
+
+    refuse.__name__ = refuse.__qualname__ = name.rpartition(".")[2]
+    refuse.__doc__ = f"Raises NotImplementedError: {REFUSED[name]}"
+    return refuse
+
+
+def refuse_class(name: str) -> type:
+    """Returns a class for isinstance() and as a base, of which no object can be made."""
+
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(_message(name))
+
+    doc = f"Raises NotImplementedError: {REFUSED[name]}"
+    return type(name.rpartition(".")[2], (), {"__new__": __new__, "__doc__": doc})
