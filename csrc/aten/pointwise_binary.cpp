@@ -44,38 +44,44 @@ bool may_scale(const at::Tensor& self, const at::Tensor& other, const at::Scalar
   return !alpha.isBoolean() && (floating || alpha.isIntegral(/*includeBool=*/false));
 }
 
-template <class Op>
+enum class Sign { plus, minus };
+
+// A difference is a sum of the negated alpha. Negated only once it is known to be a number that has
+// a negative: for a boolean core raises an error of its own.
+template <class Op, Sign sign>
 at::Tensor sum_of(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha,
-                  const at::Scalar& factor, const at::Tensor* in_place) {
+                  const at::Tensor* in_place) {
   DenseCall dense(kReals);
   dense.add(self);
   dense.add(other);
   dense.add(alpha);
   if (!dense.takes(in_place) || !may_scale(self, other, alpha)) return {};
   return dense.run(Op::name, /*bool_result=*/false,
-                   [&](DenseIterator& iter) { run_stub<at::native::add_stub>(iter, factor); });
+                   [factor = sign == Sign::plus ? alpha : -alpha](DenseIterator& iter) {
+                     run_stub<at::native::add_stub>(iter, factor);
+                   });
 }
 
 at::Tensor add(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   using Op = at::_ops::add_Tensor;
-  at::Tensor out = sum_of<Op>(self, other, alpha, alpha, nullptr);
+  at::Tensor out = sum_of<Op, Sign::plus>(self, other, alpha, nullptr);
   using OnHost = StructuredKernel<Op, at::native::structured_ufunc_add_CPU>;
   return out.defined() ? out : OnHost::call(self, other, alpha);
 }
 at::Tensor& add_(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   using Op = at::_ops::add__Tensor;
-  if (sum_of<Op>(self, other, alpha, alpha, &self).defined()) return self;
+  if (sum_of<Op, Sign::plus>(self, other, alpha, &self).defined()) return self;
   return HostKernel<Op>::call(self, other, alpha);
 }
 at::Tensor sub(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   using Op = at::_ops::sub_Tensor;
-  at::Tensor out = sum_of<Op>(self, other, alpha, -alpha, nullptr);
+  at::Tensor out = sum_of<Op, Sign::minus>(self, other, alpha, nullptr);
   using OnHost = StructuredKernel<Op, at::native::structured_sub_out>;
   return out.defined() ? out : OnHost::call(self, other, alpha);
 }
 at::Tensor& sub_(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   using Op = at::_ops::sub__Tensor;
-  if (sum_of<Op>(self, other, alpha, -alpha, &self).defined()) return self;
+  if (sum_of<Op, Sign::minus>(self, other, alpha, &self).defined()) return self;
   return HostKernel<Op>::call(self, other, alpha);
 }
 

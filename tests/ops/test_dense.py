@@ -5,6 +5,8 @@ Route i writes the CPU's iterator down instead of computing it. Wherever its sha
 that the CPU would have found, vectorised and scalar parts of a loop swap places and bits differ.
 """
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -127,11 +129,11 @@ def values(dtype, seed=0):
 
 
 def same_outcome(fn, *inputs):
-    """compare(), or the same exception type on both devices."""
+    """compare(), or the same exception with the same text on both devices."""
     try:
         fn(*[tensor.clone() for tensor in inputs])
     except (RuntimeError, NotImplementedError, OverflowError, TypeError) as error:
-        with pytest.raises(type(error)):
+        with pytest.raises(type(error), match=re.escape(str(error))):
             fn(*[tensor.to(DEVICE) for tensor in inputs])
         return
     compare(fn, *inputs)
@@ -248,6 +250,22 @@ def test_conj_physical_in_place():
 
 
 NUMBERS = [0, -1, 127, 128, -129, 300, 2**40, 2**70, True, 0.1, 1e5, 1e300, float("-inf"), 1 + 2j]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, torch.bool], ids=str)
+def test_fills_with_numbers_of_every_kind(dtype, number):
+    """A lone element takes another way through core than a row: no check for halves."""
+    for shape in ((), (1,), (3,), (1, 1)):
+        same_outcome(lambda x: x.fill_(number), torch.zeros(shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("alpha", NUMBERS, ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, torch.bool], ids=str)
+def test_sums_scaled_by_numbers_of_every_kind(dtype, alpha):
+    x = values(dtype)
+    for name in ("add", "sub", "add_", "sub_"):
+        same_outcome(lambda x, name=name: getattr(x, name)(x, alpha=alpha), x.clone())
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
