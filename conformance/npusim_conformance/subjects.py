@@ -22,6 +22,10 @@ class Subject:
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
+    def excluded(self) -> str:
+        """Why no device but CUDA can have it, whatever is asked; empty for nearly all."""
+        return "compiles CUDA source" if self.name.startswith(torch_testing.CUDA_SOURCE) else ""
+
     def dtypes(self, backward: bool = False) -> list[torch.dtype]:
         """Dtypes that the CPU supports, most telling first; empty where dtype means nothing."""
         if self.kind in ("op", "foreach", "custom"):

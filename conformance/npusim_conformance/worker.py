@@ -79,7 +79,11 @@ class Worker:
             kind = self.under_test.device.type
             return upstream.execute(case, self.config.upstream_root, kind)
         prop, subject, dtype = catalog.resolve(case)
-        reason = expectations.unsupported(subject.name, case.dtype) or prop.applies(subject, dtype)
+        reason = (
+            subject.excluded()
+            or expectations.unsupported(subject.name, case.dtype)
+            or prop.applies(subject, dtype)
+        )
         if reason:
             return Outcome(name, Status.NA, reason)
         declared = expectations.tolerances(name)
@@ -164,7 +168,8 @@ def _success(run: Run) -> Outcome:
     if run.failures:
         first = run.failures[0]
         outcome = _failure(run, first.error, first.trace)
-        outcome.failed_samples = list(dict.fromkeys(failure.index for failure in run.failures))
+        indices = [failure.index for failure in run.failures if failure.index >= 0]
+        outcome.failed_samples = list(dict.fromkeys(indices))
         return outcome
     if run.executed == 0:
         reason = run.not_applicable or "no sample input that the property concerns"

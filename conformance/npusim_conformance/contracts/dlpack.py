@@ -7,23 +7,11 @@ from torch.utils import dlpack
 
 from npusim_conformance.contracts import contract, on, refuses, same
 from npusim_conformance.properties.base import Run, require
+from npusim_conformance.torch_testing import DTYPE_ORDER
 from npusim_conformance.verdict import NotApplicable
 
 _REFUSED = (BufferError, RuntimeError, TypeError, ValueError, NotImplementedError)
-_DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-    torch.complex128,
-)
+_DTYPES = DTYPE_ORDER[:12]  # those of every torch and every DLPack
 
 
 def _is_named(run: Run) -> None:

@@ -45,10 +45,6 @@ class Autocast(SampleProperty):
             return []
         return list(LOW_DTYPES if policy is Dtypes.ALL else LOW_DTYPES[:1])
 
-    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
-        """Not for CUDA source."""
-        return "compiles CUDA source" if subject.name.startswith(torch_testing.CUDA_SOURCE) else ""
-
     def check(self, run: Run) -> None:
         """Samples are float32: the dtype of the case is the one to cast to."""
         for sample in run.few(self.few or 0, dtype=torch.float32):

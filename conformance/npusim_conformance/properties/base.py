@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from npusim_conformance import torch_testing
 from npusim_conformance.agreement import Agreement
 from npusim_conformance.case import Case
 from npusim_conformance.device import CPU, DeviceUnderTest
@@ -194,8 +193,6 @@ class SampleProperty(Property):
 
     def check(self, run: Run) -> None:
         """Examines each sample."""
-        if run.subject.name.startswith(torch_testing.CUDA_SOURCE):
-            raise NotApplicable("compiles CUDA source")
         grad = self.requires_grad
         for sample in run.samples(grad) if self.few is None else run.few(self.few, grad):
             run.attempt(sample.index, self._bind(run, sample))

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from npusim_conformance import torch_testing
 from npusim_conformance.properties.base import FAILURES_MAX, Property, Run
 from npusim_conformance.samples import Call, Sample
 from npusim_conformance.transfer import tensors_of
-from npusim_conformance.verdict import Mismatch, NotApplicable
+from npusim_conformance.verdict import Mismatch
 
 Examine = Callable[[torch.device], None]
 
@@ -46,8 +45,6 @@ class PartedProperty(Property):
 
     def check(self, run: Run) -> None:
         """Asks everything about every sample."""
-        if run.subject.name.startswith(torch_testing.CUDA_SOURCE):
-            raise NotApplicable("compiles CUDA source")
         run.agreement.where = self.where
         for sample in run.samples(self.wants_gradient(run)):
             raw = sample.raw

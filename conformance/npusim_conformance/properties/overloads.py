@@ -27,7 +27,6 @@ from npusim_conformance.properties.base import (
 from npusim_conformance.properties.calls import are_plain, dense, same_decision, tried
 from npusim_conformance.properties.gradients import gradients
 from npusim_conformance.samples import Sample
-from npusim_conformance.subjects import Subject
 from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import NotApplicable
 
@@ -72,11 +71,6 @@ class Overloads(Property):
 
     name = "overload"
     profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
-
-    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
-        """All that can be recorded without a GPU."""
-        is_cuda = subject.name.startswith(torch_testing.CUDA_SOURCE)
-        return "compiles CUDA source" if is_cuda else ""
 
     def check(self, run: Run) -> None:
         """Records on the CPU, replays on the device."""

@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
-from npusim_conformance import torch_testing
 from npusim_conformance.agreement import Agreement
 from npusim_conformance.device import CPU
 from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles
 from npusim_conformance.samples import Sample
-from npusim_conformance.subjects import Subject
 from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
@@ -71,10 +69,6 @@ class Serialization(Property):
 
     name = "serialization"
     profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
-
-    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
-        """Not for CUDA source."""
-        return "compiles CUDA source" if subject.name.startswith(torch_testing.CUDA_SOURCE) else ""
 
     def check(self, run: Run) -> None:
         """Each way by itself: torch does not know all tensors in all of them."""
