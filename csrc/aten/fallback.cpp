@@ -63,6 +63,8 @@ class BoxedArguments {
       for (const c10::IValue& item : lists_.back().second.toListRef()) {
         if (item.isTensor()) operands.add(item.toTensor(), indices ? Role::index : role);
       }
+    } else if (position == record_.output_size && !value.isNone()) {
+      operands.set_size_is_known();
     } else if (value.isDevice()) {
       operands.set_device(value.toDevice());
       if (value.toDevice().is_privateuseone()) device_ = position;

@@ -40,6 +40,7 @@ std::unique_ptr<OpRecord> make_record(const c10::OperatorHandle& op) {
   record->name = schema.name();
   for (const c10::Argument& argument : schema.arguments()) {
     if (argument.name() == "generator") record->generator = record->written.size();
+    if (argument.name() == "output_size") record->output_size = record->written.size();
     record->written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
   const bool pointwise = op.hasTag(at::Tag::pointwise) && !listed(kRefusesHostScalar, record->name);
@@ -49,7 +50,9 @@ std::unique_ptr<OpRecord> make_record(const c10::OperatorHandle& op) {
   record->any_host_operand = listed(kTakesHostTensor, record->name);
   record->dynamic_shape =
       op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
-  record->masks_only = record->name == "aten::index";
+  record->indices = record->name == "aten::index"              ? Indices::read
+                    : record->name == "aten::_index_put_impl_" ? Indices::written
+                                                               : Indices::none;
   record->has_host_kernel = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   record->return_count = schema.returns().size();
   if (!schema.overload_name().empty()) record->name += "." + schema.overload_name();
@@ -184,12 +187,15 @@ bool CallOperands::on_one_device() const {
 }
 
 bool CallOperands::waits(const OpRecord& record) const {
-  if (C10_LIKELY(!record.dynamic_shape)) return false;
-  if (!record.masks_only) return true;
+  if (C10_LIKELY(record.indices == Indices::none)) return record.dynamic_shape && !size_is_known_;
+  // CUDA turns a mask into indices, unless one value is put: that is masked_fill. Indices of the
+  // host are copied to the device, those of a host mask without waiting.
+  const bool one_value = record.indices == Indices::written && tensors_.back()->numel() == 1;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (roles_[i] != Role::index) continue;
     const at::ScalarType dtype = tensors_[i]->scalar_type();
-    if (dtype == at::kBool || dtype == at::kByte) return true;
+    const bool mask = dtype == at::kBool || dtype == at::kByte;
+    if (mask ? tensors_[i]->is_privateuseone() && !one_value : tensors_[i]->is_cpu()) return true;
   }
   return false;
 }

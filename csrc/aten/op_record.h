@@ -13,18 +13,22 @@
 
 namespace torch_npusim {
 
+// What an operator does with the elements that its index tensors choose.
+enum class Indices : std::uint8_t { none, read, written };
+
 // One record per overload, made on its first call and never destroyed.
 struct OpRecord {
   std::string name;                   // "aten::sum.dim_IntList"
   c10::SmallVector<bool, 8> written;  // per argument
   HostScalars host_scalars = HostScalars::refused;
-  bool any_host_operand = false;  // takes host tensors of any shape beside device tensors
-  bool dynamic_shape = false;     // the result's shape depends on values: the host must wait
-  bool masks_only = false;        // ... but only when an index is a mask
-  bool has_host_kernel = false;   // as of the first call; libraries may be loaded later
+  bool any_host_operand = false;    // takes host tensors of any shape beside device tensors
+  bool dynamic_shape = false;       // the result's shape depends on values: the host must wait
+  Indices indices = Indices::none;  // ... or it waits for some index tensors only
+  bool has_host_kernel = false;     // as of the first call; libraries may be loaded later
   std::size_t return_count = 0;
-  std::optional<std::size_t> generator;  // the position of the argument of that name
-  std::atomic<std::int64_t> calls{0};    // of the boxed fallback
+  std::optional<std::size_t> generator;    // the position of the argument of that name
+  std::optional<std::size_t> output_size;  // likewise; given, it answers what the host waits for
+  std::atomic<std::int64_t> calls{0};      // of the boxed fallback
 };
 
 OpRecord& op_record(const c10::OperatorHandle& op);
@@ -41,6 +45,7 @@ class CallOperands {
     roles_.push_back(role);
   }
   void set_device(c10::Device device) { device_argument_ = device; }
+  void set_size_is_known() { size_is_known_ = true; }
 
   // device() returns the index of the device that all operands share, or that
   // of the device argument, or the current one. Raises "Expected all tensors to
@@ -63,6 +68,7 @@ class CallOperands {
   c10::SmallVector<const at::TensorBase*, 8> tensors_;
   c10::SmallVector<Role, 8> roles_;
   std::optional<c10::Device> device_argument_;
+  bool size_is_known_ = false;
 };
 
 }  // namespace torch_npusim

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Host synchronisation reports.
+// The observer of host synchronisations.
 #include "csrc/aten/sync_debug.h"
 
-#include <c10/util/Exception.h>
+#include <c10/macros/Macros.h>
 
 #include <atomic>
 
 namespace torch_npusim {
 
 namespace {
-std::atomic<SyncDebugMode> g_mode{SyncDebugMode::off};
+std::atomic<SyncObserver> g_observer{nullptr};
+
+void note(const char* what, bool hidden) {
+  const SyncObserver observer = g_observer.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(observer != nullptr)) observer(what, hidden);
+}
 }  // namespace
 
-SyncDebugMode sync_debug_mode() noexcept { return g_mode.load(std::memory_order_relaxed); }
-
-void set_sync_debug_mode(SyncDebugMode mode) noexcept {
-  g_mode.store(mode, std::memory_order_relaxed);
+void set_sync_observer(SyncObserver observer) noexcept {
+  g_observer.store(observer, std::memory_order_release);
 }
 
-void note_host_sync(const char* what) {
-  const SyncDebugMode mode = sync_debug_mode();
-  if (C10_LIKELY(mode == SyncDebugMode::off)) return;
-  TORCH_CHECK(mode != SyncDebugMode::error, "called a synchronizing npusim operation: ", what);
-  TORCH_WARN("called a synchronizing npusim operation: ", what);
-}
+void note_host_sync(const char* what) { note(what, /*hidden=*/true); }
+void note_explicit_wait(const char* what) { note(what, /*hidden=*/false); }
 
 }  // namespace torch_npusim

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// set_sync_debug_mode: report operations that make the host wait for the device.
+// Where the host waits for the device: whoever is about to wait says so here, and one observer, if
+// there is one, hears of it. torch_npusim/_host_syncs.py is the observer behind
+// set_sync_debug_mode() and behind torch_npusim.sim.synchronisation.
 #pragma once
-
-#include <cstdint>
 
 namespace torch_npusim {
 
-enum class SyncDebugMode : std::uint8_t { off = 0, warn = 1, error = 2 };
+// `what` names the operation and lives as long as the call. `hidden` is false where the program
+// asked to wait, as in torch.npusim.synchronize(). An exception of the observer leaves the note.
+using SyncObserver = void (*)(const char* what, bool hidden);
 
-SyncDebugMode sync_debug_mode() noexcept;
-void set_sync_debug_mode(SyncDebugMode mode) noexcept;
+void set_sync_observer(SyncObserver observer) noexcept;  // nullptr: none; then notes cost one load
 
-// note_host_sync() is called where the host is about to wait; `what` names the operation.
-void note_host_sync(const char* what);
+void note_host_sync(const char* what);  // what set_sync_debug_mode() reports
+void note_explicit_wait(
+    const char* what);  // what is counted only, as torch.cuda does not report it
 
 }  // namespace torch_npusim

@@ -2,6 +2,7 @@
 // Bindings of devices and streams.
 #include <torch/csrc/utils/device_lazy_init.h>
 
+#include "csrc/aten/sync_debug.h"
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/device.h"
@@ -58,7 +59,11 @@ void bind_device(py::module& m) {
   });
   m.def(
       "synchronize",
-      [](int device) { translated([&] { npusim::synchronize_device(checked(device)); }); },
+      [](int device) {
+        const int index = checked(device);
+        note_explicit_wait("synchronize");
+        translated([&] { npusim::synchronize_device(index); });
+      },
       py::call_guard<py::gil_scoped_release>());
   m.def("device_properties", &device_properties);
   m.def("drain_engine_threads", &drain_engine_threads, py::call_guard<py::gil_scoped_release>());

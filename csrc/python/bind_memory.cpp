@@ -122,6 +122,9 @@ void bind_memory(py::module& m) {
   m.def("get_memory_fraction", [](int device) { return allocator_at(device).memory_fraction(); });
   m.def("memory_snapshot", &memory_snapshot);
   m.def("record_memory_history", &record_memory_history);
+  m.def("newest_allocation", &newest_allocation);
+  m.def("live_blocks", &live_blocks);
+  m.def("allocation_frames", &allocation_frames);
   m.def("caching_allocator_alloc", &raw_alloc);
   m.def("caching_allocator_delete", &raw_delete);
   m.def("host_memory_stats", &host_memory_stats);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bindings of what only a simulator has: its clock, its faults, its knobs and its counters.
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 
 #include <array>
 #include <string>
@@ -81,6 +82,39 @@ void inject(const std::string& kind, std::uint64_t nth, std::uint64_t every, dou
   translated([&] { npusim::inject_fault(rule); });
 }
 
+// The Python function that hears of host synchronisations: never destroyed, because another thread
+// may be calling it while it is replaced. Guarded by the GIL.
+py::object& python_sync_observer() {
+  static auto* observer = new py::object;
+  return *observer;
+}
+
+// The function returns None, or why the operation must not be; it may raise too.
+void call_python_sync_observer(const char* what, bool hidden) {
+  if (Py_IsInitialized() == 0) return;
+  std::string refusal;
+  {
+    const py::gil_scoped_acquire gil;
+    const py::object observer = python_sync_observer();
+    if (!observer || observer.is_none()) return;
+    try {
+      const py::object answer = observer(what, hidden);
+      if (!answer.is_none()) refusal = py::cast<std::string>(answer);
+    } catch (py::error_already_set& error) {  // a form that crosses threads of the autograd engine
+      error.restore();
+      python_error carried;
+      carried.persist();
+      throw carried;
+    }
+  }
+  TORCH_CHECK(refusal.empty(), refusal);
+}
+
+void set_python_sync_observer(py::object observer) {
+  set_sync_observer(observer.is_none() ? nullptr : &call_python_sync_observer);
+  python_sync_observer() = std::move(observer);
+}
+
 py::dict fault_counts() {
   const npusim::FaultCounts counted = npusim::fault_counts();
   py::dict out;
@@ -125,14 +159,7 @@ void bind_sim(py::module& m) {
     set_strict_align(static_cast<StrictAlign>(kStrictAlign.parse(mode)));
   });
   m.def("realigned_count", &realigned_count);
-  m.def("get_sync_debug_mode", [] { return static_cast<int>(sync_debug_mode()); });
-  m.def("set_sync_debug_mode", [](int mode) {
-    if (mode < 0 || mode > 2) {
-      throw py::value_error("sync debug mode: got " + std::to_string(mode) +
-                            ", expected 0 (off), 1 (warn) or 2 (error)");
-    }
-    set_sync_debug_mode(static_cast<SyncDebugMode>(mode));
-  });
+  m.def("set_sync_observer", &set_python_sync_observer);
   m.def("get_poison", [] { return kPoison.text(poison_mode()); });
   m.def("set_poison", [](const std::string& mode) {
     set_poison_mode(static_cast<npusim::PoisonMode>(kPoison.parse(mode)));

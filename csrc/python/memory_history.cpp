@@ -230,6 +230,30 @@ py::dict memory_snapshot() {
   return out;
 }
 
+std::uint64_t newest_allocation() { return contexts().newest(); }
+
+py::list live_blocks(std::uint64_t after) {
+  py::list out;
+  for_each_allocator([&](int device, npusim::alloc::CachingAllocator& allocator) {
+    for (const auto& segment : allocator.inspect().segments) {
+      for (const npusim::alloc::BlockInfo& block : segment.blocks) {
+        const bool alive = block.state == npusim::alloc::BlockState::allocated;
+        if (!alive || block.context <= after) continue;
+        out.append(py::make_tuple(device, block.address, block.bytes, block.requested_bytes,
+                                  block.context));
+      }
+    }
+  });
+  return out;
+}
+
+py::list allocation_frames(std::uint64_t allocation) {
+  Frames frames;
+  py::list list = frames.list_for(allocation);
+  frames.fill();
+  return list;
+}
+
 void record_memory_history(const std::optional<std::string>& enabled,
                            const std::optional<std::string>& context, const std::string& stacks,
                            std::int64_t max_entries, bool clear) {

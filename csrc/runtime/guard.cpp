@@ -9,6 +9,7 @@
 
 #include <string_view>
 
+#include "csrc/aten/sync_debug.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
@@ -85,10 +86,12 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return translated([&] { return backend_stream(stream).query(); });
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    note_host_sync("Stream.synchronize");  // as on CUDA, which does not report the other two
     translated([&] { backend_stream(stream).synchronize(); });
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     const c10::DeviceIndex index = checked_device(device);
+    note_explicit_wait("synchronize");
     translated([&] { npusim::synchronize_device(index); });
   }
 
@@ -118,6 +121,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
+    note_explicit_wait("Event.synchronize");
     translated([&] { static_cast<npusim::Event*>(event)->synchronize(); });
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {

@@ -21,7 +21,7 @@ MODULES += [f"torch_npusim.npusim.amp.{name}" for name in ("autocast_mode", "gra
 MODULES += ["torch_npusim.sim"]
 MODULES += [
     f"torch_npusim.sim.{name}"
-    for name in ("alignment", "clock", "fallback", "faults", "poison", "specs")
+    for name in ("alignment", "clock", "fallback", "faults", "poison", "specs", "synchronisation")
 ]
 MODULES += ["torch_npusim.cli", "torch_npusim.cpp_extension", "torch_npusim_autoload"]
 

@@ -15,6 +15,20 @@ WAITS = {
     "tolist": lambda x: x.tolist(),
     "unpinned copy": lambda x: torch.ones(3).to("npusim"),
     "equal": lambda x: torch.equal(x, x),
+    "unique": lambda x: x.unique(),
+    "masked_select": lambda x: x.masked_select(x > 1),
+    "print": lambda x: repr(x),
+    "format": lambda x: f"{x[0]:.2f}",
+    "pageable copy that does not block": lambda x: torch.ones(3).to("npusim", non_blocking=True),
+    "data of the host": lambda x: torch.tensor([1, 2], device="npusim"),
+    "Stream.synchronize": lambda x: torch.npusim.current_stream().synchronize(),
+    # The following, and their like below, are what torch's own tests expect of CUDA.
+    "put under a mask": lambda x: x.index_put_((x > 0,), x[:2].clone()),
+    "put at host indices": lambda x: x.index_put_((torch.tensor([1, 2]),), x[0].clone()),
+    "read at host indices": lambda x: x[torch.tensor([1, 2])],
+    "branch": lambda x: 1 if x[0] else 2,
+    "one_hot without a size": lambda x: torch.nn.functional.one_hot(x.long()),
+    "repeats without a size": lambda x: torch.repeat_interleave(x, x.long()),
 }
 NO_WAITS = {
     "add": lambda x: x + 1,
@@ -24,6 +38,21 @@ NO_WAITS = {
     "sum": lambda x: x.sum(),
     "pinned copy": lambda x: torch.ones(3).pin_memory().to("npusim", non_blocking=True),
     "explicit": lambda x: torch.npusim.synchronize(),
+    "event": lambda x: torch.npusim.current_stream().record_event().synchronize(),
+    "one value under a mask": lambda x: x.index_put_((x > 1,), x[0].clone()),
+    "assignment under a mask": lambda x: x.__setitem__(x > 1, 1.0),
+    "put at indices": lambda x: x.index_put_((x.long(),), x[0].clone()),
+    "read at indices": lambda x: x[x.long()],
+    "read under a host mask": lambda x: x[torch.tensor([True, False, True])],
+    "put under a host mask": lambda x: x.index_put_(
+        (torch.tensor([True, False, True]),), x[0].clone()
+    ),
+    "one_hot": lambda x: torch.nn.functional.one_hot(x.long(), num_classes=3),
+    "randperm": lambda x: torch.randperm(20000, device="npusim"),
+    "repeats": lambda x: torch.repeat_interleave(x, 2, output_size=6),
+    "repeats of known size": lambda x: torch.repeat_interleave(x, x.long(), output_size=3),
+    "any": lambda x: torch.any(x),
+    "clip_grad_norm_": lambda x: torch.nn.utils.clip_grad_norm_([x.clone().requires_grad_()], 1.0),
     "reshape": lambda x: x.reshape(3, 1).expand(3, 4).contiguous(),
 }
 

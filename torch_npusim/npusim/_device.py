@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from torch_npusim import _C
+from torch_npusim import _C, _host_syncs
 from torch_npusim.npusim._lazy import _lazy_init
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 
@@ -175,8 +175,11 @@ _SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
 def set_sync_debug_mode(debug_mode: int | str) -> None:
     """Says what happens when an operation makes the host wait for the device.
 
-    Such operations are, for example, `.item()`, `nonzero()` and copies that block. The explicit
-    `synchronize()` functions are not reported.
+    Such operations are, for example, `.item()`, `nonzero()`, copies that block and
+    `Stream.synchronize()`. As in torch.cuda, `synchronize()` and `Event.synchronize()` are not
+    reported; unlike there, copies from and to pageable memory are, also with `non_blocking=True`.
+    A warning names the first line outside torch. torch_npusim.sim.synchronisation counts all of
+    them by line, and allows some.
 
     Args:
         debug_mode: "default" or 0: nothing; "warn" or 1: a warning; "error" or 2: an error.
@@ -199,13 +202,13 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         debug_mode = _SYNC_DEBUG_MODES[debug_mode]
     if debug_mode not in (0, 1, 2):
         raise RuntimeError(f"invalid value of debug_mode, expected 0, 1 or 2, but got {debug_mode}")
-    _C.set_sync_debug_mode(debug_mode)
+    _host_syncs.set_mode(debug_mode)
 
 
 def get_sync_debug_mode() -> int:
     """Returns 0, 1 or 2, as set by set_sync_debug_mode()."""
     _lazy_init()
-    return _C.get_sync_debug_mode()
+    return _host_syncs.mode()
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

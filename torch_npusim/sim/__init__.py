@@ -4,6 +4,6 @@
 Code that uses this package runs on npusim only; `torch.npusim` stays a mirror of torch.cuda.
 """
 
-from torch_npusim.sim import alignment, clock, fallback, faults, poison, specs
+from torch_npusim.sim import alignment, clock, fallback, faults, poison, specs, synchronisation
 
-__all__ = ["alignment", "clock", "fallback", "faults", "poison", "specs"]
+__all__ = ["alignment", "clock", "fallback", "faults", "poison", "specs", "synchronisation"]
