@@ -34,9 +34,10 @@ pybind11::dict fields_dict(const Thing& thing) {
   return out;
 }
 
-void bind_trace(pybind11::module_& m);   // trace_bindings.cpp
-void bind_replay(pybind11::module_& m);  // replay_bindings.cpp
-void bind_plan(pybind11::module_& m);    // plan_bindings.cpp
+void bind_trace(pybind11::module_& m);     // trace_bindings.cpp
+void bind_replay(pybind11::module_& m);    // replay_bindings.cpp
+void bind_plan(pybind11::module_& m);      // plan_bindings.cpp
+void bind_snapshot(pybind11::module_& m);  // snapshot_bindings.cpp
 
 // as_array() hands a vector over to numpy without a copy.
 template <class To, class From>

@@ -237,4 +237,5 @@ PYBIND11_MODULE(_lab, m) {
   npusim::lab::bind_trace(m);
   npusim::lab::bind_replay(m);
   npusim::lab::bind_plan(m);
+  npusim::lab::bind_snapshot(m);
 }

@@ -2,7 +2,7 @@
 """Types of the compiled module; behaviour is documented in allocator/*.h, member by member."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, type_check_only
+from typing import Any, Final, Protocol, TypedDict, type_check_only
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -93,6 +93,70 @@ class Allocator:
 
     def violations(self) -> list[str]:
         """Say what is wrong with the state, in words; empty when nothing is."""
+
+# --- Snapshots of torch.
+
+@type_check_only
+class SnapshotEntries(TypedDict):
+    """One row per entry of the history."""
+
+    op: NDArray[np.uint8]  # of Op; MARK for an annotation
+    address: NDArray[np.uint64]
+    bytes: NDArray[np.uint64]
+    time_us: NDArray[np.uint64]
+    stream: NDArray[np.uint32]  # index of "streams"
+    pool: NDArray[np.uint32]  # index of "pools"
+    stack: NDArray[np.uint32]  # index of "stacks"
+
+@type_check_only
+class SnapshotBlocks(TypedDict):
+    """One row per block that is allocated or pending at the end."""
+
+    address: NDArray[np.uint64]
+    bytes: NDArray[np.uint64]  # as requested
+    stream: NDArray[np.uint32]
+    pool: NDArray[np.uint32]
+    stack: NDArray[np.uint32]
+    is_pending: NDArray[np.uint8]
+
+@type_check_only
+class SnapshotTables(TypedDict):
+    """What a snapshot says about one device."""
+
+    entries: SnapshotEntries
+    segment_bytes: NDArray[np.uint64]
+    blocks: SnapshotBlocks
+    streams: list[int]  # as recorded
+    pools: list[tuple[int, int]]
+    stacks: list[tuple[tuple[str, int, str], ...]]  # file, line, function; innermost first
+
+class Snapshot:
+    """A pickled memory snapshot. Reading it runs nothing: a pickle that asks for code is refused.
+
+    Raises:
+        ValueError: If the bytes are no such pickle, naming the byte and why.
+    """
+
+    @staticmethod
+    def read_file(path: str) -> Snapshot:
+        """Read a file.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+
+    @staticmethod
+    def read_bytes(data: bytes) -> Snapshot: ...
+    @property
+    def devices(self) -> list[int]:
+        """The devices that have segments or a history."""
+
+    def tables(self, device: int) -> SnapshotTables:
+        """Return what is said about one device.
+
+        Raises:
+            ValueError: Naming the entry or segment that cannot be.
+        """
 
 # --- Replay. Events are columns of one length; see allocator/replay/event.h for each op.
 

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From torch's memory snapshots (_dump_snapshot() of torch.cuda or any device) to traces."""
+"""From torch's memory snapshots (_dump_snapshot() of torch.cuda or any device) to traces.
+
+The pickle is read by allocator/replay/pickle_reader.cpp, which looks up no names: a file cannot run
+code. It hands over tables; what they say about the past is worked out here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import pickle
+from collections.abc import Iterator
 from os import PathLike
 from typing import Any
 
-from npusim_lab import safe_pickle
-from npusim_lab.trace import Frame, Op, Trace, TraceBuilder, TraceError
+import numpy as np
+from numpy.typing import NDArray
 
-_ALIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
-_SEGMENT_OPS = {
-    "segment_alloc": Op.SEGMENT_ALLOC,
-    "segment_free": Op.SEGMENT_FREE,
-    "segment_map": Op.SEGMENT_MAP,
-    "segment_unmap": Op.SEGMENT_UNMAP,
-}
-_GIVEN_BACK = ("segment_free", "segment_unmap")
-_WITHOUT_EFFECT = ("annotate",)
+from npusim_lab import _lab
+from npusim_lab.trace import Op, Trace, TraceBuilder, TraceError
+
+_TAKEN = (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP)
+_GIVEN_BACK = (Op.SEGMENT_FREE, Op.SEGMENT_UNMAP)
+_OF_BLOCKS = (Op.MALLOC, Op.FREE_REQUESTED, Op.FREE_COMPLETED)
+_PIECE = 1 << 16  # entries turned into Python numbers at once
 
 
 def read_snapshot(
@@ -28,12 +32,12 @@ def read_snapshot(
 
     Raises:
         TraceError: If it is none, asks for code, or holds events that cannot be.
-        OSError: If it cannot be read.
+        OSError: If the file cannot be read.
     """
-    snapshot = safe_pickle.load(path)
     try:
-        return from_snapshot(snapshot, device, capacity_bytes)
-    except TraceError as problem:
+        tables, number = _tables(_lab.Snapshot.read_file(os.fspath(path)), device)
+        return _Importer(tables, number, capacity_bytes).run()
+    except ValueError as problem:
         raise TraceError(f"{path}: {problem}") from None
 
 
@@ -51,56 +55,44 @@ def from_snapshot(
     Raises:
         TraceError: Naming the entry that cannot be, and why.
     """
-    if not isinstance(snapshot, Mapping) or "segments" not in snapshot:
-        raise TraceError(
-            "not a snapshot: expected a dictionary with 'segments' and 'device_traces'"
-        )
     try:
-        number = _choose_device(snapshot, device)
-        histories = snapshot.get("device_traces") or []
-        entries = histories[number] if 0 <= number < len(histories) else []
-        segments = [s for s in snapshot["segments"] if s.get("device", 0) == number]
-        return _Importer(segments, entries, number, capacity_bytes).run()
+        data = pickle.dumps(snapshot, protocol=4)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as problem:
+        raise TraceError(f"not a snapshot: {problem}") from None
+    try:
+        tables, number = _tables(_lab.Snapshot.read_bytes(data), device)
+        return _Importer(tables, number, capacity_bytes).run()
     except TraceError:
         raise
-    except (LookupError, TypeError, AttributeError, OverflowError, ValueError) as problem:
-        raise TraceError(
-            f"not a snapshot: an entry lacks, or has a wrong, value: {problem!r}"
-        ) from None
+    except ValueError as problem:
+        raise TraceError(str(problem)) from None
 
 
-def _choose_device(snapshot: Mapping[str, Any], device: int | None) -> int:
-    busy = {int(s.get("device", 0)) for s in snapshot["segments"]}
-    for i, entries in enumerate(snapshot.get("device_traces") or []):
-        if any(entry["action"] != "snapshot" for entry in entries):
-            busy.add(i)
-    if device is not None:
-        if device not in busy:
-            raise TraceError(f"nothing is recorded for device {device}; there are {sorted(busy)}")
-        return device
-    if not busy:
-        raise TraceError("the snapshot is empty: was _record_memory_history() called before?")
-    if len(busy) > 1:
-        raise TraceError(f"the snapshot is about devices {sorted(busy)}; choose one (device=...)")
-    return busy.pop()
+def _tables(snapshot: _lab.Snapshot, device: int | None) -> tuple[_lab.SnapshotTables, int]:
+    busy = snapshot.devices
+    if device is None:
+        if not busy:
+            raise TraceError("the snapshot is empty: was _record_memory_history() called before?")
+        if len(busy) > 1:
+            raise TraceError(f"the snapshot is about devices {busy}; choose one (device=...)")
+        device = busy[0]
+    elif device not in busy:
+        raise TraceError(f"nothing is recorded for device {device}; there are {busy}")
+    return snapshot.tables(device), device
 
 
 class _Importer:
     def __init__(
-        self,
-        segments: Sequence[Mapping[str, Any]],
-        entries: Sequence[Mapping[str, Any]],
-        device: int,
-        capacity_bytes: int | None,
+        self, tables: _lab.SnapshotTables, device: int, capacity_bytes: int | None
     ) -> None:
-        self.segments = segments
-        self.entries = entries
+        self.tables = tables
+        self.entries = tables["entries"]
         self.device = device
         self.capacity = capacity_bytes
         self.out = TraceBuilder()
         self.streams: dict[int, int] = {0: 0}
         self.pools: dict[tuple[int, int], int] = {(0, 0): 0}
-        self.stacks: dict[int, int] = {}  # by identity: a pickle shares equal lists of frames
+        self.stacks: dict[int, int] = {}
         self.live: dict[int, int] = {}  # id by address
         self.since: dict[int, int] = {}  # entry by address
         self.ambiguous: list[str] = []
@@ -108,16 +100,16 @@ class _Importer:
     def run(self) -> Trace:
         initial = self._initial()
         reserved = self._initial_reserved()
-        for position, entry in enumerate(self.entries):
-            action = str(entry["action"])
-            if action in _GIVEN_BACK and self._is_first_of_row(position):
-                if self._was_asked_for(position, reserved):
-                    self.out.add(Op.EMPTY_CACHE, time_ns=self._time(entry))
-            if action in ("segment_alloc", "segment_map"):
-                reserved += int(entry["size"])
-            elif action in _GIVEN_BACK:
-                reserved -= int(entry["size"])
-            self._add(position, action, entry)
+        before = None
+        for position, op, *rest in self._rows():
+            if op in _GIVEN_BACK:
+                if before not in _GIVEN_BACK and self._was_asked_for(position, reserved):
+                    self.out.add(Op.EMPTY_CACHE, time_ns=rest[2] * 1000)
+                reserved -= rest[1]
+            elif op in _TAKEN:
+                reserved += rest[1]
+            self._add(position, op, *rest)
+            before = op
         info = {
             "source": "torch snapshot",
             "device": self.device,
@@ -130,43 +122,48 @@ class _Importer:
             info["capacity_bytes"] = self.capacity
         return self.out.build(info)
 
+    def _rows(self) -> Iterator[tuple[int, ...]]:
+        """Yield position, op, address, bytes, time_us, stream, pool and stack of each entry."""
+        of = self.entries
+        columns: list[NDArray[Any]] = [of["op"], of["address"], of["bytes"], of["time_us"]]
+        columns += [of["stream"], of["pool"], of["stack"]]
+        count = len(columns[0])
+        for begin in range(0, count, _PIECE):
+            end = min(begin + _PIECE, count)
+            piece = [column[begin:end].tolist() for column in columns]
+            yield from zip(range(begin, end), *piece, strict=True)
+
     # --- What was there before the first entry.
 
     def _initial(self) -> int:
         """Add the blocks older than the trace, as mallocs at its beginning."""
-        older: dict[int, tuple[int, Mapping[str, Any], int, bool]] = {}
-        seen: set[int] = set()  # addresses whose first entry was met
-        last: dict[int, str] = {}
-        for entry in self.entries:
-            action = entry["action"]
-            if action not in ("alloc", "free_requested", "free_completed"):
-                continue
-            address = int(entry["addr"])
-            if address not in seen:
-                seen.add(address)
-                if action != "alloc":
-                    older[address] = (int(entry["size"]), entry, 0, action == "free_completed")
-            last[address] = action
-        for segment in self.segments:
-            address = int(segment["address"])
-            for block in segment["blocks"]:
-                start = int(block.get("address", address))
-                address = start + int(block["size"])
-                if block["state"] not in _ALIVE or start in seen:
-                    continue
-                size = int(block.get("requested_size", block["size"]))
-                stack = self._stack(block.get("frames"))
-                pending = block["state"] != "active_allocated"
-                older[start] = (size, segment, stack, pending)
-        for address in sorted(older):
-            size, source, stack, pending = older[address]
-            if size <= 0:
-                raise TraceError(f"the block at {address:#x} has {size} bytes")
-            pool = source.get("segment_pool_id", source.get("pool_id", (0, 0)))
-            id = self.out.malloc(
-                size, self._stream(source["stream"]), self._pool(pool), stack, address=address
+        op, address = self.entries["op"], self.entries["address"]
+        of_blocks = np.flatnonzero(np.isin(op, _OF_BLOCKS))
+        seen, first = np.unique(address[of_blocks], return_index=True)
+        first = of_blocks[first]
+        older: dict[int, tuple[int, int, int, int, bool]] = {}
+        for position in first[op[first] != Op.MALLOC].tolist():
+            bytes, stream, pool = (
+                int(self.entries[name][position]) for name in ("bytes", "stream", "pool")
             )
-            self.live[address] = id
+            is_pending = op[position] == Op.FREE_COMPLETED
+            older[int(address[position])] = (bytes, stream, pool, 0, bool(is_pending))
+        blocks = self.tables["blocks"]
+        unseen = np.flatnonzero(~np.isin(blocks["address"], seen))
+        for block in unseen.tolist():
+            bytes, stream, pool, stack, is_pending = (
+                int(blocks[name][block])
+                for name in ("bytes", "stream", "pool", "stack", "is_pending")
+            )
+            start = int(blocks["address"][block])
+            older[start] = (bytes, stream, pool, stack, bool(is_pending))
+        for start in sorted(older):
+            bytes, stream, pool, stack, pending = older[start]
+            if bytes <= 0:
+                raise TraceError(f"the block at {start:#x} has {bytes} bytes")
+            numbers = self._stream(stream), self._pool(pool), self._stack(stack)
+            id = self.out.malloc(bytes, *numbers, address=start)
+            self.live[start] = id
             if pending:
                 self.out.add(Op.FREE_REQUESTED, id)
         if older:
@@ -179,54 +176,48 @@ class _Importer:
         return len(older)
 
     def _initial_reserved(self) -> int:
-        reserved = sum(int(segment["total_size"]) for segment in self.segments)
-        for entry in self.entries:
-            if entry["action"] in ("segment_alloc", "segment_map"):
-                reserved -= int(entry["size"])
-            elif entry["action"] in _GIVEN_BACK:
-                reserved += int(entry["size"])
+        op, bytes = self.entries["op"], self.entries["bytes"]
+        reserved: int = sum(self.tables["segment_bytes"].tolist())
+        reserved -= sum(bytes[np.isin(op, _TAKEN)].tolist())
+        reserved += sum(bytes[np.isin(op, _GIVEN_BACK)].tolist())
         return max(reserved, 0)
 
     # --- Entries.
 
-    def _add(self, position: int, action: str, entry: Mapping[str, Any]) -> None:
-        time = self._time(entry)
-        if action in _WITHOUT_EFFECT:
-            return
-        size, stream = int(entry["size"]), self._stream(entry["stream"])
-        pool = self._pool(entry.get("pool_id", (0, 0)))
-        address = int(entry["device_free"] if "device_free" in entry else entry.get("addr", 0))
-        stack = self._stack(entry.get("frames"))
-        if action == "alloc":
+    def _add(
+        self,
+        position: int,
+        op: int,
+        address: int,
+        bytes: int,
+        time_us: int,
+        stream: int,
+        pool: int,
+        stack: int,
+    ) -> None:
+        time = time_us * 1000
+        if op == Op.FREE_REQUESTED:
+            self.out.add(op, self._known(position, "free_requested", address), time_ns=time)
+        elif op == Op.FREE_COMPLETED:
+            self.out.add(op, self._known(position, "free_completed", address), time_ns=time)
+            del self.live[address]
+        elif op == Op.MALLOC:
             if address in self.live:
                 since = self.since.get(address)
                 began = "the beginning" if since is None else f"entry {since}"
                 raise TraceError(
-                    f"entry {position} of device {self.device}: alloc of {size} bytes at "
+                    f"entry {position} of device {self.device}: alloc of {bytes} bytes at "
                     f"{address:#x}, where a block has been since {began}; its free is missing "
                     f"(was skip_actions used?)"
                 )
             self.since[address] = position
-            self.live[address] = self.out.malloc(
-                size, stream, pool, stack, time_ns=time, address=address
-            )
-        elif action == "free_requested":
-            self.out.add(Op.FREE_REQUESTED, self._known(position, action, address), time_ns=time)
-        elif action == "free_completed":
-            id = self._known(position, action, address)
-            self.out.add(Op.FREE_COMPLETED, id, time_ns=time)
-            del self.live[address]
-        elif action in _SEGMENT_OPS:
-            self.out.add(_SEGMENT_OPS[action], address, size, stream, pool, stack, time)
-        elif action == "oom":
-            self.out.add(Op.OOM, address, size, stream, pool, stack, time)
-        elif action == "snapshot":
-            self.out.add(Op.SNAPSHOT, time_ns=time)
-        else:
-            raise TraceError(
-                f"entry {position} of device {self.device}: action {action!r} is unknown; expected "
-                f"one of torch's trace entries"
-            )
+            numbers = self._stream(stream), self._pool(pool), self._stack(stack)
+            self.live[address] = self.out.malloc(bytes, *numbers, time_ns=time, address=address)
+        elif op == Op.SNAPSHOT:
+            self.out.add(op, time_ns=time)
+        elif op != Op.MARK:
+            numbers = self._stream(stream), self._pool(pool), self._stack(stack)
+            self.out.add(op, address, bytes, *numbers, time)
 
     def _known(self, position: int, action: str, address: int) -> int:
         if address not in self.live:
@@ -236,23 +227,19 @@ class _Importer:
             )
         return self.live[address]
 
-    # --- Was a release of cached memory asked for, or forced by a full device?
-
-    def _is_first_of_row(self, position: int) -> bool:
-        return position == 0 or self.entries[position - 1]["action"] not in _GIVEN_BACK
-
     def _was_asked_for(self, position: int, reserved: int) -> bool:
+        """Was a release of cached memory asked for, or forced by a full device?"""
+        op = self.entries["op"]
         end = position
-        while end < len(self.entries) and self.entries[end]["action"] in _GIVEN_BACK:
+        while end < len(op) and op[end] in _GIVEN_BACK:
             end += 1
-        following = self.entries[end] if end < len(self.entries) else None
-        if following is None:
+        if end == len(op):
             return True
-        if following["action"] == "oom":
+        if op[end] == Op.OOM:
             return False
-        if following["action"] in ("segment_alloc", "segment_map"):
+        if op[end] in _TAKEN:
             if self.capacity is not None:
-                return reserved + int(following["size"]) <= self.capacity
+                return reserved + int(self.entries["bytes"][end]) <= self.capacity
             doubt = (
                 f"entry {position}: cached memory is given back before more is taken; without the "
                 f"capacity of the device it is unknown whether empty_cache() was called: it is "
@@ -263,26 +250,16 @@ class _Importer:
             return False
         return True
 
-    # --- Small numbers for large ones.
+    # --- Numbers of the trace, in order of use, for those of the tables.
 
-    def _stream(self, raw: Any) -> int:
-        return self.streams.setdefault(int(raw), len(self.streams))
+    def _stream(self, number: int) -> int:
+        return self.streams.setdefault(self.tables["streams"][number], len(self.streams))
 
-    def _pool(self, raw: Any) -> int:
-        first, second = raw
-        return self.pools.setdefault((int(first), int(second)), len(self.pools))
+    def _pool(self, number: int) -> int:
+        return self.pools.setdefault(self.tables["pools"][number], len(self.pools))
 
-    def _stack(self, frames: Any) -> int:
-        if not frames:
-            return 0
-        number = self.stacks.get(id(frames))
-        if number is None:
-            stack: list[Frame] = [
-                (str(f["filename"]), int(f["line"]), str(f["name"])) for f in frames
-            ]
-            number = self.stacks[id(frames)] = self.out.stack(stack)
-        return number
-
-    @staticmethod
-    def _time(entry: Mapping[str, Any]) -> int:
-        return max(int(entry.get("time_us", 0)), 0) * 1000
+    def _stack(self, number: int) -> int:
+        known = self.stacks.get(number)
+        if known is None:
+            known = self.stacks[number] = self.out.stack(self.tables["stacks"][number])
+        return known
