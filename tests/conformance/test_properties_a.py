@@ -51,7 +51,7 @@ RIGHT = """
     op:matmul/noncontiguous/float32 op:sum/degenerate/float32 op:mul/math_bits/complex64
     op:unfold/aliasing/float32 op:sin/aliasing/float32 op:trace/errors op:add/mixed_device/float32
     op:where/canary/float32 op:log1p/second_device/float32 op:nn.functional.elu/overload/float32
-    op:exponential/inplace/float32 op:empty_like/noncontiguous/float32""".split()
+    op:exponential/inplace/float32 op:empty_like/noncontiguous/float32 op:add/numbers/float32""".split()
 
 
 @pytest.mark.parametrize("case", RIGHT)
@@ -393,3 +393,28 @@ def test_an_explicit_overload_that_writes_nothing(ask, monkeypatch):
         library._destroy()
     assert_fails(outcome, "aten.elu_backward.grad_input")
     assert ask("op:nn.functional.elu/overload/float32").status is Status.PASS
+
+
+# --- numbers
+
+
+def test_numbers_are_named(ask):
+    assert ask("op:eq/numbers/float32").message == "aten.eq.Tensor(other)"
+
+
+def test_a_comparison_that_stores_its_number_in_a_byte(ask):
+    original = torch.library.get_kernel("aten::eq.Scalar", "PrivateUse1")
+
+    def narrow(keys, x, other):
+        if not -128 <= other < 128:
+            raise RuntimeError("value cannot be converted to type int8_t without overflow")
+        return original.call_boxed(keys, x, other)
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("eq.Scalar", narrow, "PrivateUse1", with_keyset=True, allow_override=True)
+    try:
+        assert_fails(ask("op:eq/numbers/float32"), "int8_t")
+        assert ask("op:eq/forward/float32").status is Status.PASS
+    finally:
+        library._destroy()
+    assert ask("op:eq/numbers/float32").status is Status.PASS

@@ -7,12 +7,10 @@ recorded call is then made through the overloads beside it that take the same ar
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from npusim_conformance import torch_testing
 from npusim_conformance.device import CPU
@@ -25,45 +23,17 @@ from npusim_conformance.properties.base import (
     require,
 )
 from npusim_conformance.properties.calls import are_plain, dense, same_decision, tried
-from npusim_conformance.properties.gradients import gradients
+from npusim_conformance.properties.recording import (
+    Overload,
+    Recorded,
+    Recorder,
+    first_samples,
+    has_values,
+    recorded_calls,
+)
 from npusim_conformance.samples import Sample
 from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import NotApplicable
-
-# Recorded samples; further ones reach few further overloads.
-SAMPLES = 4
-# Return memory that nobody has written to, all or (_ctc_loss) in part.
-UNDEFINED = ("empty", "new_empty", "resize", "_resize", "set_", "_ctc_loss")
-
-Overload = Any  # torch._ops.OpOverload
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A call below the surface, with its arguments as they were."""
-
-    overload: Overload
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the first call of every overload of aten."""
-
-    def __init__(self, with_arguments: bool = True) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: dict[str, Recorded] = {}
-        self.with_arguments = with_arguments
-
-    def __torch_dispatch__(
-        self, func: Overload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = str(func)
-        if name not in self.calls and func.namespace == "aten":
-            kept = Transfer(CPU)((args, kwargs)) if self.with_arguments else ((), {})
-            self.calls[name] = Recorded(func, *kept)
-        return func(*args, **kwargs)
 
 
 class Overloads(Property):
@@ -92,22 +62,14 @@ class Overloads(Property):
 
 def _record(run: Run) -> tuple[list[Recorded], set[str]]:
     """The calls below the operator, and all overloads that its public forms lead to."""
-    info = run.subject.info
-    with_gradient = info.supports_autograd and run.dtype in run.subject.dtypes(True)
-    below, beside = _Recorder(), _Recorder(with_arguments=False)
-    for sample in run.samples(with_gradient)[:SAMPLES]:
-        call = sample.copy(CPU)
-        with suppress(Exception), below:  # what fails here is for other properties to say
-            if with_gradient:
-                gradients(sample, call, run.seed)
-            else:
-                given, args, kwargs = call
-                info(given, *args, **kwargs)
+    calls = recorded_calls(run)
+    beside = Recorder(with_arguments=False)
+    for sample in first_samples(run):
         _public_forms(sample, beside)
-    return list(below.calls.values()), set(below.calls) | set(beside.calls)
+    return calls, {str(call.overload) for call in calls} | set(beside.calls)
 
 
-def _public_forms(sample: Sample, recorder: _Recorder) -> None:
+def _public_forms(sample: Sample, recorder: Recorder) -> None:
     """Calls the operator with out= and in place."""
     operator = sample.operator
 
@@ -239,7 +201,7 @@ def _replay(run: Run, call: Recorded, sibling: Overload, form: str, device: torc
         if one is not None  # a gradient that was not asked for
     ]
     wanted, given = [one for one, _ in pairs], [other for _, other in pairs]
-    if _has_values(call.overload):
+    if has_values(call.overload):
         run.agreement.check(wanted, given, device, str(sibling))
     else:
         run.agreement.check_metadata(wanted, given, device, str(sibling))
@@ -275,12 +237,6 @@ def _flat(tree: Any) -> list[Any]:
     if isinstance(tree, list | tuple):
         return [leaf for one in tree for leaf in _flat(one)]
     return [tree]
-
-
-def _has_values(overload: Overload) -> bool:
-    name = overload._schema.name.removeprefix("aten::")
-    is_random = torch.Tag.nondeterministic_seeded in overload.tags
-    return not (is_random or name.startswith(UNDEFINED))
 
 
 PROPERTIES = [Overloads]
