@@ -51,7 +51,8 @@ RIGHT = """
     op:matmul/noncontiguous/float32 op:sum/degenerate/float32 op:mul/math_bits/complex64
     op:unfold/aliasing/float32 op:sin/aliasing/float32 op:trace/errors op:add/mixed_device/float32
     op:where/canary/float32 op:log1p/second_device/float32 op:nn.functional.elu/overload/float32
-    op:exponential/inplace/float32 op:empty_like/noncontiguous/float32 op:add/numbers/float32""".split()
+    op:exponential/inplace/float32 op:empty_like/noncontiguous/float32
+    op:add/numbers/float32""".split()
 
 
 @pytest.mark.parametrize("case", RIGHT)
