@@ -3,6 +3,7 @@
 
 import json
 import runpy
+import sys
 
 import pytest
 import torch
@@ -125,3 +126,20 @@ def test_module_is_the_command(module, monkeypatch, capsys):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     assert left.value.code == 0
     assert capsys.readouterr().out.startswith("torch_npusim 0.")
+
+
+def test_lab_hands_everything_over_to_the_laboratory(npusim, tmp_path, capsys):
+    trace = str(tmp_path / "a.npt")
+    assert npusim("lab", "generate", "zero3", "--steps", "1", "--out", trace)[0] == 0
+    status, text = npusim("lab", "bounds", trace, "--json")
+    assert status == 0
+    assert json.loads(text)["max_live"] > 0
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["lab", "--help"])
+    assert capsys.readouterr().out.startswith("usage: npusim lab ")
+
+
+def test_lab_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "npusim_lab", None)
+    assert cli.main(["lab", "--help"]) == 2
+    assert "the package npusim-lab is not installed; `pip install" in capsys.readouterr().err

@@ -6,16 +6,20 @@ command line (argparse).
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from torch_npusim import __version__
-from torch_npusim.cli import doctor, env, info
+from torch_npusim.cli import doctor, env, info, lab
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand that `arguments` (default: the command line) name."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["lab"]:  # has subcommands and options of its own
+        return lab.run(words[1:])
     parser = argparse.ArgumentParser(
         prog="npusim", description="Look at the simulated accelerator of torch_npusim."
     )
@@ -25,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         added = subcommand.add_parser(subparsers)
         added.add_argument("--json", action="store_true", help="print JSON, for programs")
         added.set_defaults(run=subcommand.run)
-    chosen = parser.parse_args(arguments)
+    lab.add_parser(subparsers)
+    chosen = parser.parse_args(words)
     status: int = chosen.run(chosen)
     return status

@@ -17,23 +17,28 @@ _MIB = 1 << 20
 Answer = tuple[Any, str]  # for --json, for people
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 2 if the arguments or the file are wrong, with a sentence on stderr."""
-    parser = _parser()
+def main(arguments: Sequence[str] | None = None, name: str = "npusim-lab") -> int:
+    """Run the command; 2 if the arguments or the file are wrong, with a sentence on stderr.
+
+    Args:
+        arguments: the words behind the command; those of this process by default.
+        name: of the command, for help and messages.
+    """
+    parser = _parser(name)
     options = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], Answer] = options.run
     try:
         data, text = run(options)
     except (ValueError, OSError) as problem:
-        sys.stderr.write(f"npusim-lab: {problem}\n")
+        sys.stderr.write(f"{name}: {problem}\n")
         return 2
     print(json.dumps(data) if options.json else text)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="npusim-lab", description="What does an allocator do with a program's requests?"
+        prog=name, description="What does an allocator do with a program's requests?"
     )
     subcommands = parser.add_subparsers(required=True, metavar="command")
 
