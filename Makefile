@@ -10,7 +10,8 @@
 #   make asan / make tsan   native tests under sanitizers
 #   make bench   native benchmarks, then npusim beside the CPU backend: docs/performance.md
 #   make conformance   npusim through the conformance kit, full profile; writes docs/ops.md
-#   make wheel   a wheel of torch-npusim in dist/
+#   make wheels  sdists and wheels of the three distributions, in dist/
+#   make wheels-test   dist/ in a fresh environment; TORCH_FROM=.venv spares it torch's download
 #   make clean   everything but .venv
 
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3)
@@ -28,7 +29,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan bench conformance wheel clean
+.PHONY: demo test lint format build asan tsan bench conformance wheels wheels-test clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -43,7 +44,7 @@ $(ENVIRONMENT): requirements.txt
 # setup.py runs CMake where its progress can be seen, then pip has only to register the package;
 # from then on ninja alone knows what is out of date.
 $(INSTALLED): $(ENVIRONMENT) setup.py pyproject.toml allocator/lab/setup.py allocator/lab/pyproject.toml \
-		conformance/setup.py conformance/pyproject.toml
+		conformance/pyproject.toml
 	@echo "== build and editable install"
 	@$(PY) setup.py --quiet build_ext --inplace
 	@$(PIP) install --no-build-isolation --no-deps -e .
@@ -107,8 +108,11 @@ conformance: build
 	  --out build/conformance
 	@npusim-conformance report build/conformance --format matrix --output docs/ops.md
 
-wheel: $(ENVIRONMENT)
-	@$(PIP) wheel --no-build-isolation --no-deps -w dist .
+wheels: $(ENVIRONMENT)
+	@$(PY) tools/build_wheels.py --out dist
+
+wheels-test: $(ENVIRONMENT)
+	@$(PY) tools/try_wheels.py dist $(if $(TORCH_FROM),--torch-from $(TORCH_FROM))
 
 clean:
 	rm -rf build dist *.egg-info allocator/lab/build allocator/lab/*.egg-info conformance/*.egg-info

@@ -10,7 +10,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 from cmake_build import CMakeBuild, CMakeExtension
 
 setup(
-    license="BSD-3-Clause",
     ext_modules=[
         CMakeExtension(
             "torch_npusim._C", "release", needs_torch=True, options=["-DNPUSIM_BUILD_TORCH=ON"]

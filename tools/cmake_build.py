@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The build_ext of both setup.py files: configure CMake, build the target named like the extension.
 
-CMake writes the module beside its Python package, so an editable install is complete at once and a
-wheel copies it. The environment is judged by check_env, whose one sentence is all the user sees.
+CMake writes the module into its Python package in the tree of sources, so an editable install is
+complete at once and a wheel copies it. The environment is judged by check_env, whose one sentence
+is all the user sees.
 """
 
 import os
@@ -19,11 +20,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class CMakeExtension(Extension):
-    """An extension module that a CMake target builds in build/<build_folder>."""
+    """An extension module that a CMake target builds in build/<build_folder>.
 
-    def __init__(self, name: str, build_folder: str, *, needs_torch: bool, options: list[str]):
+    `packages` is the folder of the tree in which the module's top package lies.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build_folder: str,
+        *,
+        packages: str = ".",
+        needs_torch: bool,
+        options: list[str],
+    ):
         super().__init__(name, sources=[])
         self.build_folder = ROOT / "build" / build_folder
+        self.packages = ROOT / packages
         self.needs_torch = needs_torch
         self.options = options
 
@@ -52,7 +65,7 @@ class CMakeBuild(build_ext):
         for command in (configure, [cmake, "--build", ext.build_folder, "--target", target]):
             if subprocess.run(command).returncode != 0:
                 sys.exit(f"error: building {ext.name} failed; the compiler's message is above.")
-        built = Path(self.get_ext_filename(ext.name)).absolute()
+        built = ext.packages / self.get_ext_filename(ext.name)
         wanted = Path(self.get_ext_fullpath(ext.name)).absolute()
         if wanted != built:
             wanted.parent.mkdir(parents=True, exist_ok=True)

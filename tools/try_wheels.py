@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Installs the wheels in a new environment, outside the checkout, and tries what people do first.
+
+Nothing of the checkout is on the path there: what a wheel lacks is missed. The commands are those
+of README.md, docs/custom_op.md and docs/ci.md.
+
+    try_wheels.py dist [--torch-from VENV]   --torch-from links that environment's torch
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PINS = (ROOT / "requirements.txt").read_text().splitlines()
+TORCH = next(pin for pin in PINS if pin.startswith("torch=="))
+TORCH_PARTS = ["torch", "torchgen", "functorch", "torch-*.dist-info"]
+
+
+class Environment:
+    """A virtual environment and the folder in which its commands run."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.bin = folder / "venv" / "bin"
+        self.work = folder / "work"
+        self.work.mkdir(parents=True)
+        venv.create(folder / "venv", with_pip=True)
+
+    @property
+    def packages(self) -> Path:
+        """The folder that packages are installed into."""
+        (found,) = self.folder.glob("venv/lib/python*/site-packages")
+        return found
+
+    def run(self, *command: str | Path, status: int = 0) -> str:
+        """Returns all that a command of the environment prints; ends the program if it fails."""
+        clean = {name: value for name, value in os.environ.items() if not mine(name)}
+        clean["PATH"] = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            [self.bin / command[0], *command[1:]],
+            cwd=self.work,
+            env=clean,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != status:
+            shown = " ".join(map(str, command))
+            sys.exit(f"{done.stdout}\nerror: `{shown}` ended with status {done.returncode}.")
+        return done.stdout
+
+
+def mine(name: str) -> bool:
+    """Says whether an environment variable could change what is tried."""
+    return name.startswith(("NPUSIM_", "PYTHON", "VIRTUAL_ENV"))
+
+
+def install(environment: Environment, dist: Path, torch_from: Path | None) -> None:
+    """Installs torch, then the wheels of `dist` with all that they depend on."""
+    if torch_from is None:
+        environment.run("pip", "install", "--quiet", TORCH)
+    else:
+        (packages,) = torch_from.absolute().glob("lib/python*/site-packages")
+        for pattern in TORCH_PARTS:
+            for part in packages.glob(pattern):
+                (environment.packages / part.name).symlink_to(part)
+    wheels = [str(path.absolute()) for path in sorted(dist.glob("*.whl"))]
+    if len(wheels) != 3:
+        sys.exit(f"error: {dist} has {len(wheels)} wheels and should have 3; run `make wheels`.")
+    wanted = [f"{path}[pytest]" if "/torch_npusim-" in path else path for path in wheels]
+    environment.run("pip", "install", "--quiet", *wanted)
+    environment.run("pip", "check")
+
+
+def code_blocks(page: str, language: str) -> list[str]:
+    """Returns the blocks of a language in a page of the documentation."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.S)
+
+
+def try_modules(environment: Environment) -> str:
+    """Every package comes from the new environment."""
+    names = ["torch_npusim", "npusim_lab", "npusim_conformance"]
+    code = f"for name in {names}: print(__import__(name).__file__)"
+    places = environment.run("python", "-c", code).split()
+    assert all(Path(place).is_relative_to(environment.packages) for place in places), places
+    return f"in {environment.packages}"
+
+
+def try_doctor(environment: Environment) -> str:
+    """`npusim doctor` finds nothing broken."""
+    return environment.run("npusim", "doctor").splitlines()[0]
+
+
+def try_readme(environment: Environment) -> str:
+    """README's example runs to its last line, which is the error that it announces."""
+    (example,) = (block for block in code_blocks("README.md", "python") if "npusim" in block)
+    last = example.splitlines()[-1]
+    assert "# TypeError" in last, last
+    (environment.work / "readme.py").write_text(example)
+    printed = environment.run("python", "readme.py", status=1)
+    assert printed.startswith("npusim:0 "), printed
+    assert "bytes live" in printed, printed
+    assert printed.splitlines()[-1].startswith("TypeError: "), printed
+    return printed.splitlines()[0]
+
+
+def try_custom_op(environment: Environment) -> str:
+    """The worked extension builds with the installed header and runs, as docs/custom_op.md says."""
+    source = environment.work / "custom_op"
+    shutil.copytree(
+        ROOT / "examples" / "custom_op",
+        source,
+        ignore=shutil.ignore_patterns("build", "*.so", "*.egg-info", "__pycache__"),
+    )
+    environment.run("pip", "install", "--quiet", "--no-build-isolation", source)
+    code = "import torch, npusim_custom_op as mine; x = torch.randn(4, 8, device='npusim'); "
+    code += "print(mine.layer_norm(x, x[0], x[1]).shape)"
+    return environment.run("python", "-c", code).strip()
+
+
+def try_lab(environment: Environment) -> str:
+    """The laboratory makes a trace and replays it."""
+    environment.run("npusim-lab", "--help")
+    environment.run("npusim-lab", "generate", "lora", "--out", "lora.npt")
+    return environment.run("npusim-lab", "replay", "lora.npt").splitlines()[0]
+
+
+def try_conformance(environment: Environment) -> str:
+    """The conformance kit tests one family of operators of npusim."""
+    environment.run("npusim-conformance", "--help")
+    command = "npusim-conformance run --device npusim --profile smoke --family reduction --quiet"
+    return environment.run(*command.split()).splitlines()[0]
+
+
+TRIALS: list[Callable[[Environment], str]] = [
+    try_modules,
+    try_doctor,
+    try_readme,
+    try_lab,
+    try_conformance,
+    try_custom_op,
+]
+
+
+def main() -> int:
+    """Installs and tries; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("dist", type=Path, help="the folder that `make wheels` filled")
+    parser.add_argument("--torch-from", type=Path, metavar="VENV")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="npusim-try-") as folder:
+        environment = Environment(Path(folder).resolve())
+        install(environment, arguments.dist, arguments.torch_from)
+        for trial in TRIALS:
+            name = trial.__name__.removeprefix("try_").replace("_", " ")
+            print(f"{name:<12} {trial(environment)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
