@@ -2,6 +2,7 @@
 """Places outside torch.cuda that know CUDA by its name or take it as a default."""
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -17,7 +18,9 @@ from torch_npusim.npusim._utils import DeviceLike
 def patch(patcher: Patcher) -> None:
     """Puts npusim in the place of CUDA there."""
     _patch_tensors(patcher)
+    _patch_default_tensor_type(patcher)
     _patch_amp(patcher)
+    _patch_profiler(patcher)
     _patch_parallel(patcher)
     _patch_distributed(patcher)
     patcher.set(torch.backends.cuda, "is_built", lambda: True)
@@ -56,6 +59,14 @@ def _storage_is_cuda(self: torch.UntypedStorage) -> bool:
     return self.device.type == "npusim"
 
 
+def _no_array_interface(self: torch.Tensor) -> NoReturn:
+    """Raises AttributeError, so that hasattr() is False and nobody dereferences the address."""
+    raise AttributeError(
+        f"Tensor.__cuda_array_interface__ of a tensor on {self.device}: no CUDA library can read "
+        f"the memory of npusim; use DLPack, or tensor.cpu()"
+    )
+
+
 def _patch_tensors(patcher: Patcher) -> None:
     original_type = torch.Tensor.type
 
@@ -70,8 +81,31 @@ def _patch_tensors(patcher: Patcher) -> None:
     patcher.set(torch.Tensor, "cuda", _cuda)
     patcher.set(torch.Tensor, "is_cuda", property(_tensor_is_cuda))
     patcher.set(torch.Tensor, "type", type_)
+    patcher.set(torch.Tensor, "__cuda_array_interface__", property(_no_array_interface))
     for storage in (torch.UntypedStorage, torch.TypedStorage):
         patcher.set(storage, "is_cuda", property(_storage_is_cuda))
+
+
+def _patch_default_tensor_type(patcher: Patcher) -> None:
+    original = torch.set_default_tensor_type
+    chosen = False  # whether the default device is one that this function has set
+
+    @functools.wraps(original)
+    def set_default_tensor_type(t: Any, /) -> None:
+        nonlocal chosen
+        if isinstance(t, str) and t.startswith("torch.cuda."):
+            t = getattr(torch.cuda, t.removeprefix("torch.cuda."))
+        if getattr(t, "__module__", None) == "torch.npusim":
+            torch.set_default_dtype(t.dtype)
+            torch.set_default_device("npusim")
+            chosen = True
+        else:
+            original(t)
+            if chosen:
+                torch.set_default_device(None)
+                chosen = False
+
+    patcher.set(torch, "set_default_tensor_type", set_default_tensor_type)
 
 
 # --- torch.amp
@@ -140,6 +174,26 @@ def _patch_implied_autocast(patcher: Patcher) -> None:
         set_autocast_gpu_dtype,
     ):
         patcher.set(torch, function.__name__, function)
+
+
+# --- Profilers
+
+
+def _patch_profiler(patcher: Patcher) -> None:
+    # As torch does where CUDA is missing: the host is profiled, and a warning says that only it is.
+    original = torch.autograd.profiler.profile.__init__
+
+    @functools.wraps(original)
+    def init_profile(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.pop("use_cuda", False) or kwargs.get("use_device") == "cuda":
+            kwargs["use_device"] = None
+            warnings.warn(
+                "npusim records no device activity for the profiler; it profiles the host only",
+                stacklevel=2,
+            )
+        original(self, *args, **kwargs)
+
+    patcher.set(torch.autograd.profiler.profile, "__init__", init_profile)
 
 
 # --- DataParallel: the four copies that CUDA builds have in C++

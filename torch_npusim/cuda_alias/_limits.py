@@ -113,6 +113,13 @@ DIFFERENT: dict[str, str] = {
     "torch.cuda.get_arch_list()": "is empty: no CUDA architecture was compiled for",
     "torch.cuda.get_device_properties()": "has the fields of torch.npusim's; those that describe "
     "CUDA hardware (warp_size, regs_per_multiprocessor) raise AttributeError",
+    "Stream.cuda_stream, Event.cuda_event": "do not exist: there is no handle for other libraries",
+    "Tensor.__cuda_array_interface__": "raises AttributeError, as for a tensor on CPU",
+    "torch.backends.cuda.cufft_plan_cache, preferred_linalg_library('magma')": "raise RuntimeError "
+    "of torch: those libraries are not there",
+    "torch.profiler with ProfilerActivity.CUDA": "profiles the host only, with a warning; "
+    "torch.autograd.profiler.emit_nvtx() raises",
+    "torch.get_device_module('cuda')": "is torch.npusim, which has the same functions",
     "files": "torch.save writes 'npusim' as the location; files from CUDA load",
     "the backend name nccl": "torch.distributed.init_process_group raises NotImplementedError",
     "CUDA extensions": "cannot be compiled for or called with tensors of npusim",

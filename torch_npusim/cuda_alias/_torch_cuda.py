@@ -85,7 +85,17 @@ class _Ranges:
         return _nothing
 
 
+# The deprecated names of torch.cuda.memory, by their successors.
+_RENAMED = {
+    "max_memory_cached": npusim.memory.max_memory_reserved,
+    "memory_cached": npusim.memory.memory_reserved,
+    "reset_max_memory_allocated": npusim.memory.reset_peak_memory_stats,
+    "reset_max_memory_cached": npusim.memory.reset_peak_memory_stats,
+}
+
 _OWN: dict[str, Any] = {
+    **_RENAMED,
+    **{f"memory.{name}": function for name, function in _RENAMED.items()},
     "_lazy_call": _lazy_call,
     "device_memory_used": _device_memory_used,
     "get_arch_list": lambda: [],
@@ -94,10 +104,6 @@ _OWN: dict[str, Any] = {
     "has_magma": False,
     "ipc_collect": _nothing,
     "is_tf32_supported": lambda: False,
-    "max_memory_cached": npusim.memory.max_memory_reserved,
-    "memory_cached": npusim.memory.memory_reserved,
-    "reset_max_memory_allocated": npusim.memory.reset_peak_memory_stats,
-    "reset_max_memory_cached": npusim.memory.reset_peak_memory_stats,
     "nccl.is_available": lambda tensors: False,
     "nvtx._nvtx": _Ranges(),
     "profiler.profile": _no_profile,

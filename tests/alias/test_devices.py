@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Wherever torch takes a device, "cuda" is npusim: strings, devices, defaults, methods, types."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+NPUSIM = torch.device("npusim", 0)
+SECOND = torch.device("npusim", 1)
+
+
+def test_device_objects_are_npusims():
+    assert torch.device("cuda") == torch.device("npusim")
+    assert torch.device("cuda:1") == torch.device("cuda", 1) == SECOND
+    assert torch.device(type="cuda", index=1) == SECOND
+    assert torch.device("cuda").type == "npusim"
+    assert type(torch.device("cuda")) is torch.device
+    assert pickle.loads(pickle.dumps(torch.device("cuda:1"))) == SECOND
+
+
+def test_a_device_of_that_name_equals_the_tensors():
+    assert torch.ones(1, device="cuda").device == torch.device("cuda:0")
+
+
+@pytest.mark.parametrize("name", ["cuda:", "cuda:-1", "cuda:x", "cudax", "cuda:01"])
+def test_wrong_names_stay_wrong(name):
+    with pytest.raises(RuntimeError):
+        torch.device(name)
+
+
+def test_other_devices_keep_their_names():
+    assert torch.device("cpu").type == "cpu"
+    assert torch.device("meta").type == "meta"
+    assert torch.device("xpu:1").type == "xpu"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda device: torch.empty(2, device=device),
+        lambda device: torch.zeros(2, device=device),
+        lambda device: torch.full((2,), 3.0, device=device),
+        lambda device: torch.arange(3, device=device),
+        lambda device: torch.linspace(0, 1, 3, device=device),
+        lambda device: torch.eye(2, device=device),
+        lambda device: torch.randn(2, device=device),
+        lambda device: torch.randint(5, (2,), device=device),
+        lambda device: torch.randperm(4, device=device),
+        lambda device: torch.tensor([1, 2], device=device),
+        lambda device: torch.as_tensor([1.0], device=device),
+        lambda device: torch.asarray([1.0], device=device),
+        lambda device: torch.empty_strided((2, 2), (1, 2), device=device),
+        lambda device: torch.zeros_like(torch.ones(2), device=device),
+        lambda device: torch.ones(2).new_full((2,), 1.0, device=device),
+        lambda device: torch.ones(2).to(device),
+        lambda device: torch.ones(2).to(device, torch.float16, non_blocking=True),
+        lambda device: torch.ones(2).to(device=device, dtype=torch.float64),
+        lambda device: torch.ones(2).cuda(device),
+        lambda device: torch.ones(2).cuda(device=device, non_blocking=True),
+        lambda device: torch.sparse_coo_tensor([[0]], [1.0], (2,), device=device),
+        lambda device: nn.Linear(2, 2, device=device).weight,
+        lambda device: nn.Linear(2, 2).to(device).weight,
+        lambda device: nn.Linear(2, 2).cuda(torch.device(device)).weight,
+        lambda device: nn.Linear(2, 2).to_empty(device=device).weight,
+        lambda device: torch.UntypedStorage(8, device=device),
+        lambda device: torch.UntypedStorage(8).to(device=torch.device(device)),
+        lambda device: torch.Generator(device),
+        lambda device: torch.Stream(device),
+    ],
+)
+def test_every_device_argument_takes_the_name(make):
+    assert make("cuda").device in (NPUSIM, torch.device("npusim"))
+    assert make("cuda:1").device == SECOND
+
+
+def test_to_the_device_where_it_is_copies_nothing():
+    x = torch.ones(2, device="cuda")
+    assert x.to("cuda") is x
+    assert x.to("cuda:0") is x
+    assert x.cuda() is x
+    assert x.cuda(0) is x
+    assert x.cuda("cuda:1").device == SECOND
+
+
+def test_cuda_goes_to_the_current_device():
+    with torch.cuda.device(1):
+        assert torch.ones(1).cuda().device == SECOND
+        assert torch.ones(1, device="cuda").device == SECOND
+
+
+def test_cuda_keeps_the_memory_format_asked_for():
+    x = torch.randn(1, 3, 2, 2)
+    assert x.cuda(memory_format=torch.channels_last).is_contiguous(
+        memory_format=torch.channels_last
+    )
+
+
+def test_cuda_refuses_the_cpu():
+    with pytest.raises(ValueError, match="Expected a npusim device, but got: cpu"):
+        torch.ones(1).cuda("cpu")
+
+
+def test_a_device_that_does_not_exist_is_an_error():
+    with pytest.raises(RuntimeError, match="there is no npusim device 9"):
+        torch.ones(1).to("cuda:9")
+
+
+def test_is_cuda():
+    assert torch.ones(1, device="cuda").is_cuda
+    assert nn.Parameter(torch.ones(1, device="cuda")).is_cuda
+    assert torch.ones(1, device="cuda").untyped_storage().is_cuda
+    assert not torch.ones(1).is_cuda
+    assert not torch.ones(1, device="meta").is_cuda
+
+
+def test_is_cuda_and_cuda_reach_torch_function():
+    asked = []
+
+    class Logged(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            asked.append(function)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    logged = torch.ones(2).as_subclass(Logged)
+    assert not logged.is_cuda
+    assert isinstance(logged.cuda(), Logged)
+    assert torch.Tensor.is_cuda.__get__ in asked
+    assert torch.Tensor.cuda in asked
+
+
+def test_is_cuda_under_torch_func():
+    doubled = torch.func.vmap(lambda x: x * 2 if x.is_cuda else x)(torch.ones(2, device="cuda"))
+    assert doubled.tolist() == [2, 2]
+    moved = torch.func.grad(lambda x: (x.cuda() ** 2).sum())(torch.ones(2))
+    assert moved.tolist() == [2, 2]
+
+
+def test_numba_and_its_like_get_no_address():
+    assert not hasattr(torch.ones(1, device="cuda"), "__cuda_array_interface__")
+    assert not hasattr(torch.ones(1), "__cuda_array_interface__")
+
+
+def test_legacy_types():
+    x = torch.ones(2, device="cuda")
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert not isinstance(x.cpu(), torch.cuda.FloatTensor)
+    assert torch.ones(2).type("torch.cuda.HalfTensor").dtype is torch.float16
+    assert torch.ones(2).type(torch.cuda.LongTensor).device == NPUSIM
+    assert x.type(torch.float64).device == NPUSIM
+    assert x.type("torch.FloatTensor").device.type == "cpu"
+    assert x.type() == "torch.npusim.FloatTensor"
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type:UserWarning")
+@pytest.mark.parametrize("chosen", ["torch.cuda.DoubleTensor", "class"])
+def test_default_tensor_type(chosen):
+    torch.set_default_tensor_type(torch.cuda.DoubleTensor if chosen == "class" else chosen)
+    try:
+        assert torch.ones(1).device == NPUSIM
+        assert torch.ones(1).dtype is torch.float64
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.ones(1).device.type == "cpu"
+    assert torch.ones(1).dtype is torch.float32
+
+
+def test_default_device():
+    torch.set_default_device("cuda:1")
+    try:
+        assert torch.ones(1).device == torch.get_default_device() == SECOND
+    finally:
+        torch.set_default_device(None)
+    with torch.device("cuda:1"):
+        assert nn.Linear(2, 2).weight.device == SECOND
+
+
+def test_generators_and_random_states():
+    generator = torch.Generator("cuda").manual_seed(5)
+    first = torch.rand(3, device="cuda", generator=generator)
+    torch.cuda.manual_seed_all(5)
+    assert torch.equal(first, torch.rand(3, device="cuda"))
+    state = torch.cuda.get_rng_state()
+    with torch.random.fork_rng(devices=[0], device_type="cuda"):
+        torch.rand(3, device="cuda")
+    assert torch.equal(state, torch.cuda.get_rng_state())
+
+
+def test_manual_seed_reaches_the_device():
+    torch.manual_seed(11)
+    assert torch.cuda.initial_seed() == 11
+
+
+def test_checkpoint_repeats_dropout_on_the_device():
+    x = torch.ones(64, device="cuda", requires_grad=True)
+    y = checkpoint(lambda x: nn.functional.dropout(x * 3), x, use_reentrant=False)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_autocast_and_scaler():
+    weight = torch.randn(4, 4, device="cuda")
+    with torch.autocast("cuda"):
+        assert torch.is_autocast_enabled()
+        assert torch.is_autocast_enabled("cuda")
+        assert torch.mm(weight, weight).dtype is torch.get_autocast_gpu_dtype() is torch.float16
+    with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
+        assert torch.mm(weight, weight).dtype is torch.bfloat16
+    with torch.autocast("cpu"):
+        assert not torch.is_autocast_enabled()
+    assert not torch.is_autocast_enabled()
+    scaler = torch.amp.GradScaler()
+    assert scaler.is_enabled()
+    assert scaler.scale(torch.ones(1, device="cuda")).device == NPUSIM
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_autocast_switched_by_hand():
+    torch.set_autocast_enabled(True)
+    try:
+        assert torch.is_autocast_enabled("npusim")
+        torch.set_autocast_gpu_dtype(torch.bfloat16)
+        assert torch.get_autocast_dtype("npusim") is torch.bfloat16
+    finally:
+        torch.set_autocast_gpu_dtype(torch.float16)
+        torch.set_autocast_enabled(False)
+
+
+def test_custom_functions_cast_under_autocast():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float16)
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    with torch.autocast("cuda"):
+        y = Twice.apply(x)
+    y.sum().backward()
+    assert y.dtype is torch.float16
+    assert x.grad.tolist() == [2, 2]
+
+
+def test_pinned_memory():
+    assert torch.ones(2).pin_memory().is_pinned()
+    assert torch.ones(2).pin_memory("cuda").is_pinned("cuda")
+    data = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2, pin_memory=True)
+    assert [
+        (batch.is_pinned(), batch.cuda(non_blocking=True).sum().item()) for (batch,) in data
+    ] == [
+        (True, 1.0),
+        (True, 5.0),
+    ]
+
+
+def test_threads_read_the_name_too():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(torch.ones(1, device="cuda").device))
+    thread.start()
+    thread.join()
+    assert found == [NPUSIM]
+
+
+def test_copies_and_pickles():
+    x = torch.ones(2, device="cuda:1")
+    assert copy.deepcopy(x).device == SECOND
+    assert pickle.loads(pickle.dumps(x)).device == SECOND
+    module = copy.deepcopy(nn.Linear(2, 2).cuda())
+    assert module.weight.is_cuda
+
+
+def test_packed_sequences_and_recurrent_layers():
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(3, 2, 4), [3, 2]).cuda()
+    assert packed.is_cuda
+    out, _ = nn.LSTM(4, 5).cuda()(packed)
+    assert out.data.device == NPUSIM
+
+
+def test_torchscript_reads_the_name():
+    script = torch.jit.CompilationUnit(
+        """
+        def move(x):
+            return x.to("cuda:1") + torch.zeros(1, device=torch.device("cuda:1"))
+        """
+    )
+    assert script.move(torch.ones(1)).device == SECOND
+
+
+def test_compiled_functions_read_the_name():
+    move = torch.compile(lambda x: x.to("cuda") + torch.ones(2, device="cuda"), backend="eager")
+    assert move(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_flags_can_be_set():
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not before
+    assert torch.backends.cudnn.benchmark is not before
+    torch.backends.cudnn.benchmark = before
+    assert torch.backends.cuda.is_built()
+    with torch.backends.cudnn.flags(enabled=False):
+        assert not torch.backends.cudnn.enabled
+
+
+def test_the_profiler_says_that_it_sees_the_host_only():
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    said = pytest.warns(UserWarning, match="profiles the host only")
+    with said, torch.profiler.profile(activities=activities) as profile:
+        torch.ones(2, device="cuda") + 1
+    assert "aten::add" in profile.key_averages().table(sort_by="cuda_time_total")
+
+
+def test_data_parallel_is_the_same_as_one_device():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).cuda()
+    alone = copy.deepcopy(model)
+    x = torch.randn(10, 6)
+    parallel = nn.DataParallel(model)
+    assert parallel.device_ids == [0, 1]
+    parallel(x).square().sum().backward()
+    alone(x.cuda()).square().sum().backward()
+    torch.testing.assert_close(parallel(x), alone(x.cuda()))
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("arguments", [("nccl",), ("cpu:gloo,cuda:nccl",)])
+def test_nccl_raises_by_name(arguments):
+    with pytest.raises(NotImplementedError, match=r"init_process_group\(backend='nccl'\)"):
+        torch.distributed.init_process_group(*arguments)
+    with pytest.raises(NotImplementedError, match=r"new_group\(backend='nccl'\)"):
+        torch.distributed.new_group(backend="nccl")
