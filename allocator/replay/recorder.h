@@ -68,6 +68,15 @@ class Recorder {
     after_malloc(-1, now);
   }
 
+  // has_curves(): then after_event() is where totals can shrink.
+  bool has_curves() const noexcept { return next_point_ != kNever; }
+  void after_event(const Totals& now) {
+    low_.reserved = std::min(low_.reserved, now.reserved);
+    low_.active = std::min(low_.active, now.active);
+    low_.allocated = std::min(low_.allocated, now.allocated);
+    low_.requested = std::min(low_.requested, now.requested);
+  }
+
   // wants_point() after `done` events: then add_point().
   bool wants_point(std::int64_t done) const noexcept { return done == next_point_; }
   bool has_begun_point(std::int64_t done) const noexcept {
@@ -75,11 +84,9 @@ class Recorder {
   }
   void add_point(const Totals& now) {
     after_malloc(-1, now);
-    result_.reserved.push_back(top_.reserved);
-    result_.active.push_back(top_.active);
-    result_.allocated.push_back(top_.allocated);
-    result_.requested.push_back(top_.requested);
-    top_ = now;
+    add(result_.highest, top_);
+    add(result_.lowest, low_);
+    top_ = low_ = now;
     next_point_ += result_.curve_every;
   }
   // Free blocks, for the point that comes next.
@@ -102,7 +109,13 @@ class Recorder {
   ReplayResult& result_;
   const bool has_placements_;
   std::int64_t next_point_ = kNever;
-  Totals top_;
+  static void add(Curves& curves, const Totals& point) {
+    curves.reserved.push_back(point.reserved);
+    curves.active.push_back(point.active);
+    curves.allocated.push_back(point.allocated);
+    curves.requested.push_back(point.requested);
+  }
+  Totals top_, low_;  // of the interval
 };
 
 }  // namespace npusim::alloc

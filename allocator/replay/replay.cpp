@@ -65,6 +65,7 @@ ReplayResult run(Progress& in, Engine& engine) {
       take_picture(i);
       ++next_picture;
     }
+    if (in.recorder.has_curves()) in.recorder.after_event(engine.totals());
     if (in.recorder.wants_point(i + 1)) add_point();
     if (in.options.validate_every > 0 && (i + 1) % in.options.validate_every == 0) engine.check();
   }

@@ -60,6 +60,10 @@ struct Peak {
   std::int64_t event = -1;  // the first at which it was reached
 };
 
+struct Curves {
+  std::vector<std::int64_t> reserved, active, allocated, requested;
+};
+
 struct ReplayResult {
   double seconds = 0;  // CPU time of the replay alone
 
@@ -70,10 +74,11 @@ struct ReplayResult {
   std::vector<std::uint64_t> offset;  // in the segment
   std::vector<std::uint64_t> block_bytes;
 
-  // One point per curve_every events: the largest value among them, so that no peak is lost. The
-  // last two are of the end of the interval.
+  // One point per curve_every events: the largest and the smallest value among them, the one before
+  // included, so that no peak is lost and neighbours meet. The other two are of the interval's end.
   std::int64_t curve_every = 0;
-  std::vector<std::int64_t> reserved, active, allocated, requested, largest_free;
+  Curves highest, lowest;
+  std::vector<std::int64_t> largest_free;
   std::vector<double> free_square;  // sum of the squares of the sizes of free blocks
 
   Peak peak_reserved, peak_active, peak_allocated, peak_requested;

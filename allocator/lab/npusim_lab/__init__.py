@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from npusim_lab.corpus import generate
     from npusim_lab.explanation import explain
     from npusim_lab.files import load, save
+    from npusim_lab.html_report import report
+    from npusim_lab.plots import plot
     from npusim_lab.recording import record, record_script
     from npusim_lab.study import Choice, bounds, compare, parse_choices, replay, search
     from npusim_lab.trace import Op, Trace, TraceBuilder, TraceError
@@ -45,10 +47,12 @@ __all__ = [
     "generate",
     "load",
     "parse_choices",
+    "plot",
     "policies",
     "record",
     "record_script",
     "replay",
+    "report",
     "save",
     "search",
 ]
@@ -58,7 +62,9 @@ _HOMES = {
     "corpus": ("generate",),
     "explanation": ("explain",),
     "files": ("load", "save"),
+    "plots": ("plot",),
     "recording": ("record", "record_script"),
+    "html_report": ("report",),
     "study": ("Choice", "bounds", "compare", "parse_choices", "replay", "search"),
     "trace": ("Op", "Trace", "TraceBuilder", "TraceError"),
 }

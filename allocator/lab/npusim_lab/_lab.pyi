@@ -297,12 +297,17 @@ class Replay:
     segment: NDArray[np.int32]  # per malloc: order of acquisition of its segment; -1: failed
     offset: NDArray[np.uint64]  # per malloc: in its segment
     block_bytes: NDArray[np.uint64]  # per malloc: after rounding
-    # Curves: one point per `curve_every` events, the largest value among them, so no peak is lost.
+    # Curves: one point per `curve_every` events, the largest value among them and the smallest, the
+    # one before the interval included: no peak is lost, and neighbouring intervals meet.
     curve_every: int
     reserved: NDArray[np.int64]
     active: NDArray[np.int64]  # allocated and pending
     allocated: NDArray[np.int64]
     requested: NDArray[np.int64]  # by the caller, of active blocks
+    reserved_low: NDArray[np.int64]
+    active_low: NDArray[np.int64]
+    allocated_low: NDArray[np.int64]
+    requested_low: NDArray[np.int64]
     largest_free: NDArray[np.int64]  # at the end of the interval; empty unless asked for
     free_square: NDArray[np.float64]  # sum of squares of free block sizes, likewise
     # Peaks and the events at which they were first reached.

@@ -103,6 +103,12 @@ def _parser(name: str) -> argparse.ArgumentParser:
     command.add_argument("--policy", default="cuda-2.13", help="P1,P2,...; settings behind each")
     command.add_argument("--out", default="report.html", help="file to write; report.html")
 
+    command = add("plot", _plot, "draw curves, an address map or a comparison as PNG or SVG")
+    takes_trace(command)
+    command.add_argument("--policy", default="cuda-2.13", help="P1,P2,...; settings behind each")
+    command.add_argument("--kind", default="curves", help="curves, map or comparison; curves")
+    command.add_argument("--out", default="plot.png", help="file to write, .png or .svg; plot.png")
+
     command = add("bounds", _bounds, "the least memory that any policy needs")
     takes_trace(command)
 
@@ -215,12 +221,23 @@ def _explain(options: argparse.Namespace) -> Answer:
 
 
 def _report(options: argparse.Namespace) -> Answer:
-    from npusim_lab.report import report
+    from npusim_lab.html_report import report
     from npusim_lab.study import parse_choices
 
     trace = _load(options)
     rows = report(trace, parse_choices(options.policy), options.out)
     return rows, f"{options.out}: {len(rows)} policies"
+
+
+def _plot(options: argparse.Namespace) -> Answer:
+    from npusim_lab.plots import plot
+    from npusim_lab.study import parse_choices
+
+    trace = _load(options).with_attempts()
+    choices = parse_choices(options.policy)
+    plot(trace, choices, options.out, options.kind, trace.capacity_bytes)
+    names = [str(choice) for choice in choices]
+    return {"out": options.out, "kind": options.kind, "policies": names}, options.out
 
 
 def _bounds(options: argparse.Namespace) -> Answer:

@@ -6,10 +6,9 @@ from __future__ import annotations
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
-from npusim_lab import _lab
-from npusim_lab.trace import Op, Trace
+from npusim_lab import _lab, pictures
+from npusim_lab.trace import Trace
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 300, 70, 24  # pixels; the last two are margins of the axes
 _MIB = 1 << 20
@@ -21,17 +20,21 @@ _COLOURS = ("#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#
 def curves(trace: Trace, result: _lab.Replay, capacity_bytes: int | None = None) -> str:
     """Return reserved, active and requested bytes over events, with the lower bound, as SVG.
 
-    `result` is of a replay with curve_points; a point is the largest value of its interval.
+    `result` is of a replay with curve_points. The line is the largest value of each interval; the
+    pale area below it reaches down to the smallest.
     """
     bound = trace.compiled.max_live_bytes
     top = max(result.peak_reserved, bound, 1)
     parts = [_axes(len(trace), top / _MIB, "MiB")]
-    for number, (name, colour) in enumerate(_CURVES.items()):
-        values: NDArray[np.int64] = getattr(result, name)
-        x = LEFT + (np.arange(len(values)) + 0.5) * (WIDTH - LEFT) / max(len(values), 1)
-        y = (HEIGHT - BOTTOM) * (1 - values / top)
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
+    for number, (name, curve) in enumerate(pictures.curves(trace, result).items()):
+        colour = _CURVES[name]
+        x = LEFT + (np.arange(len(curve.event)) + 0.5) * (WIDTH - LEFT) / max(len(curve.event), 1)
+        high, low = ((HEIGHT - BOTTOM) * (1 - values / top) for values in (curve.high, curve.low))
+        line = [f"{a:.1f},{b:.1f}" for a, b in zip(x, high, strict=True)]
+        back = [f"{a:.1f},{b:.1f}" for a, b in zip(x[::-1], low[::-1], strict=True)]
+        area = " ".join(line + back)
+        parts.append(f'<polygon points="{area}" fill="{colour}" fill-opacity="0.2"/>')
+        parts.append(f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}"/>')
         parts.append(f'<text x="{LEFT + 8 + 90 * number}" y="14" fill="{colour}">{name}</text>')
     parts.append(_line(bound / top, "max live", "#444444", WIDTH - 90))
     if capacity_bytes is not None and capacity_bytes <= top * 1.02:
@@ -46,72 +49,42 @@ def address_map(trace: Trace, result: _lab.Replay) -> str:
     with the largest area are drawn; the caption says how many.
     """
     compiled = trace.compiled
-    starts, ends = _ranges(result)
-    offsets = np.concatenate([[0.0], np.cumsum(ends - starts)])
-    top = max(float(offsets[-1]), 1.0)
-    placed = np.flatnonzero(~result.failed)
-    lifetime = (compiled.completed_event - compiled.malloc_event)[placed]
-    area = lifetime * result.block_bytes[placed].astype(np.float64)
-    drawn = placed[np.argsort(-area, kind="stable")[:_MOST_BLOCKS]]
-    parts = [_axes(len(trace), top / _MIB, "MiB")]
-    scale = (WIDTH - LEFT) / max(len(trace), 1)
-
-    def box(begin: int, end: int, address: int, bytes: int) -> str:
-        home = max(int(np.searchsorted(starts, address, "right")) - 1, 0)
-        low = (offsets[home] + address - starts[home]) / top
-        tall = bytes / top * (HEIGHT - BOTTOM)
-        return (
-            f'<rect x="{LEFT + begin * scale:.1f}" width="{max((end - begin) * scale, 0.3):.1f}" '
-            f'y="{(HEIGHT - BOTTOM) * (1 - low) - tall:.1f}" height="{max(tall, 0.3):.1f}"'
-        )
-
-    for segment in _segments(result, len(trace))[:_MOST_BLOCKS]:
-        parts.append(f'{box(*segment)} class="segment" fill="#e4e4e4"/>')
-    for malloc in drawn.tolist():
+    space = pictures.addresses(result)
+    blocks = pictures.blocks(trace, result, space)
+    drawn = pictures.largest(blocks, _MOST_BLOCKS)
+    parts = [_axes(len(trace), space.height / _MIB, "MiB")]
+    for place in _rectangles(
+        pictures.largest(pictures.segments(trace, result, space), _MOST_BLOCKS),
+        len(trace),
+        space.height,
+    ):
+        parts.append(f'{place} class="segment" fill="#e4e4e4"/>')
+    places = _rectangles(drawn, len(trace), space.height)
+    for malloc, place in zip(drawn.malloc.tolist(), places, strict=True):
         begin, end = int(compiled.malloc_event[malloc]), int(compiled.completed_event[malloc])
-        place = box(begin, end, int(result.address[malloc]), int(result.block_bytes[malloc]))
         stack = int(compiled.malloc_stack[malloc])
         label = f"{int(compiled.malloc_bytes[malloc]) / _MIB:.2f} MiB, events {begin} to {end}"
         title = escape(f"{label}\n{trace.stack_text(stack)}")
         parts.append(
             f'{place} fill="{_COLOURS[stack % len(_COLOURS)]}"><title>{title}</title></rect>'
         )
-    if len(drawn) < len(placed):
-        text = f"the {len(drawn)} largest of {len(placed)} blocks"
+    if len(drawn.malloc) < len(blocks.malloc):
+        text = f"the {len(drawn.malloc)} largest of {len(blocks.malloc)} blocks"
         parts.append(f'<text x="{WIDTH - 8}" y="14" text-anchor="end">{text}</text>')
     return _svg(parts)
 
 
-def _ranges(result: _lab.Replay) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    taken = np.isin(result.device_op, (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP))
-    order = np.argsort(result.device_address[taken], kind="stable")
-    begins = result.device_address[taken][order].astype(np.float64)
-    stops = begins + result.device_bytes[taken][order]
-    if not len(begins):
-        return np.zeros(1), np.ones(1)
-    reach = np.maximum.accumulate(stops)
-    first = np.concatenate([[True], begins[1:] > reach[:-1]])
-    return begins[first], np.maximum.reduceat(stops, np.flatnonzero(first))
-
-
-def _segments(result: _lab.Replay, events: int) -> list[tuple[int, int, int, int]]:
-    """Return begin, end, address and bytes of segments; those that grow by pages are left out."""
-    open_since: dict[int, tuple[int, int]] = {}
-    closed = []
-    for event, op, address, bytes in zip(
-        result.device_event.tolist(),
-        result.device_op.tolist(),
-        result.device_address.tolist(),
-        result.device_bytes.tolist(),
-        strict=True,
-    ):
-        if op == Op.SEGMENT_ALLOC:
-            open_since[address] = (event, bytes)
-        elif op == Op.SEGMENT_FREE and address in open_since:
-            begin, size = open_since.pop(address)
-            closed.append((begin, event, address, size))
-    closed += [(begin, events, address, size) for address, (begin, size) in open_since.items()]
-    return closed
+def _rectangles(boxes: pictures.Boxes, events: int, height: float) -> list[str]:
+    """Return the beginning of a <rect> for each box."""
+    scale = (WIDTH - LEFT) / max(events, 1)
+    left, wide = LEFT + boxes.begin * scale, (boxes.end - boxes.begin) * scale
+    tall = boxes.bytes / height * (HEIGHT - BOTTOM)
+    top = (HEIGHT - BOTTOM) * (1 - boxes.low / height) - tall
+    columns = (column.tolist() for column in (left, wide, top, tall))
+    return [
+        f'<rect x="{x:.1f}" width="{max(w, 0.3):.1f}" y="{y:.1f}" height="{max(h, 0.3):.1f}"'
+        for x, w, y, h in zip(*columns, strict=True)
+    ]
 
 
 def _line(height: float, name: str, colour: str, x: float) -> str:

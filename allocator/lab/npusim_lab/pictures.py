@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What pictures of a replay show, as numpy arrays, however long the trace; drawn elsewhere.
+
+Nothing is sampled: a curve is the largest and the smallest value of each interval, a map the exact
+share of each cell that is in use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim_lab import _lab
+from npusim_lab.trace import Op, Trace
+
+CURVES = ("reserved", "active", "requested")
+_Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity over events; point k is about the events up to and with `event[k]`.
+
+    Args:
+        event: int64, the last event of each interval.
+        high, low: int64, bytes; the largest and smallest value in it, the one before included.
+    """
+
+    event: NDArray[np.int64]
+    high: NDArray[np.int64]
+    low: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The ranges of addresses that were ever lent, put together without what lies between.
+
+    Args:
+        start, end: float64, of each range, ascending.
+        height: sum of their lengths, in bytes.
+    """
+
+    start: _Numbers
+    end: _Numbers
+    height: float
+
+    def offset(self, address: NDArray[np.uint64]) -> _Numbers:
+        """Return where addresses are when the ranges lie end to end from 0."""
+        before = np.concatenate([[0.0], np.cumsum(self.end - self.start)])
+        home = np.searchsorted(self.start, address.astype(np.float64), "right") - 1
+        home = np.maximum(home, 0)
+        return before[home] + address.astype(np.float64) - self.start[home]
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Rectangles of events and addresses: [begin, end) by [low, low + bytes), row by row.
+
+    Args:
+        begin, end: int64, events.
+        low: float64, offset in bytes as by Addresses.offset().
+        bytes: float64.
+        malloc: int64, which malloc of the trace; -1 for a segment.
+    """
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    low: _Numbers
+    bytes: _Numbers
+    malloc: NDArray[np.int64]
+
+
+def curves(trace: Trace, result: _lab.Replay) -> dict[str, Curve]:
+    """Return the CURVES of a replay with curve_points."""
+    last = np.arange(1, len(result.reserved) + 1, dtype=np.int64) * result.curve_every - 1
+    event = np.minimum(last, len(trace) - 1)
+    return {
+        name: Curve(event, getattr(result, name), getattr(result, f"{name}_low")) for name in CURVES
+    }
+
+
+def addresses(result: _lab.Replay) -> Addresses:
+    """Return the ranges that the device ever lent in a replay."""
+    taken = np.isin(result.device_op, (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP))
+    order = np.argsort(result.device_address[taken], kind="stable")
+    begins = result.device_address[taken][order].astype(np.float64)
+    ends = begins + result.device_bytes[taken][order]
+    if not len(begins):
+        return Addresses(np.zeros(1), np.ones(1), 1.0)
+    reach = np.maximum.accumulate(ends)
+    first = np.concatenate([[True], begins[1:] > reach[:-1]])
+    start, end = begins[first], np.maximum.reduceat(ends, np.flatnonzero(first))
+    return Addresses(start, end, float((end - start).sum()))
+
+
+def blocks(trace: Trace, result: _lab.Replay, space: Addresses) -> Boxes:
+    """Return every block of a replay with placements, from its malloc until it was reusable."""
+    placed = np.flatnonzero(~result.failed)
+    return Boxes(
+        trace.compiled.malloc_event[placed],
+        trace.compiled.completed_event[placed],
+        space.offset(result.address[placed]),
+        result.block_bytes[placed].astype(np.float64),
+        placed,
+    )
+
+
+def segments(trace: Trace, result: _lab.Replay, space: Addresses) -> Boxes:
+    """Return what was lent when: whole segments, and pages of those that grow by pages."""
+    lent: dict[int, tuple[int, int]] = {}  # bytes and event by address
+    rows: list[tuple[int, int, int, int]] = []
+    for event, op, address, bytes in zip(
+        result.device_event.tolist(),
+        result.device_op.tolist(),
+        result.device_address.tolist(),
+        result.device_bytes.tolist(),
+        strict=True,
+    ):
+        if op in (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP):
+            lent[address] = (bytes, event)
+            continue
+        for start, (size, since) in _inside(lent, address, bytes):
+            del lent[start]
+            begin, end = max(start, address), min(start + size, address + bytes)
+            rows.append((since, event, begin, end - begin))
+            if start < begin:
+                lent[start] = (begin - start, since)
+            if end < start + size:
+                lent[end] = (start + size - end, since)
+    rows += [(since, len(trace), start, size) for start, (size, since) in lent.items()]
+    table = np.array(rows, np.uint64).reshape(-1, 4)
+    return Boxes(
+        table[:, 0].astype(np.int64),
+        table[:, 1].astype(np.int64),
+        space.offset(table[:, 2]),
+        table[:, 3].astype(np.float64),
+        np.full(len(rows), -1, np.int64),
+    )
+
+
+def largest(boxes: Boxes, count: int) -> Boxes:
+    """Return the boxes with the largest area, bytes times events; ties in order."""
+    area = (boxes.end - boxes.begin) * boxes.bytes
+    kept = np.argsort(-area, kind="stable")[:count]
+    return Boxes(*(getattr(boxes, name)[kept] for name in Boxes.__dataclass_fields__))
+
+
+def coverage(boxes: Boxes, events: int, height: float, columns: int, rows: int) -> _Numbers:
+    """Return which share of each cell of a grid the boxes cover, 0 to 1 where they are disjoint.
+
+    Args:
+        boxes: what to draw.
+        events: the width of the picture, from event 0.
+        height: in bytes, from offset 0.
+        columns, rows: of the grid; row 0 is at offset 0.
+
+    Returns:
+        float64 of shape (rows, columns).
+    """
+    # The share of a cell right of t is, differenced once, two numbers that add up to 1. A box is
+    # four corners; each adds the product of two such pairs, and two running sums undo it.
+    steps = np.zeros((rows + 2) * (columns + 2))
+    sides = (boxes.begin, 1), (boxes.end, -1)
+    levels = (boxes.low, 1), (boxes.low + boxes.bytes, -1)
+    for moment, across in sides:
+        x = np.clip(moment * (columns / max(events, 1)), 0, columns)
+        column = np.floor(x).astype(np.int64)
+        for level, up in levels:
+            y = np.clip(level * (rows / height), 0, rows)
+            row = np.floor(y).astype(np.int64)
+            for more_rows, share_y in ((0, row + 1 - y), (1, y - row)):
+                for more_columns, share_x in ((0, column + 1 - x), (1, x - column)):
+                    cell = (row + more_rows) * (columns + 2) + column + more_columns
+                    weight = across * up * share_x * share_y
+                    steps += np.bincount(cell, weight, minlength=len(steps))
+    grid = steps.reshape(rows + 2, columns + 2).cumsum(0).cumsum(1)[:rows, :columns]
+    np.clip(grid, 0.0, None, out=grid)
+    return grid
+
+
+def _inside(
+    lent: dict[int, tuple[int, int]], address: int, bytes: int
+) -> list[tuple[int, tuple[int, int]]]:
+    """Return what of `lent` lies in a range; usually exactly what was lent."""
+    exact = lent.get(address)
+    if exact is not None and exact[0] == bytes:
+        return [(address, exact)]
+    return [
+        (start, entry)
+        for start, entry in lent.items()
+        if start < address + bytes and address < start + entry[0]
+    ]
