@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Installs the wheels in a new environment, outside the checkout, and tries what people do first.
 
-Nothing of the checkout is on the path there: what a wheel lacks is missed. The commands are those
-of README.md, docs/custom_op.md and docs/ci.md.
+Nothing of the checkout is on the path there: what a wheel lacks is missed. The environment is set
+up by the script of the GitHub Action, and the commands are those of the documentation.
 
     try_wheels.py dist [--torch-from VENV]   --torch-from links that environment's torch
 """
@@ -20,12 +20,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PINS = (ROOT / "requirements.txt").read_text().splitlines()
-TORCH = next(pin for pin in PINS if pin.startswith("torch=="))
+TORCH_VERSION = next(pin for pin in PINS if pin.startswith("torch==")).removeprefix("torch==")
+ACTION = ROOT / ".github" / "actions" / "setup-npusim"
 TORCH_PARTS = ["torch", "torchgen", "functorch", "torch-*.dist-info"]
 
 
 class Environment:
-    """A virtual environment and the folder in which its commands run."""
+    """A virtual environment, and the folder and the variables with which its commands run."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -33,6 +34,9 @@ class Environment:
         self.work = folder / "work"
         self.work.mkdir(parents=True)
         venv.create(folder / "venv", with_pip=True)
+        self.variables = {name: value for name, value in os.environ.items() if not mine(name)}
+        path = [part for part in os.environ["PATH"].split(os.pathsep) if str(ROOT) not in part]
+        self.variables["PATH"] = os.pathsep.join([str(self.bin), *path])
 
     @property
     def packages(self) -> Path:
@@ -42,12 +46,11 @@ class Environment:
 
     def run(self, *command: str | Path, status: int = 0) -> str:
         """Returns all that a command of the environment prints; ends the program if it fails."""
-        clean = {name: value for name, value in os.environ.items() if not mine(name)}
-        clean["PATH"] = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+        program = shutil.which(command[0], path=self.variables["PATH"])
         done = subprocess.run(
-            [self.bin / command[0], *command[1:]],
+            [program or command[0], *command[1:]],
             cwd=self.work,
-            env=clean,
+            env=self.variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -65,19 +68,28 @@ def mine(name: str) -> bool:
 
 
 def install(environment: Environment, dist: Path, torch_from: Path | None) -> None:
-    """Installs torch, then the wheels of `dist` with all that they depend on."""
-    if torch_from is None:
-        environment.run("pip", "install", "--quiet", TORCH)
-    else:
+    """Installs torch, the wheels of `dist` and what they depend on, as the action does it."""
+    if torch_from is not None:
         (packages,) = torch_from.absolute().glob("lib/python*/site-packages")
         for pattern in TORCH_PARTS:
             for part in packages.glob(pattern):
                 (environment.packages / part.name).symlink_to(part)
-    wheels = [str(path.absolute()) for path in sorted(dist.glob("*.whl"))]
-    if len(wheels) != 3:
-        sys.exit(f"error: {dist} has {len(wheels)} wheels and should have 3; run `make wheels`.")
-    wanted = [f"{path}[pytest]" if "/torch_npusim-" in path else path for path in wheels]
-    environment.run("pip", "install", "--quiet", *wanted)
+    inputs = {
+        "TORCH": TORCH_VERSION,
+        "TORCH_INDEX": "",
+        "NPUSIM": str(dist.absolute()),
+        "EXTRAS": "pytest,lab,conformance",
+        "DEVICES": "4",
+        "MEMORY": "512MiB",
+        "AS_CUDA": "false",
+    }
+    environment.variables |= {f"SETUP_{name}": value for name, value in inputs.items()}
+    for name in ("GITHUB_ENV", "GITHUB_OUTPUT"):
+        environment.variables[name] = str(environment.folder / name)
+    environment.run("bash", ACTION / "setup.sh")
+    for line in (environment.folder / "GITHUB_ENV").read_text().splitlines():
+        name, _, value = line.partition("=")
+        environment.variables[name] = value
     environment.run("pip", "check")
 
 
@@ -96,8 +108,11 @@ def try_modules(environment: Environment) -> str:
 
 
 def try_doctor(environment: Environment) -> str:
-    """`npusim doctor` finds nothing broken."""
-    return environment.run("npusim", "doctor").splitlines()[0]
+    """`npusim doctor` finds nothing broken, and the devices that the action was asked for."""
+    found = environment.run("npusim", "doctor")
+    assert "devices         4 x " in found, found
+    assert "devices 2.00 GiB" in found, found
+    return found.splitlines()[0]
 
 
 def try_readme(environment: Environment) -> str:

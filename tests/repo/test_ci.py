@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The workflow and the action of .github: valid, wired, and the action's script without network.
+
+`make wheels-test` runs the same script with the real pip.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from repo.sources import ROOT, shown
+from ruamel.yaml import YAML
+
+ACTION = ROOT / ".github" / "actions" / "setup-npusim"
+SCRIPT = ACTION / "setup.sh"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+BIN = Path(sys.executable).parent
+SCHEMAS = [
+    (ACTION / "action.yml", "vendor.github-actions"),
+    *((path, "vendor.github-workflows") for path in WORKFLOWS),
+    *((path, "custom.github-workflows-require-timeout") for path in WORKFLOWS),
+]
+INPUTS = {
+    "TORCH": "2.13.0",
+    "TORCH_INDEX": "",
+    "NPUSIM": "",
+    "EXTRAS": "pytest",
+    "DEVICES": "",
+    "MEMORY": "",
+    "AS_CUDA": "false",
+}
+# Stands for python: writes down how pip is called, and knows the version.
+PYTHON = """#!/bin/sh
+case "$1" in -m) shift; echo "$@" >>"$PIP_LOG" ;; -c) echo 1.2.3 ;; esac
+"""
+NPUSIM = "#!/bin/sh\nenv | grep ^NPUSIM_ | sort\n"
+
+
+def load(path):
+    return YAML(typ="safe").load(path.read_text())
+
+
+@pytest.fixture
+def setup(tmp_path):
+    """Runs the script with inputs; returns how it ended, the pip calls and what it wrote."""
+    for name, text in (("python", PYTHON), ("npusim", NPUSIM)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    files = {name: tmp_path / name for name in ("PIP_LOG", "GITHUB_ENV", "GITHUB_OUTPUT")}
+
+    def run(**inputs):
+        for path in files.values():
+            path.write_text("")
+        variables = {f"SETUP_{name}": value for name, value in (INPUTS | inputs).items()}
+        variables |= {name: str(path) for name, path in files.items()}
+        variables["PATH"] = f"{tmp_path}{os.pathsep}{os.defpath}"
+        done = subprocess.run(
+            ["bash", SCRIPT], env=variables, cwd=tmp_path, capture_output=True, text=True
+        )
+        calls = files["PIP_LOG"].read_text().splitlines()
+        pip = [call.removeprefix("pip --disable-pip-version-check --quiet ") for call in calls]
+        written = {name: path.read_text().split() for name, path in files.items()}
+        return done, pip, written
+
+    return run
+
+
+@pytest.mark.parametrize(("path", "schema"), SCHEMAS, ids=lambda value: Path(str(value)).name)
+def test_the_yaml_is_valid(path, schema):
+    command = [BIN / "check-jsonschema", "--builtin-schema", schema, path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", [SCRIPT, ROOT / ".ci" / "run"], ids=shown)
+def test_shellcheck_has_no_complaint(path):
+    done = subprocess.run([BIN / "shellcheck", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_input_reaches_the_script_and_the_page():
+    action = load(ACTION / "action.yml")
+    (step,) = (step for step in action["runs"]["steps"] if "setup.sh" in step.get("run", ""))
+    passed = {name: re.search(r"inputs\.([a-z-]+)", text)[1] for name, text in step["env"].items()}
+    assert set(passed.values()) | {"python-version"} == set(action["inputs"])
+    assert set(passed) == set(re.findall(r"SETUP_[A-Z_]+[A-Z]", SCRIPT.read_text()))
+    assert set(passed) == {f"SETUP_{name}" for name in INPUTS}
+    page = (ROOT / "docs" / "ci.md").read_text()
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.M)) >= set(action["inputs"])
+
+
+def test_workflows_use_make_targets_and_inputs_that_exist():
+    inputs = set(load(ACTION / "action.yml")["inputs"])
+    targets = set(re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split())
+    steps = [
+        step for path in WORKFLOWS for job in load(path)["jobs"].values() for step in job["steps"]
+    ]
+    ours = [step for step in steps if step.get("uses", "").endswith("setup-npusim")]
+    assert ours
+    assert all(set(step["with"]) <= inputs for step in ours)
+    made = {target for step in steps for target in re.findall(r"make (\S+)", step.get("run", ""))}
+    assert made
+    assert made <= targets
+
+
+def test_the_default_is_the_newest_release(setup):
+    done, pip, written = setup()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert pip == ["install torch==2.13.0", "install torch-npusim[pytest]"]
+    assert written["GITHUB_ENV"] == []
+    assert written["GITHUB_OUTPUT"] == ["version=1.2.3"]
+
+
+def test_a_version_and_an_index_for_torch(setup):
+    _, pip, _ = setup(NPUSIM="0.1.0", EXTRAS="", TORCH_INDEX="file:///index")
+    assert pip == [
+        "install --index-url file:///index torch==2.13.0",
+        "install torch-npusim[]==0.1.0",
+    ]
+
+
+def test_wheels_of_a_folder_come_from_nowhere_else(setup, tmp_path):
+    (tmp_path / "my dist").mkdir()
+    (tmp_path / "my dist" / "torch_npusim-0.1.0-cp311-cp311-linux_x86_64.whl").touch()
+    _, pip, _ = setup(NPUSIM="my dist", EXTRAS="pytest,lab")
+    assert pip[1:] == [
+        "install --no-index --no-deps --find-links my dist torch-npusim npusim-lab",
+        "install torch-npusim[pytest,lab]",
+    ]
+
+
+def test_a_folder_of_source_is_built(setup):
+    _, pip, _ = setup(NPUSIM=str(ROOT))
+    assert pip[1:] == [
+        "install cmake ninja",
+        f"install --no-build-isolation {ROOT}[pytest]",
+    ]
+
+
+def test_the_device_is_set_up_for_the_job_and_for_the_doctor(setup):
+    done, _, written = setup(DEVICES="4", MEMORY="512MiB", AS_CUDA="true")
+    expected = ["NPUSIM_DEVICE_COUNT=4", "NPUSIM_DEVICE_MEMORY=512MiB", "NPUSIM_AS_CUDA=1"]
+    assert written["GITHUB_ENV"] == expected
+    assert done.stdout.split() == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"NPUSIM": "dits"}, "npusim: 'dits' is no version and no folder with wheels"),
+        ({"NPUSIM": "."}, "npusim: '.' is no version and no folder with wheels"),
+        ({"AS_CUDA": "yes"}, "as-cuda: 'yes' is neither true nor false"),
+    ],
+)
+def test_a_wrong_input_is_named(setup, inputs, message):
+    done, _, written = setup(**inputs)
+    assert done.returncode == 1
+    assert f"::error title=setup-npusim::{message}" in done.stdout
+    assert written["GITHUB_OUTPUT"] == []
