@@ -23,7 +23,8 @@ MODULES += [
     f"torch_npusim.sim.{name}"
     for name in ("alignment", "clock", "fallback", "faults", "poison", "specs", "synchronisation")
 ]
-MODULES += ["torch_npusim.cli", "torch_npusim.cpp_extension", "torch_npusim_autoload"]
+MODULES += ["torch_npusim.cli", "torch_npusim.cpp_extension", "torch_npusim.cuda_alias"]
+MODULES += ["torch_npusim_autoload"]
 
 
 def public(module):
