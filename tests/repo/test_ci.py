@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The workflow and the action of .github: valid, wired, and the action's script without network.
+"""The workflow, the action and the Dockerfile: valid, wired; the action's script without network.
 
 `make wheels-test` runs the same script with the real pip.
 """
@@ -78,6 +78,13 @@ def test_the_yaml_is_valid(path, schema):
 @pytest.mark.parametrize("path", [SCRIPT, ROOT / ".ci" / "run"], ids=shown)
 def test_shellcheck_has_no_complaint(path):
     done = subprocess.run([BIN / "shellcheck", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_hadolint_has_no_complaint_but_about_pins():
+    newest_is_wanted = ["--ignore", "DL3008", "--ignore", "DL3013"]
+    command = [BIN / "hadolint", *newest_is_wanted, ROOT / "Dockerfile"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
