@@ -83,7 +83,7 @@ lint: $(ENVIRONMENT)
 	@ruff format --check --quiet .
 	@echo "== mypy"
 	@mypy --no-error-summary torch_npusim torch_npusim_autoload allocator/lab/npusim_lab \
-	  conformance/npusim_conformance examples
+	  conformance/npusim_conformance examples tools/build_wheels.py tools/try_wheels.py
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The sdists of the three distributions are complete, and what they say of themselves agrees.
+
+That they build, and that the wheels work, takes minutes: `make wheels` and `make wheels-test`.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from repo.sources import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import build_wheels
+
+NOT_SOURCE = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "__pycache__")
+PROJECTS = build_wheels.PROJECTS
+INCLUDE = re.compile(r'^\s*#\s*include\s+"((?:backend|allocator|csrc)/[^"]+)"', re.M)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the checkout: setuptools writes into the tree that it packs."""
+    copy = tmp_path_factory.mktemp("checkout") / "source"
+    shutil.copytree(ROOT, copy, ignore=NOT_SOURCE)
+    return copy
+
+
+@pytest.fixture(scope="module", params=PROJECTS)
+def project(request, checkout, tmp_path_factory):
+    """Returns (the project's folder, its sdist, the unpacked sdist)."""
+    out = tmp_path_factory.mktemp("sdist")
+    folder = checkout / request.param
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, folder]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,) = out.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(out, filter="data")
+    return folder, sdist, next(path for path in out.iterdir() if path.is_dir())
+
+
+def test_the_sdist_has_all_that_the_packages_have(project):
+    folder, sdist, _ = project
+    assert len(list(build_wheels.sources(folder))) > 10
+    assert list(build_wheels.sdist_problems(folder, sdist)) == []
+
+
+def test_every_header_of_ours_that_it_includes_is_in_it(project):
+    _, _, unpacked = project
+    (root,) = {path.parent for path in unpacked.rglob("CMakeLists.txt")} or {unpacked}
+    included = {
+        name
+        for path in unpacked.rglob("*")
+        if path.suffix in (".h", ".cpp")
+        for name in INCLUDE.findall(path.read_text())
+    }
+    assert {name for name in included if not (root / name).exists()} == set()
+    assert bool(included) == (root / "CMakeLists.txt").exists()
+
+
+def test_a_problem_is_found(project, tmp_path):
+    folder, sdist, unpacked = project
+    lost = next(build_wheels.sources(folder))
+    with tarfile.open(tmp_path / sdist.name, "w") as archive:
+        for path in sorted(unpacked.rglob("*")):
+            if path.relative_to(unpacked) != lost:
+                archive.add(path, path.relative_to(unpacked.parent), recursive=False)
+    problems = build_wheels.sdist_problems(folder, tmp_path / sdist.name)
+    assert list(problems) == [f"{sdist.name} lacks {lost}"]
+
+
+def test_the_three_have_one_version(checkout):
+    versions = set()
+    for project in PROJECTS:
+        command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "--version"]
+        done = subprocess.run(command, cwd=checkout / project, capture_output=True, text=True)
+        versions.add(done.stdout.split()[-1])
+    assert len(versions) == 1, versions
