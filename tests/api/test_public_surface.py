@@ -24,6 +24,9 @@ MODULES += [
     for name in ("alignment", "clock", "fallback", "faults", "poison", "specs", "synchronisation")
 ]
 MODULES += ["torch_npusim.cli", "torch_npusim.cpp_extension", "torch_npusim.cuda_alias"]
+MODULES += [
+    f"torch_npusim.integrations.{name}" for name in ("accelerate", "lightning", "transformers")
+]
 MODULES += ["torch_npusim_autoload"]
 
 

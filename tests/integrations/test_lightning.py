@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import DeviceStatsMonitor, ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.memory import is_oom_error
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -179,6 +180,22 @@ def test_upstream_batch_size_finder_knows_only_errors_that_say_cuda():
     with pytest.raises(torch.OutOfMemoryError) as caught:
         torch.empty(1 << 50, device="npusim")
     assert not is_oom_error(caught.value)
+
+
+def test_upstream_isolate_rng_forgets_the_devices():
+    # As above. CUDA's generators it does keep.
+    before = torch.npusim.get_rng_state()
+    with isolate_rng():
+        torch.rand(1, device="npusim")
+    assert not torch.equal(torch.npusim.get_rng_state(), before)
+
+
+def test_upstream_module_follows_only_its_own_methods():
+    # As above: Module.npusim() moves the weights, but only to() and cuda() tell module.device.
+    module = Classifier().npusim()
+    assert next(module.parameters()).device.type == "npusim"
+    assert module.device.type == "cpu"
+    assert module.to("npusim").device.type == "npusim"
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
