@@ -9,7 +9,7 @@ Run as a program it proves three things, and exits with 1 if one of them is not 
 a run that stops at half and resumes from its checkpoint has the losses of the whole run bit for
 bit, and no step waits for the device (set_sync_debug_mode("error") is on where nothing is logged).
 
-    python examples/integrations/pretrain.py             # --device cuda where there is one
+    python examples/integrations/pretrain.py --device npusim:1
     NPUSIM_DEVICE_MEMORY=4MiB python examples/integrations/pretrain.py   # too small: says so
 """
 
@@ -214,6 +214,8 @@ class Run:
         self.settings = settings
         self.device = torch.device(settings.device)
         self.module: Any = torch.get_device_module(self.device)
+        if self.device.index is not None:
+            self.module.set_device(self.device)  # events are recorded on the current device
         torch.manual_seed(SEED)  # of the host and of every device
         with torch.device("meta"):
             self.model = Transformer(settings.shape, recompute=True)

@@ -113,6 +113,18 @@ def test_a_precision_plugin_of_the_users_own_is_kept():
     assert trainer.precision_plugin is plugin
 
 
+def test_the_other_distribution_of_lightning_is_served_too():
+    import pytorch_lightning  # a second copy of every class, which knows nothing of the first
+
+    with pytest.raises(ValueError, match="invalid accelerator name"):
+        pytorch_lightning.Trainer(**ON_NPUSIM, **QUIET)
+    npusim_lightning.register()
+    trainer = pytorch_lightning.Trainer(**ON_NPUSIM, precision="bf16-mixed", **QUIET)
+    assert isinstance(trainer.strategy, pytorch_lightning.strategies.SingleDeviceStrategy)
+    assert trainer.strategy.root_device == torch.device("npusim", 0)
+    assert trainer.precision_plugin.device == "npusim"
+
+
 def test_an_index_chooses_the_device():
     ours, trainer = fit(**{**ON_NPUSIM, "devices": [1]}, max_steps=1)
     assert ours.devices == {torch.device("npusim", 1)}
