@@ -123,11 +123,12 @@ def test_the_other_distribution_of_lightning_is_served_too():
     assert trainer.precision_plugin.device == "npusim"
 
 
-def test_an_index_chooses_the_device():
-    ours, trainer = fit(**{**ON_NPUSIM, "devices": [1]}, max_steps=1)
+def test_an_index_chooses_the_device_and_makes_it_current():
+    with torch.npusim.device(0):  # afterwards 0 again
+        ours, trainer = fit(**{**ON_NPUSIM, "devices": [1]}, max_steps=1)
+        assert torch.npusim.current_device() == 1
     assert ours.devices == {torch.device("npusim", 1)}
     assert trainer.device_ids == [1]
-    torch.npusim.set_device(0)
 
 
 def test_training_resumes_from_a_checkpoint_where_it_was(tmp_path):
