@@ -10,12 +10,14 @@
 #include <numeric>
 
 #include "allocator/error.h"
+#include "allocator/replay/plan_reduction.h"
 #include "allocator/replay/skyline.h"
 
 namespace npusim::alloc {
 namespace {
 
-constexpr std::size_t kMostGreedy = 20000;  // buffers: beyond, each greedy pass takes seconds
+constexpr std::size_t kMostGreedy = 20000;     // buffers: beyond, each greedy pass takes seconds
+constexpr std::size_t kMostSkylines = 200000;  // beyond, each skyline takes seconds, too
 constexpr int kMostRounds = 20;
 
 // Finds the buffers whose lives overlap a given one: those that begin during it, and those older
@@ -140,23 +142,37 @@ Plan settled(std::span<const Buffer> buffers, const Plan& plan) {
   return greedy(buffers, order);
 }
 
-Plan best_plan(std::span<const Buffer> buffers) {
-  const std::uint64_t bound = max_live_bytes(buffers);
+Plan best_of_all(std::span<const Buffer> buffers, std::uint64_t bound) {
   Plan found = skyline_plan(buffers, SkylineChoice::lifetime);
   const auto consider = [&](Plan&& candidate) {
     if (candidate.height >= found.height) return false;
     found = std::move(candidate);
     return true;
   };
-  consider(skyline_plan(buffers, SkylineChoice::snug));
-  consider(skyline_plan(buffers, SkylineChoice::area));
-  consider(skyline_plan(buffers, SkylineChoice::bytes));
+  if (found.height > bound) consider(skyline_plan(buffers, SkylineChoice::snug));
+  if (buffers.size() > kMostSkylines) return found;
+  for (const auto choice : {SkylineChoice::area, SkylineChoice::bytes}) {
+    if (found.height > bound) consider(skyline_plan(buffers, choice));
+  }
   if (buffers.size() > kMostGreedy) return found;
   for (const PlanMethod method : {PlanMethod::size, PlanMethod::lifetime, PlanMethod::area}) {
     if (found.height > bound) consider(greedy(buffers, order_by(buffers, method)));
   }
   for (int round = 0; round < kMostRounds && found.height > bound; ++round) {
     if (!consider(settled(buffers, settled(buffers, found)))) break;
+  }
+  return found;
+}
+
+Plan best_plan(std::span<const Buffer> buffers) {
+  const std::uint64_t bound = max_live_bytes(buffers);
+  const std::vector<Buffer> compact = compact_lives(buffers);
+  const GluedBuffers glued(compact);
+  Plan found = glued.apart(best_of_all(glued.whole(), bound));
+  const bool is_same = glued.whole().size() == buffers.size();
+  if (found.height <= bound || is_same || buffers.size() > kMostSkylines) return found;
+  for (Plan other : {best_of_all(compact, bound), skyline_plan(buffers, SkylineChoice::lifetime)}) {
+    if (other.height < found.height) found = std::move(other);
   }
   return found;
 }

@@ -22,7 +22,7 @@ enum class PlanMethod : std::uint8_t {
   lifetime,  //   during its whole life
   area,      //   (bytes times lifetime)
   skyline,  // the lowest place first: there goes the longest-lived buffer that fits beneath nothing
-  best,     // the lowest of these four
+  best,     // the lowest of these four, of buffers as they are and glued (plan_reduction.h)
 };
 
 struct Plan {

@@ -3,36 +3,15 @@
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
 import pytest
+from allocator.instances import FAMILIES, HEIGHT, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim_lab._lab import max_live, plan
 
 METHODS = ("size", "lifetime", "area", "skyline", "best")
-HEIGHT = 1 << 30
-
-
-def split_rectangle(pieces: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return lower, upper, bytes of a rectangle of HEIGHT bytes, cut again and again at random."""
-    generator = np.random.default_rng(seed)
-    heap = [(-float(1 << 20) * HEIGHT, 0, 1 << 20, 0, HEIGHT)]
-    while len(heap) < pieces:
-        _, left, right, low, high = heapq.heappop(heap)
-        if generator.random() < 0.5:
-            at = int(generator.integers(left + 1, right))
-            parts = [(left, at, low, high), (at, right, low, high)]
-        else:
-            at = int(generator.integers(low + 1, high))
-            parts = [(left, right, low, at), (left, right, at, high)]
-        for part in parts:
-            heapq.heappush(heap, (-float(part[1] - part[0]) * (part[3] - part[2]), *part))
-    found = np.array([entry[1:] for entry in heap], np.int64)
-    generator.shuffle(found)
-    return found[:, 0], found[:, 1], (found[:, 3] - found[:, 2]).astype(np.uint64)
 
 
 def assert_valid(lower, upper, bytes, offsets, height) -> None:
@@ -48,22 +27,32 @@ def assert_valid(lower, upper, bytes, offsets, height) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pieces", [30, 1000])
-def test_a_split_rectangle_is_packed_near_its_height(method: str, pieces: int) -> None:
-    lower, upper, bytes = split_rectangle(pieces, seed=pieces)
+def test_problems_of_known_optimum_are_packed_near_it(
+    method: str, family: str, pieces: int
+) -> None:
+    lower, upper, bytes = FAMILIES[family](pieces, seed=pieces)
     assert max_live(lower, upper, bytes) == HEIGHT
     offsets, height = plan(lower, upper, bytes, method)
     assert_valid(lower, upper, bytes, offsets, height)
     assert height >= HEIGHT
     if method == "best":
-        assert height <= 1.35 * HEIGHT
+        assert height <= {"split": 1, "pinwheels": 1.3, "trimmed": 1.2}[family] * HEIGHT
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_splits_are_undone_by_gluing(seed: int) -> None:
+    lower, upper, bytes = split(5000, seed)
+    assert plan(lower, upper, bytes)[1] == HEIGHT
+    assert plan(lower, upper, bytes, "skyline")[1] > 1.1 * HEIGHT, "not for being easy"
 
 
 def test_a_hundred_thousand_buffers_are_packed_too() -> None:
-    lower, upper, bytes = split_rectangle(100_000, seed=1)
+    lower, upper, bytes = split(100_000, seed=1)
     assert max_live(lower, upper, bytes) == HEIGHT
     offsets, height = plan(lower, upper, bytes)
-    assert HEIGHT <= height <= 1.3 * HEIGHT
+    assert height == HEIGHT
     assert (offsets + bytes <= height).all()
 
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Placement problems whose optimum is known, because they were made from a solution.
+
+Each is a rectangle of HEIGHT bytes and LENGTH moments, cut into pieces, which are shuffled. The
+rectangle is full at all times, or at least once, so no plan is lower than HEIGHT.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEIGHT, LENGTH = 1 << 40, 1 << 40
+Buffers = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]  # lower, upper, bytes
+_Box = tuple[int, int, int, int]  # left, right, low, high
+
+
+def _halves(random: np.random.Generator, box: _Box) -> list[_Box]:
+    left, right, low, high = box
+    if random.random() < 0.5:
+        at = int(random.integers(left + 1, right))
+        return [(left, at, low, high), (at, right, low, high)]
+    at = int(random.integers(low + 1, high))
+    return [(left, right, low, at), (left, right, at, high)]
+
+
+def _pinwheel(random: np.random.Generator, box: _Box) -> list[_Box]:
+    """Four pieces around a fifth: no cut goes all the way through."""
+    left, right, low, high = box
+    a = int(random.integers(left + 1, right - 1))
+    b = int(random.integers(a + 1, right))
+    c = int(random.integers(low + 1, high - 1))
+    d = int(random.integers(c + 1, high))
+    return [
+        (left, b, low, c),
+        (b, right, low, d),
+        (a, right, d, high),
+        (left, a, c, high),
+        (a, b, c, d),
+    ]
+
+
+def _cut(pieces: int, seed: int, share_of_pinwheels: float) -> Buffers:
+    random = np.random.default_rng(seed)
+    heap = [(-float(LENGTH) * HEIGHT, 0, LENGTH, 0, HEIGHT)]
+    while len(heap) < pieces:
+        _, *box = heapq.heappop(heap)
+        is_wide = min(box[1] - box[0], box[3] - box[2]) >= 4
+        is_pinwheel = is_wide and random.random() < share_of_pinwheels
+        for part in (_pinwheel if is_pinwheel else _halves)(random, tuple(box)):
+            heapq.heappush(heap, (-float(part[1] - part[0]) * (part[3] - part[2]), *part))
+    found = np.array([entry[1:] for entry in heap], np.int64)
+    random.shuffle(found)
+    return found[:, 0], found[:, 1], (found[:, 3] - found[:, 2]).astype(np.uint64)
+
+
+def split(pieces: int, seed: int) -> Buffers:
+    """Cut in two, again and again."""
+    return _cut(pieces, seed, 0.0)
+
+
+def pinwheels(pieces: int, seed: int) -> Buffers:
+    """Cut in pinwheels of five, again and again."""
+    return _cut(pieces, seed, 1.0)
+
+
+def trimmed(pieces: int, seed: int) -> Buffers:
+    """Cut in two; then most pieces live shorter and are smaller, by up to a fifth.
+
+    Those that live in the middle are left as they are, so that the rectangle is full then.
+    """
+    lower, upper, bytes = split(pieces, seed)
+    random = np.random.default_rng(seed + 1)
+    whole = (lower <= LENGTH // 2) & (upper > LENGTH // 2)
+    life = upper - lower
+    begin = lower + (life * random.uniform(0, 0.1, pieces)).astype(np.int64)
+    end = upper - (life * random.uniform(0, 0.1, pieces)).astype(np.int64)
+    size = np.maximum(bytes * random.uniform(0.8, 1, pieces), 1).astype(np.uint64)
+    return (
+        np.where(whole, lower, begin),
+        np.where(whole, upper, np.maximum(end, begin + 1)),
+        np.where(whole, bytes, size),
+    )
+
+
+FAMILIES = {"split": split, "pinwheels": pinwheels, "trimmed": trimmed}

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How near to the optimum the offline planners come, on problems whose optimum is known.
+
+    python tests/bench/lab_bounds.py
+
+prints the table of docs/lab.md: the height found, as a multiple of the optimum, the worst of three
+seeds, and the processor time of the slowest.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from allocator.instances import FAMILIES, HEIGHT
+
+from npusim_lab._lab import max_live, plan
+
+SIZES = (30, 100, 1000, 10_000, 100_000)
+METHODS = ("skyline", "best")
+
+
+def measure(family: str, size: int, method: str, seeds: Sequence[int]) -> tuple[float, float]:
+    """Returns the worst height, as a multiple of the optimum, and the longest time in seconds."""
+    worst = slowest = 0.0
+    for seed in seeds:
+        lower, upper, bytes = FAMILIES[family](size, seed)
+        assert max_live(lower, upper, bytes) == HEIGHT
+        start = time.process_time()
+        _, height = plan(lower, upper, bytes, method)
+        slowest = max(slowest, time.process_time() - start)
+        worst = max(worst, height / HEIGHT)
+    return worst, slowest
+
+
+def main() -> None:
+    """Prints a Markdown table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--seeds", type=int, default=3)
+    asked = parser.parse_args()
+    print("| problem | buffers | " + " | ".join(f"{m} | time" for m in METHODS) + " |")
+    print("|---|---|" + "---|---|" * len(METHODS))
+    for family in FAMILIES:
+        for size in asked.sizes:
+            cells = []
+            for method in METHODS:
+                worst, slowest = measure(family, size, method, range(1, asked.seeds + 1))
+                cells += [f"{worst:.3f}", f"{slowest:.2f} s"]
+            print(f"| {family} | {size:,} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
