@@ -131,6 +131,13 @@ def test_an_index_chooses_the_device_and_makes_it_current():
     assert trainer.device_ids == [1]
 
 
+def test_cached_memory_is_given_back_at_the_end():
+    torch.empty(1 << 25, device="npusim")
+    cached = torch.npusim.memory_reserved()
+    fit(**ON_NPUSIM, max_steps=1)
+    assert torch.npusim.memory_reserved() <= cached - (1 << 25)
+
+
 def test_training_resumes_from_a_checkpoint_where_it_was(tmp_path):
     whole, _ = fit(**ON_NPUSIM)
     keep = {"enable_checkpointing": True, "default_root_dir": tmp_path, "max_epochs": 1}

@@ -31,6 +31,15 @@ def test_loss_falls_and_resuming_changes_no_bit(pretrain, capsys):
     assert len({speed for _, _, speed in logged[1:4]}) == 1
 
 
+def test_a_checkpoint_brings_the_devices_random_state(pretrain, tmp_path):
+    run = pretrain.Run(pretrain.Settings())
+    torch.rand(3, device="npusim")
+    run.save(tmp_path)
+    wanted = torch.rand(3, device="npusim")
+    pretrain.Run(pretrain.Settings()).load(tmp_path)
+    assert torch.equal(torch.rand(3, device="npusim"), wanted)
+
+
 def test_nothing_is_allocated_before_to_empty(pretrain):
     with torch.device("meta"):
         model = pretrain.Transformer(pretrain.Shape())
