@@ -67,6 +67,7 @@ def _matches(text: str, patterns: tuple[str, ...]) -> bool:
 
 _lock = threading.RLock()  # guards the counts; a destructor may wait while one is being added
 _recordings: list[dict[HostSync, int]] = []
+_exempt: tuple[Allowance, ...] = ()
 _mode = 0
 
 
@@ -94,6 +95,13 @@ def stop_recording(counts: dict[HostSync, int]) -> None:
     with _lock:
         _recordings[:] = [other for other in _recordings if other is not counts]
     _listen_if_needed()
+
+
+def set_exempt(exempt: tuple[Allowance, ...]) -> tuple[Allowance, ...]:
+    """Sets what is not warned of or refused on any thread, but counts; returns what was set."""
+    global _exempt
+    before, _exempt = _exempt, exempt
+    return before
 
 
 def allowances() -> tuple[Allowance, ...]:
@@ -139,7 +147,7 @@ def _observe(what: str, hidden: bool) -> str | None:
                 reported,
             )
             counts[sync] = counts.get(sync, 0) + 1
-    if not reported or _mode == 0:
+    if not reported or _mode == 0 or any(exempt.covers(what, file) for exempt in _exempt):
         return None
     message = f"called a synchronizing npusim operation: {what}"
     if _mode == 2:

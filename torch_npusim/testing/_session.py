@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The device's side of the pytest plugin: what each test needs, uses and leaves.
+
+torch_npusim_autoload.pytest_checks has the hooks and calls this module once torch_npusim is
+loaded. Leaks are told by the numbers of allocations: a test answers for those made while it ran, a
+fixture of a wider scope for those of its setup, and for what tests leave in it.
+"""
+
+import gc
+import os
+import sys
+import unittest
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import pytest
+import torch
+
+from torch_npusim import _C, _host_syncs, npusim
+from torch_npusim._host_syncs import Allowance, HostSync
+from torch_npusim._text import format_bytes
+from torch_npusim.testing import leaks
+from torch_npusim.testing._reach import addresses_reached_from
+from torch_npusim.testing.leaks import LiveBlock
+from torch_npusim_autoload.pytest_checks import Settings, parse_bytes
+
+_MODES = {"warn": 1, "error": 2}
+# The frameworks compare and print on behalf of the test.
+_FRAMEWORKS = tuple(
+    os.path.join(os.path.dirname(str(module.__file__)), "*") for module in (pytest, unittest)
+)
+_FRAMEWORKS += (os.path.join(os.path.dirname(os.path.dirname(pytest.__file__)), "_pytest", "*"),)
+
+
+def adapt_loaded_device(wanted: Mapping[str, str]) -> str | None:
+    """Gives a device that is loaded already what can still be given; returns what cannot.
+
+    Called while the environment is still the one in which it was loaded.
+    """
+    in_effect = {knob["name"]: knob["value"] for knob in _C.knobs()}
+    for name in ("NPUSIM_DEVICE_COUNT", "NPUSIM_DEVICE_MEMORY"):
+        if name in wanted and wanted[name] != in_effect[name]:
+            return (
+                f"npusim: torch_npusim was loaded before pytest read its options, with {name}="
+                f"{in_effect[name]}, and {wanted[name]} is wanted; set {name} in the environment, "
+                f"or find the pytest plugin that imports torch (pytest --trace-config lists them)"
+            )
+    if "NPUSIM_STRICT_ALIGN" in wanted:
+        _C.set_strict_align(wanted["NPUSIM_STRICT_ALIGN"])
+    if "NPUSIM_AS_CUDA" in wanted:
+        from torch_npusim import cuda_alias
+
+        cuda_alias.enable()
+    return None
+
+
+class Session:
+    """A run of tests: which allocations belong to fixtures that live on."""
+
+    def __init__(self) -> None:
+        self._owned: dict[int, _Owned] = {}  # by id of the fixture definition
+        self._finished: list[_Owned] = []  # since the last test
+
+    def mark(self) -> int:
+        """Returns the number of the newest allocation."""
+        return leaks.mark()
+
+    def watch(self, settings: Settings, item: pytest.Item) -> "TestWatch":
+        """Returns the watch over one test."""
+        return TestWatch(self, settings, item)
+
+    def fixture_was_set_up(self, fixturedef: pytest.FixtureDef[Any], since: int) -> None:
+        """Notes that the allocations since `since` are those of a fixture that lives on."""
+        owned = self._owned.setdefault(id(fixturedef), _Owned(fixturedef))
+        owned.ranges.append(range(since + 1, leaks.mark() + 1))
+
+    def fixture_was_finished(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        """Notes that what is left of a fixture is a leak; unless its name is unittest's or xunit's.
+
+        Those put what they make on classes and modules, which live until the process ends.
+        """
+        owned = self._owned.get(id(fixturedef))
+        if owned is None:
+            return
+        if not fixturedef.argname.startswith(("_xunit_", "_unittest_")):
+            del self._owned[id(fixturedef)]
+            self._finished.append(owned)
+
+    def answered_since(self, mark: int) -> list[range]:
+        """Returns the numbers of the allocations that the test since `mark` answers for.
+
+        With those of the fixtures that ended with it; so it must be asked once after each test.
+        """
+        finished, self._finished = self._finished, []
+        return [range(mark + 1, leaks.mark() + 1)] + [
+            numbers for owned in finished for numbers in owned.ranges
+        ]
+
+    def left(self, answered: Sequence[range]) -> list[LiveBlock]:
+        """Returns the blocks of these numbers that are alive and no fixture's."""
+        since = min(numbers.start for numbers in answered) - 1
+        return [
+            block
+            for block in leaks.live_blocks(since)
+            if any(block.number in numbers for numbers in answered)
+            and not any(owned.has(block) for owned in self._owned.values())
+        ]
+
+    def give_to_fixtures(self, left: list[LiveBlock]) -> list[LiveBlock]:
+        """Returns the blocks that no living fixture reaches; the others are its own from now on."""
+        for owned in self._owned.values():
+            if not left:
+                break
+            reached = addresses_reached_from(owned.fixturedef.cached_result)
+            owned.ranges += [
+                range(block.number, block.number + 1) for block in left if block.address in reached
+            ]
+            left = [block for block in left if block.address not in reached]
+        return left
+
+
+class _Owned:
+    """Allocations that a fixture answers for."""
+
+    def __init__(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        self.fixturedef = fixturedef
+        self.ranges: list[range] = []
+
+    def has(self, block: LiveBlock) -> bool:
+        return any(block.number in numbers for numbers in self.ranges)
+
+
+def _made_by_an_import(block: LiveBlock) -> bool:
+    """Returns whether a module was being imported: its constants are made once per process."""
+    for frame in block.stack():
+        if frame.function == "<module>":
+            return True
+        if f"{os.sep}_pytest{os.sep}" in frame.file:
+            return False
+    return False
+
+
+def _allocated(device: int, which: str) -> int:
+    if not npusim.is_initialized():
+        return 0
+    return int(_C.memory_stats(device)["allocated_bytes"]["all"][which])
+
+
+def _exempt_for(item: pytest.Item, settings: Settings) -> tuple[Allowance, ...]:
+    """Returns what may synchronise: the test itself, the frameworks, and what the settings list."""
+    own = Allowance((), (str(item.path), f"*{os.sep}conftest.py", *_FRAMEWORKS))
+    listed = [
+        Allowance((), (pattern,)) if os.sep in pattern else Allowance((pattern,), ())
+        for pattern in settings.sync_allow
+    ]
+    return own, *listed
+
+
+class TestWatch:
+    """One test, from before its setup to after its teardown."""
+
+    __test__ = False  # no test of pytest's
+
+    def __init__(self, session: Session, settings: Settings, item: pytest.Item) -> None:
+        self.settings = settings
+        self.failed = False
+        self._session = session
+        self._item = item
+        self._syncs: dict[HostSync, int] = {}
+        self._mode = 0
+        self._exempt = _exempt_for(item, settings)
+        self._since = 0
+        self._before: list[int] = []
+        self._peak = 0
+        self._leaked = 0
+        self._limited = False
+
+    def before_setup(self) -> None:
+        """Gives the test its devices, memory and seed."""
+        settings = self.settings
+        count = torch.accelerator.device_count()
+        if settings.devices is not None and count < settings.devices:
+            reason = (
+                f"needs {settings.devices} npusim devices, got {count}; "
+                f"pass --npusim-devices={settings.devices}"
+            )
+            raise pytest.skip.Exception(reason, _use_item_location=True)
+        if settings.leaks != "off":
+            _C.record_memory_history("state", "state", "python", 1, False)
+        if settings.memory is not None:
+            self._limit_memory(parse_bytes(settings.memory))
+        if settings.seed is not None:
+            torch.manual_seed(settings.seed)
+        self._before = [_allocated(index, "current") for index in range(count)]
+        self._since = leaks.mark()
+
+    def _limit_memory(self, limit: int) -> None:
+        for index in range(torch.accelerator.device_count()):
+            total = npusim.mem_get_info(index)[1]
+            if limit == total:
+                continue
+            if limit > total:
+                raise pytest.UsageError(
+                    f"npusim: the test wants devices of {format_bytes(limit)}, and they have "
+                    f"{format_bytes(total)}; pass a larger --npusim-memory"
+                )
+            npusim.empty_cache()
+            npusim.set_per_process_memory_fraction(limit / total, index)
+            self._limited = True
+
+    def before_call(self) -> None:
+        """Starts to watch what the test itself does."""
+        if npusim.is_initialized():
+            for index in range(len(self._before)):
+                npusim.reset_peak_memory_stats(index)
+        if self.settings.sync in (None, "off"):
+            return
+        self._mode = _host_syncs.mode()
+        _host_syncs.set_exempt(self._exempt)
+        _host_syncs.start_recording(self._syncs)
+        _host_syncs.set_mode(_MODES.get(str(self.settings.sync), 0))
+
+    def after_call(self) -> None:
+        """Stops; what pytest prints after it is not the test's."""
+        if self.settings.sync not in (None, "off"):
+            _host_syncs.set_mode(self._mode)
+            _host_syncs.stop_recording(self._syncs)
+            _host_syncs.set_exempt(())
+        self._peak = max(
+            (_allocated(index, "peak") - before for index, before in enumerate(self._before)),
+            default=0,
+        )
+
+    def problem_of_peak(self) -> str | None:
+        """Returns what is wrong if the test used more memory than it may."""
+        limit = self.settings.peak
+        if limit is None or self._peak <= limit:
+            return None
+        return (
+            f"peak of device memory: {format_bytes(self._peak)} more than before the test; "
+            f"at most {format_bytes(limit)} are allowed"
+        )
+
+    def abandon(self) -> None:
+        """Puts the devices back after a teardown that failed."""
+        self.failed = True
+        self.leak()
+
+    def leak(self) -> str | None:
+        """Puts the devices back; returns a report if the test has left device memory."""
+        if self._limited:
+            for index in range(len(self._before)):
+                npusim.set_per_process_memory_fraction(1.0, index)
+        answered = self._session.answered_since(self._since)
+        # The traceback of a failure keeps the variables of its frames.
+        if self.settings.leaks == "off" or self.failed or not self._session.left(answered):
+            return None
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            sys.__dict__.pop(name, None)  # of an earlier failure
+        for generation in (1, 2):  # cycles of objects; most are young, and then it is quick
+            gc.collect(generation)
+            left = self._session.give_to_fixtures(self._session.left(answered))
+            if not left:
+                return None
+        left = [block for block in left if not _made_by_an_import(block)]
+        if not left:
+            return None
+        text = leaks.report(left)
+        if any(
+            fnmatch(line.strip(), pattern)
+            for line in text.splitlines()
+            for pattern in self.settings.leaks_allow
+        ):
+            return None
+        self._leaked = sum(block.bytes for block in left)
+        return f"the test left {format_bytes(self._leaked)} of device memory\n{text}"
+
+    def found(self) -> dict[str, Any]:
+        """Returns what the summary needs, in types that cross processes."""
+        return {
+            "leaked": self._leaked,
+            "peak": self._peak,
+            "syncs": [
+                [sync.what, sync.file, sync.line, sync.function, count]
+                for sync, count in self._syncs.items()
+                if sync.reported
+                and not any(exempt.covers(sync.what, sync.file) for exempt in self._exempt)
+            ],
+        }
