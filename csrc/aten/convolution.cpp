@@ -7,6 +7,9 @@
 // `convolution` itself is registered, not only the overrideable pair, because the composite in
 // front of the pair prepares its operands for CUDA (1-d as 2-d, expanded weights) before the CPU
 // code could choose.
+#include <ATen/Context.h>
+#include <ATen/TracerMode.h>
+#include <ATen/ops/_convolution.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <torch/library.h>
@@ -80,6 +83,23 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
   });
 }
 
+// torch.jit.trace passes over `convolution` and writes down the `_convolution` that it expects
+// inside; without that call it would write down what happens on the host views.
+at::Tensor convolve_or_trace(const at::Tensor& input, const at::Tensor& weight,
+                             const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                             at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                             at::IntArrayRef output_padding, int64_t groups) {
+  if (!at::tracer::impl::is_dispatch_enabled()) {
+    return convolve(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                    groups);
+  }
+  at::Context& context = at::globalContext();
+  return at::_convolution(input, weight, bias, stride, padding, dilation, transposed,
+                          output_padding, groups, context.benchmarkCuDNN(),
+                          context.deterministicCuDNN() || context.deterministicAlgorithms(),
+                          context.userEnabledCuDNN(), context.allowTF32CuDNN(at::Float32Op::CONV));
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(
     const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
     at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride, at::IntArrayRef padding,
@@ -111,7 +131,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward_overrideable(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("convolution", TORCH_FN(convolve));
+  m.impl("convolution", TORCH_FN(convolve_or_trace));
   m.impl("convolution_backward", TORCH_FN(convolve_backward));
   m.impl("convolution_overrideable", TORCH_FN(convolve));
   m.impl("convolution_backward_overrideable", TORCH_FN(convolve_backward_overrideable));
