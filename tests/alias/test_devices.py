@@ -158,6 +158,16 @@ def test_legacy_types():
     assert x.type() == "torch.npusim.FloatTensor"
 
 
+def test_legacy_sparse_types():
+    x = torch.cuda.sparse.FloatTensor(torch.tensor([[0, 2]]).cuda(), torch.ones(2).cuda(), (3,))
+    assert x.to_dense().tolist() == [1, 0, 1]
+    assert isinstance(x, torch.cuda.sparse.FloatTensor)
+    assert not isinstance(x, torch.cuda.sparse.DoubleTensor)
+    assert not isinstance(x.to_dense(), torch.cuda.sparse.FloatTensor)
+    assert torch.cuda.sparse.LongTensor(2, 3).shape == (2, 3)
+    assert torch.cuda.sparse.LongTensor().device == NPUSIM
+
+
 @pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type:UserWarning")
 @pytest.mark.parametrize("chosen", ["torch.cuda.DoubleTensor", "class"])
 def test_default_tensor_type(chosen):
@@ -300,6 +310,11 @@ def test_torchscript_reads_the_name():
 def test_compiled_functions_read_the_name():
     move = torch.compile(lambda x: x.to("cuda") + torch.ones(2, device="cuda"), backend="eager")
     assert move(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_inductor_still_compiles_for_cpu():
+    double = torch.compile(lambda x: torch.relu(x) * 2)
+    assert double(torch.tensor([-1.0, 2.0])).tolist() == [0, 4]
 
 
 def test_flags_can_be_set():

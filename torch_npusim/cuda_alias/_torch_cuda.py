@@ -16,6 +16,7 @@ import torch
 from torch_npusim import npusim
 from torch_npusim.cuda_alias._limits import REFUSED, refuse_class, refuse_function
 from torch_npusim.cuda_alias._patcher import Patcher
+from torch_npusim.cuda_alias._sparse_types import TYPES as SPARSE_TYPES
 from torch_npusim.npusim._utils import DeviceLike
 
 # Not in torch.cuda.__all__, but read by core and by libraries.
@@ -36,6 +37,20 @@ _MODULES = {
     "random": npusim.random,
     "streams": npusim.streams,
 }
+
+
+class CudaDeviceProperties(npusim.DeviceProperties):
+    """What a device is, with the one more name that Inductor asks for when it compiles for CPU."""
+
+    @property
+    def gcnArchName(self) -> str:
+        """The name of the device, as CUDA builds have it."""
+        return self.name
+
+
+def _get_device_properties(device: DeviceLike = None) -> CudaDeviceProperties:
+    """Returns what `device` (default: the current one) is."""
+    return CudaDeviceProperties(**vars(npusim.get_device_properties(device)))
 
 
 def _device_memory_used(device: DeviceLike = None) -> int:
@@ -95,10 +110,12 @@ _RENAMED = {
 
 _OWN: dict[str, Any] = {
     **_RENAMED,
+    **{f"sparse.{name}": type_ for name, type_ in SPARSE_TYPES.items()},
     **{f"memory.{name}": function for name, function in _RENAMED.items()},
     "_lazy_call": _lazy_call,
     "device_memory_used": _device_memory_used,
     "get_arch_list": lambda: [],
+    "get_device_properties": _get_device_properties,
     "get_gencode_flags": lambda: "",
     "has_half": True,
     "has_magma": False,
