@@ -152,8 +152,10 @@ def try_lab(environment: Environment) -> str:
 def try_conformance(environment: Environment) -> str:
     """The conformance kit tests one family of operators of npusim."""
     environment.run("npusim-conformance", "--help")
-    command = "npusim-conformance run --device npusim --profile smoke --family reduction --quiet"
-    return environment.run(*command.split()).splitlines()[0]
+    device = ["--device", "npusim", "--import", "torch_npusim"]
+    selection = ["--profile", "smoke", "--family", "reduction"]
+    printed = environment.run("npusim-conformance", "run", *device, *selection, "--quiet")
+    return printed.splitlines()[0]
 
 
 TRIALS: list[Callable[[Environment], str]] = [
