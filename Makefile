@@ -8,7 +8,7 @@
 #   make format  let clang-format and ruff repair what they can
 #   make build   the environment and both extension modules
 #   make asan / make tsan   native tests under sanitizers
-#   make bench   native benchmarks, then npusim beside the CPU backend: docs/performance.md
+#   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/performance.md
 #   make conformance   npusim through the conformance kit, full profile; writes docs/ops.md
 #   make wheels  sdists and wheels of the three distributions, in dist/
 #   make wheels-test   dist/ in a fresh environment; TORCH_FROM=.venv spares it torch's download
@@ -100,6 +100,8 @@ asan tsan: $(ENVIRONMENT)
 
 bench: build
 	@for bench in build/release/*_bench; do echo "== $$bench"; $$bench || exit 1; done
+	@echo "== the allocator laboratory"
+	@$(PY) tests/bench/lab.py --json build/bench/lab.json
 	@echo "== npusim beside the CPU backend"
 	@$(PY) tests/bench/run.py --json build/bench/results.json --page docs/performance.md
 

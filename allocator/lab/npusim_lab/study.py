@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +143,8 @@ def compare(
     Raises:
         ValueError: For an unknown policy or setting.
     """
+    from concurrent.futures import ThreadPoolExecutor, as_completed  # slow to import
+
     listed = list(choices)
     rows: list[dict[str, Any]] = [{} for _ in listed]
     assert trace.compiled is not None  # once, before the threads start
@@ -189,6 +188,8 @@ def search(
     Raises:
         ValueError: For an unknown policy or setting.
     """
+    import random  # slow to import
+
     start = base or Choice("cuda-2.13")
     combinations = [
         {key: value for key, value in zip(grid, values, strict=True) if value}
@@ -258,6 +259,8 @@ def _split(text: str) -> list[str]:
 def _load(policy: Any) -> Any:
     if not isinstance(policy, str) or ".py:" not in policy:
         return policy
+    import importlib.util
+
     file, _, name = policy.rpartition(":")
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     if spec is None or spec.loader is None or not Path(file).is_file():

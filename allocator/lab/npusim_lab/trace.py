@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from npusim_lab import _lab
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Op = _lab.Op
 Frame = tuple[str, int, str]  # file, line, function

@@ -7,12 +7,14 @@ import io
 import json
 import zipfile
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from npusim_lab.trace import COLUMNS, OPTIONAL, Stack, Trace, TraceError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FORMAT = "npusim-trace"
 VERSION = 1
