@@ -2,7 +2,8 @@
 """Installs the wheels in a new environment, outside the checkout, and tries what people do first.
 
 Nothing of the checkout is on the path there: what a wheel lacks is missed. The environment is set
-up by the script of the GitHub Action, and the commands are those of the documentation.
+up as README's example for CI says, by the script of the GitHub Action, and the commands are those
+of the documentation.
 
     try_wheels.py dist [--torch-from VENV]   --torch-from links that environment's torch
 """
@@ -17,6 +18,9 @@ import tempfile
 import venv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
 PINS = (ROOT / "requirements.txt").read_text().splitlines()
@@ -75,15 +79,13 @@ def install(environment: Environment, dist: Path, torch_from: Path | None) -> No
             for part in packages.glob(pattern):
                 (environment.packages / part.name).symlink_to(part)
     inputs = {
-        "TORCH": TORCH_VERSION,
-        "TORCH_INDEX": "",
-        "NPUSIM": str(dist.absolute()),
-        "EXTRAS": "pytest,lab,conformance",
-        "DEVICES": "4",
-        "MEMORY": "512MiB",
-        "AS_CUDA": "false",
+        name: entry["default"] for name, entry in load(ACTION / "action.yml")["inputs"].items()
     }
-    environment.variables |= {f"SETUP_{name}": value for name, value in inputs.items()}
+    inputs |= ci_example()[0]
+    inputs |= {"torch": TORCH_VERSION, "npusim": dist.absolute()}
+    inputs |= {"extras": "pytest,lab,conformance"}
+    for name, value in inputs.items():
+        environment.variables[f"SETUP_{name.upper().replace('-', '_')}"] = str(value)
     for name in ("GITHUB_ENV", "GITHUB_OUTPUT"):
         environment.variables[name] = str(environment.folder / name)
     environment.run("bash", ACTION / "setup.sh")
@@ -96,6 +98,20 @@ def install(environment: Environment, dist: Path, torch_from: Path | None) -> No
 def code_blocks(page: str, language: str) -> list[str]:
     """Returns the blocks of a language in a page of the documentation."""
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.S)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Returns what a YAML file says."""
+    content: dict[str, Any] = YAML(typ="safe").load(path.read_text())
+    return content
+
+
+def ci_example() -> tuple[dict[str, Any], str, str]:
+    """Returns what README's example for CI gives to the action, then runs, and the test it runs."""
+    (text,) = code_blocks("README.md", "yaml")
+    (test,) = (block for block in code_blocks("README.md", "python") if block.startswith("# test_"))
+    action, command = YAML(typ="safe").load(text)["steps"]
+    return action["with"], command["run"], test
 
 
 def try_modules(environment: Environment) -> str:
@@ -117,9 +133,8 @@ def try_doctor(environment: Environment) -> str:
 
 def try_readme(environment: Environment) -> str:
     """README's example runs to its last line, which is the error that it announces."""
-    (example,) = (block for block in code_blocks("README.md", "python") if "npusim" in block)
-    last = example.splitlines()[-1]
-    assert "# TypeError" in last, last
+    (example,) = (block for block in code_blocks("README.md", "python") if "# TypeError" in block)
+    assert "# TypeError" in example.splitlines()[-1]
     (environment.work / "readme.py").write_text(example)
     printed = environment.run("python", "readme.py", status=1)
     assert printed.startswith("npusim:0 "), printed
@@ -142,6 +157,15 @@ def try_custom_op(environment: Environment) -> str:
     return environment.run("python", "-c", code).strip()
 
 
+def try_ci(environment: Environment) -> str:
+    """README's example for CI passes, under the plugin and on the devices that it asks for."""
+    _, command, test = ci_example()
+    (environment.work / "test_readme.py").write_text(test)
+    printed = environment.run(*command.split(), "test_readme.py")
+    assert "1 tests on npusim; 0 leak" in printed, printed
+    return printed.splitlines()[-1].strip(" =")
+
+
 def try_lab(environment: Environment) -> str:
     """The laboratory makes a trace and replays it."""
     environment.run("npusim-lab", "--help")
@@ -162,6 +186,7 @@ TRIALS: list[Callable[[Environment], str]] = [
     try_modules,
     try_doctor,
     try_readme,
+    try_ci,
     try_lab,
     try_conformance,
     try_custom_op,
