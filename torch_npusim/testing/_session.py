@@ -141,6 +141,21 @@ def _made_by_an_import(block: LiveBlock) -> bool:
     return False
 
 
+def _await_engine(left: Sequence[LiveBlock]) -> None:
+    """Waits until the threads of the autograd engine have dropped what they worked on.
+
+    backward() returns when the last gradient is ready, and then such a thread still holds the task.
+    It takes up another one only when it has let go of that.
+    """
+    for device in {block.device for block in left}:
+        try:
+            with torch.enable_grad():
+                x = torch.zeros((), device=torch.device("npusim", device), requires_grad=True)
+                torch.autograd.grad(x * 1, x)
+        except torch.OutOfMemoryError:
+            return
+
+
 def _allocated(device: int, which: str) -> int:
     if not npusim.is_initialized():
         return 0
@@ -256,6 +271,7 @@ class TestWatch:
         # The traceback of a failure keeps the variables of its frames.
         if self.settings.leaks == "off" or self.failed or not self._session.left(answered):
             return None
+        _await_engine(self._session.left(answered))
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
             sys.__dict__.pop(name, None)  # of an earlier failure
         for generation in (1, 2):  # cycles of objects; most are young, and then it is quick
