@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Hugging Face accelerate: Accelerator() on npusim, and what its lists of devices leave out.
 
-    >>> from torch_npusim.integrations import accelerate as npusim_accelerate
-    >>> npusim_accelerate.enable()
-    >>> Accelerator().device
-    device(type='npusim')
+    from torch_npusim.integrations import accelerate as npusim_accelerate
+    npusim_accelerate.enable()
+    accelerator = Accelerator()  # its device is npusim
 
 accelerate 1.15 finds devices by name and has no place for others, but for ACCELERATE_TORCH_DEVICE.
 Everything here is for one process; launching several needs a process group, which npusim does not

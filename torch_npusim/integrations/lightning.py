@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lightning: the accelerator "npusim" and the strategy "single_npusim", for Trainer and Fabric.
 
-    >>> from torch_npusim.integrations import lightning as npusim_lightning
-    >>> npusim_lightning.register()
-    >>> trainer = Trainer(accelerator="npusim", strategy="single_npusim", devices=[1])
+    from torch_npusim.integrations import lightning as npusim_lightning
+    npusim_lightning.register()
+    trainer = Trainer(accelerator="npusim", strategy="single_npusim", devices=[1])
 
 The strategy has to be named: Lightning 2.6 puts every single device that is not CUDA, MPS or XLA
 on CPU, and gives mixed precision to "cuda". The strategy takes its device from the accelerator and
