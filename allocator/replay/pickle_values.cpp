@@ -12,9 +12,9 @@
 namespace npusim::alloc {
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{1} << 16;  // values
-constexpr std::size_t kMostShared = 256;              // longer lists are not looked up
-constexpr std::size_t kMostSharedFields = 4;          // of a dictionary; a frame has three
+constexpr std::size_t kLeastChunk = 256, kMostChunk = std::size_t{1} << 16;  // values
+constexpr std::size_t kMostShared = 256;      // longer lists are not looked up
+constexpr std::size_t kMostSharedFields = 4;  // of a dictionary; a frame has three
 constexpr std::int64_t kSmall = std::int64_t{1} << 59;
 
 }  // namespace
@@ -155,10 +155,11 @@ std::size_t PickleValues::HashItems::operator()(const PickleItems& items) const 
 
 PickleValue* PickleValues::room_for(std::size_t values) {
   if (values > chunk_left_) {
-    const std::size_t size = std::max(values, kChunk);
+    const std::size_t usual = std::clamp(chunk_values_, kLeastChunk, kMostChunk);
+    const std::size_t size = std::max(values, usual);
     chunks_.push_back(std::make_unique_for_overwrite<PickleValue[]>(size));
     chunk_values_ += size;
-    if (size > kChunk) return chunks_.back().get();  // the chunk before is still in use
+    if (size > usual) return chunks_.back().get();  // the chunk before is still in use
     chunk_next_ = chunks_.back().get();
     chunk_left_ = size;
   }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import zipfile
@@ -70,9 +71,9 @@ def read_trace(path: str | PathLike[str]) -> Trace:
             raise ValueError(f"columns {missing} are missing" if missing else "the head is damaged")
     except TraceError:
         raise
-    except OSError:
-        raise
     except Exception as problem:  # whatever a damaged file makes of the readers above
+        if isinstance(problem, OSError) and problem.errno != errno.EINVAL:  # that is of a bad seek
+            raise
         raise TraceError(f"{path}: not a trace of npusim-lab: {problem}") from None
     return Trace(**columns, stacks=stacks, info=info).validate()
 

@@ -107,6 +107,18 @@ def test_a_damaged_file_is_refused_or_read_as_a_valid_trace(
         assert read_trace(path).compiled is not None
 
 
+def test_a_directory_of_members_that_lies_is_refused(tmp_path: Path) -> None:
+    """The archive's end claims a directory so large that members begin before the file."""
+    write_trace(small_trace(), tmp_path / "a.npt")
+    data = bytearray((tmp_path / "a.npt").read_bytes())
+    end = data.rindex(b"PK\x05\x06")
+    offset = int.from_bytes(data[end + 16 : end + 20], "little")
+    data[end + 16 : end + 20] = (offset + 500).to_bytes(4, "little")
+    (tmp_path / "a.npt").write_bytes(data)
+    with pytest.raises(TraceError, match="not a trace of npusim-lab"):
+        read_trace(tmp_path / "a.npt")
+
+
 def test_events_that_cannot_be_are_named() -> None:
     out = TraceBuilder()
     out.add(Op.FREE, 7)
