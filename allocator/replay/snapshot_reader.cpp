@@ -39,12 +39,33 @@ enum Key : std::uint8_t {
   kFilename,
   kLine,
   kName,
+  kAllocatorSettings,
+  kAllocConf,
+  kCudaAllocConf,
 };
-constexpr std::array<std::string_view, 20> kKeys = {
-    "segments",       "device_traces",   "device",   "address", "total_size",
-    "stream",         "segment_pool_id", "pool_id",  "blocks",  "size",
-    "requested_size", "state",           "frames",   "action",  "addr",
-    "device_free",    "time_us",         "filename", "line",    "name"};
+constexpr std::array<std::string_view, 23> kKeys = {"segments",
+                                                    "device_traces",
+                                                    "device",
+                                                    "address",
+                                                    "total_size",
+                                                    "stream",
+                                                    "segment_pool_id",
+                                                    "pool_id",
+                                                    "blocks",
+                                                    "size",
+                                                    "requested_size",
+                                                    "state",
+                                                    "frames",
+                                                    "action",
+                                                    "addr",
+                                                    "device_free",
+                                                    "time_us",
+                                                    "filename",
+                                                    "line",
+                                                    "name",
+                                                    "allocator_settings",
+                                                    "PYTORCH_ALLOC_CONF",
+                                                    "PYTORCH_CUDA_ALLOC_CONF"};
 
 struct ActionName {
   std::string_view name;
@@ -344,6 +365,12 @@ SnapshotReader::SnapshotReader(ByteSource source) : file_bytes_(source.size()), 
     throw InvalidArgument(kExpected);
   };
   segments_ = list_of(kSegments);
+  const PickleValue settings = values_.field(root, kAllocatorSettings);
+  for (const Key key : {kCudaAllocConf, kAllocConf}) {
+    if (settings.kind() != Kind::dict) break;
+    const PickleValue text = values_.field(settings, key);
+    if (text.kind() == Kind::text) settings_ = values_.text(text);
+  }
   histories_ = list_of(kDeviceTraces);
 
   const Fields fields(values_);

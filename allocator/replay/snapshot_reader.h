@@ -52,6 +52,8 @@ class SnapshotReader {
 
   // devices() are those that have segments or a history, ascending.
   const std::vector<std::int64_t>& devices() const noexcept { return devices_; }
+  // settings() is what PYTORCH_ALLOC_CONF was in the recorded run, where the snapshot says it.
+  const std::string& settings() const noexcept { return settings_; }
   // tables() throws InvalidArgument naming the entry or segment that cannot be.
   SnapshotTables tables(std::int64_t device) const;
 
@@ -60,6 +62,7 @@ class SnapshotReader {
   PickleValues values_;
   PickleItems segments_, histories_;
   std::vector<std::int64_t> devices_;
+  std::string settings_;
 };
 
 }  // namespace npusim::alloc

@@ -93,6 +93,8 @@ void bind_snapshot(py::module_& m) {
           },
           py::arg("data"))
       .def_property_readonly("devices", &SnapshotReader::devices)
+      .def_property_readonly("settings",
+                             [](const SnapshotReader& self) { return text_of(self.settings()); })
       .def(
           "tables",
           [](const SnapshotReader& self, std::int64_t device) {

@@ -151,6 +151,10 @@ class Snapshot:
     def devices(self) -> list[int]:
         """The devices that have segments or a history."""
 
+    @property
+    def settings(self) -> str:
+        """PYTORCH_ALLOC_CONF of the recorded run; empty where the snapshot does not say it."""
+
     def tables(self, device: int) -> SnapshotTables:
         """Return what is said about one device.
 

@@ -94,6 +94,11 @@ def _parser(name: str) -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--best", type=int, default=10, help="how many to print; 10")
 
+    command = add("match", _match, "does a replay place every block as the recorded run did?")
+    takes_trace(command)
+    command.add_argument("--policy", help=policy_help + "; as recorded")
+    command.add_argument("--out", help="CSV file to write, a row per malloc")
+
     command = add("explain", _explain, "why it ran out of memory, and which setting avoids it")
     takes_trace(command)
     command.add_argument("--policy", help=policy_help + "; as recorded")
@@ -122,7 +127,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 def _record(options: argparse.Namespace) -> Answer:
     from npusim_lab.files import save
-    from npusim_lab.recording import agreement, record_script, replay_recorded
+    from npusim_lab.matching import agreement
+    from npusim_lab.recording import record_script, replay_recorded
 
     trace = record_script(options.script, options.arguments, options.device)
     save(trace, options.out)
@@ -209,6 +215,33 @@ def _search(options: argparse.Namespace) -> Answer:
             progress=progress,
         )
     return rows, _table(rows[: options.best])
+
+
+def _match(options: argparse.Namespace) -> Answer:
+    from npusim_lab.matching import agreement, matches, write_matches
+    from npusim_lab.study import recorded_choice, replay
+
+    trace = _load(options)
+    choice = recorded_choice(trace) if options.policy is None else _one(options.policy)
+    addresses = trace.segment_addresses()
+    result = replay(trace, choice, trace.capacity_bytes, segment_addresses=addresses)
+    same = agreement(trace, result)
+    if options.out is not None:
+        write_matches(matches(trace, result), options.out)
+    mallocs, rate = trace.compiled.mallocs, same.equal / max(same.compared, 1)
+    data = {
+        "policy": str(choice),
+        "mallocs": mallocs,
+        "compared": same.compared,
+        "equal": same.equal,
+        "rate": rate,
+        "first_difference": same.first_difference,
+        "ambiguous": list(trace.ambiguous),
+    }
+    text = f"{choice}: {same} ({100 * rate:.4f} %), of {mallocs} mallocs"
+    if same.first_difference is not None:
+        text += f"; the first difference is at event {same.first_difference}"
+    return data, "\n".join([text, *(f"  not known: {doubt}" for doubt in trace.ambiguous)])
 
 
 def _explain(options: argparse.Namespace) -> Answer:

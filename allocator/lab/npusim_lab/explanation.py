@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npusim_lab import _lab
-from npusim_lab.study import Choice, replay, smallest_capacity
+from npusim_lab.study import Choice, recorded_choice, replay, smallest_capacity
 from npusim_lab.trace import Trace
 
 _MIB = 1 << 20
@@ -53,8 +53,7 @@ def explain(
         ValueError: If the capacity is neither given nor recorded, or for an unknown setting.
     """
     trace = trace.with_attempts()
-    info = trace.info
-    run = choice or Choice(info.get("policy", "cuda-2.13"), info.get("settings", ""))
+    run = choice or recorded_choice(trace)
     capacity = capacity_bytes or trace.capacity_bytes
     if capacity is None:
         raise ValueError("the trace does not say how large the device was; give the capacity")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Recording what a live npusim run allocates, and judging a replay against it.
+"""Recording what a live npusim run allocates. Judging a replay against it is in matching.py.
 
 The one part of the lab that needs torch_npusim, which is imported when recording starts.
 """
@@ -13,14 +13,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from npusim_lab import _lab
 from npusim_lab.snapshot_import import from_snapshot, read_snapshot
-from npusim_lab.trace import Op, Trace, TraceError
+from npusim_lab.trace import Trace, TraceError
 
 
 class Recorded:
@@ -88,54 +87,6 @@ def record_script(
             trace = read_snapshot(snapshot, device, about[number]["capacity_bytes"])
             trace = trace.with_info(**about[number])
     return trace.with_info(source="npusim run", script=Path(script).name, exit_status=status)
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How many mallocs a replay placed as the recorded run did: same segment, same offset."""
-
-    equal: int
-    compared: int
-    first_difference: int | None  # index of the event
-
-    def __str__(self) -> str:
-        return f"{self.equal} of {self.compared} placements equal"
-
-
-def agreement(trace: Trace, replay: _lab.Replay) -> Agreement:
-    """Compare a replay with the recorded addresses.
-
-    Segments are counted in order of acquisition on both sides. Blocks older than the trace, and
-    those in segments older than it, are left out: their segment has no number.
-
-    Raises:
-        TraceError: If the trace has no addresses.
-    """
-    if trace.address is None:
-        raise TraceError("the trace has no addresses to compare with; it was not recorded")
-    equal = compared = number = 0
-    acquired = -1
-    first = None
-    segments: list[tuple[int, int, int]] = []  # start, end, number
-    ops, ids, sizes = trace.op.tolist(), trace.id.tolist(), trace.bytes.tolist()
-    for event, op in enumerate(ops):
-        if op == Op.SEGMENT_ALLOC:
-            acquired += 1
-            segments.append((ids[event], ids[event] + sizes[event], acquired))
-        elif op == Op.SEGMENT_FREE:
-            segments = [s for s in segments if s[0] != ids[event]]
-        elif op == Op.MALLOC:
-            address = int(trace.address[event])
-            home = next((s for s in reversed(segments) if s[0] <= address < s[1]), None)
-            if home is not None:
-                compared += 1
-                offset = address - home[0]
-                if (replay.segment[number], replay.offset[number]) == (home[2], offset):
-                    equal += 1
-                elif first is None:
-                    first = event
-            number += 1
-    return Agreement(equal, compared, first)
 
 
 def replay_recorded(trace: Trace, **options: Any) -> _lab.Replay:

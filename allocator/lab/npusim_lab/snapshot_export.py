@@ -43,7 +43,9 @@ def to_snapshot(
     result = replay(trace, choice, capacity_bytes, picture_at_end=True)
     if not result.pictures:
         raise ValueError(f"policy {choice} has no blocks to show; use one of the caching presets")
-    return _Exporter(trace, result, capacity_bytes or UNLIMITED).snapshot()
+    # As torch has it; another policy than torch's own is named before its settings.
+    conf = choice.settings if choice.policy == "cuda-2.13" else str(choice)
+    return _Exporter(trace, result, capacity_bytes or UNLIMITED).snapshot(conf)
 
 
 class _Exporter:
@@ -58,12 +60,12 @@ class _Exporter:
         self.entries: list[dict[str, Any]] = []
         self.pending: dict[int, int] = {}  # malloc by id
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self, conf: str) -> dict[str, Any]:
         self._history()
         return {
             "segments": self._segments(),
             "device_traces": [self.entries],
-            "allocator_settings": {"PYTORCH_ALLOC_CONF": self.result.policy},
+            "allocator_settings": {"PYTORCH_ALLOC_CONF": conf},
             "external_annotations": [],
         }
 

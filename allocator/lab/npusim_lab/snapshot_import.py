@@ -35,8 +35,7 @@ def read_snapshot(
         OSError: If the file cannot be read.
     """
     try:
-        tables, number = _tables(_lab.Snapshot.read_file(os.fspath(path)), device)
-        return _Importer(tables, number, capacity_bytes).run()
+        return _trace_of(_lab.Snapshot.read_file(os.fspath(path)), device, capacity_bytes)
     except ValueError as problem:
         raise TraceError(f"{path}: {problem}") from None
 
@@ -60,15 +59,37 @@ def from_snapshot(
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as problem:
         raise TraceError(f"not a snapshot: {problem}") from None
     try:
-        tables, number = _tables(_lab.Snapshot.read_bytes(data), device)
-        return _Importer(tables, number, capacity_bytes).run()
+        return _trace_of(_lab.Snapshot.read_bytes(data), device, capacity_bytes)
     except TraceError:
         raise
     except ValueError as problem:
         raise TraceError(str(problem)) from None
 
 
-def _tables(snapshot: _lab.Snapshot, device: int | None) -> tuple[_lab.SnapshotTables, int]:
+def _trace_of(snapshot: _lab.Snapshot, device: int | None, capacity_bytes: int | None) -> Trace:
+    number = _choose_device(snapshot, device)
+    importer = _Importer(snapshot.tables(number), number, capacity_bytes)
+    trace = importer.run()
+    choice, doubt = _choice(snapshot.settings)
+    if doubt:
+        choice["ambiguous"] = [*trace.ambiguous, doubt]
+    return trace.with_info(**choice) if choice else trace
+
+
+def _choice(text: str) -> tuple[dict[str, Any], str]:
+    """Return policy and settings that a snapshot names, and what is in doubt about them."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    preset = words.pop(0) if words and words[0] in _lab.policies() else ""
+    settings = ",".join(words)
+    try:
+        _lab.config(preset or "cuda-2.13", settings)
+    except ValueError as problem:
+        return {}, f"the settings of the recorded run, {text!r}, are not understood: {problem}"
+    found = {"policy": preset, "settings": settings}
+    return {key: value for key, value in found.items() if value}, ""
+
+
+def _choose_device(snapshot: _lab.Snapshot, device: int | None) -> int:
     busy = snapshot.devices
     if device is None:
         if not busy:
@@ -78,7 +99,7 @@ def _tables(snapshot: _lab.Snapshot, device: int | None) -> tuple[_lab.SnapshotT
         device = busy[0]
     elif device not in busy:
         raise TraceError(f"nothing is recorded for device {device}; there are {busy}")
-    return snapshot.tables(device), device
+    return device
 
 
 class _Importer:

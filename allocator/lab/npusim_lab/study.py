@@ -49,6 +49,11 @@ class Choice:
         return Choice(self.policy, ",".join(f"{key}:{value}" for key, value in merged.items()))
 
 
+def recorded_choice(trace: Trace) -> Choice:
+    """Return policy and settings of the recorded run; "cuda-2.13" where they are not known."""
+    return Choice(trace.info.get("policy", "cuda-2.13"), trace.info.get("settings", ""))
+
+
 def parse_choices(text: str) -> list[Choice]:
     """Read "cuda-2.13,buddy,cuda-2.13,expandable_segments:True": a setting follows its policy.
 

@@ -14,7 +14,8 @@ import pytest
 import npusim_lab
 from npusim_lab.command import main
 from npusim_lab.files import load
-from npusim_lab.recording import agreement, record_script, replay_recorded
+from npusim_lab.matching import agreement
+from npusim_lab.recording import record_script, replay_recorded
 from npusim_lab.trace import Op
 
 TRAINING = """
