@@ -29,6 +29,12 @@ constexpr std::array<std::string_view, 2> kRefusesHostScalar = {"aten::clamp", "
 constexpr std::array<std::string_view, 3> kTakesHostTensor = {
     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_ctc_loss_backward"};
 
+// Operators whose results have a size that no values decide, but on CUDA the host reads a value:
+// whether the decomposition has converged, how many elements are not zero.
+constexpr std::array<std::string_view, 8> kReadsValue = {
+    "aten::_linalg_eigh",   "aten::_linalg_svd",    "aten::linalg_eig",     "aten::_to_sparse",
+    "aten::_to_sparse_csr", "aten::_to_sparse_csc", "aten::_to_sparse_bsr", "aten::_to_sparse_bsc"};
+
 template <std::size_t N>
 bool listed(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -48,8 +54,9 @@ std::unique_ptr<OpRecord> make_record(const c10::OperatorHandle& op) {
     record->host_scalars = HostScalars::accepted;
   }
   record->any_host_operand = listed(kTakesHostTensor, record->name);
-  record->dynamic_shape =
-      op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
+  record->reads_values = op.hasTag(at::Tag::dynamic_output_shape) ||
+                         op.hasTag(at::Tag::data_dependent_output) ||
+                         listed(kReadsValue, record->name);
   record->indices = record->name == "aten::index"              ? Indices::read
                     : record->name == "aten::_index_put_impl_" ? Indices::written
                                                                : Indices::none;
@@ -187,7 +194,7 @@ bool CallOperands::on_one_device() const {
 }
 
 bool CallOperands::waits(const OpRecord& record) const {
-  if (C10_LIKELY(record.indices == Indices::none)) return record.dynamic_shape && !size_is_known_;
+  if (C10_LIKELY(record.indices == Indices::none)) return record.reads_values && !size_is_known_;
   // CUDA turns a mask into indices, unless one value is put: that is masked_fill. Indices of the
   // host are copied to the device, those of a host mask without waiting.
   const bool one_value = record.indices == Indices::written && tensors_.back()->numel() == 1;

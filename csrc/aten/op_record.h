@@ -22,7 +22,7 @@ struct OpRecord {
   c10::SmallVector<bool, 8> written;  // per argument
   HostScalars host_scalars = HostScalars::refused;
   bool any_host_operand = false;    // takes host tensors of any shape beside device tensors
-  bool dynamic_shape = false;       // the result's shape depends on values: the host must wait
+  bool reads_values = false;        // the result's shape, say: the host must wait
   Indices indices = Indices::none;  // ... or it waits for some index tensors only
   bool has_host_kernel = false;     // as of the first call; libraries may be loaded later
   std::size_t return_count = 0;

@@ -65,7 +65,7 @@ std::uintptr_t raw_alloc(std::size_t bytes, int device, npusim::StreamId stream)
   npusim::alloc::CachingAllocator& allocator = allocator_at(device);
   const auto* block = translated([&] {
     npusim::stream_from_id(device, stream);  // raises for a stream that does not exist
-    return allocator.malloc(bytes, stream, &report);
+    return allocator.malloc(bytes, stream, &report, gather_context());
   });
   TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr || bytes == 0,
                    npusim::alloc::format_out_of_memory(report, "NPUSIM", device));

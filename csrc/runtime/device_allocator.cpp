@@ -77,11 +77,6 @@ std::vector<std::unique_ptr<DeviceMemory>>& all_memory() {
 
 std::atomic<ContextGatherer> g_gatherer{nullptr};
 
-npusim::alloc::ContextId gather_context() {
-  const ContextGatherer gatherer = g_gatherer.load(std::memory_order_relaxed);
-  return C10_LIKELY(gatherer == nullptr) ? 0 : gatherer();
-}
-
 void report_to_profiler(const Block& block, int64_t bytes, c10::DeviceIndex device) {
   if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
   const npusim::alloc::Stats stats = block.owner->stats();
@@ -238,6 +233,11 @@ void release_cached_memory() {
     CachingAllocator& allocator = caching_allocator(static_cast<c10::DeviceIndex>(i));
     translated([&] { allocator.empty_cache(); });
   }
+}
+
+npusim::alloc::ContextId gather_context() {
+  const ContextGatherer gatherer = g_gatherer.load(std::memory_order_relaxed);
+  return C10_LIKELY(gatherer == nullptr) ? 0 : gatherer();
 }
 
 void set_context_gatherer(ContextGatherer gatherer) noexcept {

@@ -38,6 +38,7 @@ void release_cached_memory();
 // A frame description for a gathered context id; set by the Python bindings (memory history).
 using ContextGatherer = npusim::alloc::ContextId (*)();
 void set_context_gatherer(ContextGatherer gatherer) noexcept;
+npusim::alloc::ContextId gather_context();  // 0 without a gatherer
 
 void register_device_allocator();
 
