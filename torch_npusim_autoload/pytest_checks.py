@@ -292,12 +292,11 @@ class Checks:
         if not self._tests:
             write("no test ran with torch_npusim loaded")
             return
-        checked = "not checked" if self._settings.leaks == "off" else f"{len(self._leaking)} leak"
         largest = max(self._peaks, key=lambda test: self._peaks[test])
-        write(f"{self._tests} tests on npusim; {checked}")
+        write(f"{self._tests} tests on npusim, of which {len(self._leaking)} left device memory")
         for leaking in self._leaking:
             write(f"  {leaking}")
-        write(f"largest peak: {self._peaks[largest]} bytes, in {largest}")
+        write(f"largest peak: {self._peaks[largest]} bytes more than before, in {largest}")
         if self._settings.sync is None and not self._syncs:
             return
         total = sum(self._syncs.values())

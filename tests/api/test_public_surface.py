@@ -27,6 +27,7 @@ MODULES += ["torch_npusim.cli", "torch_npusim.cpp_extension", "torch_npusim.cuda
 MODULES += [
     f"torch_npusim.integrations.{name}" for name in ("accelerate", "lightning", "transformers")
 ]
+MODULES += ["torch_npusim.testing", "torch_npusim.testing.leaks"]
 MODULES += ["torch_npusim_autoload"]
 
 

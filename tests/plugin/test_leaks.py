@@ -215,7 +215,9 @@ def planted(run_pytest):
 
 def test_every_planted_leak_is_an_error_and_nothing_else(planted):
     assert {name for name, outcome in planted.outcomes if outcome == "ERROR"} == set(KEEPERS)
-    assert f"{len(KEEPERS)} tests on npusim; {len(KEEPERS)} leak" in planted.section("npusim")
+    assert f"{len(KEEPERS)} tests on npusim, of which {len(KEEPERS)} left" in planted.section(
+        "npusim"
+    )
 
 
 @pytest.mark.parametrize("name", KEEPERS)
@@ -237,7 +239,7 @@ def test_the_place_of_the_allocation_is_named(planted):
 
 
 CLEAN = """
-    import functools
+    import logging
     import unittest
 
     import pytest
@@ -304,6 +306,7 @@ CLEAN = """
         x = torch.ones(n + 1, device="npusim", requires_grad=True)
         y = (x.exp() * x).sum()
         print(y)
+        logging.getLogger(__name__).warning("%s", y)
         torch.autograd.grad(y, x, create_graph=True)
 
     def setup_module():
@@ -322,7 +325,7 @@ def test_two_hundred_clean_tests_pass_in_silence(run_pytest):
     run = run_pytest({"test_it.py": CLEAN, "test_more.py": "from test_it import *\n"}, "--npusim")
     outcomes = {outcome for _, outcome in run.outcomes}
     assert outcomes == {"PASSED"}, run.output
-    assert "400 tests on npusim; 0 leak" in run.section("npusim")
+    assert "400 tests on npusim, of which 0 left" in run.section("npusim")
 
 
 FAILING = """
@@ -363,7 +366,7 @@ def test_what_a_failure_keeps_is_no_leak(run_pytest):
     run = run_pytest({"test_it.py": FAILING}, "--npusim")
     bad = {name for name, outcome in run.outcomes if outcome != "PASSED"}
     assert bad == {"test_failing"}, run.output
-    assert "5 tests on npusim; 0 leak" in run.section("npusim")
+    assert "5 tests on npusim, of which 0 left" in run.section("npusim")
 
 
 ONE = """
