@@ -355,3 +355,16 @@ def test_nccl_raises_by_name(arguments):
         torch.distributed.init_process_group(*arguments)
     with pytest.raises(NotImplementedError, match=r"new_group\(backend='nccl'\)"):
         torch.distributed.new_group(backend="nccl")
+
+
+def test_gloo_on_cpu_is_untouched(tmp_path):
+    where = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
+    try:
+        x = torch.ones(2)
+        torch.distributed.all_reduce(x)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+        model(x).backward()
+        assert model.module.weight.grad.tolist() == [[1, 1]]
+    finally:
+        torch.distributed.destroy_process_group()
