@@ -13,13 +13,16 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from npusim_lab import _lab
 from npusim_lab.snapshot_import import from_snapshot, read_snapshot
-from npusim_lab.trace import Trace, TraceError
+from npusim_lab.trace import Stack, Trace, TraceError
+
+_RUNNER = "<frozen runpy>"
 
 
 class Recorded:
@@ -86,7 +89,14 @@ def record_script(
             snapshot = out / "snapshot.pickle"
             trace = read_snapshot(snapshot, device, about[number]["capacity_bytes"])
             trace = trace.with_info(**about[number])
+    trace = replace(trace, stacks=tuple(_of_the_script(stack) for stack in trace.stacks))
     return trace.with_info(source="npusim run", script=Path(script).name, exit_status=status)
+
+
+def _of_the_script(stack: Stack) -> Stack:
+    """Return a stack without the frames that ran the script."""
+    files = [file for file, _, _ in stack]
+    return stack[: files.index(_RUNNER)] if _RUNNER in files else stack
 
 
 def replay_recorded(trace: Trace, **options: Any) -> _lab.Replay:
