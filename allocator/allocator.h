@@ -11,4 +11,5 @@
 #include "allocator/policy.h"             // IWYU pragma: export
 #include "allocator/provider.h"           // IWYU pragma: export
 #include "allocator/snapshot.h"           // IWYU pragma: export
+#include "allocator/snapshot_fields.h"    // IWYU pragma: export
 #include "allocator/stats.h"              // IWYU pragma: export

@@ -92,9 +92,10 @@ class CachingAllocator {
   // private pool, if that has no users (else nothing happens, as upstream).
   void empty_cache(PoolId pool = {});
 
-  // retain_pool() makes a private pool with one user, or adds a user to one that has some;
-  // release_pool() takes one away. The options are those of the first call. Throws InvalidArgument
-  // for the default pool, options that contradict the first call's, a pool without users.
+  // retain_pool() makes a private pool with one user, or adds a user to one that there is (whose
+  // users are gone, but not its memory, maybe); release_pool() takes one away. The options are those
+  // of the first call. Throws InvalidArgument for the default pool, options that contradict the
+  // first call's, a release of a pool without users.
   void retain_pool(PoolId pool, const PoolOptions& options = {});
   void release_pool(PoolId pool);
   std::vector<PoolInfo> pools() const;  // private ones, by id

@@ -96,7 +96,7 @@ void CachingAllocator::retain_pool(PoolId id, const PoolOptions& options) {
     impl_->add_pool(id, options);
     return;
   }
-  MemoryPool& pool = impl_->pool_with_users(id, "retain_pool");
+  MemoryPool& pool = it->second;
   if (options != PoolOptions{} && options != pool.options) {
     throw InvalidArgument("retain_pool: " + name_of(id) +
                           " exists with other options; they are given once, at its creation");

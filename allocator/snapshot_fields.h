@@ -52,19 +52,31 @@ void for_each_field(const HistoryEntry& entry, const Put& put) {
   put("pool_id", entry.pool);
 }
 
+// One statistic, under flat names: "<name>.current" and so on.
+template <class Put>
+void for_each_field(const std::string& name, const Stat& stat, const Put& put) {
+  put(name + ".current", stat.current);
+  put(name + ".peak", stat.peak);
+  put(name + ".allocated", stat.allocated);
+  put(name + ".freed", stat.freed);
+}
+
+// One by pool: "<name>.all.current" and so on.
+template <class Put>
+void for_each_field(const std::string& name, const StatArray& pools, const Put& put) {
+  for_each_field(name + ".all", pools[PoolKind::all], put);
+  for_each_field(name + ".small_pool", pools[PoolKind::small_pool], put);
+  for_each_field(name + ".large_pool", pools[PoolKind::large_pool], put);
+}
+
 // Statistics, under the flat names of torch.cuda.memory_stats(): "active.all.current" and so on.
 template <class Put>
 void for_each_field(const Stats& stats, const Put& put) {
-  const auto put_stat = [&put](const std::string& name, const Stat& stat) {
-    put(name + ".current", stat.current);
-    put(name + ".peak", stat.peak);
-    put(name + ".allocated", stat.allocated);
-    put(name + ".freed", stat.freed);
+  const auto put_stat = [&put](const char* name, const Stat& stat) {
+    for_each_field(name, stat, put);
   };
-  const auto put_array = [&put_stat](const std::string& name, const StatArray& pools) {
-    put_stat(name + ".all", pools[PoolKind::all]);
-    put_stat(name + ".small_pool", pools[PoolKind::small_pool]);
-    put_stat(name + ".large_pool", pools[PoolKind::large_pool]);
+  const auto put_array = [&put](const char* name, const StatArray& pools) {
+    for_each_field(name, pools, put);
   };
   put_array("allocation", stats.allocation);
   put_array("segment", stats.segment);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Segments: which addresses of a device are free, and whether the host can back more pages. A
-// segment is an accessible stretch of the kernels' view; everything else there is PROT_NONE.
+// Segments and ranges: which addresses of a device are free, and whether the host can back more
+// pages. A segment is an accessible stretch of the kernels' view, and so is a run of mapped pages;
+// everything else there is PROT_NONE.
 #include "backend/memory.h"
 
 #include <sys/mman.h>
@@ -34,9 +35,11 @@ using Ranges = std::map<std::size_t, std::size_t>;  // offset in the device -> b
 
 struct DeviceMemory {
   std::size_t capacity_bytes = 0;
-  std::size_t used_bytes = 0;
-  Ranges free;
-  Ranges used;
+  std::size_t used_bytes = 0;  // of segments and mapped pages
+  Ranges free;                 // addresses that are neither a segment's nor a range's
+  Ranges used;                 // segments
+  Ranges ranges;               // reserved ones,
+  Ranges mapped;               // and the runs of mapped pages in them
 };
 
 struct Memory {
@@ -77,8 +80,10 @@ char* kernel_view(int device, std::size_t offset) {
 std::size_t touched_locked(const Memory& all) {
   std::size_t touched = 0;
   for (std::size_t device = 0; device < all.devices.size(); ++device) {
-    for (const auto& [offset, bytes] : all.devices[device].used) {
-      touched += resident_bytes(kernel_view(static_cast<int>(device), offset), bytes);
+    for (const Ranges* accessible : {&all.devices[device].used, &all.devices[device].mapped}) {
+      for (const auto& [offset, bytes] : *accessible) {
+        touched += resident_bytes(kernel_view(static_cast<int>(device), offset), bytes);
+      }
     }
   }
   // A sandbox may call every page resident; the resident size of the process is an upper bound.
@@ -176,6 +181,22 @@ void drop_pages(char* start, std::size_t bytes) {
 
 using Status = SegmentResult::Status;
 
+// Makes [offset, offset + bytes) accessible and charges it to the capacity.
+SegmentResult commit(Memory& all, int device, std::size_t offset, std::size_t bytes) {
+  std::string reason;
+  if (!host_can_back(all, bytes, &reason)) return {0, Status::host_full, reason};
+  char* const start = kernel_view(device, offset);
+  if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) {
+    return {
+        0, Status::host_full,
+        detail::join("the host refused to commit ", format_bytes(bytes), " (", std::strerror(errno),
+                     "). Use less device memory, or raise the limit that "
+                     "applies: ulimit -d, ulimit -v, vm.overcommit_memory, vm.max_map_count")};
+  }
+  all.devices[static_cast<std::size_t>(device)].used_bytes += bytes;
+  return {reinterpret_cast<Address>(device_alias(start)), Status::ok, {}};
+}
+
 SegmentResult acquire_locked(Memory& all, int device, std::size_t bytes) {
   DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
   const std::size_t left = own.capacity_bytes - own.used_bytes;
@@ -188,20 +209,61 @@ SegmentResult acquire_locked(Memory& all, int device, std::size_t bytes) {
             detail::join("no free range of addresses is ", format_bytes(bytes), " long, although ",
                          format_bytes(left), " are free: the address space is fragmented")};
   }
-  std::string reason;
-  if (!host_can_back(all, bytes, &reason)) return {0, Status::host_full, reason};
-  char* const start = kernel_view(device, offset);
-  if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) {
-    return {
-        0, Status::host_full,
-        detail::join("the host refused to commit ", format_bytes(bytes), " (", std::strerror(errno),
-                     "). Use less device memory, or raise the limit that "
-                     "applies: ulimit -d, ulimit -v, vm.overcommit_memory, vm.max_map_count")};
-  }
+  SegmentResult result = commit(all, device, offset, bytes);
+  if (result.status != Status::ok) return result;
   take(own.free, offset, bytes);
   own.used.emplace(offset, bytes);
-  own.used_bytes += bytes;
-  return {reinterpret_cast<Address>(device_alias(start)), Status::ok, {}};
+  return result;
+}
+
+SegmentResult reserve_locked(Memory& all, int device, std::size_t bytes) {
+  DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
+  std::size_t offset = 0;
+  if (!find_place(own.free, bytes, &offset)) {
+    return {0, Status::device_full,
+            detail::join("no free range of addresses is ", format_bytes(bytes),
+                         " long, which an expandable segment needs; raise ulimit -v if it is set, "
+                         "or use fewer streams and memory pools, or no expandable segments")};
+  }
+  take(own.free, offset, bytes);
+  own.ranges.emplace(offset, bytes);
+  return {reinterpret_cast<Address>(device_alias(kernel_view(device, offset))), Status::ok, {}};
+}
+
+// Where an address lies in its device.
+std::size_t offset_of(int device, Address address) {
+  return address - g_address_map.base - (static_cast<Address>(device) << g_address_map.stride_log2);
+}
+
+// contains() is whether one of the ranges has all of [offset, offset + bytes).
+bool contains(const Ranges& ranges, std::size_t offset, std::size_t bytes) {
+  const auto after = ranges.upper_bound(offset);
+  if (after == ranges.begin()) return false;
+  const auto& [start, length] = *std::prev(after);
+  return offset - start <= length && bytes <= length - (offset - start);
+}
+
+bool touches(const Ranges& ranges, std::size_t offset, std::size_t bytes) {
+  const auto after = ranges.lower_bound(offset + bytes);
+  if (after == ranges.begin()) return false;
+  const auto& [start, length] = *std::prev(after);
+  return start + length > offset;
+}
+
+// What is given back must be known; anything else is a bug above, reported and ignored.
+template <class GiveBack>
+void give_back(int device, Address address, std::size_t bytes, const char* what,
+               const GiveBack& try_to) noexcept {
+  if (in_bad_fork() || !initialized()) return;
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  if (device >= 0 && static_cast<std::size_t>(device) < all.devices.size() &&
+      device_of(reinterpret_cast<void*>(address)) == device &&
+      try_to(all.devices[static_cast<std::size_t>(device)], offset_of(device, address))) {
+    return;
+  }
+  std::fprintf(stderr, "npusim: internal error: release of an unknown %s %#zx of %zu bytes\n", what,
+               static_cast<std::size_t>(address), bytes);
 }
 
 Memory& mapped_memory(int device) {
@@ -247,25 +309,67 @@ SegmentResult acquire_segment(int device, std::size_t bytes) {
 }
 
 void release_segment(int device, Address address, std::size_t bytes) noexcept {
-  if (in_bad_fork() || !initialized()) return;
-  Memory& all = memory();
-  const std::lock_guard lock(all.mutex);
-  if (device >= 0 && static_cast<std::size_t>(device) < all.devices.size() &&
-      device_of(reinterpret_cast<void*>(address)) == device) {
-    DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
-    const std::size_t offset =
-        address - g_address_map.base - (static_cast<Address>(device) << g_address_map.stride_log2);
+  give_back(device, address, bytes, "segment", [&](DeviceMemory& own, std::size_t offset) {
     const auto segment = own.used.find(offset);
-    if (segment != own.used.end() && segment->second == round_up(bytes, page_bytes())) {
-      drop_pages(kernel_view(device, offset), segment->second);
-      own.used_bytes -= segment->second;
-      put_back(own.free, offset, segment->second);
-      own.used.erase(segment);
-      return;
+    if (segment == own.used.end() || segment->second != round_up(bytes, page_bytes())) return false;
+    drop_pages(kernel_view(device, offset), segment->second);
+    own.used_bytes -= segment->second;
+    put_back(own.free, offset, segment->second);
+    own.used.erase(segment);
+    return true;
+  });
+}
+
+SegmentResult reserve_range(int device, std::size_t bytes) {
+  Memory& all = mapped_memory(device);
+  NPUSIM_CHECK(bytes > 0, "a range of 0 bytes was asked for; expected 1 byte or more");
+  const std::size_t rounded = bytes > SIZE_MAX / 2 ? bytes : round_up(bytes, page_bytes());
+  const std::lock_guard lock(all.mutex);
+  return reserve_locked(all, device, rounded);
+}
+
+void release_range(int device, Address address, std::size_t bytes) noexcept {
+  give_back(device, address, bytes, "range", [&](DeviceMemory& own, std::size_t offset) {
+    const auto range = own.ranges.find(offset);
+    if (range == own.ranges.end() || range->second != round_up(bytes, page_bytes()) ||
+        touches(own.mapped, offset, range->second)) {
+      return false;
     }
-  }
-  std::fprintf(stderr, "npusim: internal error: release of an unknown segment %#zx of %zu bytes\n",
-               static_cast<std::size_t>(address), bytes);
+    put_back(own.free, offset, range->second);
+    own.ranges.erase(range);
+    return true;
+  });
+}
+
+SegmentResult map_pages(int device, Address address, std::size_t bytes) {
+  Memory& all = mapped_memory(device);
+  const std::size_t offset = offset_of(device, address);
+  std::string reason;
+  if (detail::draw_oom_fault(device, &reason)) return {0, Status::injected, reason};
+  const std::lock_guard lock(all.mutex);
+  DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
+  NPUSIM_CHECK(bytes > 0 && bytes % page_bytes() == 0 && offset % page_bytes() == 0 &&
+                   device_of(reinterpret_cast<void*>(address)) == device &&
+                   contains(own.ranges, offset, bytes) && !touches(own.mapped, offset, bytes),
+               "cannot map ", bytes, " bytes at ", reinterpret_cast<void*>(address), " of device ",
+               device, "; expected whole pages of one range, none of them mapped");
+  if (bytes > own.capacity_bytes - own.used_bytes) return {0, Status::device_full, ""};
+  SegmentResult result = commit(all, device, offset, bytes);
+  if (result.status == Status::ok) put_back(own.mapped, offset, bytes);
+  return result;
+}
+
+void unmap_pages(int device, Address address, std::size_t bytes) noexcept {
+  give_back(device, address, bytes, "run of pages", [&](DeviceMemory& own, std::size_t offset) {
+    if (bytes % page_bytes() != 0 || offset % page_bytes() != 0 ||
+        !contains(own.mapped, offset, bytes)) {
+      return false;
+    }
+    drop_pages(kernel_view(device, offset), bytes);
+    own.used_bytes -= bytes;
+    take(own.mapped, offset, bytes);
+    return true;
+  });
 }
 
 MemoryInfo memory_info(int device) {

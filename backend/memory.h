@@ -80,6 +80,18 @@ SegmentResult acquire_segment(int device, std::size_t bytes);
 // forked child. An unknown segment is reported on stderr and ignored.
 void release_segment(int device, Address address, std::size_t bytes) noexcept;
 
+// Memory by the page, for segments that grow and shrink in place. reserve_range() keeps `bytes`,
+// rounded up to whole pages, of the device's addresses, placed like a segment but without memory:
+// no capacity is charged and nothing is accessible. map_pages() makes a part accessible, all of it
+// or none, with the charges, faults and answers of acquire_segment(); the part is whole pages of
+// one range, none of them mapped. unmap_pages() takes back any part that is mapped, however it was;
+// release_range() ends a range in which nothing is mapped. The two that give back are as
+// release_segment(); the others throw InvalidArgument for what is against these rules.
+SegmentResult reserve_range(int device, std::size_t bytes);
+void release_range(int device, Address address, std::size_t bytes) noexcept;
+SegmentResult map_pages(int device, Address address, std::size_t bytes);
+void unmap_pages(int device, Address address, std::size_t bytes) noexcept;
+
 struct MemoryInfo {
   std::size_t free_bytes, total_bytes;
 };

@@ -24,7 +24,10 @@ namespace {
 // Room that a limited address space must keep for stacks, libraries and the host's heap.
 constexpr std::size_t kProcessReserve = std::size_t{256} << 20;
 // Both views of all devices together ask for no more than this by choice.
-constexpr std::size_t kWantedAddressSpace = std::size_t{1} << 40;
+constexpr std::size_t kWantedAddressSpace = std::size_t{1} << 43;
+// Addresses per device, in capacities: an expandable segment takes 9/8 of the capacity, and every
+// stream and memory pool has two of them.
+constexpr std::size_t kMostFactor = 64;
 
 struct Layout {
   std::size_t device_bytes = 0;
@@ -83,7 +86,7 @@ std::vector<Layout> candidate_layouts(std::size_t capacity, int count, bool isol
   const std::size_t least = round_up(capacity, kHugePageBytes);
   const std::size_t least_stride = std::bit_ceil(least);
   std::vector<Layout> layouts;
-  for (std::size_t factor = 4; factor > 1; factor /= 2) {
+  for (std::size_t factor = kMostFactor; factor > 1; factor /= 2) {
     const std::size_t stride = least_stride * factor;
     const Layout layout{stride, stride, count, isolated};
     if (layout.total_bytes() <= kWantedAddressSpace) layouts.push_back(layout);

@@ -26,8 +26,8 @@ struct Reservation {
   std::string backing;           // for memory_backing()
 };
 
-// reserve_devices() takes up to four times the capacity, so that holes between segments do not use
-// it up, and less under a limited address space. Warns on stderr when isolation does not fit.
+// reserve_devices() takes up to 64 times the capacity, so that neither holes between segments nor
+// ranges of expandable ones use it up, and less under a limited address space. Warns on stderr when isolation does not fit.
 // Throws OutOfMemory with the remedy when nothing fits.
 Reservation reserve_devices(std::size_t capacity_bytes, int count, bool isolated);
 

@@ -8,6 +8,7 @@
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/host_allocator.h"
+#include "csrc/runtime/memory_pools.h"
 
 namespace py = pybind11;
 
@@ -19,44 +20,18 @@ npusim::alloc::CachingAllocator& allocator_at(int device) {
   return caching_allocator(static_cast<c10::DeviceIndex>(device));
 }
 
-py::dict stat_dict(const npusim::alloc::Stat& stat) {
-  py::dict out;
-  out["current"] = stat.current;
-  out["peak"] = stat.peak;
-  out["allocated"] = stat.allocated;
-  out["freed"] = stat.freed;
-  return out;
-}
-
-py::dict stat_dict(const npusim::alloc::StatArray& stats) {
-  using npusim::alloc::PoolKind;
-  py::dict out;
-  out["all"] = stat_dict(stats[PoolKind::all]);
-  out["small_pool"] = stat_dict(stats[PoolKind::small_pool]);
-  out["large_pool"] = stat_dict(stats[PoolKind::large_pool]);
-  return out;
-}
-
 py::dict memory_stats(int device) {
-  const npusim::alloc::Stats stats = allocator_at(device).stats();
+  const npusim::alloc::CachingAllocator& allocator = allocator_at(device);
   py::dict out;
-  out["allocation"] = stat_dict(stats.allocation);
-  out["segment"] = stat_dict(stats.segment);
-  out["active"] = stat_dict(stats.active);
-  out["inactive_split"] = stat_dict(stats.inactive_split);
-  out["allocated_bytes"] = stat_dict(stats.allocated_bytes);
-  out["reserved_bytes"] = stat_dict(stats.reserved_bytes);
-  out["active_bytes"] = stat_dict(stats.active_bytes);
-  out["inactive_split_bytes"] = stat_dict(stats.inactive_split_bytes);
-  out["requested_bytes"] = stat_dict(stats.requested_bytes);
-  out["oversize_allocations"] = stat_dict(stats.oversize_allocations);
-  out["oversize_segments"] = stat_dict(stats.oversize_segments);
-  out["num_alloc_retries"] = stats.num_alloc_retries;
-  out["num_ooms"] = stats.num_ooms;
-  out["num_sync_all_streams"] = stats.num_sync_all_streams;
-  out["num_device_alloc"] = stats.num_device_alloc;
-  out["num_device_free"] = stats.num_device_free;
-  out["max_split_size"] = stats.max_split_bytes;
+  const auto put = [&out](const std::string& name, std::int64_t value) {
+    out[py::str(name)] = value;
+  };
+  npusim::alloc::for_each_field(allocator.stats(), put);
+  for (const npusim::alloc::PoolInfo& pool : allocator.pools()) {
+    const std::string name = "reserved_bytes_by_private_pools." + std::to_string(pool.id.first) +
+                             "_" + std::to_string(pool.id.second);
+    npusim::alloc::for_each_field(name, pool.reserved_bytes, put);
+  }
   return out;
 }
 
@@ -65,7 +40,8 @@ std::uintptr_t raw_alloc(std::size_t bytes, int device, npusim::StreamId stream)
   npusim::alloc::CachingAllocator& allocator = allocator_at(device);
   const auto* block = translated([&] {
     npusim::stream_from_id(device, stream);  // raises for a stream that does not exist
-    return allocator.malloc(bytes, stream, &report, gather_context());
+    return allocator.malloc(bytes, stream, &report, gather_context(),
+                            current_pool(static_cast<c10::DeviceIndex>(device)));
   });
   TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr || bytes == 0,
                    npusim::alloc::format_out_of_memory(report, "NPUSIM", device));
@@ -101,9 +77,29 @@ py::dict host_memory_stats() {
   return out;
 }
 
+void bind_pools(py::module& m) {
+  py::class_<PrivatePool>(m, "_PrivatePool")
+      .def(py::init([](bool use_on_oom, bool no_split) {
+        return std::make_unique<PrivatePool>(
+            npusim::alloc::PoolOptions{.use_on_oom = use_on_oom, .no_split = no_split});
+      }))
+      .def(
+          "id",
+          [](const PrivatePool& pool) { return py::make_tuple(pool.id().first, pool.id().second); })
+      .def("device", &PrivatePool::device)
+      .def("use_count", &PrivatePool::use_count);
+  m.def("begin_allocating_from", [](const PrivatePool& pool, int device) {
+    begin_allocating_from(pool.id(), static_cast<c10::DeviceIndex>(device));
+  });
+  m.def("end_allocating_from", [](const PrivatePool& pool, int device) {
+    end_allocating_from(pool.id(), static_cast<c10::DeviceIndex>(device));
+  });
+}
+
 }  // namespace
 
 void bind_memory(py::module& m) {
+  bind_pools(m);
   m.def("memory_stats", &memory_stats);
   m.def("memory_info", [](int device) {
     const int index = checked_device(static_cast<c10::DeviceIndex>(device));
@@ -112,7 +108,7 @@ void bind_memory(py::module& m) {
   });
   m.def("allocator_config", [](int device) { return config_dict(allocator_at(device).config()); });
   m.def("largest_free_block", [](int device) { return allocator_at(device).largest_free_block(); });
-  m.def("empty_cache", &release_cached_memory, py::call_guard<py::gil_scoped_release>());
+  m.def("empty_cache", [] { release_cached_memory(); }, py::call_guard<py::gil_scoped_release>());
   m.def("reset_peak_memory_stats", [](int device) { allocator_at(device).reset_peak_stats(); });
   m.def("reset_accumulated_memory_stats",
         [](int device) { allocator_at(device).reset_accumulated_stats(); });
@@ -120,7 +116,9 @@ void bind_memory(py::module& m) {
     translated([&] { allocator_at(device).set_memory_fraction(fraction); });
   });
   m.def("get_memory_fraction", [](int device) { return allocator_at(device).memory_fraction(); });
-  m.def("memory_snapshot", &memory_snapshot);
+  m.def("memory_snapshot", [](std::pair<std::uint64_t, std::uint64_t> pool, bool with_traces) {
+    return memory_snapshot({pool.first, pool.second}, with_traces);
+  });
   m.def("record_memory_history", &record_memory_history);
   m.def("newest_allocation", &newest_allocation);
   m.def("live_blocks", &live_blocks);

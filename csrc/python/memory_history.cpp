@@ -138,44 +138,36 @@ class Frames {
   std::vector<py::list> targets_;
 };
 
+// Puts the fields of for_each_field() into a dictionary.
+struct DictPut {
+  py::dict& out;
+  template <class Value>
+  void operator()(const char* name, const Value& value) const {
+    out[name] = value;
+  }
+  void operator()(const char* name, npusim::alloc::PoolId pool) const {
+    out[name] = py::make_tuple(pool.first, pool.second);
+  }
+};
+
 py::dict segment_dict(const npusim::alloc::SegmentInfo& segment, int device, Frames& frames) {
   py::list blocks;
   for (const npusim::alloc::BlockInfo& block : segment.blocks) {
     py::dict row;
-    row["address"] = block.address;
-    row["size"] = block.bytes;
-    row["requested_size"] = block.requested_bytes;
-    row["state"] = npusim::alloc::state_name(block.state);
+    for_each_field(block, DictPut{row});
     row["frames"] = frames.list_for(block.context);
     blocks.append(row);
   }
   py::dict out;
-  out["device"] = device;
-  out["address"] = segment.address;
-  out["total_size"] = segment.total_bytes;
-  out["allocated_size"] = segment.allocated_bytes;
-  out["active_size"] = segment.active_bytes;
-  out["requested_size"] = segment.requested_bytes;
-  out["stream"] = segment.stream;
-  out["segment_type"] = segment.is_large ? "large" : "small";
-  out["segment_pool_id"] = py::make_tuple(0, 0);
-  out["is_expandable"] = false;
+  for_each_field(segment, device, DictPut{out});
   out["frames"] = frames.list_for(segment.context);
   out["blocks"] = blocks;
   return out;
 }
 
 py::dict entry_dict(const npusim::alloc::HistoryEntry& entry, Frames& frames) {
-  const bool oom = entry.action == npusim::alloc::HistoryAction::oom;
   py::dict out;
-  out["action"] = npusim::alloc::action_name(entry.action);
-  out[oom ? "device_free" : "addr"] = entry.address;
-  out["size"] = entry.bytes;
-  out["stream"] = entry.stream;
-  out["time_us"] = entry.time_ns / 1000;
-  out["compile_context"] = "N/A";
-  out["user_metadata"] = "";
-  out["pool_id"] = py::make_tuple(0, 0);
+  for_each_field(entry, DictPut{out});
   out["frames"] = frames.list_for(entry.context);
   return out;
 }
@@ -184,29 +176,11 @@ py::dict entry_dict(const npusim::alloc::HistoryEntry& entry, Frames& frames) {
 
 py::dict config_dict(const npusim::alloc::Config& config) {
   py::dict out;
-  out["quantum_bytes"] = config.quantum_bytes;
-  out["pad_bytes"] = config.pad_bytes;
-  out["roundup_power2_divisions"] = config.roundup_power2_divisions;
-  out["small_limit_bytes"] = config.small_limit_bytes;
-  out["small_segment_bytes"] = config.small_segment_bytes;
-  out["large_segment_bytes"] = config.large_segment_bytes;
-  out["large_limit_bytes"] = config.large_limit_bytes;
-  out["large_round_bytes"] = config.large_round_bytes;
-  out["large_remainder_bytes"] = config.large_remainder_bytes;
-  out["max_split_bytes"] = config.max_split_bytes == npusim::alloc::kUnlimited
-                               ? py::object(py::none())
-                               : py::object(py::int_(config.max_split_bytes));
-  out["max_non_split_rounding_bytes"] = config.max_non_split_rounding_bytes;
-  out["fit"] = config.fit == npusim::alloc::Fit::best ? "best" : "first";
-  out["tie_break"] =
-      config.tie_break == npusim::alloc::TieBreak::address ? "address" : "registration";
-  out["memory_fraction"] = config.memory_fraction;
-  out["garbage_collection_threshold"] = config.garbage_collection_threshold;
-  out["search_after_sync"] = config.search_after_sync;
+  for_each_field(config, DictPut{out});
   return out;
 }
 
-py::dict memory_snapshot() {
+py::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces) {
   py::list segments;
   py::list traces;
   py::dict settings;
@@ -214,10 +188,14 @@ py::dict memory_snapshot() {
   for_each_allocator([&](int device, npusim::alloc::CachingAllocator& allocator) {
     const npusim::alloc::Snapshot picture = allocator.snapshot();
     for (const auto& segment : picture.segments) {
-      segments.append(segment_dict(segment, device, frames));
+      if (pool.is_default() || segment.pool == pool) {
+        segments.append(segment_dict(segment, device, frames));
+      }
     }
     py::list trace;
-    for (const auto& entry : picture.history) trace.append(entry_dict(entry, frames));
+    if (with_traces) {
+      for (const auto& entry : picture.history) trace.append(entry_dict(entry, frames));
+    }
     traces.append(trace);
     settings = config_dict(picture.config);
   });

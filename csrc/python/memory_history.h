@@ -15,8 +15,8 @@ namespace torch_npusim {
 pybind11::dict config_dict(const npusim::alloc::Config& config);
 
 // memory_snapshot() covers all devices: {"segments": [...], "device_traces": [...],
-// "allocator_settings": {...}, "external_annotations": []}.
-pybind11::dict memory_snapshot();
+// "allocator_settings": {...}, "external_annotations": []}. Of a private pool: its segments only.
+pybind11::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces);
 
 // While stacks are recorded, allocations have rising numbers. live_blocks() lists those after
 // number `after` that nobody has freed: (device, address, bytes, requested bytes, number).

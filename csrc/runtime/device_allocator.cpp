@@ -12,6 +12,7 @@
 #include "csrc/errors.h"
 #include "csrc/runtime/allocator_config.h"
 #include "csrc/runtime/device.h"
+#include "csrc/runtime/memory_pools.h"
 #include "csrc/runtime/poison.h"
 
 namespace torch_npusim {
@@ -26,12 +27,23 @@ class DeviceProvider final : public npusim::alloc::Provider {
   explicit DeviceProvider(int device) : device_(device) {}
 
   npusim::alloc::SegmentResult acquire_segment(std::size_t bytes) override {
-    using Status = npusim::alloc::SegmentResult::Status;
-    npusim::SegmentResult result = npusim::acquire_segment(device_, bytes);
-    return {result.address, static_cast<Status>(result.status), std::move(result.reason)};
+    return as_answer(npusim::acquire_segment(device_, bytes));
   }
   void release_segment(npusim::alloc::Address address, std::size_t bytes) noexcept override {
     npusim::release_segment(device_, address, bytes);
+  }
+  bool can_map() const noexcept override { return true; }
+  npusim::alloc::SegmentResult reserve_range(std::size_t bytes) override {
+    return as_answer(npusim::reserve_range(device_, bytes));
+  }
+  void release_range(npusim::alloc::Address address, std::size_t bytes) noexcept override {
+    npusim::release_range(device_, address, bytes);
+  }
+  npusim::alloc::SegmentResult map(npusim::alloc::Address address, std::size_t bytes) override {
+    return as_answer(npusim::map_pages(device_, address, bytes));
+  }
+  void unmap(npusim::alloc::Address address, std::size_t bytes) noexcept override {
+    npusim::unmap_pages(device_, address, bytes);
   }
   npusim::alloc::Ticket mark(npusim::alloc::StreamId stream) override {
     return npusim::stream_from_id(device_, stream).done_at_ns();
@@ -49,6 +61,11 @@ class DeviceProvider final : public npusim::alloc::Provider {
   std::int64_t now_ns() const noexcept override { return npusim::host_now_ns(); }
 
  private:
+  static npusim::alloc::SegmentResult as_answer(npusim::SegmentResult&& result) {
+    using Status = npusim::alloc::SegmentResult::Status;
+    return {result.address, static_cast<Status>(result.status), std::move(result.reason)};
+  }
+
   int device_;
 };
 
@@ -126,10 +143,7 @@ class Allocator final : public c10::DeviceAllocator {
 
   bool initialized() override { return npusim::initialized(); }
   void emptyCache(c10::MempoolId_t pool) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(pool == c10::MempoolId_t(0, 0),
-                                "npusim has no private memory pools yet; empty_cache() works on "
-                                "the default pools");
-    release_cached_memory();
+    release_cached_memory({pool.first, pool.second});
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
     if (Block* block = block_of(data)) {
@@ -139,8 +153,13 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const npusim::alloc::Stats stats = caching_allocator(device).stats();
+    const CachingAllocator& allocator = caching_allocator(device);
+    const npusim::alloc::Stats stats = allocator.stats();
     c10::CachingDeviceAllocator::DeviceStats out;
+    for (const npusim::alloc::PoolInfo& pool : allocator.pools()) {
+      out.reserved_bytes_by_private_pools[{pool.id.first, pool.id.second}] =
+          to_c10(pool.reserved_bytes);
+    }
     out.allocation = to_c10(stats.allocation);
     out.segment = to_c10(stats.segment);
     out.active = to_c10(stats.active);
@@ -192,7 +211,8 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device) {
   if (bytes == 0) return nullptr;
   npusim::alloc::OutOfMemoryReport report;
   Block* block = translated([&] {
-    return allocator.malloc(bytes, npusim::current_stream(device).id(), &report, gather_context());
+    return allocator.malloc(bytes, npusim::current_stream(device).id(), &report, gather_context(),
+                            current_pool(device));
   });
   if (C10_UNLIKELY(block == nullptr)) throw_out_of_memory(report, device);
   poison_fresh(reinterpret_cast<void*>(block->address), block->bytes);
@@ -227,11 +247,11 @@ Block* block_of(const c10::DataPtr& data) noexcept {
                                                    : nullptr;
 }
 
-void release_cached_memory() {
+void release_cached_memory(npusim::alloc::PoolId pool) {
   if (!npusim::initialized()) return;
   for (int i = 0; i < npusim::device_count(); ++i) {
     CachingAllocator& allocator = caching_allocator(static_cast<c10::DeviceIndex>(i));
-    translated([&] { allocator.empty_cache(); });
+    translated([&] { allocator.empty_cache(pool); });
   }
 }
 

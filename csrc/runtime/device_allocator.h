@@ -20,7 +20,7 @@ c10::DeviceAllocator* device_allocator() noexcept;
 npusim::alloc::CachingAllocator& caching_allocator(c10::DeviceIndex device);
 
 // allocate_block() returns nullptr for bytes == 0; throws c10::OutOfMemoryError. The block belongs
-// to the current stream of `device` on this thread.
+// to the current stream and pool of `device` on this thread.
 npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device);
 
 // allocate_on_device() wraps allocate_block(); the DataPtr's context is the Block.
@@ -32,8 +32,9 @@ void free_block_deleter(void* block) noexcept;
 // block_of() returns nullptr unless data was made by allocate_on_device().
 npusim::alloc::Block* block_of(const c10::DataPtr& data) noexcept;
 
-// release_cached_memory() gives the cached segments of all devices back.
-void release_cached_memory();
+// release_cached_memory() gives the cached segments of all devices back: of the default pool and of
+// private pools without users, or of one private pool if that has none.
+void release_cached_memory(npusim::alloc::PoolId pool = {});
 
 // A frame description for a gathered context id; set by the Python bindings (memory history).
 using ContextGatherer = npusim::alloc::ContextId (*)();

@@ -363,13 +363,10 @@ def test_host_statistics_follow_pinned_memory():
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: torch.npusim.MemPool(),
-        lambda: torch.npusim.use_mem_pool(None),
         lambda: torch.npusim.change_current_allocator(None),
         lambda: torch.npusim.list_gpu_processes(),
-        lambda: torch.npusim.memory_snapshot(mempool_id=(0, 1)),
     ],
 )
 def test_what_is_not_supported_says_so(use):
-    with pytest.raises(NotImplementedError, match=r"npusim|mempool_id"):
+    with pytest.raises(NotImplementedError, match="npusim"):
         use()

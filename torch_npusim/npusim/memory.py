@@ -13,7 +13,8 @@ statistics are empty and asking for them does not initialise it.
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, NoReturn
 
@@ -55,14 +56,6 @@ __all__ = [
 ]
 
 
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def memory_stats(device: DeviceLike = None) -> dict[str, int]:
     """Returns the statistics of a device's allocator, flat and sorted by key.
 
@@ -71,18 +64,32 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
     ".{all,small_pool,large_pool}.{current,peak,allocated,freed}"; "oversize_allocations" and
     "oversize_segments" with ".{current,peak,allocated,freed}"; and "num_alloc_retries",
     "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size".
+    For each private pool that has users or memory, "reserved_bytes_by_private_pools.<id>" with the
+    keys of "reserved_bytes", where (0, 1) is written "0_1".
 
     Args:
         device: Default: the current device.
     """
-    return OrderedDict(sorted(_flat(memory_stats_as_nested_dict(device))))
+    if not is_initialized():
+        return {}
+    stats = _C.memory_stats(_get_device_index(device, optional=True))
+    return OrderedDict(sorted(stats.items()))
 
 
 def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
-    """Returns memory_stats() with one level of nesting for each dot."""
+    """Returns memory_stats() with one level of nesting for each dot; pools have their ids."""
     if not is_initialized():
         return {}
-    return _C.memory_stats(_get_device_index(device, optional=True))
+    nested: dict[str, Any] = {"reserved_bytes_by_private_pools": {}}
+    for key, value in memory_stats(device).items():
+        *path, last = key.split(".")
+        level: dict[Any, Any] = nested
+        for name in path:
+            is_pool = level is nested["reserved_bytes_by_private_pools"]
+            step = tuple(map(int, name.split("_"))) if is_pool else name
+            level = level.setdefault(step, {})
+        level[last] = value
+    return nested
 
 
 def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
@@ -252,12 +259,11 @@ def memory_snapshot(
     """Returns the segments of all devices and their blocks, as torch.cuda.memory_snapshot().
 
     Args:
-        mempool_id: Not supported; there are no private pools.
+        mempool_id: Of a private pool: its segments only. None, or (0, 0): all of them.
         include_traces: Accepted as in torch.cuda; segments contain no traces.
     """
-    if mempool_id is not None:
-        raise NotImplementedError(f"memory_snapshot(mempool_id={mempool_id}): {_POOL_REMEDY}")
-    segments: list[dict[str, Any]] = _snapshot()["segments"]
+    _lazy_init()
+    segments: list[dict[str, Any]] = _C.memory_snapshot(mempool_id or (0, 0), False)["segments"]
     return segments
 
 
@@ -269,7 +275,7 @@ def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -
         augment_with_fx_traces: Whether to map frames of generated code to their sources.
     """
     _lazy_init()
-    snapshot: Any = _C.memory_snapshot()
+    snapshot: Any = _C.memory_snapshot((0, 0), True)
     if augment_with_fx_traces:
         snapshot = _augment_memory_snapshot_stack_traces(snapshot)
     return dict(snapshot)
@@ -342,23 +348,69 @@ def _record_memory_history(
     _C.record_memory_history(enabled, context, stacks, max_entries, clear_history)
 
 
-_POOL_REMEDY = "npusim has one pool per stream and no private pools; allocate without it."
-
-
 class MemPool:
-    """Not supported.
+    """A pool of device memory that only allocations inside use_mem_pool() are served from.
 
-    Raises:
-        NotImplementedError: Always.
+    Its segments are apart from those of all other pools. They outlive the object for as long as
+    tensors are in them; what is free of them is given back when the object dies, the rest by the
+    next empty_cache() that finds it free, or when memory runs out.
+
+    Args:
+        allocator: Must be None.
+        use_on_oom: Whether allocations outside of the pool may take its free memory before they
+            fail.
+        no_split: Whether each of its segments serves one allocation at a time.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(f"torch.npusim.MemPool: {_POOL_REMEDY}")
+    def __init__(
+        self, allocator: None = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        if allocator is not None:
+            raise NotImplementedError("torch.npusim.MemPool: pass no allocator")
+        _lazy_init()
+        self._pool = _C._PrivatePool(use_on_oom, no_split)
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """The pool's number in snapshots (`segment_pool_id`), unique in the process."""
+        return self._pool.id()
+
+    @property
+    def device(self) -> int:
+        """The device that was current when the pool was made; use_mem_pool() takes any."""
+        return self._pool.device()
+
+    def use_count(self) -> int:
+        """Returns how many hold the pool on its device: this object, and every open scope."""
+        return self._pool.use_count()
+
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+        """Returns memory_snapshot() of this pool."""
+        return memory_snapshot(self.id, include_traces)
 
 
-def use_mem_pool(pool: Any, device: DeviceLike = None) -> NoReturn:
-    """Raises NotImplementedError."""
-    raise NotImplementedError(f"torch.npusim.use_mem_pool: {_POOL_REMEDY}")
+@contextmanager
+def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
+    """Serves this thread's allocations on a device from a pool, inside a `with` statement.
+
+    Threads that are started inside, those of the autograd engine among them, are not affected.
+
+    Args:
+        pool: Where the memory comes from.
+        device: Default: the current device.
+
+    Raises:
+        TypeError: If `pool` is not a MemPool.
+        RuntimeError: If the thread is in a scope of the same pool and device already.
+    """
+    if not isinstance(pool, MemPool):
+        raise TypeError(f"use_mem_pool: expected a torch.npusim.MemPool, got {pool!r}")
+    index = _checked_index(device)
+    _C.begin_allocating_from(pool._pool, index)
+    try:
+        yield
+    finally:
+        _C.end_allocating_from(pool._pool, index)
 
 
 def change_current_allocator(allocator: Any) -> NoReturn:

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ids, scopes and the end of private pools.
+#include "csrc/runtime/memory_pools.h"
+
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <memory>
+
+#include "backend/backend.h"
+#include "csrc/errors.h"
+#include "csrc/runtime/device.h"
+#include "csrc/runtime/device_allocator.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using npusim::alloc::PoolId;
+
+std::atomic<std::uint64_t> g_last_id{0};
+
+// A list, innermost first: one load tells an allocation that there is none.
+struct Scope {
+  PoolId pool;
+  c10::DeviceIndex device;
+  Scope* outer;
+};
+constinit thread_local Scope* t_innermost = nullptr;
+
+Scope** find_scope(PoolId pool, c10::DeviceIndex device) noexcept {
+  Scope** at = &t_innermost;
+  while (*at != nullptr && ((*at)->pool != pool || (*at)->device != device)) at = &(*at)->outer;
+  return at;
+}
+
+}  // namespace
+
+PrivatePool::PrivatePool(const npusim::alloc::PoolOptions& options)
+    : id_{0, ++g_last_id}, device_(checked_device(static_cast<c10::DeviceIndex>(-1))) {
+  translated([&] { caching_allocator(device_).retain_pool(id_, options); });
+}
+
+PrivatePool::~PrivatePool() {
+  if (npusim::in_bad_fork()) return;  // the parent's pool
+  try {
+    caching_allocator(device_).release_pool(id_);
+    release_cached_memory(id_);
+  } catch (const std::exception& error) {
+    TORCH_WARN("npusim: giving back a memory pool failed: ", error.what());
+  }
+}
+
+std::size_t PrivatePool::use_count() const {
+  for (const npusim::alloc::PoolInfo& pool : caching_allocator(device_).pools()) {
+    if (pool.id == id_) return pool.users;
+  }
+  return 0;
+}
+
+void begin_allocating_from(PoolId pool, c10::DeviceIndex device) {
+  const c10::DeviceIndex index = checked_device(device);
+  TORCH_CHECK(*find_scope(pool, index) == nullptr, "this thread allocates from pool (", pool.first,
+              ", ", pool.second, ") of device ", static_cast<int>(index),
+              " already; leave that scope before entering it again");
+  auto scope = std::make_unique<Scope>(Scope{pool, index, t_innermost});
+  translated([&] { caching_allocator(index).retain_pool(pool); });
+  t_innermost = scope.release();
+}
+
+void end_allocating_from(PoolId pool, c10::DeviceIndex device) {
+  const c10::DeviceIndex index = checked_device(device);
+  Scope** at = find_scope(pool, index);
+  TORCH_CHECK(*at != nullptr, "this thread does not allocate from pool (", pool.first, ", ",
+              pool.second, ") of device ", static_cast<int>(index),
+              "; leave a scope on the thread that entered it");
+  const std::unique_ptr<Scope> scope(*at);
+  *at = scope->outer;
+  translated([&] { caching_allocator(index).release_pool(pool); });
+}
+
+PoolId current_pool(c10::DeviceIndex device) noexcept {
+  for (const Scope* scope = t_innermost; scope != nullptr; scope = scope->outer) {
+    if (scope->device == device) return scope->pool;
+  }
+  return {};
+}
+
+}  // namespace torch_npusim

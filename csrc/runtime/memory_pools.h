@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Private pools on the live devices: the object behind torch.npusim.MemPool, and which pool a
+// thread's allocations go to. Invariant: routing belongs to one thread, so what the autograd engine
+// allocates on threads of its own is never routed, as on CUDA.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include "allocator/allocator.h"
+
+namespace torch_npusim {
+
+// PrivatePool lives while its owner does; then its free memory, on all devices, is given back, and
+// the rest as soon as an empty_cache() finds it free.
+class PrivatePool {
+ public:
+  // The constructor makes the pool on the current device; options.provider must outlive it.
+  explicit PrivatePool(const npusim::alloc::PoolOptions& options);
+  ~PrivatePool();
+  PrivatePool(const PrivatePool&) = delete;
+  PrivatePool& operator=(const PrivatePool&) = delete;
+
+  npusim::alloc::PoolId id() const noexcept { return id_; }
+  c10::DeviceIndex device() const noexcept { return device_; }
+  std::size_t use_count() const;  // on device(): this object, and every scope that is open there
+
+ private:
+  npusim::alloc::PoolId id_;
+  c10::DeviceIndex device_;
+};
+
+// begin_allocating_from() sends this thread's allocations on the device to the pool, until
+// end_allocating_from(); the innermost scope of a device counts. Raises where this thread is in a
+// scope of that pool and device already, or, at the end, in none.
+void begin_allocating_from(npusim::alloc::PoolId pool, c10::DeviceIndex device);
+void end_allocating_from(npusim::alloc::PoolId pool, c10::DeviceIndex device);
+
+// current_pool() is where this thread's allocations on the device go.
+npusim::alloc::PoolId current_pool(c10::DeviceIndex device) noexcept;
+
+}  // namespace torch_npusim
