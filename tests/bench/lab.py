@@ -136,7 +136,7 @@ def import_snapshot(folder: Path, megabytes: int) -> list[Row]:
     ]
 
 
-def start_up(folder: Path, runs: int = 9) -> list[Row]:
+def start_up(folder: Path, runs: int) -> list[Row]:
     """Starts the command: for its help, and for a replay of a tiny trace."""
     trace = folder / "tiny.npt"
     run("-m", "npusim_lab", "generate", "zero3", "--steps", "1", "--out", trace)
@@ -174,11 +174,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measures the allocator laboratory.")
     parser.add_argument("--snapshot-megabytes", type=int, default=500)
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=9, help="of the command, to time its start")
     parser.add_argument("--json", type=Path, help="write all results to this file")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = start_up(folder) + replay_and_compare(folder, asked.events) + beside_sets()
+        rows = (
+            start_up(folder, asked.runs) + replay_and_compare(folder, asked.events) + beside_sets()
+        )
         rows += import_snapshot(folder, asked.snapshot_megabytes)
     for row in rows:
         verdict = {True: "", False: "  missed", None: ""}[row.reached]
