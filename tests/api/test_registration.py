@@ -3,7 +3,7 @@
 
 import importlib
 import sys
-import tomllib
+from importlib import metadata
 
 import pytest
 import torch
@@ -14,10 +14,7 @@ from torch_npusim import _preconditions
 
 
 def test_version_is_that_of_the_distribution():
-    from repo.sources import ROOT
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert torch_npusim.__version__ == project["version"]
+    assert torch_npusim.__version__ == metadata.version("torch-npusim")
 
 
 def test_importing_again_changes_nothing():
