@@ -51,6 +51,10 @@ Tensor shape_of(const Tensor& operand) {
 int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
                            const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                            std::optional<double> scale, bool enable_gqa) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !query.is_nested() && !key.is_nested() && !value.is_nested(),
+      "aten::scaled_dot_product_attention: npusim has no attention over nested tensors. Pad them "
+      "with torch.nested.to_padded_tensor(), or call it for each tensor of unbind().");
   const bool masked = attn_mask.has_value() && attn_mask->defined();
   return at::native::_fused_sdp_choice_stub(
       c10::kCPU, shape_of(query), shape_of(key), shape_of(value),

@@ -2,7 +2,7 @@
 // mm, bmm, addmm and baddbmm with out_dtype: 16-bit operands, float32 result. The CPU has no such
 // kernels; here the operands are widened first, which is exact, and the CPU's float32 product is
 // the result. Composites of device operators. torch has no derivative for them on any device.
-// Also _resize_output_ (torch's own) and the refusals that need a better text than torch's.
+// Also _resize_output_ (torch's own).
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_resize_output_native.h>
 #include <ATen/ops/addmm.h>
@@ -58,18 +58,6 @@ Tensor& into_out(Args... args, Tensor& out) {
   return out.copy_(result);
 }
 
-[[noreturn]] void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
-                              ": npusim has no nested tensors of the "
-                              "strided layout. Make them with layout=torch.jagged.");
-}
-
-[[noreturn]] void refuse_mkldnn(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
-                              ": the MKLDNN layout exists on the CPU "
-                              "only. Move the tensor with .cpu() first.");
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -88,15 +76,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
          TORCH_FN(
              (into_out<baddbmm_dtype, Product, Product, Product, at::ScalarType, Factor, Factor>)));
   m.impl("_resize_output_", TORCH_FN(at::native::_resize_output_));
-  m.impl("to_mkldnn", torch::CppFunction::makeFromBoxedFunction<&refuse_mkldnn>());
-  // Made with operands that require gradients, autograd would ask the tensor for its sizes where
-  // nothing may be raised, and the process would end.
-  m.impl("_nested_tensor_from_tensor_list",
-         torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
-}
-
-TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 }
 
 }  // namespace torch_npusim
