@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Peak device memory on route iii: that of an operator with a structured kernel and the same
+results, and the temporaries of the CPU's kernel, which lie in device memory too.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from oracle import DEVICE
+
+from torch_npusim.sim import fallback
+
+aten = torch.ops.aten
+ROWS, COLUMNS = 64, 1024
+FLOATS, INT64 = ROWS * COLUMNS * 4, ROWS * COLUMNS * 8  # bytes
+
+
+class Pair(NamedTuple):
+    """Two operators with results of the same shapes and dtypes, and what else the first needs."""
+
+    call: Callable[[torch.Tensor, torch.Tensor], object]
+    twin: Callable[[torch.Tensor, torch.Tensor], object]
+    temporaries: int = 0
+
+
+def integers(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.int32)
+
+
+PAIRS = {
+    "hypot": Pair(torch.hypot, torch.maximum),
+    "copysign": Pair(torch.copysign, torch.mul),
+    "nextafter": Pair(torch.nextafter, torch.div),
+    "heaviside": Pair(torch.heaviside, torch.sub),
+    "logaddexp": Pair(torch.logaddexp, torch.add),
+    "special.i0e": Pair(lambda x, y: torch.special.i0e(x), lambda x, y: x.exp()),
+    "polygamma": Pair(lambda x, y: torch.polygamma(1, x), lambda x, y: x.sin()),
+    "gcd": Pair(lambda x, y: integers(x).gcd(integers(y)), lambda x, y: integers(x) + integers(y)),
+    "logcumsumexp": Pair(lambda x, y: x.logcumsumexp(1), lambda x, y: x.cumsum(1)),
+    "cummax": Pair(lambda x, y: x.cummax(1), lambda x, y: x[:, None].max(1)),
+    # Values and their indices are partitioned in copies.
+    "kthvalue": Pair(lambda x, y: x.kthvalue(1, 1), lambda x, y: x.max(1), FLOATS + INT64),
+}
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """Bytes at the peak of the call, above what was there before."""
+    before = torch.npusim.memory_allocated()
+    torch.npusim.reset_peak_memory_stats()
+    call()
+    return torch.npusim.max_memory_allocated() - before
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_fallback_needs_what_its_structured_twin_needs(name):
+    pair = PAIRS[name]
+    x, y = (torch.rand(ROWS, COLUMNS).add_(0.5).to(DEVICE) for _ in range(2))
+    fallback.reset()
+    twin = peak_of(lambda: pair.twin(x, y))
+    assert fallback.counts() == {}
+    got = peak_of(lambda: pair.call(x, y))
+    assert sum(fallback.counts().values()) == 1
+    assert got == twin + pair.temporaries
