@@ -56,7 +56,7 @@ void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stre
   npusim::Cost cost;
   cost.bytes = static_cast<double>(bytes);
   npusim::run_now(stream, npusim::CommandInfo{"aten::copy_", kind, cost}, [&] {
-    const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
+    const NoWrappers no_wrappers;
     HostCall call("aten::copy_", static_cast<c10::DeviceIndex>(stream.device()));
     at::Tensor target = call.view(to, /*written=*/true);
     at::native::copy_(target, call.view(from, /*written=*/false), /*non_blocking=*/false);

@@ -97,7 +97,12 @@ class BoxedArguments {
   std::optional<std::size_t> device_;  // the position of an npusim device
 };
 
-c10::IValue device_result(HostCall& call, c10::IValue value) {
+c10::IValue device_result(HostCall& call, const OpRecord& record, c10::IValue value) {
+  // Packed weights and the like would keep views of their operands, which end with the call.
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !value.isObject(), record.name,
+      ": npusim has no packed weights or other objects of the CPU's libraries. Make them of CPU "
+      "tensors, with .cpu().");
   if (value.isTensor()) return call.result(std::move(value).toTensor());
   if (value.isTensorList()) {
     c10::List<at::Tensor> results;
@@ -125,9 +130,10 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   if (dense) check_host_kernel(op, record);
   // The CPU kernel must not meet autograd or autocast again: both have had
   // their turn.
-  const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
+  const NoWrappers no_wrappers;
   const PoolScope pool(device);
-  HostCall call(record.name.c_str(), device);
+  HostCall call(record.name.c_str(), device, arguments.operands.tensors().size(),
+                record.writes ? HostCall::Access::writes : HostCall::Access::reads);
   arguments.become_views(call, device);
   if (dense) {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
@@ -137,7 +143,7 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   }
   call.finish();
   for (std::size_t i = stack.size() - record.return_count; i < stack.size(); ++i) {
-    stack[i] = device_result(call, std::move(stack[i]));
+    stack[i] = device_result(call, record, std::move(stack[i]));
   }
 }
 

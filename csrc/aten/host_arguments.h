@@ -48,6 +48,10 @@ inline void collect(CallOperands& operands, const std::optional<at::Device>& dev
   if (device.has_value()) operands.set_device(*device);
 }
 
+// Whether no argument is written to. Writable lists are those of void operators.
+template <class Result, class... Args>
+constexpr bool only_reads = !std::is_void_v<Result> && !(std::is_same_v<Args, at::Tensor&> || ...);
+
 // --- Views: what the CPU kernel gets in an argument's place ------------------------------------
 
 // Keeps the views of a list alive for the length of the call expression.

@@ -43,9 +43,10 @@ bool is_plain_and_ours(const at::Tensor& host) {
          impl.autograd_meta() == nullptr;
 }
 
-at::Tensor viewed(c10::TensorImpl& impl) {
+at::Tensor viewed(c10::TensorImpl& impl, HostCall::Access access) {
   const bool dense = impl.key_set().has_all(DispatchKeySet(DispatchKey::PrivateUse1));
   if (C10_LIKELY(dense)) {
+    if (access == HostCall::Access::reads) return take_fresh_view(impl);
     if (auto* ours = as_device_storage(impl.unsafe_storage().unsafeGetStorageImpl())) {
       return take_view(impl, ours->twin());
     }
@@ -77,7 +78,7 @@ at::Tensor& HostCall::shown(const at::Tensor& operand, bool written) {
       return known.view;
     }
   }
-  at::Tensor view = viewed(*device);
+  at::Tensor view = viewed(*device, access_);
   const bool realigned = must_realign(operand);
   if (C10_UNLIKELY(realigned)) view = at::clone(view, at::MemoryFormat::Preserve);
   Operand& shown = operands_.emplace_back(Operand{device, std::move(view), written, realigned});
@@ -248,6 +249,7 @@ c10::Storage HostCall::storage_for(const at::Tensor& host) {
   if (npusim::alloc::Block* block = pool_block_of(storage->data_ptr())) {
     // Born on the device: the storage keeps the block, the kernel's storage
     // becomes its twin.
+    const bool shared = host.storage().use_count() > 1;  // another result may lie on it
     auto made = c10::make_intrusive<DeviceStorage>(
         c10::StorageImpl::use_byte_size_t(), storage->sym_nbytes(),
         c10::DataPtr(reinterpret_cast<void*>(block->address), block, &free_block_deleter,
@@ -257,8 +259,9 @@ c10::Storage HostCall::storage_for(const at::Tensor& host) {
     storage->set_allocator(pool_allocator_of(device_));
     point_twin(*storage, *made);
     made->adopt_twin(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
-    adopted_.push_back({storage, c10::Storage(made)});
-    return adopted_.back().device;
+    c10::Storage device(std::move(made));
+    if (C10_UNLIKELY(shared)) adopted_.push_back({storage, device});
+    return device;
   }
   for (const Adopted& known : adopted_) {
     if (known.host == storage) return known.device;

@@ -55,12 +55,13 @@ struct HostKernel<Op, CostModel, Result(Args...)> {
                                    CostModel::of(operands.tensors())};
     return translated([&]() -> Result {
       npusim::Stream& stream = npusim::current_stream(device);
-      const SynchronizeAtEnd synchronize{waits ? &stream : nullptr};
+      std::optional<SynchronizeAtEnd> synchronize;
+      if (C10_UNLIKELY(waits)) synchronize.emplace(stream);
       return npusim::run_now(stream, info, [&]() -> Result {
         // The CPU kernel must not meet autograd or autocast again: both have had their turn.
-        const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
+        const NoWrappers no_wrappers;
         const PoolScope pool(device);  // temporaries and results are device memory
-        HostCall call(about.name.c_str(), device, operands.tensors().size());
+        HostCall call(about.name.c_str(), device, operands.tensors().size(), kAccess);
         return body(device, call, args...);
       });
     });
@@ -68,13 +69,15 @@ struct HostKernel<Op, CostModel, Result(Args...)> {
 
  private:
   struct SynchronizeAtEnd {  // unless the kernel threw
-    npusim::Stream* stream;
-    int exceptions = std::uncaught_exceptions();
+    explicit SynchronizeAtEnd(npusim::Stream& of) : stream(of) {}
     ~SynchronizeAtEnd() noexcept(false) {
-      if (C10_LIKELY(stream == nullptr)) return;
-      if (std::uncaught_exceptions() == exceptions) stream->synchronize();
+      if (std::uncaught_exceptions() == exceptions) stream.synchronize();
     }
+    npusim::Stream& stream;
+    int exceptions = std::uncaught_exceptions();
   };
+  static constexpr HostCall::Access kAccess =
+      host_kernel::only_reads<Result, Args...> ? HostCall::Access::reads : HostCall::Access::writes;
 
   static Result run(c10::DeviceIndex, HostCall& call, Args... args) {
     constexpr c10::DispatchKeySet on_cpu(c10::DispatchKey::CPU);

@@ -24,7 +24,7 @@ auto on_host_views(const char* op, Operands operands, const npusim::Cost& cost, 
   const npusim::CommandInfo info{op, npusim::CommandKind::kernel, cost};
   return translated([&] {
     return npusim::run_now(npusim::current_stream(device), info, [&] {
-      const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
+      const NoWrappers no_wrappers;
       const PoolScope pool(device);
       HostCall call(op, device);
       return body(call);

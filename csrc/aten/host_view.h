@@ -20,9 +20,14 @@ at::Tensor host_view(const at::Tensor& tensor);
 // kernel resized.
 class HostCall {
  public:
+  // What the kernel does with its operands. Where it reads them only, nobody asks whether two of
+  // them share a storage, and a view does without the storage's twin.
+  enum class Access : std::uint8_t { reads, writes };
+
   // `operands`: at most so many will be shown, so that references to their views hold.
-  HostCall(const char* op, c10::DeviceIndex device, std::size_t operands = 0)
-      : op_(op), device_(device) {
+  HostCall(const char* op, c10::DeviceIndex device, std::size_t operands = 0,
+           Access access = Access::writes)
+      : op_(op), device_(device), access_(access) {
     operands_.reserve(operands);
   }
   ~HostCall();
@@ -76,6 +81,7 @@ class HostCall {
 
   const char* op_;
   c10::DeviceIndex device_;
+  Access access_;
   bool finished_ = false;
   c10::SmallVector<Operand, 4> operands_;
   c10::SmallVector<at::Tensor, 0>

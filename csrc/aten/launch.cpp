@@ -2,11 +2,19 @@
 // Operand checks and the generic cost of a kernel.
 #include "csrc/aten/launch.h"
 
+#include <array>
+
 #include "csrc/aten/sync_debug.h"
 
 namespace torch_npusim {
 
 namespace {
+
+// What the cost model asks about a dtype.
+struct DtypeCost {
+  npusim::Precision precision;
+  double bytes;
+};
 
 npusim::Precision precision_of(at::ScalarType dtype) {
   switch (dtype) {
@@ -25,6 +33,17 @@ npusim::Precision precision_of(at::ScalarType dtype) {
       return npusim::Precision::f32;
   }
 }
+
+// Made when the module is loaded: every launch looks here for every operand.
+const std::array<DtypeCost, static_cast<std::size_t>(at::ScalarType::NumOptions)> kDtypeCosts = [] {
+  std::array<DtypeCost, static_cast<std::size_t>(at::ScalarType::NumOptions)> costs{};
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    const auto dtype = static_cast<at::ScalarType>(i);
+    costs[i].precision = precision_of(dtype);
+    costs[i].bytes = static_cast<double>(c10::scalarTypeToTypeMeta(dtype).itemsize());
+  }
+  return costs;
+}();
 
 [[noreturn]] void refuse_devices(const char* op, c10::Device first, c10::Device other) {
   TORCH_CHECK(false,
@@ -65,10 +84,11 @@ npusim::Cost elementwise_cost(c10::ArrayRef<const at::TensorBase*> operands,
     const c10::TensorImpl& impl = *operand->unsafeGetTensorImpl();
     if (!impl.key_set().has_any(c10::DispatchKeySet(c10::DispatchKey::Dense))) continue;
     const auto elements = static_cast<double>(impl.numel());
-    cost.bytes += elements * static_cast<double>(impl.dtype().itemsize());
+    const auto dtype = static_cast<std::size_t>(operand->scalar_type());
+    cost.bytes += elements * kDtypeCosts[dtype].bytes;
     cost.flops = std::max(cost.flops, elements * flops_per_element);
     // A wrapped number is a double, which says nothing about the computation.
-    if (operand->is_privateuseone()) cost.precision = precision_of(operand->scalar_type());
+    if (operand->is_privateuseone()) cost.precision = kDtypeCosts[dtype].precision;
   }
   return cost;
 }

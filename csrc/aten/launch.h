@@ -5,8 +5,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <initializer_list>
+#include <optional>
 
 #include "backend/backend.h"
 #include "csrc/aten/alignment.h"
@@ -47,6 +49,19 @@ decltype(auto) launch(const char* op, std::initializer_list<const at::TensorBase
 inline c10::DispatchKeySet wrapper_keys() {
   return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 }
+
+// NoWrappers: for its length the calls of this thread skip wrapper_keys(). Mostly core skips them
+// already when a kernel is reached, which one look tells.
+class NoWrappers {
+ public:
+  NoWrappers() {
+    const c10::DispatchKeySet skipped = c10::impl::tls_local_dispatch_key_set().excluded_;
+    if (C10_UNLIKELY(!skipped.has_all(wrapper_keys()))) guard_.emplace(wrapper_keys());
+  }
+
+ private:
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> guard_;
+};
 
 // synchronize_host() waits for the current stream of `device`, after reporting to the sync debug
 // mode; `what` names the operation that needs the value on the host.

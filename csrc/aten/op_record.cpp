@@ -47,7 +47,9 @@ std::unique_ptr<OpRecord> make_record(const c10::OperatorHandle& op) {
   for (const c10::Argument& argument : schema.arguments()) {
     if (argument.name() == "generator") record->generator = record->written.size();
     if (argument.name() == "output_size") record->output_size = record->written.size();
-    record->written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    record->written.push_back(written);
+    record->writes |= written;
   }
   const bool pointwise = op.hasTag(at::Tag::pointwise) && !listed(kRefusesHostScalar, record->name);
   if (pointwise || listed(kTakesHostScalar, record->name)) {

@@ -20,6 +20,7 @@ enum class Indices : std::uint8_t { none, read, written };
 struct OpRecord {
   std::string name;                   // "aten::sum.dim_IntList"
   c10::SmallVector<bool, 8> written;  // per argument
+  bool writes = false;                // to any of them
   HostScalars host_scalars = HostScalars::refused;
   bool any_host_operand = false;    // takes host tensors of any shape beside device tensors
   bool reads_values = false;        // the result's shape, say: the host must wait

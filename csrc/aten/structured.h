@@ -80,7 +80,7 @@ struct StructuredKernel<Op_, Class, CostModel, Result(Args...)> {
                                    CostModel::of({tensors.all.data(), tensors.count})};
     return translated([&] {
       return npusim::run_now(npusim::current_stream(tensors.device), info, [&] {
-        const c10::impl::ExcludeDispatchKeyGuard no_wrappers(wrapper_keys());
+        const NoWrappers no_wrappers;
         const PoolScope pool(tensors.device);  // temporaries are device memory
         OnViews<Class, outputs> kernel(tensors.device);
         run(kernel, std::make_index_sequence<outputs>(), structured::hold(args)...);
@@ -92,8 +92,21 @@ struct StructuredKernel<Op_, Class, CostModel, Result(Args...)> {
  private:
   template <class Kernel, std::size_t... index, class... Held>
   static void run(Kernel& kernel, std::index_sequence<index...>, const Held&... held) {
-    kernel.meta(structured::argument(held)...);
-    kernel.impl(structured::argument(held)..., kernel.maybe_get_output(index)...);
+    if constexpr (std::is_void_v<decltype(kernel.meta(structured::argument(held)...))>) {
+      kernel.meta(structured::argument(held)...);
+      kernel.impl(structured::argument(held)..., kernel.maybe_get_output(index)...);
+    } else {
+      along_wrapped(kernel, std::index_sequence<index...>(), held...);
+    }
+  }
+  // Between meta() and impl() core wraps the dimension of some, always the second argument.
+  template <class Kernel, std::size_t... index, class Self, class... Held>
+  static void along_wrapped(Kernel& kernel, std::index_sequence<index...>, const Self& self,
+                            int64_t dim, const Held&... held) {
+    const auto wrapped =
+        kernel.meta(structured::argument(self), dim, structured::argument(held)...);
+    kernel.impl(structured::argument(self), wrapped.dim, structured::argument(held)...,
+                kernel.maybe_get_output(index)...);
   }
   template <class Kernel, std::size_t... index>
   static Result results(Kernel& kernel, std::index_sequence<index...>) {

@@ -45,41 +45,56 @@ class ViewImpl final : public c10::TensorImpl {
 };
 
 struct Shelf {
-  std::array<ViewImpl*, 16> views{};
-  std::size_t count = 0;
+  std::array<ViewImpl*, 16> views;
+  std::size_t count;
 
   ViewImpl* take() { return count > 0 ? views[--count] : nullptr; }
 };
 
+// Of static duration without a constructor or destructor, so that finding it costs one look-up.
+enum class Shelves : std::uint8_t { unused, open, closed };
 struct Kept {
-  // Inference mode decides about a tensor's keys when it is made, so each mode has its own.
-  std::array<Shelf, 2> views;
-  std::array<Shelf, 2> fresh;
-  bool closed = false;  // the thread is leaving, and tensors may still be freed
+  Shelf views;
+  Shelf fresh;
+  Shelves state;
+};
+constinit thread_local Kept t_kept{};
 
-  ~Kept() {
-    closed = true;
-    for (std::array<Shelf, 2>* shelves : {&views, &fresh}) {
-      for (Shelf& shelf : *shelves) {
-        while (ViewImpl* view = shelf.take()) c10::intrusive_ptr<ViewImpl>::reclaim(view);
-      }
+// Closes the shelves when the thread leaves; tensors may still be freed after that.
+struct Closing {
+  Closing() { t_kept.state = Shelves::open; }
+  ~Closing() {
+    t_kept.state = Shelves::closed;
+    for (Shelf* shelf : {&t_kept.views, &t_kept.fresh}) {
+      while (ViewImpl* view = shelf->take()) c10::intrusive_ptr<ViewImpl>::reclaim(view);
     }
   }
 };
 
-thread_local Kept t_kept;
+bool open_shelves(Kept& kept) {
+  if (C10_UNLIKELY(kept.state == Shelves::unused)) {
+    thread_local const Closing closing;
+    static_cast<void>(closing);
+  }
+  return kept.state == Shelves::open;
+}
 
 at::Tensor as_tensor(ViewImpl* impl) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(impl));
 }
 
-std::size_t shelf_of_mode() { return c10::InferenceMode::is_enabled() ? 1 : 0; }
+// Inference mode decides about a tensor's keys when it is made. A view is an ordinary tensor in
+// every mode: kernels run below autograd, where the two kinds are alike.
+ViewImpl* make_view(c10::Storage host, caffe2::TypeMeta dtype) {
+  const c10::InferenceMode ordinary(false);
+  return c10::make_intrusive<ViewImpl>(std::move(host), dtype).release();
+}
 
 ViewImpl* make_fresh_view(caffe2::TypeMeta dtype) {
   auto host = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), c10::SymInt(0),
       c10::DataPtr(nullptr, c10::Device(c10::kCPU)), /*allocator=*/nullptr, /*resizable=*/false);
-  ViewImpl* impl = c10::make_intrusive<ViewImpl>(c10::Storage(std::move(host)), dtype).release();
+  ViewImpl* impl = make_view(c10::Storage(std::move(host)), dtype);
   impl->owns_host = true;
   return impl;
 }
@@ -88,8 +103,8 @@ ViewImpl* make_fresh_view(caffe2::TypeMeta dtype) {
 
 at::Tensor take_view(const c10::TensorImpl& device, c10::StorageImpl* host) {
   c10::Storage storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(host));
-  ViewImpl* impl = t_kept.views[shelf_of_mode()].take();
-  if (impl == nullptr) impl = c10::make_intrusive<ViewImpl>(storage, device.dtype()).release();
+  ViewImpl* impl = t_kept.views.take();
+  if (impl == nullptr) impl = make_view(storage, device.dtype());
   impl->show(device);
   impl->set_host(std::move(storage));
   return as_tensor(impl);
@@ -98,7 +113,7 @@ at::Tensor take_view(const c10::TensorImpl& device, c10::StorageImpl* host) {
 at::Tensor take_fresh_view(const c10::TensorImpl& device) {
   const c10::StorageImpl& storage = *device.unsafe_storage().unsafeGetStorageImpl();
   auto* data = const_cast<void*>(storage.data());
-  ViewImpl* impl = t_kept.fresh[shelf_of_mode()].take();
+  ViewImpl* impl = t_kept.fresh.take();
   if (impl == nullptr) impl = make_fresh_view(device.dtype());
   impl->show(device);
   void* host = npusim::is_device_address(data) ? npusim::host_alias(data) : data;
@@ -115,8 +130,8 @@ void give_view(at::Tensor&& view) noexcept {
   }
   Kept& kept = t_kept;
   auto* ours = static_cast<ViewImpl*>(impl);
-  Shelf& shelf = (ours->owns_host ? kept.fresh : kept.views)[impl->is_inference() ? 1 : 0];
-  if (kept.closed || shelf.count == shelf.views.size() || !ours->reusable()) return;
+  Shelf& shelf = ours->owns_host ? kept.fresh : kept.views;
+  if (shelf.count == shelf.views.size() || !ours->reusable() || !open_shelves(kept)) return;
   if (ours->owns_host) {
     const c10::Storage& storage = ours->unsafe_storage();
     if (storage.use_count() != 1 || storage.unsafeGetStorageImpl()->resizable()) return;

@@ -18,27 +18,46 @@ namespace {
 using npusim::alloc::Block;
 
 constexpr c10::DeviceIndex kNoPool = -1;
-thread_local c10::DeviceIndex t_pool_device = kNoPool;
 
 // The context of a pool DataPtr is the host address itself, because oneDNN takes its scratch memory
 // through raw_allocate(), which insists on that. The blocks of the open scopes are kept here, so
 // that finding one costs a look at the last few entries and not a walk of the segment.
 thread_local c10::SmallVector<Block*, 16> t_scope_blocks;
 
+// What every kernel asks for, apart from the blocks: without a destructor, a thread's own is found
+// faster, and most kernels that make their results themselves allocate nothing here.
+struct OpenScopes {
+  c10::DeviceIndex device = kNoPool;
+  std::size_t blocks = 0;  // as many as t_scope_blocks
+};
+constinit thread_local OpenScopes t_open;
+
+void remember(Block* block, OpenScopes& open) {
+  t_scope_blocks.push_back(block);
+  ++open.blocks;
+}
+
 void* host_address_of(const Block& block) {
   return npusim::host_alias(reinterpret_cast<void*>(block.address));
 }
 
+npusim::alloc::Address device_address_of(void* host) {
+  return reinterpret_cast<npusim::alloc::Address>(npusim::device_alias(host));
+}
+
 // The newest entry for an address is the live one: a later block at the same address, allocated on
 // this thread, would be a later entry. Blocks of other threads and of closed scopes are not here.
-Block* block_at(void* host) {
-  const auto address = reinterpret_cast<npusim::alloc::Address>(npusim::device_alias(host));
-  for (std::size_t i = t_scope_blocks.size(); i-- > 0;) {
-    Block* block = t_scope_blocks[i];
+// Returns how many entries there are up to the live one, or 0.
+std::size_t entry_of(npusim::alloc::Address address) {
+  for (std::size_t i = t_open.blocks; i > 0; --i) {
+    const Block* block = t_scope_blocks[i - 1];
     if (block->address != address) continue;
-    if (block->state == npusim::alloc::BlockState::allocated) return block;
-    break;
+    return block->state == npusim::alloc::BlockState::allocated ? i : 0;
   }
+  return 0;
+}
+
+Block* walk_to(npusim::alloc::Address address) {
   const int device = npusim::device_of(reinterpret_cast<void*>(address));
   if (device < 0) return nullptr;
   return caching_allocator(static_cast<c10::DeviceIndex>(device)).find(address);
@@ -47,19 +66,22 @@ Block* block_at(void* host) {
 // A function of its own, so that its address marks the memory that came from a pool.
 void pool_block_deleter(void* host) {
   if (npusim::in_bad_fork()) return;  // the parent's block
-  Block* block = block_at(host);
-  for (std::size_t i = t_scope_blocks.size(); i-- > 0;) {
-    if (t_scope_blocks[i] != block) continue;
-    t_scope_blocks.erase(t_scope_blocks.begin() + static_cast<std::ptrdiff_t>(i));
-    break;
+  const npusim::alloc::Address address = device_address_of(host);
+  const std::size_t entry = entry_of(address);
+  if (C10_LIKELY(entry > 0)) {
+    Block* block = t_scope_blocks[entry - 1];
+    t_scope_blocks.erase(t_scope_blocks.begin() + static_cast<std::ptrdiff_t>(entry - 1));
+    --t_open.blocks;
+    free_block_deleter(block);
+  } else if (Block* block = walk_to(address)) {
+    free_block_deleter(block);
   }
-  if (block != nullptr) free_block_deleter(block);
 }
 
 c10::DataPtr allocate_from_pool(std::size_t bytes, c10::DeviceIndex device) {
   Block* block = allocate_block(bytes, device);
   if (block == nullptr) return c10::DataPtr(nullptr, c10::Device(c10::kCPU));
-  if (C10_LIKELY(t_pool_device != kNoPool)) t_scope_blocks.push_back(block);
+  if (OpenScopes& open = t_open; C10_LIKELY(open.device != kNoPool)) remember(block, open);
   void* host = host_address_of(*block);
   return {host, host, &pool_block_deleter, c10::Device(c10::kCPU)};
 }
@@ -81,8 +103,9 @@ class ForwardingAllocator final : public c10::Allocator {
  public:
   explicit ForwardingAllocator(c10::Allocator* next) : next_(next) {}
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (C10_LIKELY(t_pool_device == kNoPool)) return next_->allocate(bytes);
-    return allocate_from_pool(bytes, t_pool_device);
+    const c10::DeviceIndex device = t_open.device;
+    if (C10_LIKELY(device == kNoPool)) return next_->allocate(bytes);
+    return allocate_from_pool(bytes, device);
   }
   // One deleter for both kinds of memory; raw_allocate() keeps no other mark of where it came from.
   c10::DeleterFnPtr raw_deleter() const override {
@@ -115,20 +138,26 @@ c10::Allocator* pool_allocator_of(c10::DeviceIndex device) {
 }
 
 npusim::alloc::Block* pool_block_of(const c10::DataPtr& data) noexcept {
-  return data.get_deleter() == &pool_block_deleter ? block_at(data.get_context()) : nullptr;
+  if (data.get_deleter() != &pool_block_deleter) return nullptr;
+  const npusim::alloc::Address address = device_address_of(data.get_context());
+  const std::size_t entry = entry_of(address);
+  return C10_LIKELY(entry > 0) ? t_scope_blocks[entry - 1] : walk_to(address);
 }
 
 PoolScope::PoolScope(c10::DeviceIndex device) noexcept
-    : outer_(t_pool_device), outer_blocks_(t_scope_blocks.size()) {
-  t_pool_device = device;
+    : outer_(t_open.device), outer_blocks_(t_open.blocks) {
+  t_open.device = device;
 }
 PoolScope::~PoolScope() {
-  t_pool_device = outer_;
-  if (t_scope_blocks.size() > outer_blocks_) t_scope_blocks.resize(outer_blocks_);
+  OpenScopes& open = t_open;
+  open.device = outer_;
+  if (open.blocks <= outer_blocks_) return;
+  t_scope_blocks.resize(outer_blocks_);
+  open.blocks = outer_blocks_;
 }
 
-HostScope::HostScope() noexcept : outer_(t_pool_device) { t_pool_device = kNoPool; }
-HostScope::~HostScope() { t_pool_device = outer_; }
+HostScope::HostScope() noexcept : outer_(t_open.device) { t_open.device = kNoPool; }
+HostScope::~HostScope() { t_open.device = outer_; }
 
 void register_pool_allocator() {
   static auto* forwarding = new ForwardingAllocator(c10::GetCPUAllocator());

@@ -72,9 +72,11 @@ void DeviceStorage::release_resources() {
 }
 
 void DeviceStorage::drop_twin() noexcept {
-  if (c10::StorageImpl* twin = twin_.exchange(nullptr, std::memory_order_acq_rel)) {
-    spare_twin(c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin));
-  }
+  // The last owner drops it: nobody makes one at the same time.
+  c10::StorageImpl* twin = existing_twin();
+  if (twin == nullptr) return;
+  twin_.store(nullptr, std::memory_order_relaxed);
+  spare_twin(c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin));
 }
 
 c10::StorageImpl* DeviceStorage::twin() {
