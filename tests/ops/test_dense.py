@@ -249,6 +249,17 @@ def test_conj_physical_in_place():
     compare(lambda x: x.conj_physical_(), torch.randn(3, dtype=torch.complex64))
 
 
+def test_complex_neighbours():
+    """32 bytes apart the CPU's loop takes numbers one by one, and rounds as it then does."""
+
+    def into_next(x):
+        torch.addcmul(x[:4], x[:4], x[:4], value=2**62, out=x[4:])
+        return x
+
+    for _ in range(20):
+        compare(into_next, torch.randn(8, dtype=torch.complex64))
+
+
 NUMBERS = [0, -1, 127, 128, -129, 300, 2**40, 2**70, True, 0.1, 1e5, 1e300, float("-inf"), 1 + 2j]
 
 
