@@ -4,7 +4,6 @@
 #include "allocator/replay/pickle_values.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "allocator/error.h"
@@ -21,7 +20,7 @@ constexpr std::int64_t kSmall = std::int64_t{1} << 59;
 
 PickleValues::PickleValues(std::span<const std::string_view> keys) {
   for (const std::string_view key : keys) make_text(key);
-  for (std::size_t i = 0; i < keys.size(); ++i) key_by_text_[i] = static_cast<std::int8_t>(i);
+  for (std::size_t i = 0; i < keys.size(); ++i) key_by_text_[i] = static_cast<std::uint8_t>(i);
   shape_of(0);
 }
 
@@ -46,7 +45,7 @@ PickleValue PickleValues::make_text(std::string_view text) {
   texts_.emplace_back(text);
   text_by_contents_.emplace(texts_.back(), number);
   text_bytes_ += text.size() + 100;
-  key_by_text_.push_back(-1);
+  key_by_text_.push_back(kMostKeys);
   return {PickleValue::Kind::text, number};
 }
 
@@ -96,10 +95,10 @@ void PickleValues::set_items(PickleValue dict, PickleItems keys_and_values) {
   std::uint32_t keys = 0;
   for (std::size_t i = 0; i + 1 < keys_and_values.size(); i += 2) {
     if (keys_and_values[i].kind() != PickleValue::Kind::text) continue;
-    const int key = key_by_text_[index(keys_and_values[i])];
-    if (key < 0) continue;
+    const std::size_t key = key_by_text_[index(keys_and_values[i])];
+    if (key == kMostKeys) continue;
     keys |= std::uint32_t{1} << key;
-    found[static_cast<std::size_t>(key)] = keys_and_values[i + 1];
+    found[key] = keys_and_values[i + 1];
   }
   if (keys == 0) return;
   Dict& to = dicts_[index(dict)];
@@ -111,7 +110,7 @@ void PickleValues::set_items(PickleValue dict, PickleItems keys_and_values) {
     if (keys >> key & 1) {
       values[count++] = found[key];
     } else if (before.keys >> key & 1) {
-      values[count++] = to.values[static_cast<std::size_t>(before.slot[key])];
+      values[count++] = to.values[before.slot[key]];
     }
   }
   to = {(count <= kMostSharedFields ? shared({values.data(), count}) : kept({values.data(), count}))
@@ -131,7 +130,7 @@ PickleValue PickleValues::field(PickleValue dict, std::size_t key) const {
   const Dict& from = dicts_[index(dict)];
   const Shape& shape = shapes_[from.shape];
   if ((shape.keys >> key & 1) == 0) return {};
-  return from.values[static_cast<std::size_t>(shape.slot[key])];
+  return from.values[shape.slot[key]];
 }
 
 std::size_t PickleValues::bytes() const noexcept {
@@ -191,7 +190,7 @@ std::uint32_t PickleValues::shape_of(std::uint32_t keys) {
   const auto [it, is_new] = shape_by_keys_.try_emplace(keys, number);
   if (is_new) {
     Shape shape{.keys = keys, .slot = {}};
-    std::int8_t next = 0;
+    std::uint8_t next = 0;
     for (std::size_t key = 0; key < kMostKeys; ++key) {
       if (keys >> key & 1) shape.slot[key] = next++;
     }

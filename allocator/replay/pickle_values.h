@@ -84,7 +84,7 @@ class PickleValues {
   };
   struct Shape {
     std::uint32_t keys = 0;  // a bit per key
-    std::array<std::int8_t, kMostKeys> slot{};
+    std::array<std::uint8_t, kMostKeys> slot{};
   };
   struct Dict {
     const PickleValue* values = nullptr;
@@ -119,7 +119,7 @@ class PickleValues {
   std::deque<std::string> texts_;
   std::unordered_map<std::string_view, std::int64_t> text_by_contents_;
   std::size_t text_bytes_ = 0;
-  std::vector<std::int8_t> key_by_text_;  // by text; -1: not asked for
+  std::vector<std::uint8_t> key_by_text_;  // by text; kMostKeys: not asked for
 };
 
 }  // namespace npusim::alloc
