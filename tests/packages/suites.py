@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The packages, the tests of theirs that take a device, and why some fail on npusim."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests of one package.
+
+    Attributes:
+        name: Distribution in the registry.
+        version: Of the sdist that has the tests.
+        sdist: Name of the sdist's folder, without the version.
+        tests: Paths in the sdist.
+        switch: How the tests come to a device, in words.
+        counterpart: Maps a test on CUDA to the same test on CPU, None for any other; without it the
+            suite runs twice, with suite_device.py.
+        needs: Requirements that the tests import, installed without their dependencies.
+        options: Of pytest.
+        variables: Environment.
+        note: What else there is to know, for the page.
+        reasons: Pattern of a test's name -> why it passes on CPU and not on npusim.
+    """
+
+    name: str
+    version: str
+    sdist: str
+    tests: tuple[str, ...]
+    switch: str
+    counterpart: Callable[[str], str | None] | None = None
+    needs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def reason(self, name: str) -> str:
+        """Returns why a test fails on npusim alone, or that nobody has said why."""
+        for pattern, reason in self.reasons.items():
+            if re.search(pattern, name):
+                return reason
+        return "not explained"
+
+
+DEFAULT_DEVICE = "default device, on both sides"
+READS_TYPE = "the test compares `device.type` with the string it was given; it reads `npusim`"
+NO_INDUCTOR = "`torch.compile` with Inductor, which has no code generator for npusim"
+OTHER_NUMBERS = (
+    "the tolerance fits the random numbers of CPU, and npusim's are others: on CPU, {} of 10 other "
+    "seeds fail (SUITE_SEED_SHIFT=1 to 10)"
+)
+
+
+def by_parameter(name: str) -> str | None:
+    """test_x[cuda-3] -> test_x[cpu-3]."""
+    on_cpu = re.sub(r"(?<=[\[-])cuda(?=[\]-])", "cpu", name)
+    return on_cpu if on_cpu != name else None
+
+
+def by_suffix(name: str) -> str | None:
+    """test_x_cuda -> test_x."""
+    return name.removesuffix("_cuda") if name.endswith("_cuda") else None
+
+
+GPYTORCH_EXAMPLES = (
+    *("kissgp_gp", "kissgp_white_noise", "svgp_gp", "white_noise", "sgpr", "model_list_gp"),
+    *("grid_gp", "kronecker_multitask_ski_gp", "simple_gp", "batch_svgp_gp"),
+)
+
+SUITES = (
+    Suite(
+        name="einops",
+        version="0.8.2",
+        sdist="einops",
+        tests=("einops/tests",),
+        switch=DEFAULT_DEVICE,
+        needs=("einops==0.8.2",),  # a test starts an interpreter that imports it
+        reasons={"test_torch_compile": NO_INDUCTOR},
+        variables={"EINOPS_TEST_BACKENDS": "numpy,torch"},
+    ),
+    Suite(
+        name="linear-operator",
+        version="0.6.1",
+        sdist="linear_operator",
+        tests=("test/functions", "test/operators", "test/utils"),
+        options=("--ignore=test/operators/test_interpolated_linear_operator.py",),
+        note="`test_interpolated_linear_operator.py` is left out: it makes its inputs with "
+        "`torch.LongTensor`, which is on CPU whatever the default device.",
+        switch=DEFAULT_DEVICE,
+        needs=("jaxtyping==0.3.11", "wadler-lindig==0.1.8"),
+        reasons={
+            "test_precond_inv_quad_logdet_vector": OTHER_NUMBERS.format(5),
+            "TestSolveBatch::test_solve_multiple_vecs": OTHER_NUMBERS.format(4),
+            "TestMatmulLinearOperatorBatch::test_inv_quad_logdet": OTHER_NUMBERS.format(3),
+            "TestRootLinearOperatorBatch::test_root_decomp": OTHER_NUMBERS.format(4),
+            "TestKernelLinearOperatorLinOpReturn::test_solve": OTHER_NUMBERS.format(2),
+            "TestRootLinearOperatorMultiBatch::test_solve_vector": OTHER_NUMBERS.format(1),
+            "test_(cat|identity)_linear_operator": "the operator keeps no device of its own, and "
+            "torch's default device does not hold inside `__torch_function__`: as on CUDA, its "
+            "tensors are then on CPU",
+            "test_lanczos_tridiag_approx": "`torch.FloatTensor` in the test makes an operand on "
+            "CPU, whatever the default device",
+            "test_to_helper": "the test expects a tensor made without a device to be on CPU",
+        },
+    ),
+    Suite(
+        name="gpytorch",
+        version="1.15.2",
+        sdist="gpytorch",
+        tests=(
+            *(f"test/examples/test_{name}_regression.py" for name in GPYTORCH_EXAMPLES),
+            "test/examples/test_fixed_noise_fanatasy_updates.py",
+            "test/kernels/test_rbf_kernel_grad.py",
+            "test/kernels/test_rbf_kernel_gradgrad.py",
+            "test/kernels/test_matern52_kernel_grad.py",
+            "test/distributions",
+            "test/utils/test_quadrature.py",
+        ),
+        switch="`test_x_cuda` beside `test_x`, in one process",
+        counterpart=by_suffix,
+        needs=("linear-operator==0.6.1", "jaxtyping==0.3.11", "wadler-lindig==0.1.8"),
+        note="Its 10 tests `test_..._prior_to_gpu` have no counterpart on CPU. On npusim all fail: 6 "
+        "compare `device.type` with `cuda`, 3 look at a number that `.cuda()` does not move, and 1 "
+        "at an attribute that the class does not have.",
+    ),
+    Suite(
+        name="pytorch-ignite",
+        version="0.5.5",
+        sdist="pytorch_ignite",
+        tests=("tests/ignite/metrics",),
+        switch="the suite's own parameter `available_device`, in one process",
+        counterpart=by_parameter,
+        options=(
+            "--ignore=tests/ignite/metrics/nlp",
+            "-k",
+            "(cpu or cuda) and not TestDistributed and not distrib",
+        ),
+        note="Tests of distributed processes and those in `nlp/` are left out.",
+        reasons={r"test_epoch_metric::test_(epoch_metric|skip_unrolling)": READS_TYPE},
+    ),
+)
