@@ -156,12 +156,6 @@ def _await_engine(left: Sequence[LiveBlock]) -> None:
             return
 
 
-def _allocated(device: int, which: str) -> int:
-    if not npusim.is_initialized():
-        return 0
-    return int(_C.memory_stats(device)["allocated_bytes"]["all"][which])
-
-
 def _exempt_for(item: pytest.Item, settings: Settings) -> tuple[Allowance, ...]:
     """Returns what may synchronise: the test itself, the frameworks, and what the settings list."""
     own = Allowance((), (str(item.path), f"*{os.sep}conftest.py", *_FRAMEWORKS))
@@ -207,7 +201,7 @@ class TestWatch:
             self._limit_memory(parse_bytes(settings.memory))
         if settings.seed is not None:
             torch.manual_seed(settings.seed)
-        self._before = [_allocated(index, "current") for index in range(count)]
+        self._before = [npusim.memory_allocated(index) for index in range(count)]
         self._since = leaks.mark()
 
     def _limit_memory(self, limit: int) -> None:
@@ -242,9 +236,9 @@ class TestWatch:
             _host_syncs.set_mode(self._mode)
             _host_syncs.stop_recording(self._syncs)
             _host_syncs.set_exempt(())
+        peaks = [npusim.max_memory_allocated(index) for index in range(len(self._before))]
         self._peak = max(
-            (_allocated(index, "peak") - before for index, before in enumerate(self._before)),
-            default=0,
+            (peak - at for peak, at in zip(peaks, self._before, strict=True)), default=0
         )
 
     def problem_of_peak(self) -> str | None:
