@@ -108,6 +108,7 @@ WORKS = {
     "CudaError": lambda: issubclass(cuda.CudaError, RuntimeError),
     "DeferredCudaCallError": lambda: issubclass(cuda.DeferredCudaCallError, Exception),
     "Event": lambda: isinstance(cuda.Event(enable_timing=True), cuda.Event),
+    "MemPool": lambda: cuda.MemPool().use_count() == 1,
     "Stream": lambda: isinstance(cuda.Stream("cuda:1", priority=-1), torch.Stream),
     "StreamContext": lambda: entered(cuda.StreamContext(cuda.Stream())),
     "caching_allocator_alloc": lambda: lived_through(
@@ -185,6 +186,7 @@ WORKS = {
     "set_sync_debug_mode": lambda: lived_through(cuda.set_sync_debug_mode, "default"),
     "stream": lambda: entered(cuda.stream(cuda.Stream())),
     "synchronize": lambda: lived_through(cuda.synchronize, "cuda:1"),
+    "use_mem_pool": lambda: entered(cuda.use_mem_pool(cuda.MemPool(), "cuda:1")),
     "amp.GradScaler": lambda: cuda.amp.GradScaler().scale(on(0, 1.0)).item() == 65536,
     "amp.amp_definitely_not_available": lambda: not cuda.amp.common.amp_definitely_not_available(),
     "amp.autocast": mixed,
@@ -226,13 +228,11 @@ WORKS = {
 # Refused by torch.npusim itself; called with these arguments.
 REFUSED_BY_NPUSIM = {
     "ExternalStream": (0,),
-    "MemPool": (),
     "change_current_allocator": (None,),
     "graph": (None,),
     "graph_pool_handle": (),
     "list_gpu_processes": (),
     "make_graphed_callables": (add_one, ()),
-    "use_mem_pool": (None,),
 }
 
 

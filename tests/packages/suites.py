@@ -123,8 +123,8 @@ SUITES = (
         counterpart=by_suffix,
         needs=("linear-operator==0.6.1", "jaxtyping==0.3.11", "wadler-lindig==0.1.8"),
         note="Its 10 tests `test_..._prior_to_gpu` have no counterpart on CPU. On npusim all fail: "
-        "5 compare `device.type` with `cuda`, 3 look at a tensor that `.cuda()` does not move, and 2 "
-        "use an attribute that the class does not have.",
+        "5 compare `device.type` with `cuda`, 3 look at a tensor that `.cuda()` does not move, "
+        "and 2 use an attribute that the class does not have.",
     ),
     Suite(
         name="pytorch-ignite",
