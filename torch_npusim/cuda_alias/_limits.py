@@ -106,6 +106,7 @@ DIFFERENT: dict[str, str] = {
     "Tensor.type()": "reads 'torch.npusim.FloatTensor'; torch.cuda.FloatTensor and isinstance() "
     "with it work",
     "tensor.is_cuda in TorchScript and C++": "is False: compiled code asks the device itself",
+    "autocast in TorchScript": "casts nothing: its compiler knows the devices cpu and cuda only",
     "names imported before the alias": "keep their meaning: after `from torch.cuda import "
     "Stream`, that Stream is CUDA's; enable the alias first",
     "torch.version.cuda, torch.backends.cudnn.version()": "are None: there is no such library",
