@@ -16,7 +16,7 @@
 
 namespace npusim::alloc {
 
-class CachingAllocator;
+class LiveAllocator;
 struct Block;
 struct Shelf;
 
@@ -45,7 +45,7 @@ struct alignas(64) Block {
   Address address = 0;
   std::size_t bytes = 0;            // a multiple of the quantum
   std::size_t requested_bytes = 0;  // what the caller asked for; 0 while free
-  CachingAllocator* owner = nullptr;
+  LiveAllocator* owner = nullptr;
 
   Segment* segment = nullptr;
   Block* prev = nullptr;  // address neighbours within the segment

@@ -58,6 +58,7 @@ struct CachingAllocator::Impl {
   void set_fraction(double fraction);
   Block* buy_segment(const Request& request, bool is_retry);
   Block* buy_whole_segment(const Request& request, std::size_t bytes);
+  Block* new_segment(const Request& request, Address address, std::size_t bytes);
   void book_reserved(MemoryPool& pool, bool is_small, std::int64_t net_bytes);
   void note_failure(SegmentResult&& result);      // for the report, should the request fail
   bool release_oversize(const Request& request);  // enough blocks too large to split

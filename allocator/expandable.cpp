@@ -92,25 +92,9 @@ Block* CachingAllocator::Impl::reserve_range(const Request& request) {
     note_failure(std::move(result));
     return nullptr;
   }
-  Segment& segment = segments[result.address];
-  Block* block = new_block();
-  segment = {.address = result.address,
-             .bytes = bytes,
-             .registration = next_registration++,
-             .stream = request.stream,
-             .is_small = request.is_small,
-             .is_expandable = true,
-             .shelf = request.shelf,
-             .first = block,
-             .context = 0};
-  ++request.shelf->pool->segments;
-  block->address = segment.address;
-  block->bytes = bytes;
+  Block* block = new_segment(request, result.address, bytes);
+  block->segment->is_expandable = true;
   block->requested_bytes = 0;
-  block->stream = segment.stream;
-  block->segment = &segment;
-  block->prev = block->next = nullptr;
-  block->order = config.tie_break == TieBreak::registration ? segment.registration : 0;
   block->state = BlockState::unmapped;
   block->context = 0;
   request.shelf->unmapped.emplace(block->address, block);

@@ -79,16 +79,12 @@ void CachingAllocator::Impl::book_reserved(MemoryPool& pool, bool is_small,
   pool.reserved[is_small ? 1 : 2].change(net_bytes);
 }
 
-Block* CachingAllocator::Impl::buy_whole_segment(const Request& request, std::size_t bytes) {
-  MemoryPool& pool = *request.shelf->pool;
-  SegmentResult result = pool.provider->acquire_segment(bytes);
-  if (result.status != SegmentResult::Status::ok) {
-    note_failure(std::move(result));
-    return nullptr;
-  }
-  Segment& segment = segments[result.address];
+// A segment for the request, with one block of all of it.
+Block* CachingAllocator::Impl::new_segment(const Request& request, Address address,
+                                           std::size_t bytes) {
+  Segment& segment = segments[address];
   Block* block = new_block();
-  segment = {.address = result.address,
+  segment = {.address = address,
              .bytes = bytes,
              .registration = next_registration++,
              .stream = request.stream,
@@ -96,16 +92,29 @@ Block* CachingAllocator::Impl::buy_whole_segment(const Request& request, std::si
              .is_expandable = false,
              .shelf = request.shelf,
              .first = block,
-             .context = history_mode == HistoryMode::off ? 0 : request.context};
-  block->address = segment.address;
+             .context = 0};
+  ++request.shelf->pool->segments;
+  block->address = address;
   block->bytes = bytes;
   block->stream = segment.stream;
   block->segment = &segment;
   block->prev = block->next = nullptr;
   block->order = config.tie_break == TieBreak::registration ? segment.registration : 0;
+  return block;
+}
+
+Block* CachingAllocator::Impl::buy_whole_segment(const Request& request, std::size_t bytes) {
+  MemoryPool& pool = *request.shelf->pool;
+  SegmentResult result = pool.provider->acquire_segment(bytes);
+  if (result.status != SegmentResult::Status::ok) {
+    note_failure(std::move(result));
+    return nullptr;
+  }
+  Block* block = new_segment(request, result.address, bytes);
+  Segment& segment = *block->segment;
+  segment.context = history_mode == HistoryMode::off ? 0 : request.context;
   block->state = BlockState::free;
   ledger.increase(Ledger::kSegment, segment.is_small, 1);
-  ++pool.segments;
   book_reserved(pool, segment.is_small, signed_bytes(bytes));
   if (bytes >= config.max_split_bytes) ledger.oversize_segments.increase(1);
   ++ledger.num_device_alloc;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "allocator/block.h"
@@ -80,6 +81,7 @@ struct Snapshot {
   std::uint64_t history_dropped = 0;  // entries the ring buffer has overwritten
   Stats stats;
   Config config;
+  std::string policy;  // that places blocks instead of `config`; empty: none does
 };
 
 }  // namespace npusim::alloc

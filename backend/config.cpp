@@ -166,8 +166,11 @@ const std::vector<Knob>& knobs() {
        "Faults to inject from the start: by call number (@), every k-th call (%) or probability "
        "(~). Kinds: oom, launch, hang, device. Options: device, seed, name.",
        Stability::experimental},
-      {"NPUSIM_ALLOCATOR", "npusim", "npusim, cuda-2.13, cuda-2.11; then ,key:value pairs",
-       "The allocator's preset, and keys of PYTORCH_ALLOC_CONF that change it.",
+      {"NPUSIM_ALLOCATOR", "npusim",
+       "npusim, cuda-2.13, cuda-2.11, ascend, bfc, buddy, banked, or the path of a shared library "
+       "(with a /); then ,key:value pairs",
+       "A preset of the caching allocator, and keys of PYTORCH_ALLOC_CONF that change it; or a "
+       "placement policy (docs/lab.md) with settings of its own.",
        Stability::experimental},
   };
   return kKnobs;

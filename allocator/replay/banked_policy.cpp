@@ -18,7 +18,7 @@ namespace {
 
 class BankedPolicy final : public PlacementPolicy {
  public:
-  BankedPolicy(PolicySettings& settings, ReplayDevice& device) : device_(device) {
+  BankedPolicy(PolicySettings& settings, PlacementDevice& device) : device_(device) {
     banks_.count = settings.number("banks", banks_.count, 1, 1 << 16);
     banks_.stride_bytes = settings.number("stride_bytes", banks_.stride_bytes, 32, kMiB);
     banks_.window = settings.number("window", banks_.window, 0, 64);
@@ -155,7 +155,7 @@ class BankedPolicy final : public PlacementPolicy {
     return {at, bytes};
   }
 
-  ReplayDevice& device_;
+  PlacementDevice& device_;
   Banks banks_;
   bool is_aware_ = true;
   const Config rules_ = preset("cuda-2.13");          // for the sizes of segments
@@ -168,7 +168,7 @@ class BankedPolicy final : public PlacementPolicy {
 
 }  // namespace
 
-PolicyPointer make_banked_policy(PolicySettings& settings, ReplayDevice& device, const Trace&) {
+PolicyPointer make_banked_policy(PolicySettings& settings, PlacementDevice& device, const Trace&) {
   return std::make_unique<BankedPolicy>(settings, device);
 }
 

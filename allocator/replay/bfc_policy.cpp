@@ -17,7 +17,7 @@ namespace {
 
 class BfcPolicy final : public PlacementPolicy {
  public:
-  BfcPolicy(PolicySettings& settings, ReplayDevice& device)
+  BfcPolicy(PolicySettings& settings, PlacementDevice& device)
       : device_(device),
         max_waste_(settings.number("max_waste_mb", 128, 0, 1 << 20) * kMiB),
         next_region_(settings.number("region_mb", 2, 1, 1 << 20) * kMiB) {}
@@ -120,7 +120,7 @@ class BfcPolicy final : public PlacementPolicy {
     return true;
   }
 
-  ReplayDevice& device_;
+  PlacementDevice& device_;
   const std::uint64_t max_waste_;
   std::uint64_t next_region_;
   std::array<Bin, 21> bins_;
@@ -130,7 +130,7 @@ class BfcPolicy final : public PlacementPolicy {
 
 }  // namespace
 
-PolicyPointer make_bfc_policy(PolicySettings& settings, ReplayDevice& device, const Trace&) {
+PolicyPointer make_bfc_policy(PolicySettings& settings, PlacementDevice& device, const Trace&) {
   return std::make_unique<BfcPolicy>(settings, device);
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 class BuddyPolicy final : public PlacementPolicy {
  public:
-  BuddyPolicy(PolicySettings& settings, ReplayDevice& device)
+  BuddyPolicy(PolicySettings& settings, PlacementDevice& device)
       : device_(device),
         least_(std::bit_ceil(settings.number("least_bytes", 512, 1, kMiB))),
         arena_(std::bit_ceil(settings.number("arena_mb", 32, 1, 1 << 20) * kMiB)),
@@ -74,7 +74,7 @@ class BuddyPolicy final : public PlacementPolicy {
   }
 
  private:
-  ReplayDevice& device_;
+  PlacementDevice& device_;
   const std::uint64_t least_;
   const std::uint64_t arena_;
   std::vector<std::set<Address>> free_;  // [log2 of the size]
@@ -83,7 +83,7 @@ class BuddyPolicy final : public PlacementPolicy {
 
 }  // namespace
 
-PolicyPointer make_buddy_policy(PolicySettings& settings, ReplayDevice& device, const Trace&) {
+PolicyPointer make_buddy_policy(PolicySettings& settings, PlacementDevice& device, const Trace&) {
   return std::make_unique<BuddyPolicy>(settings, device);
 }
 

@@ -42,7 +42,7 @@ const npusim_policy_table* load(const std::string& path) {
 
 class LoadedPolicy final : public PlacementPolicy {
  public:
-  LoadedPolicy(const std::string& path, const std::string& settings, ReplayDevice& device)
+  LoadedPolicy(const std::string& path, const std::string& settings, PlacementDevice& device)
       : path_(path), table_(load(path)), device_(device) {
     c_device_ = {.self = this,
                  .capacity_bytes = device.capacity_bytes(),
@@ -94,7 +94,7 @@ class LoadedPolicy final : public PlacementPolicy {
     return result.status == SegmentResult::Status::ok ? result.address : 0;
   }
   static void release(void* self, std::uint64_t address) {
-    ReplayDevice& device = of(self).device_;
+    PlacementDevice& device = of(self).device_;
     const auto it = device.lent().find(address);
     if (it == device.lent().end()) {
       of(self).misuse_ = "release of " + std::to_string(address) + ", which acquire never returned";
@@ -105,7 +105,7 @@ class LoadedPolicy final : public PlacementPolicy {
   static std::uint64_t stitch(void* self, const std::uint64_t* addresses,
                               const std::uint64_t* bytes, std::size_t count) {
     try {
-      std::vector<ReplayDevice::Piece> pieces;
+      std::vector<PlacementDevice::Piece> pieces;
       pieces.reserve(count);
       for (std::size_t i = 0; i < count; ++i) pieces.emplace_back(addresses[i], bytes[i]);
       return of(self).device_.stitch(pieces);
@@ -127,7 +127,7 @@ class LoadedPolicy final : public PlacementPolicy {
 
   const std::string path_;
   const npusim_policy_table* table_;
-  ReplayDevice& device_;
+  PlacementDevice& device_;
   npusim_device c_device_{};
   void* policy_ = nullptr;
   std::string misuse_;
@@ -135,7 +135,8 @@ class LoadedPolicy final : public PlacementPolicy {
 
 }  // namespace
 
-PolicyPointer load_policy(std::string_view path, std::string_view settings, ReplayDevice& device) {
+PolicyPointer load_policy(std::string_view path, std::string_view settings,
+                          PlacementDevice& device) {
   return std::make_unique<LoadedPolicy>(std::string(path), std::string(settings), device);
 }
 

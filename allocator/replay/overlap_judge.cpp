@@ -11,24 +11,29 @@ template <class... Parts>
 void OverlapJudge::say(const Parts&... parts) {
   if (found_.size() >= kMostFindings) return;
   std::ostringstream text;
-  text << "event " << device_.event() << ": ";
+  text << device_.when();
   (text << ... << parts);
   found_.push_back(text.str());
 }
 
-void OverlapJudge::add(const Placement& placement, const PlacementRequest& request) {
+bool OverlapJudge::add(const Placement& placement, const PlacementRequest& request) {
+  bool is_possible = true;
+  const auto object = [&](const auto&... parts) {
+    is_possible = false;
+    say(parts...);
+  };
   if (placement.bytes < request.bytes) {
-    say("malloc ", request.number, " of ", request.bytes, " bytes got ", placement.bytes);
+    object("malloc ", request.number, " of ", request.bytes, " bytes got ", placement.bytes);
   }
   const auto pieces = device_.pieces_of(placement.address, placement.bytes);
   if (pieces.empty()) {
-    say("malloc ", request.number, " got ", placement.bytes, " bytes at ", placement.address,
-        ", not all of which are lent");
+    object("malloc ", request.number, " got ", placement.bytes, " bytes at ", placement.address,
+           ", not all of which are lent");
   }
   auto [mine, is_new] = placed_.try_emplace(placement.address);
   if (!is_new) {
-    say("malloc ", request.number, " got address ", placement.address, ", which is in use");
-    return;
+    object("malloc ", request.number, " got address ", placement.address, ", which is in use");
+    return false;
   }
   for (const auto& [address, bytes] : pieces) {
     const Address end = address + bytes;
@@ -37,13 +42,14 @@ void OverlapJudge::add(const Placement& placement, const PlacementRequest& reque
     const bool hits_before = next != live_.begin() && std::prev(next)->second.end > address;
     if (hits_next || hits_before) {
       const Live& other = hits_next ? next->second : std::prev(next)->second;
-      say("malloc ", request.number, " got ", bytes, " bytes at ", address,
-          " that overlap those of malloc ", other.number);
+      object("malloc ", request.number, " got ", bytes, " bytes at ", address,
+             " that overlap those of malloc ", other.number);
       continue;
     }
     live_.emplace_hint(next, address, Live{end, request.number, request.bytes, placement.bytes});
     mine->second.emplace_back(address, bytes);
   }
+  return is_possible;
 }
 
 void OverlapJudge::remove(const Placement& placement) {

@@ -8,16 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "allocator/replay/placement_device.h"
 #include "allocator/replay/placement_policy.h"
-#include "allocator/replay/replay_device.h"
 
 namespace npusim::alloc {
 
 class OverlapJudge {
  public:
-  explicit OverlapJudge(ReplayDevice& device) : device_(device) {}
+  explicit OverlapJudge(PlacementDevice& device) : device_(device) {}
 
-  void add(const Placement& placement, const PlacementRequest& request);
+  // add() is whether the placement is possible; one that is not counts as live, where it can.
+  bool add(const Placement& placement, const PlacementRequest& request);
   void remove(const Placement& placement);  // one that add() has seen
   // check_lent() finds live placements whose memory has been given back.
   void check_lent();
@@ -37,9 +38,9 @@ class OverlapJudge {
   void say(const Parts&... parts);
 
   static constexpr std::size_t kMostFindings = 20;
-  ReplayDevice& device_;
+  PlacementDevice& device_;
   std::map<Address, Live> live_;
-  std::map<Address, std::vector<ReplayDevice::Piece>> placed_;  // by the address given out
+  std::map<Address, std::vector<PlacementDevice::Piece>> placed_;  // by the address given out
   std::vector<std::string> found_;
 };
 

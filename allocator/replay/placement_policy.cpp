@@ -11,25 +11,38 @@
 namespace npusim::alloc {
 namespace {
 
-using Maker = std::unique_ptr<PlacementPolicy> (*)(PolicySettings&, ReplayDevice&, const Trace&);
+using Maker = std::unique_ptr<PlacementPolicy> (*)(PolicySettings&, PlacementDevice&, const Trace&);
 
 struct Entry {
   PolicyName name;
   Maker make;
+  bool is_live;  // needs neither the trace nor a device that stitches
 };
 
 constexpr Entry kPolicies[] = {
     {{"bfc", "TensorFlow's best fit with coalescing: bins by powers of two, doubling regions"},
-     make_bfc_policy},
+     make_bfc_policy,
+     true},
     {{"buddy", "binary buddies: sizes are powers of two, halves split and merge"},
-     make_buddy_policy},
+     make_buddy_policy,
+     true},
     {{"stitching", "as GMLake: free physical pieces are stitched to one range of addresses"},
-     make_stitching_policy},
+     make_stitching_policy,
+     false},
     {{"banked", "best fit for interleaved banks: blocks in use together start in different banks"},
-     make_banked_policy},
+     make_banked_policy,
+     true},
     {{"planned", "as STAlloc: offsets planned before the run, from the lifetimes in the trace"},
-     make_planned_policy},
+     make_planned_policy,
+     false},
 };
+
+const Entry* find_entry(std::string_view name) {
+  for (const Entry& entry : kPolicies) {
+    if (entry.name.name == name) return &entry;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -77,13 +90,32 @@ std::vector<PolicyName> built_in_policies() {
   return names;
 }
 
-std::unique_ptr<PlacementPolicy> make_policy(std::string_view name, std::string_view settings,
-                                             ReplayDevice& device, const Trace& trace) {
-  if (name.find('/') != std::string_view::npos) return load_policy(name, settings, device);
+bool is_live_policy(std::string_view name) {
+  const auto* entry = find_entry(name);
+  return name.find('/') != std::string_view::npos || (entry && entry->is_live);
+}
+
+std::unique_ptr<PlacementPolicy> make_live_policy(std::string_view name, std::string_view settings,
+                                                  PlacementDevice& device) {
+  if (!is_live_policy(name)) reject_live_policy(name);
+  return make_policy(name, settings, device, Trace(EventColumns{}));
+}
+
+void reject_live_policy(std::string_view name) {
+  std::string known = "npusim, cuda-2.13, cuda-2.11, ascend";
   for (const Entry& entry : kPolicies) {
-    if (entry.name.name != name) continue;
+    if (entry.is_live) known += ", " + std::string(entry.name.name);
+  }
+  throw InvalidArgument("policy is \"" + std::string(name) + "\"; expected one of " + known +
+                        ", or the path of a shared library (with a /)");
+}
+
+std::unique_ptr<PlacementPolicy> make_policy(std::string_view name, std::string_view settings,
+                                             PlacementDevice& device, const Trace& trace) {
+  if (name.find('/') != std::string_view::npos) return load_policy(name, settings, device);
+  if (const Entry* entry = find_entry(name)) {
     PolicySettings parsed(name, settings);
-    auto policy = entry.make(parsed, device, trace);
+    auto policy = entry->make(parsed, device, trace);
     parsed.finish();
     return policy;
   }

@@ -16,7 +16,8 @@
 #include <vector>
 
 #include "allocator/provider.h"
-#include "allocator/replay/replay_device.h"
+#include "allocator/replay/placement_device.h"
+#include "allocator/replay/trace.h"
 
 namespace npusim::alloc {
 
@@ -69,6 +70,14 @@ std::vector<PolicyName> built_in_policies();
 // make_policy() takes one of those names, or the path of a shared library. The device must outlive
 // the policy; policies that plan ahead look at the trace. Throws InvalidArgument.
 std::unique_ptr<PlacementPolicy> make_policy(std::string_view name, std::string_view settings,
-                                             ReplayDevice& device, const Trace& trace);
+                                             PlacementDevice& device, const Trace& trace);
+
+// make_live_policy() is the same for a device that runs now: policies that need the trace, or a
+// device that stitches, are refused. is_live_policy() is whether a name is none of those;
+// reject_live_policy() throws the InvalidArgument for one that is, which lists presets, too.
+bool is_live_policy(std::string_view name);
+[[noreturn]] void reject_live_policy(std::string_view name);
+std::unique_ptr<PlacementPolicy> make_live_policy(std::string_view name, std::string_view settings,
+                                                  PlacementDevice& device);
 
 }  // namespace npusim::alloc

@@ -14,7 +14,7 @@ namespace {
 
 class PlannedPolicy final : public PlacementPolicy {
  public:
-  PlannedPolicy(PolicySettings& settings, ReplayDevice& device, const Trace& trace)
+  PlannedPolicy(PolicySettings& settings, PlacementDevice& device, const Trace& trace)
       : device_(device), quantum_(settings.number("align_bytes", 512, 1, kMiB)), online_(device) {
     std::vector<Buffer> buffers;
     buffers.reserve(trace.mallocs());
@@ -73,7 +73,7 @@ class PlannedPolicy final : public PlacementPolicy {
     return {block->address, block->bytes};
   }
 
-  ReplayDevice& device_;
+  PlacementDevice& device_;
   const std::uint64_t quantum_;
   CachingAllocator online_;
   Plan plan_;
@@ -85,7 +85,7 @@ class PlannedPolicy final : public PlacementPolicy {
 
 }  // namespace
 
-PolicyPointer make_planned_policy(PolicySettings& settings, ReplayDevice& device,
+PolicyPointer make_planned_policy(PolicySettings& settings, PlacementDevice& device,
                                   const Trace& trace) {
   return std::make_unique<PlannedPolicy>(settings, device, trace);
 }

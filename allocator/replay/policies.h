@@ -12,13 +12,13 @@ namespace npusim::alloc {
 
 using PolicyPointer = std::unique_ptr<PlacementPolicy>;
 
-PolicyPointer make_bfc_policy(PolicySettings&, ReplayDevice&, const Trace&);
-PolicyPointer make_buddy_policy(PolicySettings&, ReplayDevice&, const Trace&);
-PolicyPointer make_stitching_policy(PolicySettings&, ReplayDevice&, const Trace&);
-PolicyPointer make_banked_policy(PolicySettings&, ReplayDevice&, const Trace&);
-PolicyPointer make_planned_policy(PolicySettings&, ReplayDevice&, const Trace&);
+PolicyPointer make_bfc_policy(PolicySettings&, PlacementDevice&, const Trace&);
+PolicyPointer make_buddy_policy(PolicySettings&, PlacementDevice&, const Trace&);
+PolicyPointer make_stitching_policy(PolicySettings&, PlacementDevice&, const Trace&);
+PolicyPointer make_banked_policy(PolicySettings&, PlacementDevice&, const Trace&);
+PolicyPointer make_planned_policy(PolicySettings&, PlacementDevice&, const Trace&);
 
 // load_policy() takes the path of a shared library that implements policy_abi.h.
-PolicyPointer load_policy(std::string_view path, std::string_view settings, ReplayDevice&);
+PolicyPointer load_policy(std::string_view path, std::string_view settings, PlacementDevice&);
 
 }  // namespace npusim::alloc

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/provider.h"
+#include "allocator/replay/placement_device.h"
 #include "allocator/replay/trace.h"
 
 namespace npusim::alloc {
@@ -31,10 +31,8 @@ struct DeviceOptions {
                                              // taken, or the list ends
 };
 
-class ReplayDevice final : public Provider {
+class ReplayDevice final : public PlacementDevice {
  public:
-  using Piece = std::pair<Address, std::uint64_t>;  // address, bytes
-
   // A lent segment, and how manyth it was.
   struct Lent {
     std::uint64_t bytes = 0;
@@ -49,10 +47,10 @@ class ReplayDevice final : public Provider {
   void go_to(std::int64_t event) noexcept { event_ = event; }
   std::int64_t event() const noexcept { return event_; }
 
-  std::uint64_t reserved_bytes() const noexcept { return reserved_; }
-  std::uint64_t capacity_bytes() const noexcept { return options_.capacity_bytes; }
+  std::uint64_t reserved_bytes() const noexcept override { return reserved_; }
+  std::uint64_t capacity_bytes() const noexcept override { return options_.capacity_bytes; }
   const std::vector<DeviceCall>& calls() const noexcept { return calls_; }
-  const std::map<Address, std::size_t>& lent() const noexcept { return lent_; }
+  const std::map<Address, std::size_t>& lent() const noexcept override { return lent_; }
 
   // The integrals of reserved bytes up to the current event, over events and over time.
   double byte_events();
@@ -75,14 +73,10 @@ class ReplayDevice final : public Provider {
   void synchronize() override {}
   MemoryInfo memory_info() const override;
 
-  // stitch() gives addresses behind which pieces of lent memory lie in a row; unstitch() ends that.
-  // For policies that move physical pages (GMLake). Throws InvalidArgument for memory not lent.
-  Address stitch(std::span<const Piece> pieces);
-  void unstitch(Address address);
-
-  // pieces_of() is the lent memory behind a range, stitched or not; empty if some of it is missing.
-  // The result is valid until the next call.
-  std::span<const Piece> pieces_of(Address address, std::uint64_t bytes);
+  Address stitch(std::span<const Piece> pieces) override;
+  void unstitch(Address address) override;
+  std::span<const Piece> pieces_of(Address address, std::uint64_t bytes) override;
+  std::string when() const override { return "event " + std::to_string(event_) + ": "; }
 
   // segment_at() is the lent segment an address lies in; null where there is none.
   const std::pair<const Address, Lent>* segment_at(Address address);

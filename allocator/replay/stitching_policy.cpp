@@ -44,7 +44,7 @@ struct BySize {
 
 class StitchingPolicy final : public PlacementPolicy {
  public:
-  StitchingPolicy(PolicySettings& settings, ReplayDevice& device)
+  StitchingPolicy(PolicySettings& settings, PlacementDevice& device)
       : device_(device),
         most_stitched_(settings.number("most_stitched", 256, 1, 1 << 20)),
         small_(device) {}
@@ -188,7 +188,7 @@ class StitchingPolicy final : public PlacementPolicy {
     }
     if (parts.size() == 1) return use(parts.front());
     if (stitched_.size() >= most_stitched_) drop_oldest_stitched();
-    std::vector<ReplayDevice::Piece> pieces;
+    std::vector<PlacementDevice::Piece> pieces;
     pieces.reserve(parts.size());
     for (const Physical* part : parts) pieces.emplace_back(part->address, part->bytes);
     stitched_.push_back({device_.stitch(pieces), bytes, parts, 0});
@@ -207,7 +207,7 @@ class StitchingPolicy final : public PlacementPolicy {
     return true;
   }
 
-  ReplayDevice& device_;
+  PlacementDevice& device_;
   const std::size_t most_stitched_;
   std::map<Address, std::uint64_t> segments_;
   std::list<Physical> physical_;
@@ -221,7 +221,8 @@ class StitchingPolicy final : public PlacementPolicy {
 
 }  // namespace
 
-PolicyPointer make_stitching_policy(PolicySettings& settings, ReplayDevice& device, const Trace&) {
+PolicyPointer make_stitching_policy(PolicySettings& settings, PlacementDevice& device,
+                                    const Trace&) {
   return std::make_unique<StitchingPolicy>(settings, device);
 }
 

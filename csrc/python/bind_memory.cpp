@@ -5,6 +5,7 @@
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/memory_history.h"
+#include "csrc/runtime/allocator_config.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/host_allocator.h"
@@ -16,12 +17,12 @@ namespace torch_npusim {
 
 namespace {
 
-npusim::alloc::CachingAllocator& allocator_at(int device) {
-  return caching_allocator(static_cast<c10::DeviceIndex>(device));
+npusim::alloc::LiveAllocator& allocator_at(int device) {
+  return live_allocator(static_cast<c10::DeviceIndex>(device));
 }
 
 py::dict memory_stats(int device) {
-  const npusim::alloc::CachingAllocator& allocator = allocator_at(device);
+  const npusim::alloc::LiveAllocator& allocator = allocator_at(device);
   py::dict out;
   const auto put = [&out](const std::string& name, std::int64_t value) {
     out[py::str(name)] = value;
@@ -37,7 +38,7 @@ py::dict memory_stats(int device) {
 
 std::uintptr_t raw_alloc(std::size_t bytes, int device, npusim::StreamId stream) {
   npusim::alloc::OutOfMemoryReport report;
-  npusim::alloc::CachingAllocator& allocator = allocator_at(device);
+  npusim::alloc::LiveAllocator& allocator = allocator_at(device);
   const auto* block = translated([&] {
     npusim::stream_from_id(device, stream);  // raises for a stream that does not exist
     return allocator.malloc(bytes, stream, &report, gather_context(),
@@ -78,22 +79,23 @@ py::dict host_memory_stats() {
 }
 
 void bind_pools(py::module& m) {
+  py::class_<PluggableFunctions>(m, "_PluggableFunctions")
+      .def(py::init([](std::uintptr_t alloc, std::uintptr_t free) {
+        return PluggableFunctions{reinterpret_cast<decltype(PluggableFunctions::alloc)>(alloc),
+                                  reinterpret_cast<decltype(PluggableFunctions::free)>(free)};
+      }));
   py::class_<PrivatePool>(m, "_PrivatePool")
-      .def(py::init([](bool use_on_oom, bool no_split) {
-        return std::make_unique<PrivatePool>(
-            npusim::alloc::PoolOptions{.use_on_oom = use_on_oom, .no_split = no_split});
-      }))
+      .def(py::init<bool, bool, const std::optional<PluggableFunctions>&>())
       .def(
           "id",
           [](const PrivatePool& pool) { return py::make_tuple(pool.id().first, pool.id().second); })
       .def("device", &PrivatePool::device)
       .def("use_count", &PrivatePool::use_count);
-  m.def("begin_allocating_from", [](const PrivatePool& pool, int device) {
-    begin_allocating_from(pool.id(), static_cast<c10::DeviceIndex>(device));
-  });
-  m.def("end_allocating_from", [](const PrivatePool& pool, int device) {
-    end_allocating_from(pool.id(), static_cast<c10::DeviceIndex>(device));
-  });
+  m.def("begin_allocating_from", &begin_allocating_from);
+  m.def("end_allocating_from", &end_allocating_from);
+  m.def("change_allocator", py::overload_cast<const std::string&>(&change_allocator));
+  m.def("change_allocator", py::overload_cast<const PluggableFunctions&>(&change_allocator));
+  m.def("allocator_name", &allocator_name);
 }
 
 }  // namespace
@@ -106,7 +108,6 @@ void bind_memory(py::module& m) {
     const npusim::MemoryInfo info = translated([&] { return npusim::memory_info(index); });
     return std::make_pair(info.free_bytes, info.total_bytes);
   });
-  m.def("allocator_config", [](int device) { return config_dict(allocator_at(device).config()); });
   m.def("largest_free_block", [](int device) { return allocator_at(device).largest_free_block(); });
   m.def("empty_cache", [] { release_cached_memory(); }, py::call_guard<py::gil_scoped_release>());
   m.def("reset_peak_memory_stats", [](int device) { allocator_at(device).reset_peak_stats(); });

@@ -80,14 +80,14 @@ template <class Visit>
 void for_each_allocator(const Visit& visit) {
   if (!npusim::initialized()) return;
   for (int i = 0; i < npusim::device_count(); ++i) {
-    visit(i, caching_allocator(static_cast<c10::DeviceIndex>(i)));
+    visit(i, live_allocator(static_cast<c10::DeviceIndex>(i)));
   }
 }
 
 void prune_contexts() {
   const ContextId newest = contexts().newest();
   std::unordered_set<ContextId> used;
-  for_each_allocator([&](int, npusim::alloc::CachingAllocator& allocator) {
+  for_each_allocator([&](int, npusim::alloc::LiveAllocator& allocator) {
     const npusim::alloc::Snapshot picture = allocator.inspect();
     for (const auto& segment : picture.segments) {
       used.insert(segment.context);
@@ -172,20 +172,24 @@ py::dict entry_dict(const npusim::alloc::HistoryEntry& entry, Frames& frames) {
   return out;
 }
 
-}  // namespace
-
-py::dict config_dict(const npusim::alloc::Config& config) {
+py::dict settings_dict(const npusim::alloc::Snapshot& picture) {
   py::dict out;
-  for_each_field(config, DictPut{out});
+  if (picture.policy.empty()) {
+    for_each_field(picture.config, DictPut{out});
+  } else {
+    out["policy"] = picture.policy;
+  }
   return out;
 }
+
+}  // namespace
 
 py::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces) {
   py::list segments;
   py::list traces;
   py::dict settings;
   Frames frames;
-  for_each_allocator([&](int device, npusim::alloc::CachingAllocator& allocator) {
+  for_each_allocator([&](int device, npusim::alloc::LiveAllocator& allocator) {
     const npusim::alloc::Snapshot picture = allocator.snapshot();
     for (const auto& segment : picture.segments) {
       if (pool.is_default() || segment.pool == pool) {
@@ -197,7 +201,7 @@ py::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces) {
       for (const auto& entry : picture.history) trace.append(entry_dict(entry, frames));
     }
     traces.append(trace);
-    settings = config_dict(picture.config);
+    settings = settings_dict(picture);
   });
   frames.fill();
   py::dict out;
@@ -212,7 +216,7 @@ std::uint64_t newest_allocation() { return contexts().newest(); }
 
 py::list live_blocks(std::uint64_t after) {
   py::list out;
-  for_each_allocator([&](int device, npusim::alloc::CachingAllocator& allocator) {
+  for_each_allocator([&](int device, npusim::alloc::LiveAllocator& allocator) {
     for (const auto& segment : allocator.inspect().segments) {
       for (const npusim::alloc::BlockInfo& block : segment.blocks) {
         const bool alive = block.state == npusim::alloc::BlockState::allocated;
@@ -244,7 +248,7 @@ void record_memory_history(const std::optional<std::string>& enabled,
   g_cpp_stacks = stacks == "all";
   set_context_gatherer(enabled.has_value() && context.has_value() ? &gather : nullptr);
   translated([] { npusim::initialize(); });
-  for_each_allocator([&](int, npusim::alloc::CachingAllocator& allocator) {
+  for_each_allocator([&](int, npusim::alloc::LiveAllocator& allocator) {
     if (clear) allocator.clear_history();
     allocator.record_history(mode, static_cast<std::size_t>(max_entries));
   });

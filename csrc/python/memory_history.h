@@ -12,8 +12,6 @@
 
 namespace torch_npusim {
 
-pybind11::dict config_dict(const npusim::alloc::Config& config);
-
 // memory_snapshot() covers all devices: {"segments": [...], "device_traces": [...],
 // "allocator_settings": {...}, "external_annotations": []}. Of a private pool: its segments only.
 pybind11::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Allocator settings from the environment.
+// The choice of an allocator, and reading it from the environment.
 #include "csrc/runtime/allocator_config.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/env.h>
 
-#include <string>
+#include <mutex>
+#include <optional>
 
 #include "backend/backend.h"
 
@@ -13,15 +14,36 @@ namespace torch_npusim {
 
 namespace {
 
-npusim::alloc::Config parse_setting(const std::string& setting) {
-  const std::size_t comma = setting.find(',');
-  const npusim::alloc::Config base = npusim::alloc::preset(setting.substr(0, comma));
-  if (comma == std::string::npos) return base;
-  return npusim::alloc::parse_config(base, setting.substr(comma + 1));
+using npusim::alloc::Config;
+using npusim::alloc::LiveAllocator;
+using npusim::alloc::PlacementDevice;
+using npusim::alloc::Provider;
+
+struct Choice {
+  std::mutex mutex;  // guards the rest
+  bool is_made = false;
+  std::optional<std::string> text;
+  std::optional<PluggableFunctions> functions;
+};
+
+Choice& choice() {
+  static auto* chosen = new Choice;  // never destroyed, as the allocators
+  return *chosen;
 }
 
+// "name,key:value,..." taken apart.
+struct Setting {
+  explicit Setting(const std::string& text)
+      : name(text.substr(0, text.find(','))),
+        keys(name.size() == text.size() ? "" : text.substr(name.size() + 1)),
+        is_policy(npusim::alloc::is_live_policy(name)) {}
+  std::string name;
+  std::string keys;
+  bool is_policy;
+};
+
 template <class Parse>
-npusim::alloc::Config naming(const char* variable, const Parse& parse) {
+auto naming(const char* variable, const Parse& parse) {
   try {
     return parse();
   } catch (const npusim::alloc::InvalidArgument& error) {
@@ -29,14 +51,107 @@ npusim::alloc::Config naming(const char* variable, const Parse& parse) {
   }
 }
 
-}  // namespace
+Config preset_of(const Setting& setting) {
+  try {
+    return npusim::alloc::preset(setting.name);
+  } catch (const npusim::alloc::InvalidArgument&) {
+    npusim::alloc::reject_live_policy(setting.name);  // its text lists presets and policies
+  }
+}
 
-npusim::alloc::Config configured_allocator() {
-  npusim::alloc::Config config =
-      naming("NPUSIM_ALLOCATOR", [] { return parse_setting(npusim::config().allocator); });
+Config settings_of(const Setting& setting, const char* variable) {
+  const Config config = naming(variable, [&] {
+    const Config base = preset_of(setting);
+    return setting.keys.empty() ? base : npusim::alloc::parse_config(base, setting.keys);
+  });
   const std::optional<std::string> text = c10::utils::get_env("PYTORCH_ALLOC_CONF");
   if (!text.has_value() || text->empty()) return config;
   return naming("PYTORCH_ALLOC_CONF", [&] { return npusim::alloc::parse_config(config, *text); });
+}
+
+std::unique_ptr<LiveAllocator> allocator_of(const std::string& text, Provider& provider,
+                                            const char* variable) {
+  const Setting setting(text);
+  if (!setting.is_policy) {
+    return std::make_unique<npusim::alloc::CachingAllocator>(provider,
+                                                             settings_of(setting, variable));
+  }
+  const std::optional<std::string> rules = c10::utils::get_env("PYTORCH_ALLOC_CONF");
+  TORCH_CHECK_VALUE(!rules.has_value() || rules->empty(), "PYTORCH_ALLOC_CONF: its rules are the ",
+                    "caching allocator's, but ", variable, " chose the policy ", setting.name,
+                    "; unset one of them");
+  return naming(variable, [&] {
+    return std::make_unique<npusim::alloc::PolicyAllocator>(
+        provider, text, [&](PlacementDevice& device) {
+          return npusim::alloc::make_live_policy(setting.name, setting.keys, device);
+        });
+  });
+}
+
+// Every block is a segment of its own: the user's functions do the rest.
+class PassedOn final : public npusim::alloc::PlacementPolicy {
+ public:
+  explicit PassedOn(PlacementDevice& device) : device_(device) {}
+  npusim::alloc::Placement malloc(const npusim::alloc::PlacementRequest& request) override {
+    const npusim::alloc::SegmentResult result = device_.acquire_segment(request.bytes);
+    return {result.address, request.bytes};
+  }
+  void free(const npusim::alloc::Placement& placement,
+            const npusim::alloc::PlacementRequest&) override {
+    device_.release_segment(placement.address, placement.bytes);
+  }
+
+ private:
+  PlacementDevice& device_;
+};
+
+// What change_allocator() refuses, and what it leaves for make_allocator().
+template <class Change>
+void change(const Change& body) {
+  Choice& chosen = choice();
+  const std::lock_guard lock(chosen.mutex);
+  TORCH_CHECK(!chosen.is_made,
+              "the allocator of the npusim devices is in use already; change it before the first "
+              "allocation of the process, and before asking for statistics");
+  body(chosen);
+}
+
+}  // namespace
+
+std::unique_ptr<LiveAllocator> make_allocator(Provider& provider, c10::DeviceIndex device) {
+  Choice& chosen = choice();
+  const std::lock_guard lock(chosen.mutex);
+  std::unique_ptr<LiveAllocator> made;
+  if (chosen.functions.has_value()) {
+    made = std::make_unique<npusim::alloc::PolicyAllocator>(
+        pluggable_provider(*chosen.functions, device), "pluggable",
+        [](PlacementDevice& lender) { return std::make_unique<PassedOn>(lender); });
+  } else if (chosen.text.has_value()) {
+    made = allocator_of(*chosen.text, provider, "change_current_allocator");
+  } else {
+    made = allocator_of(npusim::config().allocator, provider, "NPUSIM_ALLOCATOR");
+  }
+  chosen.is_made = true;
+  return made;
+}
+
+void change_allocator(const std::string& text) {
+  change([&](Choice& chosen) {
+    chosen.text = text;
+    chosen.functions.reset();
+  });
+}
+
+void change_allocator(const PluggableFunctions& functions) {
+  change([&](Choice& chosen) { chosen.functions = functions; });
+}
+
+std::string allocator_name() {
+  Choice& chosen = choice();
+  const std::lock_guard lock(chosen.mutex);
+  if (chosen.functions.has_value()) return "pluggable";
+  const std::string text = chosen.text.value_or(npusim::config().allocator);
+  return Setting(text).is_policy ? text : "native";
 }
 
 }  // namespace torch_npusim

@@ -1,13 +1,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rules the live allocators run under: NPUSIM_ALLOCATOR, then PYTORCH_ALLOC_CONF.
+// Which allocator stands behind the live devices: chosen before the first allocation, by
+// change_allocator() or else by NPUSIM_ALLOCATOR and PYTORCH_ALLOC_CONF, and fixed from then on.
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "allocator/allocator.h"
+#include "csrc/runtime/pluggable_allocator.h"
 
 namespace torch_npusim {
 
-// configured_allocator() reads "preset[,key:value...]" from NPUSIM_ALLOCATOR and applies the keys
-// of PYTORCH_ALLOC_CONF on top. Raises, naming the variable, for a text that is not understood.
-npusim::alloc::Config configured_allocator();
+// make_allocator() is called once per device; the provider must outlive the allocator. Without a
+// choice of change_allocator() it reads "preset[,key:value...]" or "policy[,key:value...]" from
+// NPUSIM_ALLOCATOR, where a policy is a name of allocator/replay/placement_policy.h or the path of
+// a shared library, and applies the keys of PYTORCH_ALLOC_CONF to a preset. Raises, naming the
+// variable, for a text that is not understood.
+std::unique_ptr<npusim::alloc::LiveAllocator> make_allocator(npusim::alloc::Provider& provider,
+                                                             c10::DeviceIndex device);
+
+// change_allocator() sets the choice: a text as NPUSIM_ALLOCATOR takes, which make_allocator()
+// reads, or functions. Raises once an allocator has been made.
+void change_allocator(const std::string& text);
+void change_allocator(const PluggableFunctions& functions);
+
+// allocator_name() is "native" for the caching allocator under any preset, "pluggable", or the text
+// that names a policy.
+std::string allocator_name();
 
 }  // namespace torch_npusim

@@ -12,6 +12,7 @@
 #include "csrc/errors.h"
 #include "csrc/runtime/allocator_config.h"
 #include "csrc/runtime/device.h"
+#include "csrc/runtime/device_provider.h"
 #include "csrc/runtime/memory_pools.h"
 #include "csrc/runtime/poison.h"
 
@@ -20,64 +21,13 @@ namespace torch_npusim {
 namespace {
 
 using npusim::alloc::Block;
-using npusim::alloc::CachingAllocator;
-
-class DeviceProvider final : public npusim::alloc::Provider {
- public:
-  explicit DeviceProvider(int device) : device_(device) {}
-
-  npusim::alloc::SegmentResult acquire_segment(std::size_t bytes) override {
-    return as_answer(npusim::acquire_segment(device_, bytes));
-  }
-  void release_segment(npusim::alloc::Address address, std::size_t bytes) noexcept override {
-    npusim::release_segment(device_, address, bytes);
-  }
-  bool can_map() const noexcept override { return true; }
-  npusim::alloc::SegmentResult reserve_range(std::size_t bytes) override {
-    return as_answer(npusim::reserve_range(device_, bytes));
-  }
-  void release_range(npusim::alloc::Address address, std::size_t bytes) noexcept override {
-    npusim::release_range(device_, address, bytes);
-  }
-  npusim::alloc::SegmentResult map(npusim::alloc::Address address, std::size_t bytes) override {
-    return as_answer(npusim::map_pages(device_, address, bytes));
-  }
-  void unmap(npusim::alloc::Address address, std::size_t bytes) noexcept override {
-    npusim::unmap_pages(device_, address, bytes);
-  }
-  npusim::alloc::Ticket mark(npusim::alloc::StreamId stream) override {
-    return npusim::stream_from_id(device_, stream).done_at_ns();
-  }
-  bool done(npusim::alloc::Ticket ticket) const noexcept override {
-    return npusim::host_now_ns() >= ticket;
-  }
-  void wait(npusim::alloc::Ticket ticket) override { npusim::wait_until_ns(ticket); }
-  // Faults stay pending for the next synchronising call of the user: the allocator reports none.
-  void synchronize() override { npusim::wait_until_ns(npusim::device_done_at_ns(device_)); }
-  npusim::alloc::MemoryInfo memory_info() const override {
-    const npusim::MemoryInfo info = npusim::memory_info(device_);
-    return {info.free_bytes, info.total_bytes};
-  }
-  std::int64_t now_ns() const noexcept override { return npusim::host_now_ns(); }
-
- private:
-  static npusim::alloc::SegmentResult as_answer(npusim::SegmentResult&& result) {
-    using Status = npusim::alloc::SegmentResult::Status;
-    return {result.address, static_cast<Status>(result.status), std::move(result.reason)};
-  }
-
-  int device_;
-};
-
-static_assert(static_cast<int>(npusim::SegmentResult::Status::injected) ==
-                  static_cast<int>(npusim::alloc::SegmentResult::Status::injected),
-              "the two layers list the same outcomes in the same order");
+using npusim::alloc::LiveAllocator;
 
 struct DeviceMemory {
-  explicit DeviceMemory(int device)
-      : provider(device), allocator(provider, configured_allocator()) {}
+  explicit DeviceMemory(c10::DeviceIndex device)
+      : provider(device), allocator(make_allocator(provider, device)) {}
   DeviceProvider provider;
-  CachingAllocator allocator;
+  std::unique_ptr<LiveAllocator> allocator;
 };
 
 std::vector<std::unique_ptr<DeviceMemory>>& all_memory() {
@@ -85,7 +35,7 @@ std::vector<std::unique_ptr<DeviceMemory>>& all_memory() {
   static auto* memory = [] {
     auto made = std::make_unique<std::vector<std::unique_ptr<DeviceMemory>>>();
     for (int i = 0; i < npusim::device_count(); ++i) {
-      made->push_back(std::make_unique<DeviceMemory>(i));
+      made->push_back(std::make_unique<DeviceMemory>(static_cast<c10::DeviceIndex>(i)));
     }
     return made.release();
   }();
@@ -153,7 +103,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const CachingAllocator& allocator = caching_allocator(device);
+    const LiveAllocator& allocator = live_allocator(device);
     const npusim::alloc::Stats stats = allocator.stats();
     c10::CachingDeviceAllocator::DeviceStats out;
     for (const npusim::alloc::PoolInfo& pool : allocator.pools()) {
@@ -180,10 +130,10 @@ class Allocator final : public c10::DeviceAllocator {
     return out;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
-    caching_allocator(device).reset_accumulated_stats();
+    live_allocator(device).reset_accumulated_stats();
   }
   void resetPeakStats(c10::DeviceIndex device) override {
-    caching_allocator(device).reset_peak_stats();
+    live_allocator(device).reset_peak_stats();
   }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
     const c10::DeviceIndex index = checked_device(device);
@@ -199,15 +149,15 @@ c10::DeviceAllocator* device_allocator() noexcept {
   return allocator;
 }
 
-CachingAllocator& caching_allocator(c10::DeviceIndex device) {
+LiveAllocator& live_allocator(c10::DeviceIndex device) {
   const c10::DeviceIndex index = checked_device(device);
-  return translated([&]() -> CachingAllocator& {
-    return all_memory()[static_cast<std::size_t>(index)]->allocator;
+  return translated([&]() -> LiveAllocator& {
+    return *all_memory()[static_cast<std::size_t>(index)]->allocator;
   });
 }
 
 Block* allocate_block(std::size_t bytes, c10::DeviceIndex device) {
-  CachingAllocator& allocator = caching_allocator(device);
+  LiveAllocator& allocator = live_allocator(device);
   if (bytes == 0) return nullptr;
   npusim::alloc::OutOfMemoryReport report;
   Block* block = translated([&] {
@@ -250,7 +200,7 @@ Block* block_of(const c10::DataPtr& data) noexcept {
 void release_cached_memory(npusim::alloc::PoolId pool) {
   if (!npusim::initialized()) return;
   for (int i = 0; i < npusim::device_count(); ++i) {
-    CachingAllocator& allocator = caching_allocator(static_cast<c10::DeviceIndex>(i));
+    LiveAllocator& allocator = live_allocator(static_cast<c10::DeviceIndex>(i));
     translated([&] { allocator.empty_cache(pool); });
   }
 }

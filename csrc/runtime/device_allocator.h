@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The join of allocator/ and backend/: one caching allocator per simulated device, registered with
-// torch as the c10::DeviceAllocator of PrivateUse1.
+// The join of allocator/ and backend/: one allocator per simulated device, registered with torch as
+// the c10::DeviceAllocator of PrivateUse1.
 // Invariant: nothing here takes the GIL; a block may be freed on any thread, at any time, also
 // after main() has returned (the allocators are never destroyed).
 #pragma once
@@ -16,8 +16,8 @@ namespace torch_npusim {
 // device_allocator() is the object registered with c10::SetAllocator.
 c10::DeviceAllocator* device_allocator() noexcept;
 
-// caching_allocator() validates device and initialises the simulator on first use.
-npusim::alloc::CachingAllocator& caching_allocator(c10::DeviceIndex device);
+// live_allocator() validates device and initialises the simulator on first use.
+npusim::alloc::LiveAllocator& live_allocator(c10::DeviceIndex device);
 
 // allocate_block() returns nullptr for bytes == 0; throws c10::OutOfMemoryError. The block belongs
 // to the current stream and pool of `device` on this thread.

@@ -36,15 +36,25 @@ Scope** find_scope(PoolId pool, c10::DeviceIndex device) noexcept {
 
 }  // namespace
 
-PrivatePool::PrivatePool(const npusim::alloc::PoolOptions& options)
-    : id_{0, ++g_last_id}, device_(checked_device(static_cast<c10::DeviceIndex>(-1))) {
-  translated([&] { caching_allocator(device_).retain_pool(id_, options); });
+PrivatePool::PrivatePool(bool use_on_oom, bool no_split,
+                         const std::optional<PluggableFunctions>& functions)
+    : id_{0, ++g_last_id},
+      device_(checked_device(static_cast<c10::DeviceIndex>(-1))),
+      options_{.use_on_oom = use_on_oom, .no_split = no_split, .provider = nullptr},
+      functions_(functions) {
+  translated([&] { live_allocator(device_).retain_pool(id_, options_on(device_)); });
+}
+
+npusim::alloc::PoolOptions PrivatePool::options_on(c10::DeviceIndex device) const {
+  npusim::alloc::PoolOptions options = options_;
+  if (functions_.has_value()) options.provider = &pluggable_provider(*functions_, device);
+  return options;
 }
 
 PrivatePool::~PrivatePool() {
   if (npusim::in_bad_fork()) return;  // the parent's pool
   try {
-    caching_allocator(device_).release_pool(id_);
+    live_allocator(device_).release_pool(id_);
     release_cached_memory(id_);
   } catch (const std::exception& error) {
     TORCH_WARN("npusim: giving back a memory pool failed: ", error.what());
@@ -52,31 +62,31 @@ PrivatePool::~PrivatePool() {
 }
 
 std::size_t PrivatePool::use_count() const {
-  for (const npusim::alloc::PoolInfo& pool : caching_allocator(device_).pools()) {
+  for (const npusim::alloc::PoolInfo& pool : live_allocator(device_).pools()) {
     if (pool.id == id_) return pool.users;
   }
   return 0;
 }
 
-void begin_allocating_from(PoolId pool, c10::DeviceIndex device) {
+void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device) {
   const c10::DeviceIndex index = checked_device(device);
-  TORCH_CHECK(*find_scope(pool, index) == nullptr, "this thread allocates from pool (", pool.first,
-              ", ", pool.second, ") of device ", static_cast<int>(index),
+  TORCH_CHECK(*find_scope(pool.id(), index) == nullptr, "this thread allocates from pool (",
+              pool.id().first, ", ", pool.id().second, ") of device ", static_cast<int>(index),
               " already; leave that scope before entering it again");
-  auto scope = std::make_unique<Scope>(Scope{pool, index, t_innermost});
-  translated([&] { caching_allocator(index).retain_pool(pool); });
+  auto scope = std::make_unique<Scope>(Scope{pool.id(), index, t_innermost});
+  translated([&] { live_allocator(index).retain_pool(pool.id(), pool.options_on(index)); });
   t_innermost = scope.release();
 }
 
-void end_allocating_from(PoolId pool, c10::DeviceIndex device) {
+void end_allocating_from(const PrivatePool& pool, c10::DeviceIndex device) {
   const c10::DeviceIndex index = checked_device(device);
-  Scope** at = find_scope(pool, index);
-  TORCH_CHECK(*at != nullptr, "this thread does not allocate from pool (", pool.first, ", ",
-              pool.second, ") of device ", static_cast<int>(index),
+  Scope** at = find_scope(pool.id(), index);
+  TORCH_CHECK(*at != nullptr, "this thread does not allocate from pool (", pool.id().first, ", ",
+              pool.id().second, ") of device ", static_cast<int>(index),
               "; leave a scope on the thread that entered it");
   const std::unique_ptr<Scope> scope(*at);
   *at = scope->outer;
-  translated([&] { caching_allocator(index).release_pool(pool); });
+  translated([&] { live_allocator(index).release_pool(pool.id()); });
 }
 
 PoolId current_pool(c10::DeviceIndex device) noexcept {

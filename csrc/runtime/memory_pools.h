@@ -6,7 +6,10 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
+
 #include "allocator/allocator.h"
+#include "csrc/runtime/pluggable_allocator.h"
 
 namespace torch_npusim {
 
@@ -14,8 +17,9 @@ namespace torch_npusim {
 // the rest as soon as an empty_cache() finds it free.
 class PrivatePool {
  public:
-  // The constructor makes the pool on the current device; options.provider must outlive it.
-  explicit PrivatePool(const npusim::alloc::PoolOptions& options);
+  // The constructor makes the pool on the current device. With functions its segments come from
+  // them (pluggable_allocator.h).
+  PrivatePool(bool use_on_oom, bool no_split, const std::optional<PluggableFunctions>& functions);
   ~PrivatePool();
   PrivatePool(const PrivatePool&) = delete;
   PrivatePool& operator=(const PrivatePool&) = delete;
@@ -23,17 +27,20 @@ class PrivatePool {
   npusim::alloc::PoolId id() const noexcept { return id_; }
   c10::DeviceIndex device() const noexcept { return device_; }
   std::size_t use_count() const;  // on device(): this object, and every scope that is open there
+  npusim::alloc::PoolOptions options_on(c10::DeviceIndex device) const;
 
  private:
   npusim::alloc::PoolId id_;
   c10::DeviceIndex device_;
+  npusim::alloc::PoolOptions options_;
+  std::optional<PluggableFunctions> functions_;
 };
 
 // begin_allocating_from() sends this thread's allocations on the device to the pool, until
 // end_allocating_from(); the innermost scope of a device counts. Raises where this thread is in a
 // scope of that pool and device already, or, at the end, in none.
-void begin_allocating_from(npusim::alloc::PoolId pool, c10::DeviceIndex device);
-void end_allocating_from(npusim::alloc::PoolId pool, c10::DeviceIndex device);
+void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device);
+void end_allocating_from(const PrivatePool& pool, c10::DeviceIndex device);
 
 // current_pool() is where this thread's allocations on the device go.
 npusim::alloc::PoolId current_pool(c10::DeviceIndex device) noexcept;

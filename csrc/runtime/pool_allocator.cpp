@@ -60,7 +60,7 @@ std::size_t entry_of(npusim::alloc::Address address) {
 Block* walk_to(npusim::alloc::Address address) {
   const int device = npusim::device_of(reinterpret_cast<void*>(address));
   if (device < 0) return nullptr;
-  return caching_allocator(static_cast<c10::DeviceIndex>(device)).find(address);
+  return live_allocator(static_cast<c10::DeviceIndex>(device)).find(address);
 }
 
 // A function of its own, so that its address marks the memory that came from a pool.

@@ -29,7 +29,8 @@ from torch_npusim.npusim.graphs import (
     graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables,
 )
 from torch_npusim.npusim.memory import (
-    MemPool, caching_allocator_alloc, caching_allocator_delete, change_current_allocator,
+    MemPool, NPUSIMPluggableAllocator, caching_allocator_alloc, caching_allocator_delete,
+    change_current_allocator,
     empty_cache, get_allocator_backend, get_per_process_memory_fraction, host_memory_stats,
     host_memory_stats_as_nested_dict, list_gpu_processes, max_memory_allocated,
     max_memory_reserved, mem_get_info, memory_allocated, memory_reserved, memory_snapshot,
@@ -58,7 +59,8 @@ __all__ = [  # noqa: RUF022  (by theme too)
     "HalfTensor", "IntTensor", "LongTensor", "ShortTensor",
     "amp", "graphs", "memory", "random", "streams",
     "graph", "graph_pool_handle", "is_current_stream_capturing", "make_graphed_callables",
-    "MemPool", "caching_allocator_alloc", "caching_allocator_delete", "change_current_allocator",
+    "MemPool", "NPUSIMPluggableAllocator", "caching_allocator_alloc",
+    "caching_allocator_delete", "change_current_allocator",
     "empty_cache", "get_allocator_backend", "get_per_process_memory_fraction",
     "host_memory_stats", "host_memory_stats_as_nested_dict", "list_gpu_processes",
     "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",

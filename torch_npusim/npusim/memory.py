@@ -10,7 +10,10 @@ statistics are empty and asking for them does not initialise it.
     416
 """
 
+import ctypes
+import os
 import pickle
+import shutil
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -29,6 +32,7 @@ from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 
 __all__ = [
     "MemPool",
+    "NPUSIMPluggableAllocator",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "change_current_allocator",
@@ -175,8 +179,12 @@ def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
 
 
 def get_allocator_backend() -> str:
-    """Returns "native": the caching allocator is the only one."""
-    return "native"
+    """Returns which allocator serves the devices.
+
+    "native" is the caching allocator, "pluggable" an NPUSIMPluggableAllocator; a placement policy
+    is named as it was chosen, for example "buddy,arena_mb:64".
+    """
+    return _C.allocator_name()
 
 
 def caching_allocator_alloc(
@@ -345,6 +353,10 @@ def _record_memory_history(
             )
     if max_entries < 1:
         raise RuntimeError(f"expected max_entries to be at least 1, got {max_entries}")
+    if stacks == "all" and shutil.which("addr2line") is None:
+        # torch names C++ frames with that program, which slim containers lack, and then raises
+        # "stoi"; it reads the variable once, when it first names a frame.
+        os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")
     _C.record_memory_history(enabled, context, stacks, max_entries, clear_history)
 
 
@@ -356,19 +368,25 @@ class MemPool:
     next empty_cache() that finds it free, or when memory runs out.
 
     Args:
-        allocator: Must be None.
+        allocator: Where segments come from instead of the device; an NPUSIMPluggableAllocator, or
+            what its allocator() returns.
         use_on_oom: Whether allocations outside of the pool may take its free memory before they
             fail.
         no_split: Whether each of its segments serves one allocation at a time.
     """
 
     def __init__(
-        self, allocator: None = None, use_on_oom: bool = False, no_split: bool = False
+        self,
+        allocator: "NPUSIMPluggableAllocator | _C._PluggableFunctions | None" = None,
+        use_on_oom: bool = False,
+        no_split: bool = False,
     ) -> None:
-        if allocator is not None:
-            raise NotImplementedError("torch.npusim.MemPool: pass no allocator")
+        if isinstance(allocator, NPUSIMPluggableAllocator):
+            allocator = allocator.allocator()
+        if not isinstance(allocator, _C._PluggableFunctions | None):
+            raise TypeError(f"MemPool: expected an NPUSIMPluggableAllocator, got {allocator!r}")
         _lazy_init()
-        self._pool = _C._PrivatePool(use_on_oom, no_split)
+        self._pool = _C._PrivatePool(use_on_oom, no_split, allocator)
 
     @property
     def id(self) -> tuple[int, int]:
@@ -413,12 +431,62 @@ def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
         _C.end_allocating_from(pool._pool, index)
 
 
-def change_current_allocator(allocator: Any) -> NoReturn:
-    """Raises NotImplementedError."""
-    raise NotImplementedError(
-        "torch.npusim.change_current_allocator: the allocator of npusim is part of the device; "
-        "NPUSIM_ALLOCATOR changes its rules."
-    )
+class NPUSIMPluggableAllocator:
+    """A pair of C functions that memory comes from, loaded from a shared library.
+
+    As torch.cuda.memory.CUDAPluggableAllocator. The functions take device memory from
+    npusim_malloc() and return it with npusim_free(), which torch_npusim/memory.h declares
+    (torch_npusim.cpp_extension.include_paths()); nothing needs to be linked. What they return is
+    checked: memory that is not of the device, or in use, raises RuntimeError. They run with a lock
+    held and must not call torch.
+
+    Args:
+        path_to_so_file: The library.
+        alloc_fn_name: `void* alloc(int64_t bytes, int device, int64_t stream)`; NULL is out of
+            memory. The stream is a torch.Stream's id.
+        free_fn_name: `void free(void* address, int64_t bytes, int device, int64_t stream)`.
+
+    Raises:
+        OSError: If the library cannot be loaded.
+        AttributeError: If it has no function of that name.
+    """
+
+    def __init__(self, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str) -> None:
+        # What torch_npusim exports becomes visible to libraries that are loaded from now on.
+        ctypes.CDLL(_C.__file__, mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(path_to_so_file)
+        alloc, free = (
+            ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+            for name in (alloc_fn_name, free_fn_name)
+        )
+        self._functions = _C._PluggableFunctions(alloc, free)
+
+    def allocator(self) -> _C._PluggableFunctions:
+        """Returns what MemPool takes, as torch.cuda's."""
+        return self._functions
+
+
+def change_current_allocator(allocator: NPUSIMPluggableAllocator | str) -> None:
+    """Chooses what serves the allocations of all devices, before the first one of the process.
+
+    Args:
+        allocator: An NPUSIMPluggableAllocator; or a text as NPUSIM_ALLOCATOR takes: rules of the
+            caching allocator ("cuda-2.13"), a placement policy ("buddy,arena_mb:64"), or the path
+            of a shared library with a policy ("./mine.so").
+
+    Raises:
+        TypeError: If `allocator` is neither.
+        RuntimeError: If an allocator is in use already. Asking for statistics counts as use.
+    """
+    if isinstance(allocator, NPUSIMPluggableAllocator):
+        _C.change_allocator(allocator.allocator())
+    elif isinstance(allocator, str):
+        _C.change_allocator(allocator)
+    else:
+        raise TypeError(
+            f"change_current_allocator: expected an NPUSIMPluggableAllocator or a text, got "
+            f"{allocator!r}"
+        )
 
 
 def list_gpu_processes(device: DeviceLike = None) -> NoReturn:

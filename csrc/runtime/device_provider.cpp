@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where the allocator's port meets the machine.
+#include "csrc/runtime/device_provider.h"
+
+#include <utility>
+
+#include "backend/backend.h"
+
+namespace torch_npusim {
+
+namespace {
+
+npusim::alloc::SegmentResult as_answer(npusim::SegmentResult&& result) {
+  using Status = npusim::alloc::SegmentResult::Status;
+  static_assert(static_cast<int>(npusim::SegmentResult::Status::injected) ==
+                    static_cast<int>(Status::injected),
+                "the two layers list the same outcomes in the same order");
+  return {result.address, static_cast<Status>(result.status), std::move(result.reason)};
+}
+
+}  // namespace
+
+npusim::alloc::SegmentResult DeviceProvider::acquire_segment(std::size_t bytes) {
+  return as_answer(npusim::acquire_segment(device_, bytes));
+}
+
+void DeviceProvider::release_segment(npusim::alloc::Address address, std::size_t bytes) noexcept {
+  npusim::release_segment(device_, address, bytes);
+}
+
+npusim::alloc::SegmentResult DeviceProvider::reserve_range(std::size_t bytes) {
+  return as_answer(npusim::reserve_range(device_, bytes));
+}
+
+void DeviceProvider::release_range(npusim::alloc::Address address, std::size_t bytes) noexcept {
+  npusim::release_range(device_, address, bytes);
+}
+
+npusim::alloc::SegmentResult DeviceProvider::map(npusim::alloc::Address address,
+                                                 std::size_t bytes) {
+  return as_answer(npusim::map_pages(device_, address, bytes));
+}
+
+void DeviceProvider::unmap(npusim::alloc::Address address, std::size_t bytes) noexcept {
+  npusim::unmap_pages(device_, address, bytes);
+}
+
+npusim::alloc::Ticket DeviceProvider::mark(npusim::alloc::StreamId stream) {
+  return npusim::stream_from_id(device_, stream).done_at_ns();
+}
+
+bool DeviceProvider::done(npusim::alloc::Ticket ticket) const noexcept {
+  return npusim::host_now_ns() >= ticket;
+}
+
+void DeviceProvider::wait(npusim::alloc::Ticket ticket) { npusim::wait_until_ns(ticket); }
+
+void DeviceProvider::synchronize() { npusim::wait_until_ns(npusim::device_done_at_ns(device_)); }
+
+npusim::alloc::MemoryInfo DeviceProvider::memory_info() const {
+  const npusim::MemoryInfo info = npusim::memory_info(device_);
+  return {info.free_bytes, info.total_bytes};
+}
+
+std::int64_t DeviceProvider::now_ns() const noexcept { return npusim::host_now_ns(); }
+
+}  // namespace torch_npusim

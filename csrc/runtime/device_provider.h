@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// DeviceProvider: the allocator's port (allocator/provider.h) on a simulated device. Faults of the
+// device stay pending for the next synchronising call of the user: an allocator reports none.
+#pragma once
+
+#include "allocator/allocator.h"
+
+namespace torch_npusim {
+
+class DeviceProvider : public npusim::alloc::Provider {
+ public:
+  explicit DeviceProvider(int device) : device_(device) {}
+
+  npusim::alloc::SegmentResult acquire_segment(std::size_t bytes) override;
+  void release_segment(npusim::alloc::Address address, std::size_t bytes) noexcept override;
+  bool can_map() const noexcept override { return true; }
+  npusim::alloc::SegmentResult reserve_range(std::size_t bytes) override;
+  void release_range(npusim::alloc::Address address, std::size_t bytes) noexcept override;
+  npusim::alloc::SegmentResult map(npusim::alloc::Address address, std::size_t bytes) override;
+  void unmap(npusim::alloc::Address address, std::size_t bytes) noexcept override;
+  npusim::alloc::Ticket mark(npusim::alloc::StreamId stream) override;
+  bool done(npusim::alloc::Ticket ticket) const noexcept override;
+  void wait(npusim::alloc::Ticket ticket) override;
+  void synchronize() override;
+  npusim::alloc::MemoryInfo memory_info() const override;
+  std::int64_t now_ns() const noexcept override;
+
+ protected:
+  int device() const noexcept { return device_; }
+
+ private:
+  int device_;
+};
+
+}  // namespace torch_npusim
