@@ -27,7 +27,10 @@ class GraphOwners:
         self.by_address: dict[int, tuple[int, str]] = {}
         self.by_node: dict[int, tuple[int, str]] = {}
         self._alive = alive
-        for tensor in tensors:
+        # A graph contains those of the tensors before it, and autograd keeps the Python object of a
+        # tensor that it has saved: the owner of a graph is the tensor that no other graph contains.
+        inner = _inner_nodes(tensors)
+        for tensor in sorted(tensors, key=lambda tensor: id(tensor.grad_fn) in inner):
             place = len(alive)
             alive.append(tensor)
             self._note_gradient(tensor, place)
@@ -55,6 +58,22 @@ class GraphOwners:
                 for address in addresses_of(tensor):
                     self.by_address.setdefault(address, (place, how))
             waiting += [following for following, _ in node.next_functions]
+
+
+def _inner_nodes(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """Returns the ids of the nodes that another node leads to; true while the graphs live."""
+    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    nodes = {id(node): node for node in waiting}  # while they live, ids stay true
+    inner = set()
+    while waiting and len(nodes) < MOST_NODES:
+        for following, _ in waiting.pop().next_functions:
+            if following is None:
+                continue
+            inner.add(id(following))
+            if id(following) not in nodes:
+                nodes[id(following)] = following
+                waiting.append(following)
+    return inner
 
 
 def _kept_by(node: Any) -> Iterator[tuple[str, torch.Tensor]]:

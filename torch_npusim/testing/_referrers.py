@@ -7,7 +7,9 @@ the stacks of the threads.
 """
 
 import gc
+import inspect
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -128,11 +130,27 @@ def module_of(variables: Any) -> types.ModuleType | None:
 
 def _frame_with(target: Any) -> types.FrameType | None:
     """Returns the running frame that has `target` in a local variable."""
-    for innermost in sys._current_frames().values():
-        frame: types.FrameType | None = innermost
+    here = threading.get_ident()
+    starts = [frame for thread, frame in sys._current_frames().items() if thread != here]
+    # Not this function's own frame: an object that refers to its own frame is a cycle.
+    starts.append(sys._getframe(1))
+    for start in starts:
+        frame: types.FrameType | None = start
         while frame is not None:
-            if not _is_ours(frame) and frame.f_locals is not frame.f_globals:
-                if any(value is target for value in frame.f_locals.values()):
-                    return frame
+            if not _is_ours(frame) and variables_with(target, frame):
+                return frame
             frame = frame.f_back
     return None
+
+
+def variables_with(target: Any, frame: types.FrameType) -> list[str]:
+    """Returns the names of the local variables of a function that have `target`."""
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return []  # the body of a module or a class
+    variables = frame.f_locals
+    names = [name for name, value in variables.items() if value is target]
+    # Before Python 3.13 this is a copy that lives as long as the frame, and so would what is in it.
+    # A debugger writes it back.
+    if type(variables) is dict and sys.gettrace() is None:
+        variables.clear()
+    return names

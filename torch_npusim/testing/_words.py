@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_npusim.testing._referrers import Step, module_of
+from torch_npusim.testing._referrers import Step, module_of, variables_with
 
 _OF_MODULES = {"_buffers": "buffer", "_parameters": "parameter", "_modules": "submodule"}
 
@@ -150,7 +150,7 @@ def _key(variables: Mapping[Any, Any], child: Any) -> str:
 
 
 def _local(frame: types.FrameType, child: Any) -> str:
-    names = [name for name, value in frame.f_locals.items() if value is child]
+    names = variables_with(child, frame)
     return repr(names[0]) if names else "(unnamed)"
 
 

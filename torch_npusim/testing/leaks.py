@@ -40,7 +40,10 @@ __all__ = [
 ]
 
 _HIDDEN = "C++, such as a hook of an autograd node: no Python object refers to that"
-_UNSEEN = "C++: no Python object, and no autograd graph that Python can reach, holds it"
+_UNSEEN = (
+    "C++: no Python object, and no autograd graph that Python can reach, holds it (an extension "
+    "does, or a graph that refers to itself, as after backward(create_graph=True))"
+)
 _NO_FRAME = "no Python frame: by a backward pass, or a thread of C++"
 _MACHINERY = tuple(
     os.path.dirname(module.__file__) + os.sep
