@@ -105,6 +105,9 @@ WORKS = {
         )
         for name in LEGACY
     },
+    "CUDAPluggableAllocator": lambda: (
+        cuda.memory.CUDAPluggableAllocator is torch.npusim.NPUSIMPluggableAllocator
+    ),
     "CudaError": lambda: issubclass(cuda.CudaError, RuntimeError),
     "DeferredCudaCallError": lambda: issubclass(cuda.DeferredCudaCallError, Exception),
     "Event": lambda: isinstance(cuda.Event(enable_timing=True), cuda.Event),
@@ -118,6 +121,9 @@ WORKS = {
         cuda.caching_allocator_delete, cuda.caching_allocator_alloc(512, "cuda:1")
     ),
     "can_device_access_peer": lambda: cuda.can_device_access_peer("cuda:0", "cuda:1"),
+    "change_current_allocator": lambda: (
+        cuda.change_current_allocator is torch.npusim.change_current_allocator
+    ),
     "current_device": lambda: cuda.current_device() == 0,
     "current_stream": lambda: isinstance(cuda.current_stream("cuda:1"), cuda.Stream),
     "default_generators": lambda: cuda.default_generators[1].device == torch.device("cuda:1"),
@@ -228,7 +234,6 @@ WORKS = {
 # Refused by torch.npusim itself; called with these arguments.
 REFUSED_BY_NPUSIM = {
     "ExternalStream": (0,),
-    "change_current_allocator": (None,),
     "graph": (None,),
     "graph_pool_handle": (),
     "list_gpu_processes": (),

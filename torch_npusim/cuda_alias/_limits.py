@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 _RUNTIME = "there is no CUDA runtime behind npusim; leave the call out, or guard it."
 _SENSOR = "a simulated device has no such sensor; leave the call out."
 _GRAPH = "npusim does not record graphs; call the function directly."
-_ALLOCATOR = "the allocator of npusim is part of the device; NPUSIM_ALLOCATOR changes its rules."
+_ALLOCATOR = "the caching allocator of npusim cannot be switched off; NPUSIM_ALLOCATOR changes it."
 _COMPILER = "npusim cannot run CUDA code; write the operation with tensors."
 _NCCL = "npusim has no collectives yet; use the backend gloo with tensors on CPU."
 _TUNABLE = "npusim has one implementation of each operator, so there is nothing to tune."
@@ -38,10 +38,8 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("CUDAGraph", "graphs.CUDAGraph"), _GRAPH),
     **dict.fromkeys(
         (
-            "CUDAPluggableAllocator",
             "caching_allocator_disabled",
             "caching_allocator_enable",
-            "memory.CUDAPluggableAllocator",
             "memory.caching_allocator_disabled",
             "memory.caching_allocator_enable",
         ),
@@ -123,6 +121,8 @@ DIFFERENT: dict[str, str] = {
     "torch.get_device_module('cuda')": "is torch.npusim, which has the same functions",
     "files": "torch.save writes 'npusim' as the location; files from CUDA load",
     "the backend name nccl": "torch.distributed.init_process_group raises NotImplementedError",
+    "libraries for CUDAPluggableAllocator": "take memory from npusim_malloc(), where those for "
+    "CUDA call cudaMalloc()",
     "CUDA extensions": "cannot be compiled for or called with tensors of npusim",
     "Triton": "kernels cannot run on npusim; torch.compile is left alone",
 }

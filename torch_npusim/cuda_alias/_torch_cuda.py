@@ -100,8 +100,9 @@ class _Ranges:
         return _nothing
 
 
-# The deprecated names of torch.cuda.memory, by their successors.
-_RENAMED = {
+# Names of torch.cuda.memory that read otherwise in torch.npusim, the deprecated ones among them.
+_RENAMED: dict[str, Any] = {
+    "CUDAPluggableAllocator": npusim.memory.NPUSIMPluggableAllocator,
     "max_memory_cached": npusim.memory.max_memory_reserved,
     "memory_cached": npusim.memory.memory_reserved,
     "reset_max_memory_allocated": npusim.memory.reset_peak_memory_stats,
