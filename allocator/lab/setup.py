@@ -9,9 +9,8 @@ from pathlib import Path
 
 from setuptools import setup
 
-HERE = Path(__file__).resolve().parent
-NATIVE = HERE / "native"
-sys.path.insert(0, str((NATIVE if NATIVE.exists() else HERE.parents[1]) / "tools"))
+for folder in ("../..", "native"):
+    sys.path.insert(0, str(Path(__file__).resolve().parent / folder / "tools"))
 from cmake_build import CMakeBuild, CMakeExtension
 from native_sdist import NativeSdist
 

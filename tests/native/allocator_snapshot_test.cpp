@@ -31,8 +31,10 @@ std::string read_input(const Input& input) {
       for (const std::uint32_t stack : tables.entries.stack) {
         if (stack >= tables.stacks.size()) std::abort();
       }
-      found += " " + std::to_string(std::min<std::size_t>(rows, 9)) + " " +
-               std::to_string(std::min<std::size_t>(tables.frames.size(), 9));
+      for (const std::size_t count : {rows, tables.frames.size()}) {
+        found += ' ';
+        found += std::to_string(std::min<std::size_t>(count, 9));
+      }
     }
     return found;
   } catch (const InvalidArgument& refused) {

@@ -11,8 +11,8 @@ from npusim_lab.matching import agreement
 from npusim_lab.recording import record_script, replay_recorded
 from npusim_lab.trace import Op
 
-# Requests of all sizes on two streams, in the default pool and in a private one, which is used again
-# while it lives and gives its memory back when it dies.
+# Requests of all sizes on two streams, in the default pool and in a private one, which is used
+# again while it lives and gives its memory back when it dies.
 PROGRAM = """
 import random
 import torch
