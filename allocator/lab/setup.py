@@ -9,8 +9,8 @@ from pathlib import Path
 
 from setuptools import setup
 
-for folder in ("../..", "native"):
-    sys.path.insert(0, str(Path(__file__).resolve().parent / folder / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "../../tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "native/tools"))
 from cmake_build import CMakeBuild, CMakeExtension
 from native_sdist import NativeSdist
 
