@@ -19,6 +19,18 @@ def _one_seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _same_environment():
+    """No test starts its processes in an environment that another test has changed."""
+    before = dict(os.environ)
+    yield
+    for name in (before.keys() | os.environ.keys()) - {"PYTEST_CURRENT_TEST"}:
+        if name not in before:
+            del os.environ[name]
+        elif os.environ.get(name) != before[name]:
+            os.environ[name] = before[name]
+
+
 @pytest.fixture
 def run_script():
     """Runs a script in a new interpreter and returns the finished process, whatever it says.

@@ -100,7 +100,8 @@ class Settings:
         Raises:
             pytest.UsageError: If torch_npusim is loaded already, with other devices.
         """
-        wanted = {"NPUSIM_AUTOLOAD": "1"}
+        # Asked for by name: more than a wish of the environment that torch load no backend.
+        wanted = {"NPUSIM_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
         if self.devices is not None:
             wanted["NPUSIM_DEVICE_COUNT"] = str(self.devices)
         if self.memory is not None:

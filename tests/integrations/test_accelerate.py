@@ -221,7 +221,10 @@ def test_cpu_offload_brings_each_layer_to_the_device():
 
 def test_the_batch_size_shrinks_until_it_fits():
     tried = []
-    torch.npusim.set_per_process_memory_fraction(64 / 16384)  # 64 MiB
+    gc.collect()  # what earlier tests left in cycles
+    torch.npusim.empty_cache()
+    limit = torch.npusim.memory_reserved() + (64 << 20)
+    torch.npusim.set_per_process_memory_fraction(limit / torch.npusim.mem_get_info()[1])
 
     @find_executable_batch_size(starting_batch_size=20)
     def train(batch_size):

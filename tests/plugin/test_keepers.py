@@ -65,6 +65,12 @@ def test_a_view_keeps_the_block():
     assert lines[1].startswith("global variable 'HERE' of module")
 
 
+def test_frozen_objects_are_named_too():
+    HERE.frozen = block()
+    gc.freeze()  # as a program does before it forks
+    assert leaks.keepers(HERE.frozen)[0] == "attribute 'frozen' of a types.SimpleNamespace"
+
+
 @pytest.mark.parametrize("convert", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
 def test_a_sparse_tensor_keeps_its_parts(convert):
     since = leaks.mark()

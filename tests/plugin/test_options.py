@@ -54,6 +54,12 @@ def test_options_are_in_effect_before_a_conftest_loads_torch(run_pytest):
     assert header in run.output
 
 
+def test_the_option_is_stronger_than_an_environment_without_backends(run_pytest):
+    wish = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "NPUSIM_AUTOLOAD": "0"}
+    run = run_pytest(ASKED, *OPTIONS, environment=wish)
+    assert run.passed() == ALL, run.output
+
+
 def test_the_ini_file_says_the_same(run_pytest):
     lines = ["[pytest]", *(option.removeprefix("--").replace("-", "_") for option in OPTIONS)]
     ini = "\n".join(line if "=" in line or line[0] == "[" else f"{line}=true" for line in lines)

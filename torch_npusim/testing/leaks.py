@@ -177,6 +177,7 @@ class _Search:
     """All tensors and graphs of the process, looked at once for several questions."""
 
     def __init__(self) -> None:
+        gc.unfreeze()  # who refers to what cannot be asked of frozen objects
         self._alive: list[Any] = []
         tensors = [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
         self._graphs = GraphOwners(tensors, self._alive)
