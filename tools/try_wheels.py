@@ -162,7 +162,7 @@ def try_ci(environment: Environment) -> str:
     _, command, test = ci_example()
     (environment.work / "test_readme.py").write_text(test)
     printed = environment.run(*command.split(), "test_readme.py")
-    assert "1 tests on npusim; 0 leak" in printed, printed
+    assert "1 tests on npusim, of which 0 left device memory" in printed, printed
     return printed.splitlines()[-1].strip(" =")
 
 
