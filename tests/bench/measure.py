@@ -5,8 +5,9 @@ The machine may be shared. A statement on one thread is timed by the processor t
 which other programs hardly change, and whatever does slow one block down (a shared cache, the
 clock rate) soon slows its neighbour down as well. So sides alternate (A B, B A, A B, ...), each
 pair of neighbours gives one quotient, and the result is their median. A statement on more threads
-is timed by the wall, where a block is as slow as the threads had to wait for a core: there the
-result is the quotient of the fastest blocks. The quartiles say how far to trust either.
+is timed by the wall, where a block is as slow as the threads had to wait for a core. Two fastest
+blocks are no measure there: one lucky block of either side moves their quotient out of the
+quartiles of all others. The quartiles say how far to trust the median.
 """
 
 import statistics
@@ -66,9 +67,8 @@ def take_turns(sides: Mapping[str, Timer], effort: Effort) -> dict[str, list[flo
     return seconds
 
 
-def quotient(ours: Sequence[float], theirs: Sequence[float], threads: int) -> Quotient:
-    """Compares blocks that were taken side by side, each on `threads` threads."""
+def quotient(ours: Sequence[float], theirs: Sequence[float]) -> Quotient:
+    """Compares blocks that were taken side by side."""
     quotients = [a / b for a, b in zip(ours, theirs, strict=True)]
     low, median, high = statistics.quantiles(quotients, n=4)
-    value = median if threads == 1 else min(ours) / min(theirs)
-    return Quotient(value, low, high, 1e9 * min(ours), 1e9 * min(theirs))
+    return Quotient(median, low, high, 1e9 * min(ours), 1e9 * min(theirs))

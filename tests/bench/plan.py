@@ -68,7 +68,7 @@ def compare(statement: str, ours: Names, theirs: Names, threads: int, effort: Ef
     """Times the same statement with two sets of operands."""
     sides = {"ours": timer(statement, ours, threads), "theirs": timer(statement, theirs, threads)}
     seconds = take_turns(sides, effort)
-    return quotient(seconds["ours"], seconds["theirs"], threads)
+    return quotient(seconds["ours"], seconds["theirs"])
 
 
 def table_group(
@@ -154,7 +154,7 @@ def large(efforts: Efforts) -> list[Group]:
         }
         seconds = take_turns(sides, efforts.long)
         for baseline, group in groups.items():
-            group.rows[row] = quotient(seconds["npusim"], seconds[baseline], group.threads)
+            group.rows[row] = quotient(seconds["npusim"], seconds[baseline])
     return list(groups.values())
 
 
@@ -188,7 +188,7 @@ def copies(efforts: Efforts) -> list[Group]:
             "memmove": timer("memmove(b, a, n)", names, 1),
         }
         seconds = take_turns(sides, efforts.long)
-        group.rows[row] = quotient(seconds["copy"], seconds["memmove"], group.threads)
+        group.rows[row] = quotient(seconds["copy"], seconds["memmove"])
     return [group]
 
 
@@ -201,7 +201,7 @@ def training_steps(efforts: Efforts) -> list[Group]:
             for device in (DEVICE, "cpu")
         }
         seconds = take_turns(sides, efforts.step)
-        group.rows[model] = quotient(seconds[DEVICE], seconds["cpu"], group.threads)
+        group.rows[model] = quotient(seconds[DEVICE], seconds["cpu"])
     return [group]
 
 
@@ -234,6 +234,6 @@ def custom_operator(efforts: Efforts) -> list[Group]:
         for row, (ours, theirs) in statements.items():
             sides = {"ours": timer(ours, names, threads), "theirs": timer(theirs, names, threads)}
             seconds = take_turns(sides, efforts.long)
-            group.rows[row] = quotient(seconds["ours"], seconds["theirs"], threads)
+            group.rows[row] = quotient(seconds["ours"], seconds["theirs"])
         groups.append(group)
     return groups

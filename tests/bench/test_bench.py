@@ -64,14 +64,8 @@ def test_training_steps_are_the_same_on_both_devices(model):
 
 
 def test_quotient_is_the_median_of_neighbouring_blocks():
-    found = quotient([1.0, 2.0, 9.0], [2.0, 2.0, 3.0], threads=1)
+    found = quotient([1.0, 2.0, 9.0], [2.0, 2.0, 3.0])
     assert (found.value, found.ours_ns, found.theirs_ns) == (1.0, 1e9, 2e9)
-
-
-def test_quotient_on_more_threads_is_that_of_the_fastest_blocks():
-    found = quotient([1.0, 2.0, 9.0], [2.0, 4.0, 3.0], threads=2)
-    assert found.value == 0.5
-    assert found.low < found.high
 
 
 class Stopwatch:
