@@ -8,10 +8,18 @@
 #   make format  let clang-format and ruff repair what they can
 #   make build   the environment and both extension modules
 #   make asan / make tsan   native tests under sanitizers
+#   make races   the Python tests and examples/ once more; a race between streams is an error
+#   make sweeps  every operator of op_db: all bytes that kernels touch are noted, faults spoil results
 #   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/performance.md
 #   make conformance   npusim through the conformance kit, full profile; writes docs/ops.md
+#   make rules   torch's own samples under the rules for CUDA: what CUDA has runs, what it lacks is refused
+#   make triton  Triton's kernels through its interpreter: its tutorials, and defects that the check finds
 #   make wheels  sdists and wheels of the three distributions, in dist/
 #   make wheels-test   dist/ in a fresh environment; TORCH_FROM=.venv spares it torch's download
+#   make parallel Trainer, Lightning and accelerate, started twice by their launchers
+#   make browser the pages of `npusim-lab report` in a headless Chromium (chromium, chromium-driver)
+#   make hta     HolisticTraceAnalysis over a trace of npusim's
+#   make new-backend  `npusim new-backend` and its six steps: built, tested, and asked by the kit
 #   make clean   everything but .venv
 
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3)
@@ -21,42 +29,60 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+CORE := $(VENV)/.core-installed
 ENVIRONMENT := $(VENV)/.requirements-installed
 INSTALLED := $(VENV)/.editable-installed
+ALL_INSTALLED := $(VENV)/.all-installed
+CORE_PACKAGES := cmake joblib narwhals ninja numpy scikit-learn scipy setuptools threadpoolctl tqdm \
+                 wheel
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan bench conformance wheels wheels-test clean
+.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser new-backend parallel triton hta clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
-$(ENVIRONMENT): requirements.txt
+# First what the demo needs: building torch_npusim._C and running the example. Tests, linters and the
+# frameworks of the integrations come when a target asks for them. requirements.txt pins both.
+$(CORE): requirements.txt
 	@$(PYTHON) tools/check_env.py
-	@echo "== environment in $(VENV) (once; torch is a large download)"
+	@echo "== $(VENV) with torch, the one large download (once)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install $$(grep '^torch==' requirements.txt)
+	@echo "== packages to build and to run the demo: $(CORE_PACKAGES)"
+	@$(PIP) install $(foreach name,$(CORE_PACKAGES),$$(grep '^$(name)==' requirements.txt))
+	@touch $@
+
+$(ENVIRONMENT): $(CORE)
+	@echo "== packages for tests, linters and integrations (once)"
 	@$(PIP) install -r requirements.txt
 	@touch $@
 
 # setup.py runs CMake where its progress can be seen, then pip has only to register the package;
 # from then on ninja alone knows what is out of date.
-$(INSTALLED): $(ENVIRONMENT) setup.py pyproject.toml allocator/lab/setup.py allocator/lab/pyproject.toml \
-		conformance/pyproject.toml
-	@echo "== build and editable install"
+$(INSTALLED): $(CORE) setup.py pyproject.toml
+	@echo "== compiling torch_npusim._C ($(JOBS) jobs), and editable install"
 	@$(PY) setup.py --quiet build_ext --inplace
 	@$(PIP) install --no-build-isolation --no-deps -e .
-	@$(PIP) install --no-build-isolation --no-deps -e allocator/lab
+	@touch $@
+
+$(ALL_INSTALLED): $(ENVIRONMENT) $(INSTALLED) lab/setup.py lab/pyproject.toml conformance/pyproject.toml
+	@echo "== npusim-lab and npusim-conformance"
+	@$(PIP) install --no-build-isolation --no-deps -e lab
 	@$(PIP) install --no-build-isolation --no-deps -e conformance
 	@touch $@
 
-build: $(INSTALLED)
+build: $(ALL_INSTALLED)
+	@echo "== everything, native tests too"
 	@cmake --build build/release
 	@cmake --build build/lab --target _lab
 
-demo: build
+demo: $(INSTALLED)
+	@cmake --build build/release --target _C
+	@echo "== training"
 	@$(PY) examples/train_digits.py --device npusim
 
 test: build
@@ -64,10 +90,10 @@ test: build
 	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
 	@echo "== smoke test"
 	@$(PY) -m pytest tests/test_tiny.py $(PYTEST_ARGS)
-	@echo "== tests"
-	@$(PY) -m pytest tests $(PYTEST_ARGS)
+	@echo "== tests ($(JOBS) workers, a file at a time)"
+	@$(PY) -m pytest tests -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
-CPP = $(sort $(foreach layer,backend allocator csrc torch_npusim examples tests/native tests/bench tests/conformance,\
+CPP = $(sort $(foreach layer,backend allocator lab csrc torch_npusim examples tests/native tests/bench tests/conformance,\
         $(shell find $(layer) -name '*.h' -o -name '*.cpp')))
 TIDY = $(sort $(wildcard backend/*.cpp allocator/*.cpp allocator/placement/*.cpp allocator/replay/*.cpp))
 
@@ -82,7 +108,7 @@ lint: $(ENVIRONMENT)
 	@ruff check --quiet .
 	@ruff format --check --quiet .
 	@echo "== mypy"
-	@mypy --no-error-summary torch_npusim torch_npusim_autoload allocator/lab/npusim_lab \
+	@mypy --no-error-summary torch_npusim torch_npusim_entry_points lab/npusim_lab \
 	  conformance/npusim_conformance examples tools/build_wheels.py tools/try_wheels.py
 	@echo "== lint is clean"
 
@@ -97,6 +123,20 @@ asan tsan: $(ENVIRONMENT)
 	@cmake -S . -B build/$@ $(NATIVE) -DNPUSIM_SANITIZE=$(sanitizer) > /dev/null
 	@cmake --build build/$@
 	@ctest --test-dir build/$@ --output-on-failure -j $(JOBS)
+
+# Tests that race on purpose say so themselves.
+races: export NPUSIM_RACES = error
+races: build
+	@$(PY) -m pytest tests -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	@$(PY) examples/train_digits.py --device npusim
+
+# What `make test` leaves out, or samples: tests/conftest.py.
+browser hta new-backend parallel sweeps triton: export NPUSIM_TESTS = $@
+
+# `make test` takes one operator in twelve.
+sweeps: build
+	@$(PY) -m pytest tests/races/test_accesses.py tests/ops/test_faults_everywhere.py -n $(JOBS) \
+	  $(PYTEST_ARGS)
 
 bench: build
 	@for bench in build/release/*_bench; do echo "== $$bench"; $$bench || exit 1; done
@@ -116,6 +156,38 @@ wheels: $(ENVIRONMENT)
 wheels-test: $(ENVIRONMENT)
 	@$(PY) tools/try_wheels.py dist $(if $(TORCH_FROM),--torch-from $(TORCH_FROM))
 
+# Every sample that torch has, under the rules for CUDA.
+rules: build
+	@$(PY) tests/rules/op_db_run.py
+
+parallel: build
+	@$(PY) -m pytest tests/distributed/test_launched.py $(PYTEST_ARGS)
+
+browser: build
+	@$(PY) -m pytest tests/browser $(PYTEST_ARGS)
+
+# In an environment of its own: without the notebook server that the package asks for, and without
+# torch, which reads no trace.
+HTA := build/hta
+$(HTA)/.installed: tests/hta/requirements.txt
+	@$(PYTHON) -m venv $(HTA)
+	@$(HTA)/bin/python -m pip --quiet --disable-pip-version-check install --no-deps -r $<
+	@touch $@
+
+hta: build $(HTA)/.installed
+	@HTA_PYTHON=$(CURDIR)/$(HTA)/bin/python $(PY) -m pytest tests/hta $(PYTEST_ARGS)
+
+new-backend: build
+	@$(PY) -m pytest -s tests/new_backend $(PYTEST_ARGS)
+
+# In a folder of its own: torch asks whether Triton is there, and does other things then.
+TRITON := build/triton/triton-3.7.1.dist-info
+$(TRITON): $(ENVIRONMENT)
+	@$(PIP) install --no-deps --target build/triton triton==3.7.1
+
+triton: build $(TRITON)
+	@TRITON_INTERPRET=1 PYTHONPATH=build/triton $(PY) -m pytest tests/triton_kernels $(PYTEST_ARGS)
+
 clean:
-	rm -rf build dist *.egg-info allocator/lab/build allocator/lab/*.egg-info conformance/*.egg-info
-	rm -f $(INSTALLED) torch_npusim/*.so allocator/lab/npusim_lab/*.so
+	rm -rf build dist *.egg-info lab/build lab/*.egg-info conformance/*.egg-info
+	rm -f $(INSTALLED) $(ALL_INSTALLED) torch_npusim/*.so lab/npusim_lab/*.so

@@ -51,13 +51,10 @@ CachingAllocator::Impl::Impl(Provider& provider_in, const Config& config_in, Sha
   default_pool = &add_pool({}, {});
 }
 
-Shelf& CachingAllocator::Impl::shelf_of(MemoryPool& pool, StreamId stream, bool is_small) {
-  if (last_pool != &pool || last_stream != stream) {
-    last_shelves = &pool.streams.try_emplace(stream, config, &pool).first->second;
-    last_pool = &pool;
-    last_stream = stream;
-  }
-  return last_shelves->of(is_small);
+void CachingAllocator::Impl::turn_to(MemoryPool& pool, StreamId stream) {
+  last_shelves = &pool.streams.try_emplace(stream, config, &pool).first->second;
+  last_pool = &pool;
+  last_stream = stream;
 }
 
 // One malloc() makes at most three blocks: a new segment's, what remains of it unmapped, and the
@@ -226,10 +223,7 @@ void CachingAllocator::Impl::release_to_pool(Block* block, ContextId context) {
   ledger.decrease(Ledger::kRequestedBytes, is_small, signed_bytes(requested_bytes));
 }
 
-void CachingAllocator::Impl::require_live(const Block* block, const char* verb) const {
-  if (block && block->owner == owner && block->state == BlockState::allocated) [[likely]] {
-    return;
-  }
+void CachingAllocator::Impl::refuse_dead(const Block* block, const char* verb) const {
   const std::string what = std::string(verb) + ": ";
   if (!block)
     throw InvalidArgument(what + "no block was given; expected one that malloc() returned");

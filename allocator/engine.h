@@ -39,12 +39,24 @@ struct CachingAllocator::Impl {
   void release_to_pool(Block* block, ContextId context);  // merge, index, book
   Block* merge(Block* block, Block* neighbour);  // the neighbour, if free, becomes part of block
   void absorb(Block* block, Block* neighbour) noexcept;  // the addresses of a merge
-  void require_live(const Block* block, const char* verb) const;
+  void require_live(const Block* block, const char* verb) const {
+    if (block && block->owner == owner && block->state == BlockState::allocated) [[likely]] {
+      return;
+    }
+    refuse_dead(block, verb);
+  }
+  [[noreturn]] void refuse_dead(const Block* block, const char* verb) const;
   void free_live(Block* block, ContextId context);
   void free_later(Block* block, ContextId context);  // pending: one mark per using stream
   void book_free(const Block* block, ContextId context);
   void process_events();
-  Shelf& shelf_of(MemoryPool& pool, StreamId stream, bool is_small);
+  Shelf& shelf_of(MemoryPool& pool, StreamId stream, bool is_small) {
+    if (last_pool != &pool || last_stream != stream) [[unlikely]] {
+      turn_to(pool, stream);
+    }
+    return last_shelves->of(is_small);
+  }
+  void turn_to(MemoryPool& pool, StreamId stream);
   void reserve_blocks();  // so that new_block() cannot fail half-way
   Block* new_block() noexcept;
   void recycle(Block* block) noexcept;
@@ -56,6 +68,7 @@ struct CachingAllocator::Impl {
   Block* acquire_or_reclaim(Request& request);  // what to try, in order
   bool limited() const noexcept { return allowed_bytes != kUnlimited; }
   void set_fraction(double fraction);
+  void record_retry(const Request& request);
   Block* buy_segment(const Request& request, bool is_retry);
   Block* buy_whole_segment(const Request& request, std::size_t bytes);
   Block* new_segment(const Request& request, Address address, std::size_t bytes);
@@ -84,6 +97,8 @@ struct CachingAllocator::Impl {
   // --- private_pools.cpp
   MemoryPool& pool_with_users(PoolId id, const char* verb);
   MemoryPool& add_pool(PoolId id, const PoolOptions& options);
+  void record_retain(const MemoryPool& pool);
+  void record_pools();                            // all there are, for a history that begins
   Block* borrow(Request& request);                // from a pool with use_on_oom
   void release_unused_pools(const PoolId* only);  // private ones without users
   std::vector<PoolInfo> pool_infos() const;

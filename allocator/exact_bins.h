@@ -30,6 +30,11 @@ class ExactBins {
   }
 
   std::size_t quantum_bytes() const noexcept { return std::size_t{1} << shift_; }
+  // A root means something where its bit is set. The bits lie close together, the roots do not.
+  bool is_used(std::size_t bytes) const noexcept {
+    const std::size_t slot = bytes >> shift_;
+    return (words_[slot / 64] & bit(slot)) != 0;
+  }
   Block*& root(std::size_t bytes) noexcept { return roots_[bytes >> shift_]; }
 
   void mark_used(std::size_t bytes) noexcept {

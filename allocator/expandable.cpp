@@ -92,6 +92,8 @@ Block* CachingAllocator::Impl::reserve_range(const Request& request) {
     note_failure(std::move(result));
     return nullptr;
   }
+  record(HistoryAction::segment_reserve, result.address, bytes, request.stream, request.context,
+         request.shelf->pool->id);
   Block* block = new_segment(request, result.address, bytes);
   block->segment->is_expandable = true;
   block->requested_bytes = 0;

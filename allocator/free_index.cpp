@@ -67,8 +67,12 @@ void FreeIndex::insert(Block* block) {
   block->heap_child = block->heap_sibling = block->heap_prev = nullptr;
   if (is_exact(block->bytes)) {
     Block*& root = exact_.root(block->bytes);
-    if (!root) exact_.mark_used(block->bytes);
-    root = root ? meld(root, block) : block;
+    if (exact_.is_used(block->bytes)) {
+      root = meld(root, block);
+    } else {
+      root = block;
+      exact_.mark_used(block->bytes);
+    }
     return;
   }
   const SortedBins::Cursor at = sorted_.seek(block->bytes);
@@ -91,9 +95,12 @@ void FreeIndex::erase(Block* block) noexcept {
     if (!orphans) return;
   }
   if (is_exact(block->bytes)) {
+    if (!orphans) {  // it was the root, and alone
+      exact_.mark_empty(block->bytes);
+      return;
+    }
     Block*& root = exact_.root(block->bytes);
     root = was_root ? orphans : meld(root, orphans);
-    if (!root) exact_.mark_empty(block->bytes);
     return;
   }
   const SortedBins::Cursor at = sorted_.seek(block->bytes);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Reading the allocator: statistics, history, address lookup and the snapshot.
+#include <cmath>
+
 #include "allocator/engine.h"
 
 namespace npusim::alloc {
@@ -8,10 +10,15 @@ using Lock = std::lock_guard<WordLock>;
 
 const char* action_name(HistoryAction action) noexcept {
   constexpr const char* names[] = {
-      "alloc",        "free_requested", "free_completed", "segment_alloc",
-      "segment_free", "segment_map",    "segment_unmap",  "oom",
-      "snapshot"};
+      "alloc",        "free_requested", "free_completed",  "segment_alloc",
+      "segment_free", "segment_map",    "segment_unmap",   "oom",
+      "snapshot",     "empty_cache",    "segment_reserve", "retry",
+      "pool_retain",  "pool_release",   "memory_fraction"};
   return names[static_cast<std::size_t>(action)];
+}
+
+std::size_t fraction_bits(double fraction) noexcept {
+  return static_cast<std::size_t>(std::ceil(std::ldexp(fraction, 32)));
 }
 
 const char* state_name(BlockState state) noexcept {
@@ -107,6 +114,7 @@ Block* CachingAllocator::find(Address address) const {
 void CachingAllocator::set_memory_fraction(double fraction) {
   const Lock lock(impl_->mutex);
   impl_->set_fraction(fraction);
+  impl_->record(HistoryAction::memory_fraction, 0, fraction_bits(fraction), 0, 0, {});
 }
 
 double CachingAllocator::memory_fraction() const {
@@ -147,11 +155,13 @@ void CachingAllocator::record_history(HistoryMode mode, std::size_t max_entries)
   const Lock lock(impl_->mutex);
   impl_->history_mode = mode;
   impl_->history.set_capacity(mode == HistoryMode::all ? max_entries : 0);
+  impl_->record_pools();
 }
 
 void CachingAllocator::clear_history() {
   const Lock lock(impl_->mutex);
   impl_->history.clear();
+  impl_->record_pools();
 }
 
 }  // namespace npusim::alloc

@@ -3,6 +3,7 @@
 // `freed` is derived: allocated - freed = current - base. CachingAllocator's lock guards it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -38,7 +39,11 @@ class Ledger {
     }
     void decrease(std::int64_t amount) noexcept { current -= amount; }
     // change() books one net amount of either sign.
-    void change(std::int64_t net) noexcept { net > 0 ? increase(net) : decrease(-net); }
+    void change(std::int64_t net) noexcept {
+      current += net;
+      allocated += std::max<std::int64_t>(net, 0);
+      peak = std::max(peak, current);
+    }
     Stat stat() const noexcept { return {current, peak, allocated, allocated + base - current}; }
   };
 
@@ -51,7 +56,6 @@ class Ledger {
     pools_[is_small ? 1 : 2][what].decrease(amount);
   }
   void change(Quantity what, bool is_small, std::int64_t net) noexcept {
-    if (net == 0) return;
     pools_[0][what].change(net);
     pools_[is_small ? 1 : 2][what].change(net);
   }

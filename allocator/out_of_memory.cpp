@@ -4,6 +4,7 @@
 // that fits.
 #include "allocator/out_of_memory.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 
@@ -17,7 +18,7 @@ std::string advice(const OutOfMemoryReport& report) {
   if (report.cause == Cause::over_one_exabyte) {
     return "A request of this size is usually a negative number or an overflow: check the shape.";
   }
-  if (report.cause == Cause::host_full) {
+  if (report.cause == Cause::ram_full) {
     return "The simulated device has room, the machine under it has not: use smaller tensors, or "
            "give this process more memory.";
   }
@@ -71,9 +72,14 @@ std::string format_out_of_memory(const OutOfMemoryReport& report, std::string_vi
   }
   text += name + " " + std::to_string(device_index) + " has a total capacity of " +
           format_bytes(report.total_bytes) + " of which " + format_bytes(report.free_bytes) +
-          " is free. ";
+          " is free";
+  if (report.allowed_bytes) {
+    const std::size_t allowed = *report.allowed_bytes;
+    text += ", but this process may use no more than " + format_bytes(allowed) + ", of which " +
+            format_bytes(allowed - std::min(allowed, report.reserved_bytes)) + " is left";
+  }
+  text += ". ";
   if (!report.reason.empty()) text += as_sentence(report.reason) + " ";
-  if (report.allowed_bytes) text += format_bytes(*report.allowed_bytes) + " allowed; ";
   const std::size_t unallocated = report.reserved_bytes - report.allocated_bytes;
   text += "Of the allocated memory " + format_bytes(report.allocated_bytes) +
           " is allocated by PyTorch, and " + format_bytes(unallocated) +

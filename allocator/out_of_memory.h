@@ -16,7 +16,7 @@ namespace npusim::alloc {
 struct OutOfMemoryReport {
   enum class Cause : std::uint8_t {
     device_full,      // the provider had no room, or an injected failure said so
-    host_full,        // the machine under the simulated device has no room
+    ram_full,         // the machine under the simulated device has no room
     over_limit,       // the memory fraction forbids it
     over_one_exabyte  // the request was refused before any search; the numbers below are still true
   };

@@ -21,6 +21,11 @@ template <class... Parts>
   throw InvalidArgument(text.str());
 }
 
+// In the words of PYTORCH_ALLOC_CONF, where users set them.
+std::string megabytes(std::size_t bytes) {
+  return bytes % kMiB == 0 ? std::to_string(bytes / kMiB) : std::to_string(bytes) + " bytes";
+}
+
 std::size_t round_up(std::size_t bytes, std::size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
@@ -47,8 +52,8 @@ void validate_sizes(const Config& c) {
            "; expected at least small_limit_bytes (", c.small_limit_bytes, ")");
   }
   if (c.large_limit_bytes > c.large_segment_bytes) {
-    reject("large_limit_bytes is ", c.large_limit_bytes, "; expected at most large_segment_bytes (",
-           c.large_segment_bytes, ")");
+    reject("large_segment_size_mb is ", megabytes(c.large_segment_bytes), "; expected more than ",
+           megabytes(c.large_limit_bytes));
   }
 }
 
@@ -57,13 +62,14 @@ void validate_reuse(const Config& c) {
     reject("large_remainder_bytes is ", c.large_remainder_bytes, "; expected at most 1 EB");
   }
   if (c.max_split_bytes < c.large_segment_bytes) {
-    reject("max_split_bytes is ", c.max_split_bytes, "; expected at least large_segment_bytes (",
-           c.large_segment_bytes, ") or no limit");
+    reject("max_split_size_mb is ", megabytes(c.max_split_bytes),
+           "; expected at least large_segment_size_mb (", megabytes(c.large_segment_bytes),
+           ") or no limit");
   }
   if (c.max_non_split_rounding_bytes < c.large_segment_bytes ||
       c.max_non_split_rounding_bytes > kRequestLimit) {
-    reject("max_non_split_rounding_bytes is ", c.max_non_split_rounding_bytes,
-           "; expected large_segment_bytes (", c.large_segment_bytes, ") to 1 EB");
+    reject("max_non_split_rounding_mb is ", megabytes(c.max_non_split_rounding_bytes),
+           "; expected large_segment_size_mb (", megabytes(c.large_segment_bytes), ") to 1 EB");
   }
   for (std::size_t divisions : c.roundup_power2_divisions) {
     if (divisions != 0 && (!std::has_single_bit(divisions) || divisions > kGiB)) {

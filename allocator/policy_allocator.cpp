@@ -5,18 +5,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <mutex>  // lock_guard
 #include <utility>
 
 #include "allocator/error.h"
 
 namespace npusim::alloc {
 
-using Lock = std::lock_guard<WordLock>;
-
 namespace {
-
-constexpr std::size_t kAlignment = 32;  // of every storage (rule A1)
 
 std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
 
@@ -27,6 +22,27 @@ std::string hex(Address address) {
 }
 
 }  // namespace
+
+class PolicyAllocator::Lock {
+ public:
+  explicit Lock(const PolicyAllocator& own) : own_(own) {
+    if (own_.gate_) {
+      if (own_.gate_->is_inside()) own_.reject("uses the device that it serves");
+      token_ = own_.gate_->enter();
+    }
+    own_.mutex_.lock();
+  }
+  ~Lock() {
+    own_.mutex_.unlock();
+    if (own_.gate_) own_.gate_->leave(token_);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  const PolicyAllocator& own_;
+  int token_ = 0;
+};
 
 class PolicyAllocator::Device final : public PlacementDevice {
  public:
@@ -48,8 +64,8 @@ class PolicyAllocator::Device final : public PlacementDevice {
     }
     SegmentResult result = own_.provider_.acquire_segment(bytes);
     if (result.status != SegmentResult::Status::ok) {
-      cause_ = result.status == SegmentResult::Status::host_full
-                   ? OutOfMemoryReport::Cause::host_full
+      cause_ = result.status == SegmentResult::Status::ram_full
+                   ? OutOfMemoryReport::Cause::ram_full
                    : OutOfMemoryReport::Cause::device_full;
       reason_ = result.reason;
       return result;
@@ -68,7 +84,7 @@ class PolicyAllocator::Device final : public PlacementDevice {
     const bool is_in_use = own_.entry_at(address) != nullptr ||
                            (inside != own_.entries_.end() && inside->first < address + bytes);
     if (is_in_use) {
-      misuse_ = "releases the memory at " + hex(address) + ", in which blocks are live";
+      refuse("releases the memory at " + hex(address) + ", in which blocks are live");
       return;
     }
     if (!has_waited_) own_.provider_.synchronize();
@@ -95,6 +111,10 @@ class PolicyAllocator::Device final : public PlacementDevice {
     if (offset > lent->second || bytes > lent->second - offset) return {};
     piece_ = {address, bytes};
     return {&piece_, 1};
+  }
+
+  void refuse(std::string what) override {
+    if (misuse_.empty()) misuse_ = std::move(what);
   }
 
   Ticket mark(StreamId stream) override { return own_.provider_.mark(stream); }
@@ -134,9 +154,11 @@ class PolicyAllocator::Device final : public PlacementDevice {
   std::string reason_;
 };
 
-PolicyAllocator::PolicyAllocator(Provider& provider, std::string name, const Maker& make)
+PolicyAllocator::PolicyAllocator(Provider& provider, std::string name, const Maker& make,
+                                 PolicyGate* gate)
     : provider_(provider),
       name_(std::move(name)),
+      gate_(gate),
       mutex_(true),
       device_(std::make_unique<Device>(*this)),
       judge_(std::make_unique<OverlapJudge>(*device_)),
@@ -161,25 +183,16 @@ Placement PolicyAllocator::place(const PlacementRequest& request) {
 }
 
 void PolicyAllocator::judge(const Placement& placement, const PlacementRequest& request) {
-  const std::string what = "malloc " + std::to_string(request.number) + " got " +
-                           std::to_string(placement.bytes) + " bytes at " + hex(placement.address);
-  if (placement.address % kAlignment != 0) {
-    reject(what + ", which is not a multiple of " + std::to_string(kAlignment));
-  }
-  if (entries_.count(placement.address) != 0) reject(what + ", which is in use");
-  if (judge_->add(placement, request)) return;
-  judge_->remove(placement);
-  if (placement.bytes < request.bytes) {
-    reject(what + " for a request of " + std::to_string(request.bytes));
-  }
-  const bool is_lent = !device_->pieces_of(placement.address, placement.bytes).empty();
-  reject(what + (is_lent ? ", which overlap another live block" : ", not all of which are lent"));
+  const std::string wrong = judge_->add(placement, request);
+  if (wrong.empty()) return;
+  judge_->remove(placement, request);
+  reject(wrong);
 }
 
 Block* PolicyAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryReport* report,
                                ContextId context, PoolId pool) {
   if (bytes == 0) return nullptr;
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   std::uint32_t pool_number = 0;
   if (!pool.is_default()) {
     const auto found = pools_.find(pool);
@@ -201,9 +214,11 @@ Block* PolicyAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryRe
   }
   if (history_mode_ == HistoryMode::off) context = 0;
   device_->begin(stream, context, pool);
+  free_postponed();
   process_events();
-  Entry* entry = new_entry();
+  reserve_entry();
   Placement placement = place(request);
+  if (placement.address == 0) record(HistoryAction::retry, 0, bytes, stream, context, pool);
   if (placement.address == 0 && complete_pending()) placement = place(request);
   if (placement.address == 0) {
     ++ledger_.num_alloc_retries;
@@ -216,6 +231,7 @@ Block* PolicyAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryRe
     return nullptr;
   }
   judge(placement, request);
+  Entry* entry = unused_.back();  // not before: what was pending may have come back meanwhile
   unused_.pop_back();
   entry->address = placement.address;
   entry->bytes = placement.bytes;
@@ -235,14 +251,12 @@ Block* PolicyAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryRe
   return entry;
 }
 
-// The one at the back of the unused ones; it stays there until its placement is good.
-PolicyAllocator::Entry* PolicyAllocator::new_entry() {
-  if (unused_.empty()) {
-    slab_.emplace_back();
-    slab_.back().owner = this;
-    unused_.push_back(&slab_.back());
-  }
-  return unused_.back();
+// So that there is an unused one once a placement is good, when nothing may fail any more.
+void PolicyAllocator::reserve_entry() {
+  if (!unused_.empty()) return;
+  slab_.emplace_back();
+  slab_.back().owner = this;
+  unused_.push_back(&slab_.back());
 }
 
 void PolicyAllocator::fail(const PlacementRequest& request, StreamId stream, PoolId pool,
@@ -317,7 +331,7 @@ void PolicyAllocator::complete(Entry* entry) {
   ledger_.decrease(Ledger::kActiveBytes, false, signed_bytes(entry->bytes));
   ledger_.decrease(Ledger::kRequestedBytes, false, signed_bytes(entry->requested_bytes));
   const Placement placement{entry->address, entry->bytes};
-  judge_->remove(placement);
+  judge_->remove(placement, entry->request);
   entries_.erase(entry->address);
   entry->state = BlockState::unused;
   unused_.push_back(entry);
@@ -352,8 +366,22 @@ bool PolicyAllocator::complete_pending() {
 
 void PolicyAllocator::free(Block* block, ContextId context) {
   if (!block) return;
-  const Lock lock(mutex_);
+  if (gate_ && gate_->is_inside()) {
+    postponed_.emplace_back(block, context);
+    return;
+  }
+  const Lock lock(*this);
   free_live(require_live(block, "free"), context);
+  free_postponed();
+}
+
+// What Python's garbage collector freed while the policy ran.
+void PolicyAllocator::free_postponed() {
+  while (!postponed_.empty()) {
+    const auto [block, context] = postponed_.back();
+    postponed_.pop_back();
+    free_live(require_live(block, "free"), context);
+  }
 }
 
 const PolicyAllocator::Entry* PolicyAllocator::entry_at(Address address) const {
@@ -364,7 +392,7 @@ const PolicyAllocator::Entry* PolicyAllocator::entry_at(Address address) const {
 }
 
 FreeStatus PolicyAllocator::free_address(Address address, std::string* why, ContextId context) {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   const Entry* entry = entry_at(address);
   std::string text = "free: invalid device pointer " + hex(address) + ": ";
   FreeStatus status = FreeStatus::ok;
@@ -386,13 +414,13 @@ FreeStatus PolicyAllocator::free_address(Address address, std::string* why, Cont
 }
 
 Block* PolicyAllocator::find(Address address) const {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   const auto it = entries_.find(address);
   return it == entries_.end() || it->second->state != BlockState::allocated ? nullptr : it->second;
 }
 
 void PolicyAllocator::record_stream(Block* block, StreamId stream) {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   Entry* entry = require_live(block, "record_stream");
   std::vector<StreamId>& uses = entry->uses;
   if (stream == entry->stream || std::find(uses.begin(), uses.end(), stream) != uses.end()) return;
@@ -403,15 +431,16 @@ void PolicyAllocator::record_stream(Block* block, StreamId stream) {
 
 void PolicyAllocator::empty_cache(PoolId pool) {
   if (!pool.is_default()) return;
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   device_->begin(0, 0, {});
+  record(HistoryAction::empty_cache, 0, 0, 0, 0, {});
   complete_pending();
   policy_->empty_cache();
   throw_misuse();
 }
 
 void PolicyAllocator::retain_pool(PoolId id, const PoolOptions& options) {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   if (id.is_default()) {
     throw InvalidArgument("retain_pool: (0, 0) is the default pool; expected another id");
   }
@@ -419,19 +448,21 @@ void PolicyAllocator::retain_pool(PoolId id, const PoolOptions& options) {
   Pool& pool = pools_[id];
   if (pool.number == 0) pool.number = ++last_pool_number_;
   ++pool.users;
+  record(HistoryAction::pool_retain, 0, 0, 0, 0, id);
 }
 
 void PolicyAllocator::release_pool(PoolId id) {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   const auto found = pools_.find(id);
   if (found == pools_.end() || found->second.users == 0) {
     throw InvalidArgument("release_pool: the pool has no users; call retain_pool first");
   }
   --found->second.users;
+  record(HistoryAction::pool_release, 0, 0, 0, 0, id);
 }
 
 std::vector<PoolInfo> PolicyAllocator::pools() const {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   std::vector<PoolInfo> out;
   for (const auto& [id, pool] : pools_) {
     if (pool.users > 0) out.push_back({.id = id, .users = pool.users, .reserved_bytes = {}});
@@ -440,13 +471,14 @@ std::vector<PoolInfo> PolicyAllocator::pools() const {
 }
 
 void PolicyAllocator::set_memory_fraction(double fraction) {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   device_->allow(fraction_limit(fraction, device_->capacity_bytes()));
   memory_fraction_ = fraction;
+  record(HistoryAction::memory_fraction, 0, fraction_bits(fraction), 0, 0, {});
 }
 
 double PolicyAllocator::memory_fraction() const {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   return memory_fraction_;
 }
 
@@ -459,17 +491,17 @@ void PolicyAllocator::record(HistoryAction action, Address address, std::size_t 
 }
 
 Stats PolicyAllocator::stats() const {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   return ledger_.stats(-1);
 }
 
 void PolicyAllocator::reset_peak_stats() {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   ledger_.reset_peak();
 }
 
 void PolicyAllocator::reset_accumulated_stats() {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   ledger_.reset_accumulated();
 }
 
@@ -509,7 +541,7 @@ std::vector<SegmentInfo> PolicyAllocator::segments() const {
 }
 
 std::size_t PolicyAllocator::largest_free_block() const {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   std::size_t largest = 0;
   for (const SegmentInfo& segment : segments()) {
     for (const BlockInfo& block : segment.blocks) {
@@ -520,14 +552,27 @@ std::size_t PolicyAllocator::largest_free_block() const {
 }
 
 void PolicyAllocator::record_history(HistoryMode mode, std::size_t max_entries) {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   history_mode_ = mode;
   history_.set_capacity(mode == HistoryMode::all ? max_entries : 0);
+  record_pools();
+}
+
+// The pools that are there when recording begins.
+void PolicyAllocator::record_pools() {
+  if (memory_fraction_ < 1) {
+    record(HistoryAction::memory_fraction, 0, fraction_bits(memory_fraction_), 0, 0, {});
+  }
+  for (const auto& [id, pool] : pools_) {
+    for (std::size_t user = 0; user < pool.users; ++user)
+      record(HistoryAction::pool_retain, 0, 0, 0, 0, id);
+  }
 }
 
 void PolicyAllocator::clear_history() {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   history_.clear();
+  record_pools();
 }
 
 Snapshot PolicyAllocator::picture() const {
@@ -541,14 +586,14 @@ Snapshot PolicyAllocator::picture() const {
 }
 
 Snapshot PolicyAllocator::snapshot() {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   record(HistoryAction::snapshot, 0,
          static_cast<std::size_t>(ledger_.current(Ledger::kActiveBytes)), 0, 0, {});
   return picture();
 }
 
 Snapshot PolicyAllocator::inspect() const {
-  const Lock lock(mutex_);
+  const Lock lock(*this);
   return picture();
 }
 

@@ -26,13 +26,25 @@
 
 namespace npusim::alloc {
 
+// PolicyGate: what every call takes before the allocator's lock. A policy in Python runs under
+// Python's lock, whose holder may want the allocator's: so Python's comes first.
+class PolicyGate {
+ public:
+  virtual ~PolicyGate() = default;
+  virtual int enter() = 0;  // a token for leave()
+  virtual void leave(int token) noexcept = 0;
+  // is_inside() is whether a call of the policy is on the stack of this thread.
+  virtual bool is_inside() const noexcept = 0;
+};
+
 class PolicyAllocator final : public LiveAllocator {
  public:
   using Maker = std::function<std::unique_ptr<PlacementPolicy>(PlacementDevice&)>;
 
-  // The provider must outlive the allocator. `name` is for messages and snapshots. Throws what
-  // `make` throws.
-  PolicyAllocator(Provider& provider, std::string name, const Maker& make);
+  // The provider, and the gate if there is one, must outlive the allocator. `name` is for messages
+  // and snapshots. Throws what `make` throws.
+  PolicyAllocator(Provider& provider, std::string name, const Maker& make,
+                  PolicyGate* gate = nullptr);
   ~PolicyAllocator() override;
   PolicyAllocator(const PolicyAllocator&) = delete;
   PolicyAllocator& operator=(const PolicyAllocator&) = delete;
@@ -65,6 +77,7 @@ class PolicyAllocator final : public LiveAllocator {
   Snapshot inspect() const override;
 
  private:
+  class Lock;    // the gate, then the lock
   class Device;  // lends to the policy; keeps what must not be given back
   struct Entry : Block {
     PlacementRequest request;
@@ -81,14 +94,16 @@ class PolicyAllocator final : public LiveAllocator {
   void judge(const Placement& placement, const PlacementRequest& request);
   [[noreturn]] void reject(const std::string& what) const;
   void throw_misuse();
-  Entry* new_entry();
+  void reserve_entry();
   Entry* require_live(Block* block, const char* verb) const;
   void free_live(Entry* entry, ContextId context);
+  void free_postponed();
   void complete(Entry* entry);
   void process_events();
   bool complete_pending();  // waits; false where nothing was pending
   void record(HistoryAction action, Address address, std::size_t bytes, StreamId stream,
               ContextId context, PoolId pool);
+  void record_pools();
   void fail(const PlacementRequest& request, StreamId stream, PoolId pool,
             OutOfMemoryReport* report, ContextId context, OutOfMemoryReport::Cause cause);
   std::vector<SegmentInfo> segments() const;
@@ -97,11 +112,13 @@ class PolicyAllocator final : public LiveAllocator {
 
   Provider& provider_;
   const std::string name_;
+  PolicyGate* const gate_;
+  std::vector<std::pair<Block*, ContextId>> postponed_;  // freed inside the policy; by the gate
 
   mutable WordLock mutex_;  // guards everything below
   std::map<PoolId, Pool> pools_;
   std::uint32_t last_pool_number_ = 0;
-  std::map<StreamId, std::uint32_t> stream_numbers_;
+  std::map<StreamId, std::uint32_t> stream_numbers_{{0, 0}};  // 0 is number 0, as in traces
   std::uint64_t mallocs_ = 0;
 
   std::deque<Entry> slab_;

@@ -43,6 +43,7 @@ Block* CachingAllocator::Impl::borrow(Request& request) {
     there.shelf = &shelf_of(pool, request.stream, request.is_small);
     there.is_expandable = false;
     if (Block* block = take_free_block(there)) {
+      record_retry(request);
       request = there;
       return block;
     }
@@ -77,6 +78,7 @@ void CachingAllocator::Impl::end_pool(MemoryPool& pool) {
 
 void CachingAllocator::empty_cache(PoolId pool) {
   const Lock lock(impl_->mutex);
+  impl_->record(HistoryAction::empty_cache, 0, 0, 0, 0, pool);
   if (!pool.is_default()) {
     impl_->release_unused_pools(&pool);
     return;
@@ -93,7 +95,7 @@ void CachingAllocator::retain_pool(PoolId id, const PoolOptions& options) {
   }
   const auto it = impl_->pools.find(id);
   if (it == impl_->pools.end()) {
-    impl_->add_pool(id, options);
+    impl_->record_retain(impl_->add_pool(id, options));
     return;
   }
   MemoryPool& pool = it->second;
@@ -102,12 +104,28 @@ void CachingAllocator::retain_pool(PoolId id, const PoolOptions& options) {
                           " exists with other options; they are given once, at its creation");
   }
   ++pool.users;
+  impl_->record_retain(pool);
+}
+
+void CachingAllocator::Impl::record_retain(const MemoryPool& pool) {
+  record(HistoryAction::pool_retain, 0,
+         (pool.options.use_on_oom ? 1U : 0U) | (pool.options.no_split ? 2U : 0U), 0, 0, pool.id);
+}
+
+// The pools that are there when recording begins.
+void CachingAllocator::Impl::record_pools() {
+  if (limited())
+    record(HistoryAction::memory_fraction, 0, fraction_bits(memory_fraction), 0, 0, {});
+  for (const auto& [id, pool] : pools) {
+    for (std::size_t user = 0; user < pool.users && !id.is_default(); ++user) record_retain(pool);
+  }
 }
 
 void CachingAllocator::release_pool(PoolId id) {
   const Lock lock(impl_->mutex);
   if (id.is_default()) throw InvalidArgument("release_pool: the default pool always lives");
   MemoryPool& pool = impl_->pool_with_users(id, "release_pool");
+  impl_->record(HistoryAction::pool_release, 0, 0, 0, 0, id);
   if (--pool.users == 0) impl_->end_pool(pool);
 }
 

@@ -20,7 +20,7 @@ struct SegmentResult {
   enum class Status : std::uint8_t {
     ok,           // address is valid
     device_full,  // the simulated device has no room
-    host_full,    // the device has room, the machine under it has not
+    ram_full,     // the device has room, the machine under it has not
     injected,     // a test asked for this failure
   };
   Address address = 0;

@@ -26,6 +26,7 @@ Block* CachingAllocator::Impl::acquire_or_reclaim(Request& request) {
   if (release_oversize(request)) {
     if (Block* block = buy_segment(request, false)) return block;
   }
+  record_retry(request);
   wait_for_pending();
   if (config.search_after_sync) {
     if (Block* block = take_free_block(request)) return block;
@@ -36,6 +37,11 @@ Block* CachingAllocator::Impl::acquire_or_reclaim(Request& request) {
   if (Block* block = buy_segment(request, true)) return block;
   fail(request, last_cause);
   return nullptr;
+}
+
+void CachingAllocator::Impl::record_retry(const Request& request) {
+  record(HistoryAction::retry, 0, request.requested_bytes, request.stream, request.context,
+         request.shelf->pool->id);
 }
 
 Block* CachingAllocator::Impl::buy_segment(const Request& request, bool is_retry) {
@@ -55,8 +61,8 @@ Block* CachingAllocator::Impl::buy_segment(const Request& request, bool is_retry
 }
 
 void CachingAllocator::Impl::note_failure(SegmentResult&& result) {
-  last_cause = result.status == SegmentResult::Status::host_full
-                   ? OutOfMemoryReport::Cause::host_full
+  last_cause = result.status == SegmentResult::Status::ram_full
+                   ? OutOfMemoryReport::Cause::ram_full
                    : OutOfMemoryReport::Cause::device_full;
   last_reason = std::move(result.reason);
 }

@@ -27,7 +27,22 @@ enum class HistoryAction : std::uint8_t {
   segment_unmap,  // likewise
   oom,            // address: free bytes of the device; bytes: the rounded request
   snapshot,       // address: 0; bytes: active bytes
+  // What torch does not write down, and a replay needs to do the same again.
+  empty_cache,      // of a pool, asked for; what it completes and releases follows
+  segment_reserve,  // addresses of an expandable segment
+  retry,            // a request as asked for, before its allocator waits, borrows or fails
+  pool_retain,      // bytes: 1 use_on_oom, 2 no_split
+  pool_release,
+  memory_fraction,  // bytes: the fraction times 2^32, rounded up
 };
+
+// is_torchs() is whether torch's snapshots know an action.
+constexpr bool is_torchs(HistoryAction action) noexcept {
+  return action <= HistoryAction::snapshot;
+}
+
+// fraction_bits() is a fraction as in a memory_fraction entry; it allows no byte less.
+std::size_t fraction_bits(double fraction) noexcept;
 
 // action_name() is the word torch's snapshots use.
 const char* action_name(HistoryAction action) noexcept;

@@ -10,7 +10,9 @@ namespace {
 // lower_bound() is std::lower_bound without a branch to mispredict.
 std::size_t lower_bound(const std::size_t* sorted, std::size_t count, std::size_t bytes) noexcept {
   const std::size_t* at = sorted;
-  for (; count > 1; count -= count / 2) at += at[count / 2 - 1] < bytes ? count / 2 : 0;
+  for (; count > 1; count -= count / 2) {
+    at += (count / 2) & -static_cast<std::size_t>(at[count / 2 - 1] < bytes);
+  }
   return static_cast<std::size_t>(at - sorted) + (count == 1 && *at < bytes);
 }
 
@@ -29,16 +31,21 @@ SortedBins::Cursor SortedBins::seek(std::size_t bytes) noexcept {
   return found_;
 }
 
+// A pool that fills and empties takes its chunk up again.
+std::unique_ptr<SortedBins::Chunk> SortedBins::new_chunk() {
+  return spare_ ? std::move(spare_) : std::make_unique_for_overwrite<Chunk>();
+}
+
 Block*& SortedBins::insert(Cursor at, std::size_t bytes) {
   if (at_end(at)) {  // beyond every size: goes to the end of the last chunk
     if (chunks_.empty()) {
-      chunks_.push_back(std::make_unique<Chunk>());
+      chunks_.push_back(new_chunk());
       last_.push_back(bytes);
     }
     at = {chunks_.size() - 1, chunks_.back()->count};
   }
   if (chunks_[at.chunk]->count == kChunk) {  // full: the upper half moves to a chunk of its own
-    auto upper = std::make_unique<Chunk>();
+    auto upper = new_chunk();
     Chunk& lower = *chunks_[at.chunk];
     constexpr std::size_t half = kChunk / 2;
     std::copy(lower.bytes.begin() + half, lower.bytes.end(), upper->bytes.begin());
@@ -75,6 +82,7 @@ void SortedBins::erase(Cursor at) noexcept {
   if (--chunk.count > 0) {
     last_[at.chunk] = chunk.bytes[chunk.count - 1];
   } else {
+    spare_ = std::move(chunks_[at.chunk]);
     last_.erase(last_.begin() + static_cast<std::ptrdiff_t>(at.chunk));
     chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(at.chunk));
   }

@@ -35,12 +35,15 @@ class SortedBins {
   static constexpr std::size_t kChunk = 64;
   struct Chunk {
     std::size_t count = 0;
-    std::array<std::size_t, kChunk> bytes{};
-    std::array<Block*, kChunk> roots{};
+    std::array<std::size_t, kChunk> bytes;  // entries from count on are nothing
+    std::array<Block*, kChunk> roots;
   };
+  std::unique_ptr<Chunk> new_chunk();
+
   Cursor found_;                   // of the last seek()
   std::vector<std::size_t> last_;  // largest size of each chunk, for the first step of a search
   std::vector<std::unique_ptr<Chunk>> chunks_;
+  std::unique_ptr<Chunk> spare_;  // emptied last
 };
 
 }  // namespace npusim::alloc

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The one word that the hot path looks at: zero means that a command may simply run.
 // Invariant: a bit is set before the state that it announces can matter, and any bit sends the
-// command through the slow path, which looks at that state itself. Set by process, fault, stream.
+// command through the slow path, which looks at that state itself.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,8 @@ enum Attention : unsigned {
   kFaultsArmed = 1U << 1,     // at least one fault rule is armed
   kFaultPending = 1U << 2,    // a fault happened and was not reported, or the device is lost
   kLaunchBlocking = 1U << 3,  // every command is waited for
+  kObserved = 1U << 4,        // somebody hears what the devices do
+  kCapturing = 1U << 5,       // a graph is being captured
 };
 
 inline constinit std::atomic<unsigned> g_attention{0};

@@ -4,17 +4,18 @@
 // Start reading at device.h, then memory.h, stream.h and command.h.
 #pragma once
 
-#include "backend/clock.h"        // IWYU pragma: export
-#include "backend/command.h"      // IWYU pragma: export
-#include "backend/config.h"       // IWYU pragma: export
-#include "backend/copy.h"         // IWYU pragma: export
-#include "backend/cost_model.h"   // IWYU pragma: export
-#include "backend/device.h"       // IWYU pragma: export
-#include "backend/error.h"        // IWYU pragma: export
-#include "backend/event.h"        // IWYU pragma: export
-#include "backend/fault.h"        // IWYU pragma: export
-#include "backend/host_memory.h"  // IWYU pragma: export
-#include "backend/memory.h"       // IWYU pragma: export
-#include "backend/process.h"      // IWYU pragma: export
-#include "backend/spec.h"         // IWYU pragma: export
-#include "backend/stream.h"       // IWYU pragma: export
+#include "backend/clock.h"          // IWYU pragma: export
+#include "backend/command.h"        // IWYU pragma: export
+#include "backend/config.h"         // IWYU pragma: export
+#include "backend/copy.h"           // IWYU pragma: export
+#include "backend/cost_model.h"     // IWYU pragma: export
+#include "backend/device.h"         // IWYU pragma: export
+#include "backend/error.h"          // IWYU pragma: export
+#include "backend/event.h"          // IWYU pragma: export
+#include "backend/fault.h"          // IWYU pragma: export
+#include "backend/graph.h"          // IWYU pragma: export
+#include "backend/memory.h"         // IWYU pragma: export
+#include "backend/pinned_memory.h"  // IWYU pragma: export
+#include "backend/process.h"        // IWYU pragma: export
+#include "backend/spec.h"           // IWYU pragma: export
+#include "backend/stream.h"         // IWYU pragma: export

@@ -3,6 +3,7 @@
 #include "backend/clock.h"
 
 #include "backend/error.h"
+#include "backend/observer.h"
 
 namespace npusim {
 
@@ -16,6 +17,7 @@ void advance_host_ns(std::int64_t duration_ns) {
   NPUSIM_CHECK(duration_ns >= 0, "the host clock cannot go back: advance_host_ns(", duration_ns,
                ") was asked, 0 or more is expected");
   pass_host_ns(duration_ns);
+  note_order(OrderKind::host_time, -1, nullptr, nullptr, 0, duration_ns);
 }
 
 }  // namespace npusim

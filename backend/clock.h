@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The virtual clock of the host: nanoseconds that pass only because of modelled work (rule C2).
 // Invariant: it never goes back and never reads wall time. One clock per process, lock-free.
-// Advanced by command.h (launch latency), by waiting (stream.h, event.h) and by tests.
 #pragma once
 
 #include <atomic>

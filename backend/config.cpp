@@ -13,7 +13,6 @@
 #include "backend/device.h"
 #include "backend/error.h"
 #include "backend/fault.h"
-#include "backend/spec.h"
 
 namespace npusim {
 
@@ -94,17 +93,26 @@ std::vector<int> parse_visible_devices(GetVariable get, int device_count) {
 }
 
 std::optional<std::size_t> read_bytes(const std::string& text) {
-  static constexpr std::pair<const char*, double> kSuffixes[] = {
-      {"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-      {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+  static constexpr std::pair<const char*, double> kUnits[] = {
+      {"", 1},         {"B", 1},    {"KIB", 0x1p10}, {"MIB", 0x1p20}, {"GIB", 0x1p30},
+      {"TIB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
   };
+  const std::size_t first = text.find_first_not_of(' ');
+  if (first == text.npos || text[first] < '0' || text[first] > '9') return std::nullopt;
   double number = 0;
   const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  if (error != std::errc() || !(number >= 0)) return std::nullopt;
-  for (const auto& [suffix, factor] : kSuffixes) {
+  const auto [stop, error] =
+      std::from_chars(text.data() + first, end, number, std::chars_format::fixed);
+  if (error != std::errc()) return std::nullopt;
+  std::string unit(stop, end);
+  unit.erase(unit.find_last_not_of(' ') + 1);
+  unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
+  for (char& letter : unit) {
+    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
+  }
+  for (const auto& [known, factor] : kUnits) {
     const double bytes = number * factor;
-    if (std::string(stop, end) == suffix && bytes < 0x1p63) return static_cast<std::size_t>(bytes);
+    if (unit == known && bytes < 0x1p63) return static_cast<std::size_t>(bytes);
   }
   return std::nullopt;
 }
@@ -129,11 +137,13 @@ const std::vector<Knob>& knobs() {
       {"NPUSIM_VISIBLE_DEVICES", "", "device numbers separated by commas",
        "Which devices the process sees, in which order; set but empty, or -1, means none.",
        Stability::stable},
-      {"NPUSIM_DEVICE_MEMORY", "", "bytes, with KiB, MiB, GiB, TiB (or KB, MB, GB, TB)",
+      {"NPUSIM_DEVICE_MEMORY", "",
+       "bytes, with KiB, MiB, GiB, TiB (or KB, MB, GB, TB) in either case",
        "Capacity of each device; the default is the specification's. It may exceed the memory of "
        "the host: pages are taken when touched.",
        Stability::stable},
-      {"NPUSIM_DEVICE_SPEC", "npusim-one", "npusim-one, npusim-mini",
+      {"NPUSIM_SPEC", "npusim-one",
+       "a name that `npusim specs` lists, or a path that ends in .toml",
        "The hardware that is simulated: capacity, peak rates, bandwidths, latencies.",
        Stability::stable},
       {"NPUSIM_ISOLATION", "1", "0, 1",
@@ -149,6 +159,10 @@ const std::vector<Knob>& knobs() {
       {"NPUSIM_LAUNCH_BLOCKING", "0", "0, 1",
        "1: every command is waited for, and a fault is raised at the call that caused it.",
        Stability::stable},
+      {"NPUSIM_RACES", "off", "off, report, error",
+       "What happens when two streams, or a stream and the host, use the same memory and nothing "
+       "orders them: nothing, a warning, or an error at the second access (docs/races.md).",
+       Stability::experimental},
       {"NPUSIM_FALLBACK", "silent", "silent, warn, error",
        "What happens when an operator without a native kernel runs through the CPU fallback.",
        Stability::stable},
@@ -162,9 +176,20 @@ const std::vector<Knob>& knobs() {
       {"NPUSIM_AS_CUDA", "0", "0, 1",
        "1: code that says \"cuda\" runs on npusim, as after `import torch_npusim.as_cuda`.",
        Stability::experimental},
-      {"NPUSIM_FAULT", "", "rules such as launch@3; oom%10:device=1; device~0.001:seed=7",
+      {"NPUSIM_RULES", "auto", "auto, off, cuda",
+       "cuda: operators refuse what CUDA's kernels refuse and have what these have "
+       "(docs/rules.md). "
+       "auto: cuda under the CUDA alias, else off.",
+       Stability::experimental},
+      {"NPUSIM_DEVICE_ASSERT", "now", "now, late",
+       "Under the rules, when an index out of range is reported: at the call, or as CUDA does, at "
+       "the next synchronisation and from then on.",
+       Stability::experimental},
+      {"NPUSIM_FAULT", "",
+       "rules such as launch@3; oom%10:device=1; slow%1:factor=3:rank=1; device~0.001:seed=7",
        "Faults to inject from the start: by call number (@), every k-th call (%) or probability "
-       "(~). Kinds: oom, launch, hang, device. Options: device, seed, name.",
+       "(~). Kinds: oom, launch, hang, device, slow, link, kill. Options: device, rank, seed, "
+       "factor, name.",
        Stability::experimental},
       {"NPUSIM_ALLOCATOR", "npusim",
        "npusim, cuda-2.13, cuda-2.11, ascend, bfc, buddy, banked, or the path of a shared library "
@@ -196,12 +221,7 @@ Config parse_config(GetVariable get) {
   result.device_count = parse_device_count(get);
   result.visible_devices = parse_visible_devices(get, result.device_count);
   result.device_memory_bytes = parse_device_memory(get);
-  result.device_spec = text_of(get, "NPUSIM_DEVICE_SPEC");
-  try {
-    named_spec(result.device_spec);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(std::string("NPUSIM_DEVICE_SPEC: ") + error.what());
-  }
+  result.device_spec = text_of(get, "NPUSIM_SPEC");  // device_spec() looks it up
   result.isolation = parse_flag(get, "NPUSIM_ISOLATION");
   result.poison = parse_word<PoisonMode>(get, "NPUSIM_POISON",
                                          {{"off", PoisonMode::off},
@@ -212,6 +232,9 @@ Config parse_config(GetVariable get) {
       get, "NPUSIM_STRICT_ALIGN",
       {{"off", StrictAlign::off}, {"error", StrictAlign::error}, {"copy", StrictAlign::copy}});
   result.launch_blocking = parse_flag(get, "NPUSIM_LAUNCH_BLOCKING");
+  result.races = parse_word<RaceMode>(
+      get, "NPUSIM_RACES",
+      {{"off", RaceMode::off}, {"report", RaceMode::report}, {"error", RaceMode::error}});
   result.fallback = parse_word<FallbackMode>(get, "NPUSIM_FALLBACK",
                                              {{"silent", FallbackMode::silent},
                                               {"warn", FallbackMode::warn},
@@ -221,6 +244,8 @@ Config parse_config(GetVariable get) {
       get, "NPUSIM_AUTOLOAD",
       {{"auto", Autoload::automatic}, {"0", Autoload::never}, {"1", Autoload::always}});
   parse_flag(get, "NPUSIM_AS_CUDA");  // acted on in Python; here only refused if it is neither
+  parse_word<int>(get, "NPUSIM_RULES", {{"auto", 0}, {"off", 0}, {"cuda", 0}});  // likewise
+  parse_word<int>(get, "NPUSIM_DEVICE_ASSERT", {{"now", 0}, {"late", 0}});
   result.fault = text_of(get, "NPUSIM_FAULT");
   try {
     parse_fault_script(result.fault);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Every NPUSIM_* environment variable in one table, parsed into one value.
 // Invariant: the environment is read once, on first use; afterwards the value never changes.
-// Called by all of backend/, by csrc/ for its own knobs, by `npusim info` and by docs/env.md.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +23,19 @@ struct Knob {
 enum class PoisonMode { off, freed, fresh, all };
 enum class StrictAlign { off, error, copy };
 enum class FallbackMode { silent, warn, error };
+enum class RaceMode { off, report, error };
 enum class Autoload { automatic, always, never };
 
 struct Config {
   int device_count = 2;                 // as configured, before NPUSIM_VISIBLE_DEVICES
   std::vector<int> visible_devices;     // logical index -> configured index
-  std::string device_spec;              // name of a spec in spec.cpp
+  std::string device_spec;              // name of a specification, or a file of one
   std::size_t device_memory_bytes = 0;  // 0: what the spec says
   bool isolation = true;
   PoisonMode poison = PoisonMode::off;
   StrictAlign strict_align = StrictAlign::off;
   bool launch_blocking = false;
+  RaceMode races = RaceMode::off;
   FallbackMode fallback = FallbackMode::silent;
   bool fastpath = true;
   Autoload autoload = Autoload::automatic;

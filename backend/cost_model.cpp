@@ -6,21 +6,27 @@ namespace npusim {
 
 CostRates make_cost_rates(const DeviceSpec& spec) {
   CostRates rates;
-  for (std::size_t i = 0; i < kPrecisionCount; ++i) {
-    rates.ns_per_flop[i] = 1e9 / spec.peak_flops_per_s[i];
+  for (std::size_t work = 0; work < kWorkCount; ++work) {
+    for (std::size_t i = 0; i < kPrecisionCount; ++i) {
+      const double peak =
+          spec.peak_flops_per_s[i] > 0 ? spec.peak_flops_per_s[i] : spec.peak_flops_per_s[0];
+      rates.ns_per_flop[work][i] = 1e9 / (peak * spec.achievable[work]);
+    }
+    rates.ramp_ns[work] = spec.ramp_ns[work];
   }
   const auto set = [&](CommandKind kind, double bytes_per_s, std::int64_t floor_ns) {
     rates.ns_per_byte[static_cast<std::size_t>(kind)] = 1e9 / bytes_per_s;
     rates.floor_ns[static_cast<std::size_t>(kind)] = floor_ns;
   };
-  set(CommandKind::kernel, spec.memory_bytes_per_s, spec.kernel_floor_ns);
-  set(CommandKind::fill, spec.memory_bytes_per_s, spec.kernel_floor_ns);
-  set(CommandKind::copy_d2d, spec.memory_bytes_per_s, spec.kernel_floor_ns);
+  const double memory_bytes_per_s = spec.memory_bytes_per_s * spec.achievable_bandwidth;
+  set(CommandKind::kernel, memory_bytes_per_s, spec.kernel_floor_ns);
+  set(CommandKind::copy_d2d, memory_bytes_per_s, spec.kernel_floor_ns);
   set(CommandKind::copy_h2d, spec.host_bytes_per_s, spec.copy_floor_ns);
   set(CommandKind::copy_d2h, spec.host_bytes_per_s, spec.copy_floor_ns);
   set(CommandKind::copy_peer, spec.peer_bytes_per_s, spec.copy_floor_ns);
   rates.launch_latency_ns = spec.launch_latency_ns;
   rates.query_ns = spec.query_ns;
+  rates.record_ns = spec.record_ns;
   return rates;
 }
 

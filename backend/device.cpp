@@ -21,7 +21,12 @@ std::mutex g_initialize_mutex;  // guards the one run of the body of initialize(
 constinit std::atomic<bool> g_initialized{false};
 
 DeviceSpec configured_spec() {
-  DeviceSpec spec = named_spec(config().device_spec);
+  DeviceSpec spec;
+  try {
+    spec = named_spec(config().device_spec);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(std::string("NPUSIM_SPEC: ") + error.what());
+  }
   if (config().device_memory_bytes != 0) spec.memory_bytes = config().device_memory_bytes;
   return spec;
 }

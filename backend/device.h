@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The devices: how many, which is current on this thread, what they are.
 // Invariant: initialize() maps memory once; before it only counting and configuration work.
-// Called by csrc/runtime/guard.cpp and hooks.cpp on every device switch.
 #pragma once
+
+#include <cstdint>
 
 #include "backend/process.h"
 #include "backend/spec.h"
 
 namespace npusim {
 
+class InlineRun;
 class Stream;
 
 inline constexpr int kMaxDevices = 64;
 
 namespace detail {
 
+// How the commands that a thread launches reach their streams.
+enum class Launching : std::uint8_t {
+  directly,
+  captured,        // into a graph (graph.h): they run, but take no time, and nobody hears of them
+  first_replayed,  // the next one is the first of a graph's, for which the host pays
+  replayed,        // the rest of a graph, for which it does not
+};
+
 // What a thread remembers. `current` holds nullptr for "the default stream".
 struct ThreadState {
   int device = 0;
-  unsigned body_depth = 0;  // > 0 while this thread runs the body of a command (rule S4)
+  Launching launching = Launching::directly;
+  InlineRun* run = nullptr;  // while this thread runs the body of a command (rule S4)
   Stream* current[kMaxDevices] = {};
 };
 extern constinit thread_local ThreadState t_state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The four exception types, told apart by what the caller can do, and the two checks that raise.
 // Invariant: every text says what was given, what was expected and what to do.
-// Used by every file of backend/; csrc/errors.cpp translates the types for torch.
+// csrc/errors.cpp translates the types for torch.
 #pragma once
 
 #include <sstream>

@@ -7,10 +7,18 @@
 #include "backend/attention.h"
 #include "backend/error.h"
 #include "backend/fault.h"
+#include "backend/graph.h"
+#include "backend/observer.h"
+#include "backend/promise.h"
 
 namespace npusim {
 
 Event::Event(int device, bool timing) : device_(device), timing_(timing) { check_device(device); }
+
+Event::~Event() {
+  detail::forget_event(*this);
+  note_order(OrderKind::event_end, device_, nullptr, this);
+}
 
 Event::Mark Event::mark() const noexcept {
   const std::lock_guard lock(mutex_);
@@ -26,29 +34,48 @@ void Event::record(Stream& stream) {
                " cannot be recorded on a stream of device ", stream.device(),
                "; create the event for the device of the stream");
   // On an idle stream the mark is reached at once: now.
-  const std::int64_t time_ns = std::max(stream.done_at_ns(), host_now_ns());
+  const std::int64_t now_ns = pass_host_ns(stream.rates().record_ns);
+  const std::int64_t done_at_ns = stream.done_at_ns();
+  const std::int64_t time_ns = std::max(done_at_ns, now_ns);
+  // Writing the time down takes a busy stream as long as it took the host; an idle one had that
+  // time meanwhile.
+  if (timing_) stream.start_after_ns(done_at_ns + stream.rates().record_ns);
   const std::lock_guard lock(mutex_);
   last_ = {last_.version + 1, time_ns};
+  detail::promise_event(*this, stream);
+  note_order(OrderKind::event_record, device_, &stream, this, last_.version, time_ns);
 }
 
 void Event::block(Stream& stream) {
   check_not_forked();
   const Mark seen = mark();
-  if (seen.version != 0) stream.start_after_ns(seen.time_ns);
+  if (seen.version == 0) return;
+  stream.start_after_ns(seen.time_ns);
+  detail::pass_promises(*this, stream);
+  note_order(OrderKind::event_block, device_, &stream, this, seen.version, seen.time_ns);
 }
 
 bool Event::query() {
   check_not_forked();
-  const std::int64_t now_ns = pass_host_ns(default_stream(device_).rates().query_ns);
+  detail::check_may_wait("asking whether an event is reached", nullptr);
+  const std::int64_t cost_ns = default_stream(device_).rates().query_ns;
+  const std::int64_t now_ns = pass_host_ns(cost_ns);
+  note_order(OrderKind::query, device_, nullptr, this, 0, cost_ns);
   const Mark seen = mark();
-  return seen.version == 0 || now_ns >= seen.time_ns;
+  if (seen.version == 0) return true;
+  if (now_ns < std::max(seen.time_ns, detail::promised_end_ns(*this))) return false;
+  note_order(OrderKind::event_wait, device_, nullptr, this, seen.version, seen.time_ns);
+  return true;
 }
 
 void Event::synchronize() {
   check_not_forked();
+  detail::check_may_wait("waiting for an event", nullptr);
   const Mark seen = mark();
   if (seen.version == 0) return;
-  wait_until_ns(seen.time_ns);
+  const std::int64_t reached_ns = std::max(seen.time_ns, detail::promised_end_ns(*this));
+  wait_until_ns(reached_ns);
+  note_order(OrderKind::event_wait, device_, nullptr, this, seen.version, reached_ns);
   if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
 }
 
@@ -60,8 +87,10 @@ double Event::elapsed_ms(const Event& end) const {
   NPUSIM_CHECK(device_ == end.device_,
                "elapsed time needs two events of one device, given: device ", device_,
                " and device ", end.device_);
-  const Mark from = mark();
-  const Mark to = end.mark();
+  Mark from = mark();
+  Mark to = end.mark();
+  from.time_ns = std::max(from.time_ns, detail::promised_end_ns(*this));
+  to.time_ns = std::max(to.time_ns, detail::promised_end_ns(end));
   NPUSIM_CHECK(from.version != 0 && to.version != 0, "elapsed time needs two recorded events; the ",
                from.version == 0 ? "start" : "end", " event was never recorded");
   NPUSIM_CHECK(std::max(from.time_ns, to.time_ns) <= host_now_ns(),

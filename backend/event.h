@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Event: a versioned mark in a stream (rules E1-E6). record() takes the time at which everything
+// Event: a versioned mark in a stream (rules E1-E7). record() takes the time at which everything
 // before it will have finished. Invariant: whoever waits has taken the mark of the version it saw;
-// recording again never changes an earlier wait. Thread-safe. Called by csrc/runtime/event.cpp.
+// recording again never changes an earlier wait. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,15 @@ class Event {
  public:
   // An event belongs to one device. Only a `timing` event can be used in elapsed_ms().
   explicit Event(int device, bool timing = false);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
 
   int device() const noexcept { return device_; }
   bool timing() const noexcept { return timing_; }
 
-  // record() marks the end of the work in `stream`. Throws InvalidArgument for another device.
+  // record() marks the end of the work in `stream`, and costs the host time. Throws InvalidArgument
+  // for another device.
   void record(Stream& stream);
 
   // block() keeps later commands of `stream`, of any device, from starting before the mark.
@@ -50,7 +54,7 @@ class Event {
 
   const int device_;
   const bool timing_;
-  mutable std::mutex mutex_;  // guards last_; never held while anything else is called
+  mutable std::mutex mutex_;  // guards last_; observers hear of a record under it
   Mark last_;
 };
 

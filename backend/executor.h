@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The inline executor: a command runs on the thread that submits it, at once; the clocks say when
-// it would have finished. Invariant: bodies of one stream never overlap (rule S1), and a thread is
-// in at most one, so that stream locks cannot deadlock. Used by command.h only.
+// it would have finished. Invariant: bodies of one stream never overlap (rule S1), but for those
+// that give up their turn; a thread is in at most one body, so stream locks cannot deadlock.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 
 #include "backend/attention.h"
@@ -14,43 +15,108 @@
 
 namespace npusim {
 
+class Promise;
+
 // What a command is, apart from its body. `name` must outlive the process (a literal or interned).
 struct CommandInfo {
   const char* name;
   CommandKind kind = CommandKind::kernel;
   Cost cost{};
+  // Whether other threads' commands of the stream wait for the body. A body that runs a user's
+  // Python code must not keep them waiting: they may hold what that code wants.
+  bool keeps_turn = true;
 };
 
 // InlineRun is the time during which a body runs: charges the clocks, holds the stream.
 class InlineRun {
  public:
   InlineRun(detail::ThreadState& thread, Stream& stream, const CommandInfo& info,
-            std::int64_t extra_ns = 0) noexcept
-      : thread_(thread), stream_(stream) {
+            const detail::FaultDraw& fault = {}) noexcept
+      : thread_(thread), stream_(stream), info_(info), fault_(fault) {
     stream.lock();
-    thread.body_depth = 1;
+    thread.run = this;
     const CostRates& rates = stream.rates();
-    const std::int64_t host_ns = pass_host_ns(rates.launch_latency_ns);
-    const std::int64_t start_ns =
-        std::max(stream.done_at_ns_.load(std::memory_order_relaxed), host_ns);
-    stream.done_at_ns_.store(start_ns + duration_ns(rates, info.kind, info.cost) + extra_ns,
-                             std::memory_order_release);
+    paid_ = thread.launching == detail::Launching::directly;
+    if (thread.launching == detail::Launching::first_replayed) [[unlikely]] {
+      paid_ = true;
+      thread.launching = detail::Launching::replayed;
+    }
+    host_ns_ = pass_host_ns(paid_ ? rates.launch_latency_ns : 0);
+    start_ns_ = std::max(stream.done_at_ns(), host_ns_);
+    charge(info.cost);
+    if (!info.keeps_turn) {
+      TurnlessWork::begin();
+      stream.unlock();
+    }
   }
   ~InlineRun() {
-    thread_.body_depth = 0;
-    stream_.unlock();
+    thread_.run = nullptr;
+    if (info_.keeps_turn) {
+      stream_.unlock();
+    } else {
+      TurnlessWork::end();
+    }
   }
   InlineRun(const InlineRun&) = delete;
   InlineRun& operator=(const InlineRun&) = delete;
 
+  // What a fault does to the command.
+  const detail::FaultDraw& fault() const noexcept { return fault_; }
+
+  // When the host had launched the command, when it started, when it will have ended.
+  std::int64_t host_ns() const noexcept { return host_ns_; }
+  std::int64_t start_ns() const noexcept { return start_ns_; }
+  std::int64_t end_ns() const noexcept { return end_ns_; }
+  // Whether the host paid for the launch.
+  bool paid() const noexcept { return paid_; }
+  // What it costs, and what a fault adds to its duration.
+  const Cost& cost() const noexcept { return cost_; }
+  std::int64_t extra_ns() const noexcept { return extra_ns_; }
+
+  // What the end of the command depends on, where only others know it (promise.h).
+  const Promise* promise() const noexcept { return promise_; }
+  void promises(const Promise* promise) noexcept { promise_ = promise; }
+
+  // recharge() replaces the cost that the command was started with, once its body knows better.
+  void recharge(const Cost& cost) noexcept {
+    if (!info_.keeps_turn) stream_.lock();
+    charge(cost);
+    if (!info_.keeps_turn) stream_.unlock();
+  }
+
  private:
+  // Under the lock. Where the turn was given up, later commands may have been placed meanwhile.
+  void charge(const Cost& cost) noexcept {
+    cost_ = cost;
+    if (thread_.launching == detail::Launching::captured) [[unlikely]] {
+      end_ns_ = start_ns_;
+      return;
+    }
+    const std::int64_t usual_ns = duration_ns(stream_.rates(), info_.kind, cost);
+    extra_ns_ = fault_.hang_ns;
+    if (fault_.slowdown != 1) [[unlikely]] {
+      extra_ns_ += std::llround((fault_.slowdown - 1) * static_cast<double>(usual_ns));
+    }
+    end_ns_ = start_ns_ + extra_ns_ + usual_ns;
+    const std::int64_t done_at_ns =
+        info_.keeps_turn ? end_ns_ : std::max(end_ns_, stream_.done_at_ns());
+    stream_.done_at_ns_.store(done_at_ns, std::memory_order_release);
+  }
+
   detail::ThreadState& thread_;
   Stream& stream_;
+  const CommandInfo& info_;
+  const detail::FaultDraw fault_;
+  const Promise* promise_ = nullptr;
+  bool paid_;
+  Cost cost_;
+  std::int64_t host_ns_, start_ns_, extra_ns_ = 0, end_ns_;
 };
 
 namespace detail {
 
-// settle() ends a command on the slow path: with launch blocking it waits and reports.
+// settle() ends a command on the slow path: with launch blocking it waits and reports; observers
+// may throw here.
 void settle(Stream& stream);
 
 // SettleAtEnd calls settle() when the body returned, not when it threw.

@@ -2,20 +2,33 @@
 // Armed rules, pending faults and lost devices, all behind one lock that only the slow path takes.
 #include "backend/fault.h"
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <charconv>
 #include <mutex>
 
 #include "backend/attention.h"
 #include "backend/device.h"
+#include "backend/device_loss.h"
 #include "backend/error.h"
 #include "backend/executor.h"
+#include "backend/graph.h"
 #include "backend/process.h"
+#include "backend/promise.h"
 
 namespace npusim {
 
 namespace {
 
-constexpr std::array<const char*, kFaultKindCount> kKindNames{"oom", "launch", "hang", "device"};
+constexpr std::array<const char*, kFaultKindCount> kKindNames{"oom",  "launch", "hang", "device",
+                                                              "slow", "link",   "kill"};
+
+constinit std::atomic<int> g_rank{-1};
+constinit thread_local int t_rank = -1;
+
+int rank() noexcept { return t_rank >= 0 ? t_rank : g_rank.load(std::memory_order_relaxed); }
 
 struct ArmedRule {
   FaultRule rule;
@@ -68,19 +81,47 @@ void update_attention(const FaultState& faults) {
                        : detail::set_attention(detail::kFaultsArmed);
 }
 
-// Counts a call against every rule that matches; the first rule that hits names the kind.
-template <class Matches>
-const FaultRule* draw(FaultState& faults, FaultRule* hit, Matches matches) {
+bool slows(FaultKind kind) { return kind == FaultKind::slow || kind == FaultKind::link; }
+
+// What hit a call: of the rules that make it fail the first one that hits names the kind.
+struct Hit {
   bool found = false;
+  FaultKind kind = FaultKind::launch;
+  double slowdown = 1;
+};
+
+// Counts a call against every rule that matches.
+template <class Matches>
+Hit draw(FaultState& faults, int device, Matches matches) {
+  Hit hit;
   std::erase_if(faults.rules, [&](ArmedRule& armed) {
-    if (!matches(armed.rule) || !advance(armed)) return false;
-    if (!found) *hit = armed.rule;
-    found = true;
-    return armed.rule.at != 0;  // spent
+    const FaultRule& rule = armed.rule;
+    const bool meant =
+        (rule.device < 0 || rule.device == device) && (rule.rank < 0 || rule.rank == rank());
+    if (!meant || !matches(rule) || !advance(armed)) return false;
+    if (slows(rule.kind)) {
+      hit.slowdown *= rule.factor;
+    } else if (!hit.found) {
+      hit.found = true;
+      hit.kind = rule.kind;
+    } else {
+      return rule.at != 0;
+    }
+    ++faults.counts.injected[static_cast<std::size_t>(rule.kind)];
+    return rule.at != 0;  // spent
   });
-  if (!found) return nullptr;
-  ++faults.counts.injected[static_cast<std::size_t>(hit->kind)];
   return hit;
+}
+
+// The process is gone before anything of it is cleaned up; what the others were promised before is
+// kept, so that it does not depend on luck what they get.
+[[noreturn]] void end_process(const CommandInfo& info) {
+  NPUSIM_CHECK(t_rank < 0, "the kill fault at `", info.name,
+               "` would end all ranks: those of run_ranks() are threads of one process; start "
+               "processes (torchrun)");
+  keep_all_promises();
+  kill(getpid(), SIGKILL);
+  for (;;) pause();
 }
 
 std::string describe(FaultKind kind, const Stream& stream, const CommandInfo& info) {
@@ -125,11 +166,14 @@ void parse_option(std::string_view rule, std::string_view option, FaultRule* res
   const std::size_t equals = option.find('=');
   const std::string_view key = option.substr(0, equals);
   NPUSIM_CHECK(
-      equals != std::string_view::npos && (key == "device" || key == "seed" || key == "name"), "`",
-      option, "` in the fault rule `", rule,
-      "` is no option; accepted: device=N, seed=N, name=TEXT");
+      equals != std::string_view::npos &&
+          (key == "device" || key == "seed" || key == "name" || key == "rank" || key == "factor"),
+      "`", option, "` in the fault rule `", rule,
+      "` is no option; accepted: device=N, rank=N, seed=N, factor=X, name=TEXT");
   const std::string_view value = option.substr(equals + 1);
   if (key == "device") result->device = parse_number<int>(rule, value);
+  if (key == "rank") result->rank = parse_number<int>(rule, value);
+  if (key == "factor") result->factor = parse_number<double>(rule, value);
   if (key == "seed") result->seed = parse_number<std::uint64_t>(rule, value);
   if (key == "name") result->name = value;
 }
@@ -141,7 +185,8 @@ FaultRule parse_rule(std::string_view rule) {
   while (kind < kFaultKindCount && rule.substr(0, mark) != kKindNames[kind]) ++kind;
   NPUSIM_CHECK(mark != std::string_view::npos && kind < kFaultKindCount, "the fault rule `", rule,
                "` is not understood; accepted: KIND@K, KIND%K or KIND~P with KIND one of oom, "
-               "launch, hang, device, then :device=N, :seed=N, :name=TEXT");
+               "launch, hang, device, slow, link, kill, then :device=N, :rank=N, :seed=N, "
+               ":factor=X, :name=TEXT");
   result.kind = static_cast<FaultKind>(kind);
   std::size_t end = rule.find(':', mark);
   const std::string_view number = rule.substr(mark + 1, end == rule.npos ? end : end - mark - 1);
@@ -164,6 +209,12 @@ void check_rule(const FaultRule& rule) {
                rule.at, ", every=", rule.every, ", probability=", rule.probability);
   NPUSIM_CHECK(rule.device >= -1 && rule.device < kMaxDevices, "a fault rule names device ",
                rule.device, "; expected a device number, or -1 for any");
+  NPUSIM_CHECK(rule.rank >= -1, "a fault rule names rank ", rule.rank,
+               "; expected a rank of the job, or -1 for all");
+  NPUSIM_CHECK(slows(rule.kind) ? rule.factor > 1 && rule.factor <= 1e6 : rule.factor == 1,
+               "slow and link faults need a factor, more than 1 and up to 1e6, by which a command "
+               "takes longer or links have less bandwidth; other faults have none; given: ",
+               fault_kind_name(rule.kind), " with factor=", rule.factor);
   NPUSIM_CHECK(rule.kind != FaultKind::oom || rule.name.empty(),
                "an oom fault rule cannot name a command (`", rule.name,
                "`): it counts acquired segments");
@@ -174,6 +225,9 @@ void check_rule(const FaultRule& rule) {
 const char* fault_kind_name(FaultKind kind) noexcept {
   return kKindNames[static_cast<std::size_t>(kind)];
 }
+
+void set_rank(int rank) noexcept { g_rank.store(rank, std::memory_order_relaxed); }
+void set_thread_rank(int rank) noexcept { t_rank = rank; }
 
 std::vector<FaultRule> parse_fault_script(std::string_view script) {
   std::vector<FaultRule> rules;
@@ -210,6 +264,15 @@ void clear_faults() {
   update_attention(faults);
 }
 
+void lose_device(int device, const std::string& text) {
+  check_not_forked();
+  FaultState& faults = state();
+  const std::lock_guard lock(faults.mutex);
+  Pending& pending = faults.pending[static_cast<std::size_t>(device)];
+  if (!pending.exists) pending = {true, false, FaultKind::device, text};
+  update_attention(faults);
+}
+
 std::vector<FaultRule> armed_faults() {
   check_not_forked();
   FaultState& faults = state();
@@ -231,24 +294,41 @@ namespace detail {
 
 FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info) {
   check_not_forked();
-  if (!needs_attention(kFaultsArmed | kFaultPending) || stream.device() < 0) return {};
+  if (needs_attention(kCapturing) && t_state.launching == Launching::directly) {
+    refuse_uncaptured(info.name, stream);
+  }
+  if (info.kind != CommandKind::collective && needs_attention(kPromised)) {
+    keep_promises(const_cast<Stream&>(stream));
+  }
+  if (!needs_attention(kFaultsArmed | kFaultPending) || stream.device() < 0 ||
+      t_state.launching == Launching::captured) {
+    return {};
+  }
   FaultState& faults = state();
-  const std::lock_guard lock(faults.mutex);
+  std::unique_lock lock(faults.mutex);
   Pending& pending = faults.pending[static_cast<std::size_t>(stream.device())];
   if (pending.reported) raise(faults, pending);
-  FaultRule hit;
   const std::string_view name = info.name;
-  const bool found = draw(faults, &hit, [&](const FaultRule& rule) {
-                       return rule.kind != FaultKind::oom &&
-                              (rule.device < 0 || rule.device == stream.device()) &&
-                              name.find(rule.name) != name.npos;
-                     }) != nullptr;
-  // The first fault is the one that is told, except that a lost device outweighs everything.
-  if (found && (!pending.exists || hit.kind == FaultKind::device)) {
-    pending = {true, false, hit.kind, describe(hit.kind, stream, info)};
+  const bool communicates = info.kind == CommandKind::collective;
+  const Hit hit = draw(faults, stream.device(), [&](const FaultRule& rule) {
+    const bool of_its_kind = rule.kind == FaultKind::oom    ? false
+                             : rule.kind == FaultKind::slow ? !communicates
+                             : rule.kind == FaultKind::link ? communicates
+                                                            : true;
+    return of_its_kind && name.find(rule.name) != name.npos;
+  });
+  if (hit.found && hit.kind == FaultKind::kill) {
+    lock.unlock();
+    end_process(info);
   }
+  // The first fault is the one that is told, except that a lost device outweighs everything.
+  // Communication has its own way to tell, unless the device is lost.
+  const bool told = communicates ? hit.kind == FaultKind::device
+                                 : !pending.exists || hit.kind == FaultKind::device;
+  if (hit.found && told) pending = {true, false, hit.kind, describe(hit.kind, stream, info)};
   update_attention(faults);
-  return {found, found && hit.kind == FaultKind::hang ? kWatchdogNs : 0};
+  const bool hangs = hit.found && hit.kind == FaultKind::hang && !communicates;
+  return {hit.found, hit.kind, hangs ? kWatchdogNs : 0, hit.slowdown};
 }
 
 bool draw_oom_fault(int device, std::string* reason) {
@@ -259,11 +339,8 @@ bool draw_oom_fault(int device, std::string* reason) {
     *reason = "the device is lost (injected device fault); clear the faults to use it again";
     return true;
   }
-  FaultRule hit;
   const bool found =
-      draw(faults, &hit, [&](const FaultRule& rule) {
-        return rule.kind == FaultKind::oom && (rule.device < 0 || rule.device == device);
-      }) != nullptr;
+      draw(faults, device, [](const FaultRule& rule) { return rule.kind == FaultKind::oom; }).found;
   update_attention(faults);
   if (found) *reason = "injected out-of-memory fault";
   return found;

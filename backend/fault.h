@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Fault injection: makes the simulated device fail on purpose (rules F1-F6).
+// Fault injection: makes the simulated device fail on purpose (rules F1-F9).
 // Invariant: nothing armed costs one relaxed load per command; what is drawn depends on the order
-// of calls and the seed only. Called by executor.h and memory.cpp; armed by NPUSIM_FAULT and csrc/.
+// of calls and the seed only.
 #pragma once
 
 #include <array>
@@ -20,8 +20,11 @@ enum class FaultKind : std::uint8_t {
   launch,  // a command does not run; reported once, by the next synchronising call
   hang,    // a command never ends; waiting for it costs kWatchdogNs and reports, once
   device,  // the device is lost: reported by every call that meets it until clear_faults()
+  slow,    // a command takes `factor` times as long
+  link,    // communication has 1/factor of the bandwidth, for all who take part
+  kill,    // the process ends at a command, as by SIGKILL
 };
-inline constexpr std::size_t kFaultKindCount = 4;
+inline constexpr std::size_t kFaultKindCount = 7;
 
 // Virtual time after which a hanging command is given up.
 inline constexpr std::int64_t kWatchdogNs = 1'000'000'000;
@@ -34,6 +37,8 @@ struct FaultRule {
   double probability = 0;   // of each matching call, by `seed`
   std::uint64_t seed = 0;
   int device = -1;     // -1: any device
+  int rank = -1;       // only on this rank of the job (set_rank()); -1: on all
+  double factor = 1;   // of `slow` and `link`: more than 1
   std::string name{};  // only commands whose name contains this; empty: all
 };
 
@@ -46,7 +51,7 @@ void clear_faults();
 // parse_fault_script() reads rules separated by ';':
 //   KIND@K     the K-th call        launch@3
 //   KIND%K     each K-th call       oom%10:device=1
-//   KIND~P     with probability P   device~0.001:seed=7:name=conv
+//   KIND~P     with probability P   device~0.001:seed=7:name=conv, slow~0.1:factor=3:rank=1
 // Throws InvalidArgument naming the rule and what is accepted.
 std::vector<FaultRule> parse_fault_script(std::string_view script);
 
@@ -60,13 +65,19 @@ FaultCounts fault_counts();
 
 const char* fault_kind_name(FaultKind kind) noexcept;
 
+// set_rank() says which rank of the job this process is; set_thread_rank() which the calling thread
+// is, where ranks are threads of one process. -1: none.
+void set_rank(int rank) noexcept;
+void set_thread_rank(int rank) noexcept;
+
 namespace detail {
 
-// What the slow path of a command does: throws in a forked child and on a lost device; true when a
-// fault hit, so that the body must not run. `hang_ns` is extra time for the stream.
+// What the slow path of a command does: throws in a forked child and on a lost device.
 struct FaultDraw {
-  bool hit = false;
-  std::int64_t hang_ns = 0;
+  bool hit = false;  // the body must not run, because of `kind`
+  FaultKind kind = FaultKind::launch;
+  std::int64_t hang_ns = 0;  // extra time for the stream
+  double slowdown = 1;       // factor of the duration; of communication: divides its bandwidth
 };
 FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info);
 

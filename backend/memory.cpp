@@ -4,7 +4,10 @@
 // everything else there is PROT_NONE.
 #include "backend/memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,15 +18,17 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "backend/config.h"
 #include "backend/device.h"
 #include "backend/error.h"
 #include "backend/fault.h"
-#include "backend/host_budget.h"
 #include "backend/process.h"
+#include "backend/ram_budget.h"
 #include "backend/reservation.h"
+#include "backend/stream.h"
 
 namespace npusim {
 
@@ -40,11 +45,14 @@ struct DeviceMemory {
   Ranges used;                 // segments
   Ranges ranges;               // reserved ones,
   Ranges mapped;               // and the runs of mapped pages in them
+  Ranges shared;               // of segments and mapped pages, those that lie in `file`
+  int file = -1;               // see share_pages()
 };
 
 struct Memory {
   std::mutex mutex;  // guards everything below; held while pages are promised or given back
   std::vector<DeviceMemory> devices;
+  std::size_t device_bytes = 0;  // addresses of each
   std::string backing = "not mapped yet";
 };
 
@@ -104,19 +112,19 @@ std::size_t touched_locked(const Memory& all) {
 constexpr std::uint64_t kCreditShare = 16;
 
 // Whether the host can back `bytes` besides everything that is promised and not touched yet.
-bool host_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
-  if (spend_host_credit(bytes)) return true;
-  const HostBudget budget = host_budget();
+bool ram_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
+  if (spend_ram_credit(bytes)) return true;
+  const RamBudget budget = ram_budget();
   std::uint64_t promised = 0;
   for (const DeviceMemory& device : all.devices) promised += device.used_bytes;
   const auto fits = [&](std::uint64_t untouched) {
-    return budget.available_bytes >= kHostHeadroomBytes &&
-           budget.available_bytes - kHostHeadroomBytes >= untouched &&
-           budget.available_bytes - kHostHeadroomBytes - untouched >= bytes;
+    return budget.available_bytes >= kRamHeadroomBytes &&
+           budget.available_bytes - kRamHeadroomBytes >= untouched &&
+           budget.available_bytes - kRamHeadroomBytes - untouched >= bytes;
   };
   if (fits(promised)) {  // as if nothing were touched: cheap, and enough almost always
-    grant_host_credit((budget.available_bytes - kHostHeadroomBytes - promised - bytes) /
-                      kCreditShare);
+    grant_ram_credit((budget.available_bytes - kRamHeadroomBytes - promised - bytes) /
+                     kCreditShare);
     return true;
   }
   const std::uint64_t untouched = promised - std::min<std::uint64_t>(promised, touched_locked(all));
@@ -126,7 +134,7 @@ bool host_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
                          budget.limit, ", ", format_bytes(untouched),
                          " of them are promised to memory already "
                          "allocated and ",
-                         format_bytes(kHostHeadroomBytes),
+                         format_bytes(kRamHeadroomBytes),
                          " are kept for the process. Use less device memory, raise that limit, or "
                          "set NPUSIM_DEVICE_MEMORY to what the host has");
   return false;
@@ -189,11 +197,11 @@ using Status = SegmentResult::Status;
 // Makes [offset, offset + bytes) accessible and charges it to the capacity.
 SegmentResult commit(Memory& all, int device, std::size_t offset, std::size_t bytes) {
   std::string reason;
-  if (!host_can_back(all, bytes, &reason)) return {0, Status::host_full, reason};
+  if (!ram_can_back(all, bytes, &reason)) return {0, Status::ram_full, reason};
   char* const start = kernel_view(device, offset);
   if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) {
     return {
-        0, Status::host_full,
+        0, Status::ram_full,
         detail::join("the host refused to commit ", format_bytes(bytes), " (", std::strerror(errno),
                      "). Use less device memory, or raise the limit that "
                      "applies: ulimit -d, ulimit -v, vm.overcommit_memory, vm.max_map_count")};
@@ -227,8 +235,8 @@ SegmentResult reserve_locked(Memory& all, int device, std::size_t bytes) {
   if (!find_place(own.free, bytes, &offset)) {
     return {0, Status::device_full,
             detail::join("no free range of addresses is ", format_bytes(bytes),
-                         " long, which an expandable segment needs; raise ulimit -v if it is set, "
-                         "or use fewer streams and memory pools, or no expandable segments")};
+                         " long; raise ulimit -v if it is set, use fewer streams and memory pools "
+                         "or no expandable segments, or keep fewer tensors of other processes")};
   }
   take(own.free, offset, bytes);
   own.ranges.emplace(offset, bytes);
@@ -253,6 +261,29 @@ bool touches(const Ranges& ranges, std::size_t offset, std::size_t bytes) {
   if (after == ranges.begin()) return false;
   const auto& [start, length] = *std::prev(after);
   return start + length > offset;
+}
+
+// The part of [offset, offset + bytes) that one of the ranges has, and that begins first.
+std::pair<std::size_t, std::size_t> first_part(const Ranges& ranges, std::size_t offset,
+                                               std::size_t bytes) {
+  auto range = ranges.upper_bound(offset);
+  if (range != ranges.begin() && std::prev(range)->first + std::prev(range)->second > offset) {
+    --range;
+  }
+  if (range == ranges.end() || range->first >= offset + bytes) return {offset + bytes, 0};
+  const std::size_t start = std::max(range->first, offset);
+  return {start, std::min(range->first + range->second, offset + bytes) - start};
+}
+
+// Pages that are given back leave the file, so that it does not keep their memory.
+void leave_file(DeviceMemory& own, std::size_t offset, std::size_t bytes) {
+  for (;;) {
+    const auto [start, length] = first_part(own.shared, offset, bytes);
+    if (length == 0) return;
+    fallocate(own.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(start),
+              static_cast<off_t>(length));
+    take(own.shared, start, length);
+  }
 }
 
 // What is given back must be known; anything else is a bug above, reported and ignored.
@@ -288,6 +319,7 @@ void detail::map_device_memory() {
   const std::size_t capacity = device_spec(0).memory_bytes / page_bytes() * page_bytes();
   Memory& all = memory();
   const Reservation views = reserve_devices(capacity, count, config().isolation);
+  all.device_bytes = views.device_bytes;
   all.backing = views.backing;
   all.devices.resize(static_cast<std::size_t>(count));
   for (DeviceMemory& device : all.devices) {
@@ -316,6 +348,7 @@ void release_segment(int device, Address address, std::size_t bytes) noexcept {
     const auto segment = own.used.find(offset);
     if (segment == own.used.end() || segment->second != whole_pages(bytes)) return false;
     drop_pages(kernel_view(device, offset), segment->second);
+    leave_file(own, offset, segment->second);
     own.used_bytes -= segment->second;
     put_back(own.free, offset, segment->second);
     own.used.erase(segment);
@@ -337,6 +370,7 @@ void release_range(int device, Address address, std::size_t bytes) noexcept {
         touches(own.mapped, offset, range->second)) {
       return false;
     }
+    drop_pages(kernel_view(device, offset), range->second);
     put_back(own.free, offset, range->second);
     own.ranges.erase(range);
     return true;
@@ -368,10 +402,113 @@ void unmap_pages(int device, Address address, std::size_t bytes) noexcept {
       return false;
     }
     drop_pages(kernel_view(device, offset), bytes);
+    leave_file(own, offset, bytes);
     own.used_bytes -= bytes;
     take(own.mapped, offset, bytes);
     return true;
   });
+}
+
+namespace {
+
+void open_file(const Memory& all, DeviceMemory& own) {
+  if (own.file >= 0) return;
+  const std::uint64_t bytes = all.device_bytes + kFileTailBytes;
+  detail::check_file_limit(bytes);
+  const int file = memfd_create("npusim_device", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+    const std::string why = std::strerror(errno);
+    if (file >= 0) close(file);
+    throw OutOfMemory(
+        detail::join("device memory cannot be shared: the host gives no file for it (", why, ")"));
+  }
+  own.file = file;
+}
+
+// Moves pages of the kernels' view into the file: a copy, put in their place in one step.
+void move_into_file(char* pages, std::size_t bytes, int file, std::size_t offset) {
+  void* copy =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
+  if (copy != MAP_FAILED) {
+    static const std::vector<char> kZeros(page_bytes());
+    for (std::size_t at = 0; at < bytes; at += page_bytes()) {  // untouched pages stay so
+      if (std::memcmp(pages + at, kZeros.data(), page_bytes()) == 0) continue;
+      std::memcpy(static_cast<char*>(copy) + at, pages + at, page_bytes());
+    }
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pages) != MAP_FAILED) {
+      advise_device_memory(pages, bytes);
+      return;
+    }
+    munmap(copy, bytes);
+  }
+  throw OutOfMemory(detail::join("device memory cannot be shared: the host refused to map it (",
+                                 std::strerror(errno),
+                                 "); raise the limit that applies: ulimit -v, vm.max_map_count"));
+}
+
+}  // namespace
+
+void detail::check_file_limit(std::uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= bytes) return;
+  throw OutOfMemory(detail::join("device memory cannot be shared: ulimit -f is below ",
+                                 format_bytes(bytes), ", the addresses of a device; raise it"));
+}
+
+SharedPages share_pages(int device, Address address, std::size_t bytes) {
+  Memory& all = mapped_memory(device);
+  const std::size_t offset = offset_of(device, address);
+  const std::size_t first = offset / page_bytes() * page_bytes();
+  const std::size_t length = round_up(offset + bytes, page_bytes()) - first;
+  DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
+  {
+    const std::lock_guard lock(all.mutex);
+    if (contains(own.shared, first, length)) return {own.file, offset};
+  }
+  const AllTurns turns;
+  const std::lock_guard lock(all.mutex);
+  const Ranges& runs = contains(own.used, first, length) ? own.used : own.mapped;
+  NPUSIM_CHECK(bytes > 0 && device_of(reinterpret_cast<void*>(address)) == device &&
+                   contains(runs, first, length),
+               "cannot share ", bytes, " bytes at ", reinterpret_cast<void*>(address),
+               ": they are not memory that device ", device, " has given");
+  open_file(all, own);
+  // Whole stretches, so that their neighbours need not stop everything once more.
+  const auto [run, run_bytes] = *std::prev(runs.upper_bound(first));
+  const std::size_t end = std::min(run + run_bytes, round_up(first + length, kHugePageBytes));
+  for (std::size_t at = std::max(run, first / kHugePageBytes * kHugePageBytes); at < end;) {
+    const auto [there, there_bytes] = first_part(own.shared, at, end - at);
+    while (at < there) {
+      const std::size_t part = std::min(there - at, kHugePageBytes);
+      move_into_file(kernel_view(device, at), part, own.file, at);
+      put_back(own.shared, at, part);
+      at += part;
+    }
+    at += there_bytes;
+  }
+  return {own.file, offset};
+}
+
+std::uint64_t file_tail(int device) { return mapped_memory(device).device_bytes; }
+
+void map_file(int device, Address address, std::size_t bytes, int file, std::uint64_t offset) {
+  Memory& all = mapped_memory(device);
+  const std::size_t place = offset_of(device, address);
+  const std::lock_guard lock(all.mutex);
+  const DeviceMemory& own = all.devices[static_cast<std::size_t>(device)];
+  const auto range = own.ranges.find(place);
+  NPUSIM_CHECK(range != own.ranges.end() && range->second == bytes, "cannot map a file at ",
+               reinterpret_cast<void*>(address), "; expected a range of ", bytes, " bytes");
+  char* const view = kernel_view(device, place);
+  if (mmap(view, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+           static_cast<off_t>(offset)) == MAP_FAILED) {
+    const std::string why = std::strerror(errno);
+    drop_pages(view, bytes);
+    throw OutOfMemory(detail::join("the host refused to map ", format_bytes(bytes),
+                                   " of another process's device (", why,
+                                   "); raise the limit that applies: ulimit -v, vm.max_map_count"));
+  }
+  advise_device_memory(view, bytes);
 }
 
 MemoryInfo memory_info(int device) {

@@ -62,7 +62,7 @@ struct SegmentResult {
   enum class Status {
     ok,
     device_full,  // the simulated capacity is used up
-    host_full,    // the machine or its cgroup could not back the bytes; `reason` has the remedy
+    ram_full,     // the machine or its cgroup could not back the bytes; `reason` has the remedy
     injected,     // an armed oom fault (rule F2)
   };
   Address address = 0;
@@ -85,12 +85,32 @@ void release_segment(int device, Address address, std::size_t bytes) noexcept;
 // no capacity is charged and nothing is accessible. map_pages() makes a part accessible, all of it
 // or none, with the charges, faults and answers of acquire_segment(); the part is whole pages of
 // one range, none of them mapped. unmap_pages() takes back any part that is mapped, however it was;
-// release_range() ends a range in which nothing is mapped. The two that give back are as
-// release_segment(); the others throw InvalidArgument for what is against these rules.
+// release_range() ends a range in which no page is mapped by map_pages(). The two that give back
+// are as release_segment(); the others throw InvalidArgument for what is against these rules.
 SegmentResult reserve_range(int device, std::size_t bytes);
 void release_range(int device, Address address, std::size_t bytes) noexcept;
 SegmentResult map_pages(int device, Address address, std::size_t bytes);
 void unmap_pages(int device, Address address, std::size_t bytes) noexcept;
+
+// share_pages() puts the pages of [address, address + bytes), which are accessible, into a file
+// without a name, one per device, in which they lie where they lie in the device: other processes
+// may map them too. Everything of this process waits meanwhile (AllTurns), unless they are there
+// already. They leave the file when they are given back. Throws InvalidArgument for memory that is
+// not accessible, OutOfMemory where the host has no file or no mapping left.
+struct SharedPages {
+  int file;              // this process's descriptor, for as long as it lives
+  std::uint64_t offset;  // of `address` in the file
+};
+SharedPages share_pages(int device, Address address, std::size_t bytes);
+
+// file_tail() is where the pages of a device end in its file; share_pages() leaves kFileTailBytes
+// after them to whoever keeps accounts of what is shared.
+std::uint64_t file_tail(int device);
+inline constexpr std::uint64_t kFileTailBytes = std::uint64_t{8} << 20;
+
+// map_file() makes a whole range of reserve_range() accessible: pages of another process's device,
+// which charge nothing here. release_range() ends that too.
+void map_file(int device, Address address, std::size_t bytes, int file, std::uint64_t offset);
 
 struct MemoryInfo {
   std::size_t free_bytes, total_bytes;
@@ -104,7 +124,10 @@ std::string memory_backing();
 std::size_t touched_bytes();
 
 namespace detail {
+// Throws OutOfMemory where to write at the end of so long a file would end the process (SIGXFSZ).
+void check_file_limit(std::uint64_t bytes);
+
 void map_device_memory();  // once, by initialize(), under its lock
-}
+}  // namespace detail
 
 }  // namespace npusim

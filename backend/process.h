@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Fork and exit rules (P1-P4): a child forked after initialize() cannot use the parent's device.
 // Invariant: nothing here takes a lock, so the child never meets a lock that a thread of the parent
-// held. Called by device.cpp (install), by every entry that must refuse, by csrc/ destructors.
+// held.
 #pragma once
 
 namespace npusim {

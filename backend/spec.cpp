@@ -3,6 +3,9 @@
 // current accelerators, so that what is bound by launches, by memory or by arithmetic is so here.
 #include "backend/spec.h"
 
+#include <deque>
+#include <mutex>
+
 #include "backend/error.h"
 
 namespace npusim {
@@ -20,6 +23,7 @@ const std::vector<DeviceSpec>& all_specs() {
        .kernel_floor_ns = 2000,
        .copy_floor_ns = 5000,
        .query_ns = 500,
+       .record_ns = 1000,
        .capability_major = 1,
        .capability_minor = 0,
        .multiprocessor_count = 64},
@@ -33,6 +37,7 @@ const std::vector<DeviceSpec>& all_specs() {
        .kernel_floor_ns = 4000,
        .copy_floor_ns = 8000,
        .query_ns = 500,
+       .record_ns = 1000,
        .capability_major = 1,
        .capability_minor = 0,
        .multiprocessor_count = 8},
@@ -40,7 +45,31 @@ const std::vector<DeviceSpec>& all_specs() {
   return *kSpecs;
 }
 
+namespace {
+
+struct Defined {
+  std::mutex mutex;              // guards specs
+  std::deque<DeviceSpec> specs;  // newest first; references to them last
+};
+Defined& defined() {
+  static auto* const kDefined = new Defined();
+  return *kDefined;
+}
+
+}  // namespace
+
+void define_spec(const DeviceSpec& spec) {
+  const std::lock_guard lock(defined().mutex);
+  defined().specs.push_front(spec);
+}
+
 const DeviceSpec& named_spec(const std::string& name) {
+  {
+    const std::lock_guard lock(defined().mutex);
+    for (const DeviceSpec& spec : defined().specs) {
+      if (spec.name == name) return spec;
+    }
+  }
   std::string known;
   for (const DeviceSpec& spec : all_specs()) {
     if (spec.name == name) return spec;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Named hardware specifications: what a simulated device is called, holds and how fast it is.
 // Invariant: numbers are fixed per name, because modelled times must be reproducible (rule C1).
-// Called by device.cpp and cost_model.cpp.
 #pragma once
 
 #include <array>
@@ -12,22 +11,32 @@
 
 namespace npusim {
 
-// The classes of arithmetic that have their own peak rate. `other` (bool, int64, ...) counts as
-// one operation per element at the f32 rate unless the spec says otherwise.
-enum class Precision : std::uint8_t { f32, f64, f16, i8, other };
-inline constexpr std::size_t kPrecisionCount = 5;
+// The classes of arithmetic that have their own peak rate: i8 is int8, uint8 and 8-bit floats,
+// `other` is bool and the wider integers, tf32 is float32 on matrix units that round it.
+enum class Precision : std::uint8_t { f32, f64, f16, i8, other, tf32 };
+inline constexpr std::size_t kPrecisionCount = 6;
+
+// The classes of commands of which a device achieves different shares of its peak.
+enum class Work : std::uint8_t { streaming, matmul, convolution, attention };
+inline constexpr std::size_t kWorkCount = 4;
 
 struct DeviceSpec {
   std::string name;
   std::size_t memory_bytes = 0;
-  std::array<double, kPrecisionCount> peak_flops_per_s{};  // indexed by Precision
-  double memory_bytes_per_s = 0;                           // device memory, reads plus writes
-  double host_bytes_per_s = 0;                             // link to the host, each direction
-  double peer_bytes_per_s = 0;                             // link to another device
-  std::int64_t launch_latency_ns = 0;                      // what the host pays for one command
-  std::int64_t kernel_floor_ns = 0;  // the least that any command takes on the device
-  std::int64_t copy_floor_ns = 0;    // the least that a copy over a link takes
-  std::int64_t query_ns = 0;         // what the host pays for asking whether work is done
+  // Indexed by Precision; 0: there is no such mode, and float32 counts.
+  std::array<double, kPrecisionCount> peak_flops_per_s{};
+  // Of the peak, and how long it takes until the units are busy, by Work.
+  std::array<double, kWorkCount> achievable{1, 1, 1, 1};
+  std::array<std::int64_t, kWorkCount> ramp_ns{};
+  double achievable_bandwidth = 1;     // share of the memory's
+  double memory_bytes_per_s = 0;       // device memory, reads plus writes
+  double host_bytes_per_s = 0;         // link to the host, each direction
+  double peer_bytes_per_s = 0;         // link to another device
+  std::int64_t launch_latency_ns = 0;  // what the host pays for one command
+  std::int64_t kernel_floor_ns = 0;    // the least that any command takes on the device
+  std::int64_t copy_floor_ns = 0;      // the least that a copy over a link takes
+  std::int64_t query_ns = 0;           // what the host pays for asking whether work is done
+  std::int64_t record_ns = 0;          // what the host pays for recording an event
   int capability_major = 0;
   int capability_minor = 0;
   int multiprocessor_count = 0;
@@ -35,6 +44,11 @@ struct DeviceSpec {
 
 // named_spec() throws InvalidArgument that lists the known names.
 const DeviceSpec& named_spec(const std::string& name);
+// The specifications of this library.
 const std::vector<DeviceSpec>& all_specs();
+
+// define_spec() adds one that a file describes; whoever calls it has checked the numbers. The last
+// definition of a name counts.
+void define_spec(const DeviceSpec& spec);
 
 }  // namespace npusim

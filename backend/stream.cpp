@@ -5,13 +5,19 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "backend/attention.h"
+#include "backend/command.h"
 #include "backend/error.h"
 #include "backend/executor.h"
 #include "backend/fault.h"
+#include "backend/graph.h"
+#include "backend/observer.h"
+#include "backend/promise.h"
 
 namespace npusim {
 
@@ -46,6 +52,7 @@ struct AllStreams {
   std::vector<std::unique_ptr<StreamTable>> devices;
 };
 constinit std::atomic<AllStreams*> g_streams{nullptr};
+constinit std::atomic<WaitHook> g_wait_hook{nullptr};
 
 AllStreams& all_streams() {
   AllStreams* streams = g_streams.load(std::memory_order_acquire);
@@ -70,32 +77,49 @@ StreamTable& table_of(int device) {
 
 bool Stream::query() {
   check_not_forked();
-  if (pass_host_ns(rates_->query_ns) < done_at_ns()) return false;
+  detail::check_may_wait("asking whether a stream is done", this);
+  keep_promises(*this);
+  const std::int64_t now_ns = pass_host_ns(rates_->query_ns);
+  note_order(OrderKind::query, device_, this, nullptr, 0, rates_->query_ns);
+  if (now_ns < done_at_ns()) return false;
+  note_order(OrderKind::stream_wait, device_, this);
   if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
   return true;
 }
 
 void Stream::synchronize() {
   check_not_forked();
+  detail::check_may_wait("waiting for a stream", this);
+  keep_promises(*this);
   wait_until_ns(done_at_ns());
+  note_order(OrderKind::stream_wait, device_, this);
   if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
 }
 
 void Stream::start_after_ns(std::int64_t time_ns) noexcept {
-  lock();
-  if (done_at_ns_.load(std::memory_order_relaxed) < time_ns) {
-    done_at_ns_.store(time_ns, std::memory_order_release);
+  std::int64_t earlier_ns = not_before_ns_.load(std::memory_order_relaxed);
+  while (earlier_ns < time_ns && !not_before_ns_.compare_exchange_weak(earlier_ns, time_ns)) {
   }
-  unlock();
 }
 
 void Stream::lock_slow() noexcept {
-  while (lock_.exchange(2, std::memory_order_acquire) != 0) lock_.wait(2);
+  const auto wait = [](void* lock) {
+    auto& word = *static_cast<std::atomic<std::uint32_t>*>(lock);
+    while (word.exchange(2, std::memory_order_acquire) != 0) word.wait(2);
+  };
+  detail::without_locks(wait, &lock_);
 }
+
+void detail::without_locks(void (*wait)(void*), void* argument) {
+  const WaitHook hook = g_wait_hook.load(std::memory_order_acquire);
+  hook == nullptr ? wait(argument) : hook(wait, argument);
+}
+
+void set_wait_hook(WaitHook hook) noexcept { g_wait_hook.store(hook, std::memory_order_release); }
 
 Stream& default_stream(int device) { return table_of(device).streams[0]; }
 
-Stream& pool_stream(int device, int priority) {
+Stream& next_stream(int device, int priority) {
   StreamTable& table = table_of(device);
   const int level = -std::clamp(priority, kHighestPriority, 0);
   const unsigned turn = table.next[static_cast<std::size_t>(level)].fetch_add(1);
@@ -148,8 +172,44 @@ std::int64_t device_done_at_ns(int device) noexcept {
 
 void synchronize_device(int device) {
   check_device(device);
+  detail::check_may_wait("waiting for a device", nullptr);
+  if (detail::needs_attention(detail::kPromised)) {
+    for (Stream& stream : table_of(device).streams) keep_promises(stream);
+  }
   wait_until_ns(device_done_at_ns(device));
+  note_order(OrderKind::device_wait, device, nullptr);
   if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device);
+}
+
+namespace {
+template <class Use>
+void each_stream(const Use& use) {
+  for (const auto& table : all_streams().devices) {
+    for (Stream& stream : table->streams) use(stream);
+  }
+}
+}  // namespace
+
+// Threads take the turns in one order, and who is in a body wants none.
+AllTurns::AllTurns() {
+  using Clock = std::chrono::steady_clock;
+  NPUSIM_CHECK(!in_command_body(), "the body of a command cannot wait for all other commands");
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(10);
+  for (;;) {
+    each_stream([](Stream& stream) { keep_promises(stream); });
+    each_stream([](Stream& stream) { stream.lock(); });
+    if (!TurnlessWork::any()) return;
+    each_stream([](Stream& stream) { stream.unlock(); });
+    NPUSIM_CHECK(Clock::now() < deadline,
+                 "waited 10 s for another thread's operator, whose kernel is Python code, or for "
+                 "communication: device memory cannot be shared meanwhile");
+    detail::without_locks(
+        [](void*) { std::this_thread::sleep_for(std::chrono::microseconds(200)); }, nullptr);
+  }
+}
+
+AllTurns::~AllTurns() {
+  each_stream([](Stream& stream) { stream.unlock(); });
 }
 
 void set_launch_blocking(bool enabled) noexcept {
@@ -161,8 +221,11 @@ void set_launch_blocking(bool enabled) noexcept {
 }
 
 void detail::settle(Stream& stream) {
-  if (!needs_attention(kLaunchBlocking)) return;
+  if (needs_attention(kObserved)) settle_host_access();
+  if (!needs_attention(kLaunchBlocking) || t_state.launching == Launching::captured) return;
+  keep_promises(stream);
   wait_until_ns(stream.done_at_ns());
+  note_order(OrderKind::stream_wait, stream.device(), &stream);
   if (needs_attention(kFaultPending)) report_fault(stream.device());
 }
 

@@ -2,9 +2,9 @@
 // Stream: a FIFO of commands of one device with its own virtual clock (rules S1-S7).
 // Invariant: done_at_ns() covers every command submitted so far, also one that is running now; the
 // stream is idle only when the host clock has reached it. Streams live as long as the process.
-// Called by command.h, event.cpp and csrc/runtime/stream.cpp.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -33,7 +33,10 @@ class alignas(64) Stream {  // one cache line: streams of two threads do not dis
 
   // done_at_ns() is when all work submitted so far has finished. Free of charge, lock-free: what
   // the allocator polls. "Done" means host_now_ns() >= done_at_ns().
-  std::int64_t done_at_ns() const noexcept { return done_at_ns_.load(std::memory_order_acquire); }
+  std::int64_t done_at_ns() const noexcept {
+    return std::max(done_at_ns_.load(std::memory_order_acquire),
+                    not_before_ns_.load(std::memory_order_acquire));
+  }
 
   // query() is whether the stream is idle. Asking costs the host time, so polling ends (rule C4).
   // Throws a pending DeviceFault once the stream is idle.
@@ -42,12 +45,14 @@ class alignas(64) Stream {  // one cache line: streams of two threads do not dis
   // synchronize() moves the host to done_at_ns() and throws a pending DeviceFault of the device.
   void synchronize();
 
-  // start_after_ns() keeps later commands from starting before `time_ns` (events, rule E3).
+  // start_after_ns() keeps later commands from starting before `time_ns` (events, rule E3). Never
+  // waits for a body.
   void start_after_ns(std::int64_t time_ns) noexcept;
 
   const CostRates& rates() const noexcept { return *rates_; }
 
  private:
+  friend class AllTurns;
   friend class InlineRun;
   friend struct StreamTable;
   void lock_slow() noexcept;
@@ -58,25 +63,59 @@ class alignas(64) Stream {  // one cache line: streams of two threads do not dis
     if (lock_.exchange(0, std::memory_order_release) == 2) lock_.notify_one();
   }
 
-  std::atomic<std::int64_t> done_at_ns_{0};
-  std::atomic<std::uint32_t> lock_{0};  // held while a body runs: 0 free, 1 held, 2 contended
+  std::atomic<std::int64_t> done_at_ns_{0};     // of the last command; written under lock_
+  std::atomic<std::int64_t> not_before_ns_{0};  // for later commands
+  std::atomic<std::uint32_t> lock_{0};          // see InlineRun: 0 free, 1 held, 2 contended
   int device_ = -1;
   int priority_ = 0;
   StreamId id_ = 0;
   const CostRates* rates_ = nullptr;
 };
 
+// A thread that has to wait for its turn on a stream calls hook(wait, argument), which calls
+// wait(argument). The layer above lets go of its locks around that, if the body that has the turn
+// may want them. nullptr: threads just wait.
+using WaitHook = void (*)(void (*wait)(void*), void* argument);
+void set_wait_hook(WaitHook hook) noexcept;
+
 // The default stream of a device, the next of its pool (32 per priority, round-robin; a priority
 // outside 0 .. kHighestPriority is clamped, as CUDA does), and the stream of an id.
 // Throw InvalidArgument for a device or an id that does not exist and in a forked child.
 Stream& default_stream(int device);
-Stream& pool_stream(int device, int priority);
+Stream& next_stream(int device, int priority);
 Stream& stream_from_id(int device, StreamId id);
 
 // The current stream of this thread on a device; the default stream at first. `device` must exist:
 // otherwise a placeholder stream is returned whose device is -1.
 Stream& current_stream(int device) noexcept;
 void set_current_stream(Stream& stream) noexcept;
+
+// TurnlessWork marks work that touches device memory although it has no stream's turn: it is made
+// while its maker has one, and lives until the work is over.
+class TurnlessWork {
+ public:
+  TurnlessWork() noexcept { begin(); }
+  ~TurnlessWork() { end(); }
+  TurnlessWork(const TurnlessWork&) = delete;
+  TurnlessWork& operator=(const TurnlessWork&) = delete;
+  static void begin() noexcept { count.fetch_add(1); }
+  static void end() noexcept { count.fetch_sub(1); }
+  static bool any() noexcept { return count.load() != 0; }
+
+ private:
+  static inline constinit std::atomic<int> count{0};
+};
+
+// AllTurns has the turns of all streams of all devices: while it lives nothing of this process
+// changes device memory. Throws what a promise throws that is kept for it, and InvalidArgument in
+// the body of a command and where work without a turn does not end for 10 s (in wall time).
+class AllTurns {
+ public:
+  AllTurns();
+  ~AllTurns();
+  AllTurns(const AllTurns&) = delete;
+  AllTurns& operator=(const AllTurns&) = delete;
+};
 
 // synchronize_device() waits for every stream of the device and throws its pending DeviceFault.
 void synchronize_device(int device);

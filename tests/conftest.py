@@ -12,6 +12,18 @@ from repo.sources import ROOT
 
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 
+# What needs more than `make test` installs, or takes longer: by the target that runs it.
+OF_TARGETS = {
+    "browser": "browser",
+    "hta": "hta",
+    "new-backend": "new_backend",
+    "parallel": "distributed/test_launched.py",
+    "triton": "triton_kernels",
+}
+collect_ignore = [
+    path for target, path in OF_TARGETS.items() if os.environ.get("NPUSIM_TESTS") != target
+]
+
 
 @pytest.fixture(autouse=True)
 def _one_seed():
@@ -29,6 +41,15 @@ def _same_environment():
             del os.environ[name]
         elif os.environ.get(name) != before[name]:
             os.environ[name] = before[name]
+
+
+@pytest.fixture(autouse=True)
+def _same_threads():
+    """Kernels choose their route by the number of threads: commands that run here set it."""
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +76,11 @@ def run_script():
             for what, limit in limits:
                 resource.setrlimit(what, (limit, limit))
 
-        variables = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
+        variables = {
+            name: text
+            for name, text in os.environ.items()
+            if "NPUSIM" not in name or name == "NPUSIM_RACES"  # of `make races`
+        }
         variables |= {"PYTHONPATH": str(ROOT), **(environment or {})}
         return subprocess.run(
             [sys.executable, "-c", textwrap.dedent(script)],

@@ -20,8 +20,8 @@ NATIVE = [
     "allocator/placement/*.cpp",
     "allocator/replay/*.h",
     "allocator/replay/*.cpp",
-    "allocator/lab/bindings/*.h",
-    "allocator/lab/bindings/*.cpp",
+    "lab/bindings/*.h",
+    "lab/bindings/*.cpp",
 ]
 
 

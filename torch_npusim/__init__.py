@@ -10,13 +10,18 @@ The steps of the registration stand here in order, and each may happen once per 
 
 import atexit
 import sys
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import backend_registration
 
+import torch_npusim_entry_points
 from torch_npusim import _preconditions
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from torch_npusim.inductor.report import compile_report
+
+__all__ = ["__version__", "compile_report"]
 __version__ = "0.1.0"
 
 
@@ -25,7 +30,9 @@ def _register() -> None:
     _preconditions.check()
 
     # 2. Allocators, guard, hooks and operators register themselves as the library loads.
-    from torch_npusim import _C
+    from torch_npusim import _C, _specs
+
+    _specs.apply(next(k["value"] for k in _C.knobs() if k["name"] == "NPUSIM_SPEC"))
 
     # 3. The name, and the module that core looks up as torch.npusim.
     if torch._C._get_privateuse1_backend_name() != "npusim":
@@ -47,8 +54,50 @@ def _register() -> None:
 
     _patches.apply()
 
-    # 6. No autograd thread may be alive when the interpreter goes.
+    # 6. Tensors in several processes.
+    from torch_npusim import _sharing
+
+    _sharing.register()
+
+    # 7. What fake tensors and traced graphs must know of it.
+    from torch_npusim import _tracing
+
+    _tracing.register()
+
+    # 8. torch.compile, once Dynamo and Inductor are imported.
+    from torch_npusim import inductor
+
+    inductor.register()
+
+    # 9. NPUSIM_RACES, NPUSIM_DEVICE_ASSERT and NPUSIM_RULES.
+    from torch_npusim import _races, _rules
+
+    knobs = {knob["name"]: knob["value"] for knob in _C.knobs()}
+    _races.set_mode(knobs["NPUSIM_RACES"])
+    _C.set_device_assert(knobs["NPUSIM_DEVICE_ASSERT"])
+    _rules.set_rules(knobs["NPUSIM_RULES"])
+
+    # 10. Variables that were meant for this package and are none of it.
+    from torch_npusim import _environment
+
+    _environment.warn_of_unknown_variables()
+
+    # 11. Frameworks that would not see the device.
+    from torch_npusim import _notices
+
+    _notices.listen()
+
+    # 12. No autograd thread may be alive when the interpreter goes.
     atexit.register(_C.drain_engine_threads)
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the report on compiled code when it is asked for: the compiler takes seconds."""
+    if name == "compile_report":
+        from torch_npusim.inductor.report import compile_report
+
+        return compile_report
+    raise AttributeError(f"module 'torch_npusim' has no attribute {name!r}")
 
 
 if not hasattr(torch, "npusim"):  # also true when the package is reloaded
@@ -56,3 +105,6 @@ if not hasattr(torch, "npusim"):  # also true when the package is reloaded
 
 if _preconditions.alias_wanted():
     import torch_npusim.as_cuda  # noqa: F401
+
+for _tell in torch_npusim_entry_points.AFTER_LOADING:
+    _tell()

@@ -12,14 +12,15 @@ import os
 import sys
 import threading
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from types import FrameType
 
 import torch
 from torch import _tensor_str
 
-from torch_npusim import _C
+from torch_npusim import _C, _names
+from torch_npusim._sync_words import PAGEABLE, in_words, is_asked_for
 
 _FOREIGN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 _PRINTING = _tensor_str.__file__
@@ -33,32 +34,40 @@ class HostSync:
     """One place where the host waits for the device.
 
     Attributes:
-        what: Operator ("aten::_local_scalar_dense"), "printing", or "synchronize",
-            "Stream.synchronize", "Event.synchronize".
+        what: Operator ("aten::_local_scalar_dense"), copy ("aten::copy_ to the host"), "printing",
+            or "synchronize", "Stream.synchronize", "Event.synchronize".
         file: File of the call site: the first Python frame outside torch and torch_npusim.
         line: Its line; 0 if a thread without Python frames waited.
         function: Its function.
-        reported: Whether set_sync_debug_mode() warns of it or refuses it: false if it is allowed,
-            and for the explicit waits that torch.cuda does not report either.
+        module: Its module; "" without frames.
+        reported: Whether the level in force (set_level()) warns of it or refuses it: false if it
+            is allowed, and for the explicit waits that torch.cuda does not report either.
     """
 
     what: str
     file: str
     line: int
     function: str
+    module: str
     reported: bool
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """Waits that are neither warned of nor refused: those that match a pattern of each kind."""
+    """Waits that are neither warned of nor refused: those that match a pattern of each kind.
+
+    A pattern of an operation matches its whole name or the operator's: "aten::copy_".
+    """
 
     what: tuple[str, ...]
     files: tuple[str, ...]
+    modules: tuple[str, ...] = ()
 
-    def covers(self, what: str, file: str) -> bool:
-        """Returns whether a wait in `what`, called from `file`, is allowed."""
-        return _matches(what, self.what) and _matches(file, self.files)
+    def covers(self, sync: HostSync) -> bool:
+        """Returns whether a wait is allowed."""
+        what = sync.what
+        known = _matches(what, self.what) or _matches(what.partition(" ")[0], self.what)
+        return known and _matches(sync.file, self.files) and _matches(sync.module, self.modules)
 
 
 def _matches(text: str, patterns: tuple[str, ...]) -> bool:
@@ -69,6 +78,28 @@ _lock = threading.RLock()  # guards the counts; a destructor may wait while one 
 _recordings: list[dict[HostSync, int]] = []
 _exempt: tuple[Allowance, ...] = ()
 _mode = 0
+
+LEVELS = ("cuda", "hidden", "strict")
+_level = "cuda"
+
+
+def set_level(level: str) -> str:
+    """Sets which waits set_sync_debug_mode() reports; returns what was set.
+
+    Args:
+        level: "cuda", at first: those that torch.cuda's mode reports. "hidden": of these, those
+            that the program did not ask for by .cpu(), .tolist() or Stream.synchronize(), and that
+            no loading of weights and no step of a gradient scaler makes. "strict": those of "cuda",
+            and copies from and to pageable memory with non_blocking=True, which may wait.
+
+    Raises:
+        ValueError: For another level.
+    """
+    global _level
+    if level not in LEVELS:
+        raise ValueError(f"expected a level of {', '.join(LEVELS)}; got {level!r}")
+    before, _level = _level, level
+    return before
 
 
 def mode() -> int:
@@ -126,7 +157,8 @@ atexit.register(_C.set_sync_observer, None)  # nobody calls Python once it is go
 
 def _observe(what: str, hidden: bool) -> str | None:
     """Called where the host is about to wait; returns why it must not."""
-    frame, printing = _call_site(sys._getframe().f_back)
+    caller = sys._getframe().f_back
+    frame, printing = _call_site(caller)
     if printing is not None:
         # A printed tensor waits for dozens of scalars. The note that it was counted lives and dies
         # with the frame that prints.
@@ -135,21 +167,23 @@ def _observe(what: str, hidden: bool) -> str | None:
         printing.f_locals[_COUNTED] = True
         what = "printing"
     file = "<no Python frame>" if frame is None else frame.f_code.co_filename
-    allowed = any(allowance.covers(what, file) for allowance in allowances())
-    reported = hidden and not allowed
+    sync = HostSync(
+        what,
+        file,
+        0 if frame is None else frame.f_lineno,
+        "" if frame is None else frame.f_code.co_name,
+        "" if frame is None else str(frame.f_globals.get("__name__", "")),
+        hidden and _is_reported(what, caller),
+    )
+    if sync.reported and any(allowance.covers(sync) for allowance in allowances()):
+        sync = replace(sync, reported=False)
     with _lock:
         for counts in _recordings:
-            sync = HostSync(
-                what,
-                file,
-                0 if frame is None else frame.f_lineno,
-                "" if frame is None else frame.f_code.co_name,
-                reported,
-            )
             counts[sync] = counts.get(sync, 0) + 1
-    if not reported or _mode == 0 or any(exempt.covers(what, file) for exempt in _exempt):
+    if not sync.reported or _mode == 0 or any(exempt.covers(sync) for exempt in _exempt):
         return None
-    message = f"called a synchronizing npusim operation: {what}"
+    device = "CUDA" if _names.device_type() == "cuda" else "npusim"
+    message = f"called a synchronizing {device} operation: {in_words(what)}"
     if _mode == 2:
         return message
     if frame is None:
@@ -165,6 +199,12 @@ def _observe(what: str, hidden: bool) -> str | None:
             registry=registry,
         )
     return None
+
+
+def _is_reported(what: str, caller: FrameType | None) -> bool:
+    if _level == "hidden":
+        return what not in PAGEABLE and not is_asked_for(what, caller)
+    return _level == "strict" or what not in PAGEABLE
 
 
 def _call_site(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:

@@ -35,7 +35,7 @@ def torch_problem() -> str | None:
 def privateuse1_problem() -> str | None:
     """Returns who has torch's one slot for external devices if it is not free, or None."""
     name = privateuse1_owner()
-    if name in (None, "npusim"):
+    if name in (None, "npusim") or hasattr(torch, "npusim"):
         return None
     return (
         f"torch_npusim cannot add its device: PrivateUse1, the one slot that torch has for an "

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A policy from a shared library, spoken to through policy_abi.h. Libraries stay loaded: their
-// tables live as long as they do. What a library does wrong with the device is kept and thrown at
-// the end of the call, never through its frames.
+// tables live as long as they do. What a library does wrong with the device is refused, never
+// thrown through its frames.
 #include <dlfcn.h>
 
 #include <array>
@@ -44,7 +44,7 @@ const npusim_policy_table* load(const std::string& path) {
 class LoadedPolicy final : public PlacementPolicy {
  public:
   LoadedPolicy(const std::string& path, const std::string& settings, PlacementDevice& device)
-      : path_(path), table_(load(path)), device_(device) {
+      : table_(load(path)), device_(device) {
     c_device_ = {.self = this,
                  .capacity_bytes = device.capacity_bytes(),
                  .acquire = &acquire,
@@ -64,17 +64,14 @@ class LoadedPolicy final : public PlacementPolicy {
     const npusim_request c_request = to_c(request);
     Placement placement{.address = 0, .bytes = request.bytes};
     placement.address = table_->malloc(policy_, &c_request, &placement.bytes);
-    throw_misuse();
     return placement;
   }
   void free(const Placement& placement, const PlacementRequest& request) override {
     const npusim_request c_request = to_c(request);
     table_->free(policy_, placement.address, &c_request);
-    throw_misuse();
   }
   void empty_cache() override {
     if (table_->empty_cache) table_->empty_cache(policy_);
-    throw_misuse();
   }
 
  private:
@@ -84,54 +81,41 @@ class LoadedPolicy final : public PlacementPolicy {
             .stream = request.stream,
             .pool = request.pool};
   }
-  static LoadedPolicy& of(void* self) { return *static_cast<LoadedPolicy*>(self); }
+  static PlacementDevice& of(void* self) { return static_cast<LoadedPolicy*>(self)->device_; }
 
   static std::uint64_t acquire(void* self, std::uint64_t bytes) {
     if (bytes == 0) {
-      of(self).misuse_ = "acquire of 0 bytes";
+      of(self).refuse("acquires 0 bytes");
       return 0;
     }
-    const SegmentResult result = of(self).device_.acquire_segment(bytes);
+    const SegmentResult result = of(self).acquire_segment(bytes);
     return result.status == SegmentResult::Status::ok ? result.address : 0;
   }
-  static void release(void* self, std::uint64_t address) {
-    PlacementDevice& device = of(self).device_;
-    const auto it = device.lent().find(address);
-    if (it == device.lent().end()) {
-      of(self).misuse_ = "release of " + std::to_string(address) + ", which acquire never returned";
-      return;
-    }
-    device.release_segment(address, it->second);
-  }
+  static void release(void* self, std::uint64_t address) { release_lent(of(self), address); }
   static std::uint64_t stitch(void* self, const std::uint64_t* addresses,
                               const std::uint64_t* bytes, std::size_t count) {
     try {
       std::vector<PlacementDevice::Piece> pieces;
       pieces.reserve(count);
       for (std::size_t i = 0; i < count; ++i) pieces.emplace_back(addresses[i], bytes[i]);
-      return of(self).device_.stitch(pieces);
+      return of(self).stitch(pieces);
     } catch (const InvalidArgument& error) {
-      of(self).misuse_ = error.what();
+      of(self).refuse(error.what());
       return 0;
     }
   }
   static void unstitch(void* self, std::uint64_t address) {
     try {
-      of(self).device_.unstitch(address);
+      of(self).unstitch(address);
     } catch (const InvalidArgument& error) {
-      of(self).misuse_ = error.what();
+      of(self).refuse(error.what());
     }
   }
-  void throw_misuse() const {
-    if (!misuse_.empty()) throw InvalidArgument("policy " + path_ + ": " + misuse_);
-  }
 
-  const std::string path_;
   const npusim_policy_table* table_;
   PlacementDevice& device_;
   npusim_device c_device_{};
   void* policy_ = nullptr;
-  std::string misuse_;
 };
 
 }  // namespace

@@ -2,38 +2,49 @@
 // The judgement, one placement at a time.
 #include "allocator/placement/overlap_judge.h"
 
+#include <cstdio>
 #include <iterator>
-#include <sstream>
 
 namespace npusim::alloc {
 
-template <class... Parts>
-void OverlapJudge::say(const Parts&... parts) {
-  if (found_.size() >= kMostFindings) return;
-  std::ostringstream text;
-  text << device_.when();
-  (text << ... << parts);
-  found_.push_back(text.str());
+namespace {
+
+std::string hex(Address address) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address));
+  return text;
 }
 
-bool OverlapJudge::add(const Placement& placement, const PlacementRequest& request) {
-  bool is_possible = true;
-  const auto object = [&](const auto&... parts) {
-    is_possible = false;
-    say(parts...);
+std::string malloc_number(std::uint64_t number) { return "malloc " + std::to_string(number); }
+
+}  // namespace
+
+std::string OverlapJudge::add(const Placement& placement, const PlacementRequest& request) {
+  const std::string wrong = place(placement, request);
+  if (wrong.empty()) return {};
+  std::string text = malloc_number(request.number) + " of " + std::to_string(request.bytes) +
+                     " bytes got " + std::to_string(placement.bytes) + " at " +
+                     hex(placement.address) + ", " + wrong;
+  say(text);
+  return text;
+}
+
+// The first that is wrong; what can be live of the placement is.
+std::string OverlapJudge::place(const Placement& placement, const PlacementRequest& request) {
+  std::string wrong;
+  const auto object = [&](std::string what) {
+    if (wrong.empty()) wrong = std::move(what);
   };
-  if (placement.bytes < request.bytes) {
-    object("malloc ", request.number, " of ", request.bytes, " bytes got ", placement.bytes);
+  if (placement.bytes < request.bytes) object("which is less");
+  if (placement.address % kStorageAlignment != 0) {
+    object("which is not a multiple of " + std::to_string(kStorageAlignment));
   }
   const auto pieces = device_.pieces_of(placement.address, placement.bytes);
-  if (pieces.empty()) {
-    object("malloc ", request.number, " got ", placement.bytes, " bytes at ", placement.address,
-           ", not all of which are lent");
-  }
-  auto [mine, is_new] = placed_.try_emplace(placement.address);
+  if (pieces.empty()) object("not all of which are lent");
+  const auto [mine, is_new] = placed_.try_emplace(placement.address, Placed{request.number, {}});
   if (!is_new) {
-    object("malloc ", request.number, " got address ", placement.address, ", which is in use");
-    return false;
+    object("which is in use by " + malloc_number(mine->second.number));
+    return wrong;
   }
   for (const auto& [address, bytes] : pieces) {
     const Address end = address + bytes;
@@ -42,28 +53,28 @@ bool OverlapJudge::add(const Placement& placement, const PlacementRequest& reque
     const bool hits_before = next != live_.begin() && std::prev(next)->second.end > address;
     if (hits_next || hits_before) {
       const Live& other = hits_next ? next->second : std::prev(next)->second;
-      object("malloc ", request.number, " got ", bytes, " bytes at ", address,
-             " that overlap those of malloc ", other.number);
+      object("which overlap those of " + malloc_number(other.number));
       continue;
     }
     live_.emplace_hint(next, address, Live{end, request.number, request.bytes, placement.bytes});
-    mine->second.emplace_back(address, bytes);
+    mine->second.pieces.emplace_back(address, bytes);
   }
-  return is_possible;
+  return wrong;
 }
 
-void OverlapJudge::remove(const Placement& placement) {
+void OverlapJudge::remove(const Placement& placement, const PlacementRequest& request) {
   const auto it = placed_.find(placement.address);
-  if (it == placed_.end()) return;
-  for (const auto& [address, bytes] : it->second) live_.erase(address);
+  if (it == placed_.end() || it->second.number != request.number) return;
+  for (const auto& [address, bytes] : it->second.pieces) live_.erase(address);
   placed_.erase(it);
 }
 
 void OverlapJudge::check_lent() {
-  for (const auto& [address, live] : live_) {
-    if (device_.pieces_of(address, live.end - address).empty()) {
-      say("the memory of malloc ", live.number, " at ", address, " was given back while in use");
-    }
+  for (auto& [address, live] : live_) {
+    if (live.is_gone || !device_.pieces_of(address, live.end - address).empty()) continue;
+    live.is_gone = true;
+    say("the memory of " + malloc_number(live.number) + " at " + hex(address) +
+        " was given back while in use");
   }
 }
 

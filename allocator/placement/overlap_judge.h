@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// OverlapJudge: is what a policy answers possible? Every live placement must lie in lent memory and
-// share none of it with another one. Stitched addresses are judged by the memory behind them.
+// OverlapJudge: is what a policy answers possible? Every live placement must be aligned, lie in
+// lent memory and share none of it with another one. Stitched addresses are judged by the memory
+// behind them.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/placement/placement_device.h"
@@ -13,35 +15,51 @@
 
 namespace npusim::alloc {
 
+// What is wrong, in words: the first of it, and how much there is.
+struct Findings {
+  static constexpr std::size_t kMost = 20;
+  std::vector<std::string> first;
+  std::uint64_t count = 0;
+  void add(std::string text) {
+    if (count++ < kMost) first.push_back(std::move(text));
+  }
+};
+
 class OverlapJudge {
  public:
   explicit OverlapJudge(PlacementDevice& device) : device_(device) {}
 
-  // add() is whether the placement is possible; one that is not counts as live, where it can.
-  bool add(const Placement& placement, const PlacementRequest& request);
-  void remove(const Placement& placement);  // one that add() has seen
-  // check_lent() finds live placements whose memory has been given back.
+  // add() is what is wrong with a placement, empty if nothing. One that is not possible counts as
+  // live, where it can.
+  std::string add(const Placement& placement, const PlacementRequest& request);
+  void remove(const Placement& placement, const PlacementRequest& request);  // that add() has seen
+  // check_lent() finds live placements whose memory has been given back, each once.
   void check_lent();
+  // say() adds what the caller found.
+  void say(const std::string& what) { found_.add(device_.when() + what); }
 
-  const std::vector<std::string>& found() const noexcept { return found_; }
+  const Findings& found() const noexcept { return found_; }
 
   struct Live {
     Address end = 0;
     std::uint64_t number = 0;  // which malloc
     std::uint64_t requested_bytes = 0;
     std::uint64_t bytes = 0;
+    bool is_gone = false;  // its memory was given back
   };
   const std::map<Address, Live>& live() const noexcept { return live_; }  // in lent memory
 
  private:
-  template <class... Parts>
-  void say(const Parts&... parts);
+  struct Placed {
+    std::uint64_t number = 0;
+    std::vector<PlacementDevice::Piece> pieces;
+  };
+  std::string place(const Placement& placement, const PlacementRequest& request);
 
-  static constexpr std::size_t kMostFindings = 20;
   PlacementDevice& device_;
   std::map<Address, Live> live_;
-  std::map<Address, std::vector<PlacementDevice::Piece>> placed_;  // by the address given out
-  std::vector<std::string> found_;
+  std::map<Address, Placed> placed_;  // by the address given out
+  Findings found_;
 };
 
 }  // namespace npusim::alloc

@@ -31,6 +31,10 @@ class PlacementDevice : public Provider {
   // The result is valid until the next call.
   virtual std::span<const Piece> pieces_of(Address address, std::uint64_t bytes) = 0;
 
+  // refuse() notes that a policy asked for what cannot be ("releases ..."): live its call ends with
+  // an error, in a replay it is a violation.
+  virtual void refuse(std::string what) = 0;
+
   // when() is the beginning of a sentence about this moment: "event 12: ", or nothing.
   virtual std::string when() const { return {}; }
 };

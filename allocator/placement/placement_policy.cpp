@@ -16,6 +16,12 @@ struct Entry {
   PolicyPointer (*make)(PolicySettings&, PlacementDevice&);
 };
 
+constexpr Entry fit(std::string_view name, std::string_view what,
+                    PolicyPointer (*make)(PolicySettings&, PlacementDevice&)) {
+  return {.name = {.name = name, .what = what, .ignores_streams = true, .has_arenas = true},
+          .make = make};
+}
+
 constexpr Entry kPolicies[] = {
     {.name = {.name = "bfc",
               .what = "TensorFlow's best fit with coalescing: bins by powers of two, doubling "
@@ -24,13 +30,21 @@ constexpr Entry kPolicies[] = {
      .make = make_bfc_policy},
     {.name = {.name = "buddy",
               .what = "binary buddies: sizes are powers of two, halves split and merge",
-              .ignores_streams = true},
+              .ignores_streams = true,
+              .has_arenas = true},
      .make = make_buddy_policy},
     {.name = {.name = "banked",
               .what = "best fit for interleaved banks: blocks in use together start in different "
                       "banks",
               .ignores_streams = true},
      .make = make_banked_policy},
+    fit("best-fit", "the smallest free range that is large enough", make_best_fit_policy),
+    fit("first-fit", "the lowest free range that is large enough", make_first_fit_policy),
+    fit("next-fit", "first fit from where the last request ended", make_next_fit_policy),
+    fit("tlsf", "two-level segregated fit: 32 classes of sizes to a doubling, constant time",
+        make_tlsf_policy),
+    fit("bins", "segregated free lists: four classes to a doubling, no splitting, no merging",
+        make_bins_policy),
 };
 
 const Entry* find_entry(std::string_view name) {
@@ -56,21 +70,31 @@ PolicySettings::PolicySettings(std::string_view policy, std::string_view text) :
   }
 }
 
-std::uint64_t PolicySettings::number(const std::string& key, std::uint64_t otherwise,
-                                     std::uint64_t least, std::uint64_t most) {
+std::string PolicySettings::word(const std::string& key, const std::string& otherwise) {
   known_.push_back(key);
   const auto it = values_.find(key);
   if (it == values_.end()) return otherwise;
-  const std::string& text = it->second;
+  std::string text = std::move(it->second);
+  values_.erase(it);
+  return text;
+}
+
+std::uint64_t PolicySettings::whole(const std::string& key, const std::string& text,
+                                    std::uint64_t least, std::uint64_t most,
+                                    const std::string& expected) const {
   std::uint64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end || value < least || value > most) {
     throw InvalidArgument("policy " + policy_ + ": " + key + " is \"" + text + "\"; expected " +
-                          std::to_string(least) + " to " + std::to_string(most));
+                          expected + std::to_string(least) + " to " + std::to_string(most));
   }
-  values_.erase(it);
   return value;
+}
+
+std::uint64_t PolicySettings::number(const std::string& key, std::uint64_t otherwise,
+                                     std::uint64_t least, std::uint64_t most) {
+  return whole(key, word(key, std::to_string(otherwise)), least, most);
 }
 
 void PolicySettings::finish() const {
@@ -80,6 +104,16 @@ void PolicySettings::finish() const {
   throw InvalidArgument("policy " + policy_ + ": \"" + values_.begin()->first +
                         "\" is not a key; expected " +
                         (known.empty() ? "no settings" : "one of " + known));
+}
+
+void release_lent(PlacementDevice& device, Address address) {
+  const auto it = device.lent().find(address);
+  if (it == device.lent().end()) {
+    device.refuse("releases " + std::to_string(address) +
+                  ", which acquire() did not return, or which is released already");
+    return;
+  }
+  device.release_segment(address, it->second);
 }
 
 std::vector<PolicyName> live_policies() {

@@ -22,6 +22,8 @@
 
 namespace npusim::alloc {
 
+constexpr std::uint64_t kStorageAlignment = 32;  // in bytes, of every placement (rule A1)
+
 struct PlacementRequest {
   std::uint64_t bytes = 0;  // as requested
   std::uint32_t stream = 0;
@@ -51,6 +53,12 @@ class PolicySettings {
   // from least to most.
   std::uint64_t number(const std::string& key, std::uint64_t otherwise, std::uint64_t least,
                        std::uint64_t most);
+  // word() is the value of a key as it stands.
+  std::string word(const std::string& key, const std::string& otherwise);
+  // whole() is `text`, the value of a key. Throws InvalidArgument unless a number from least to
+  // most.
+  std::uint64_t whole(const std::string& key, const std::string& text, std::uint64_t least,
+                      std::uint64_t most, const std::string& expected = {}) const;
   void finish() const;  // throws InvalidArgument naming keys that nobody read
 
  private:
@@ -65,6 +73,7 @@ struct PolicyName {
   // What is freed on one stream goes to a request of another at once; safe only where the program
   // orders its streams itself.
   bool ignores_streams = false;
+  bool has_arenas = false;  // its segments are what the setting `arena` says (arenas.h)
 };
 
 // live_policies() lists the policies that need nothing but a device. replay/policies.h adds those

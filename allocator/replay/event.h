@@ -28,6 +28,9 @@ enum class Op : std::uint8_t {
   segment_unmap = 19,
   oom = 20,  // id (free bytes of the device), bytes, stream, pool
   snapshot = 21,
+  segment_reserve = 22,  // id (the address), bytes, stream, pool: of an expandable segment
+  // Only in tables of a snapshot: bytes, stream, pool of a request whose allocator waits.
+  retry = 23,
 };
 
 // Columns that a trace does not have are empty and read as zeros. A private pool that no event

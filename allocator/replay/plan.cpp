@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Greedy placement in a given order, the bound, and the judge of plans. The skyline is in a file of
-// its own.
+// Greedy placement in a given order, the bound, and the judge of plans. The skyline and the search
+// are in files of their own.
 #include "allocator/replay/plan.h"
 
 #include <algorithm>
@@ -8,9 +8,12 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/replay/plan_reduction.h"
+#include "allocator/replay/plan_search.h"
 #include "allocator/replay/skyline.h"
 
 namespace npusim::alloc {
@@ -19,6 +22,8 @@ namespace {
 constexpr std::size_t kMostGreedy = 20000;     // buffers: beyond, each greedy pass takes seconds
 constexpr std::size_t kMostSkylines = 200000;  // beyond, each skyline takes seconds, too
 constexpr int kMostRounds = 20;
+constexpr std::uint64_t kMostAlignment = std::uint64_t{1} << 31;
+constexpr std::uint64_t kTooHigh = std::uint64_t{1} << 63;
 
 // Finds the buffers whose lives overlap a given one: those that begin during it, and those older
 // ones, found in a tree of maxima, that end after its begin.
@@ -73,6 +78,7 @@ class Overlaps {
 
 std::vector<std::size_t> order_by(std::span<const Buffer> buffers, PlanMethod method) {
   const auto weight = [method](const Buffer& buffer) {
+    if (method == PlanMethod::birth) return -static_cast<double>(buffer.lower);
     const auto life = static_cast<double>(buffer.upper) - static_cast<double>(buffer.lower);
     const auto bytes = static_cast<double>(buffer.bytes);
     return method == PlanMethod::size       ? bytes
@@ -84,9 +90,26 @@ std::vector<std::size_t> order_by(std::span<const Buffer> buffers, PlanMethod me
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     const double x = weight(buffers[a]), y = weight(buffers[b]);
     if (x != y) return x > y;
+    if (method == PlanMethod::birth) return a < b;
     return buffers[a].bytes != buffers[b].bytes ? buffers[a].bytes > buffers[b].bytes : a < b;
   });
   return order;
+}
+
+std::uint64_t aligned(std::uint64_t offset, std::uint64_t alignment) {
+  return saturated(offset, alignment - 1) / alignment * alignment;
+}
+
+// Whether two buffers whose lives overlap have their bytes at one moment, gaps left out.
+bool meet(const Buffer& a, const Buffer& b) {
+  if (a.gaps.empty() && b.gaps.empty()) return true;
+  bool found = false;
+  for_each_life(a, [&](std::int64_t lower, std::int64_t upper) {
+    for_each_life(b, [&](std::int64_t begin, std::int64_t end) {
+      found = found || (lower < end && begin < upper);
+    });
+  });
+  return found;
 }
 
 Plan greedy(std::span<const Buffer> buffers, const std::vector<std::size_t>& order) {
@@ -97,37 +120,92 @@ Plan greedy(std::span<const Buffer> buffers, const std::vector<std::size_t>& ord
   for (const std::size_t i : order) {
     taken.clear();
     overlaps.visit(buffers[i], [&](std::size_t other) {
-      if (!is_placed[other]) return;
-      taken.emplace_back(out.offsets[other], out.offsets[other] + buffers[other].bytes);
+      if (!is_placed[other] || !meet(buffers[i], buffers[other])) return;
+      taken.emplace_back(out.offsets[other], saturated(out.offsets[other], buffers[other].bytes));
     });
     std::sort(taken.begin(), taken.end());
     std::uint64_t offset = 0;
     for (const auto& [begin, end] : taken) {
-      if (begin >= offset + buffers[i].bytes) break;
-      offset = std::max(offset, end);
+      if (begin >= saturated(offset, buffers[i].bytes)) break;
+      offset = std::max(offset, aligned(end, buffers[i].alignment));
     }
     out.offsets[i] = offset;
     is_placed[i] = true;
-    out.height = std::max(out.height, offset + buffers[i].bytes);
+    out.height = std::max(out.height, saturated(offset, buffers[i].bytes));
   }
   return out;
 }
 
-// Visits buffers as they are born and die, deaths first where both fall on one moment.
+// Visits buffers as they are born and die, deaths first where both fall on one moment; a gap begins
+// with a death and ends with a birth.
 template <class Born, class Dead>
 void sweep(std::span<const Buffer> buffers, const Born& born, const Dead& dead) {
-  std::vector<std::size_t> births(buffers.size()), deaths(buffers.size());
-  std::iota(births.begin(), births.end(), std::size_t{0});
-  deaths = births;
-  std::sort(births.begin(), births.end(),
-            [&](std::size_t a, std::size_t b) { return buffers[a].lower < buffers[b].lower; });
-  std::sort(deaths.begin(), deaths.end(),
-            [&](std::size_t a, std::size_t b) { return buffers[a].upper < buffers[b].upper; });
+  using Edge = std::pair<std::int64_t, std::size_t>;
+  std::vector<Edge> births, deaths;
+  births.reserve(buffers.size());
+  deaths.reserve(buffers.size());
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    for_each_life(buffers[i], [&](std::int64_t lower, std::int64_t upper) {
+      births.emplace_back(lower, i);
+      deaths.emplace_back(upper, i);
+    });
+  }
+  std::sort(births.begin(), births.end());
+  std::sort(deaths.begin(), deaths.end());
   auto next_death = deaths.begin();
-  for (const std::size_t i : births) {
-    for (; buffers[*next_death].upper <= buffers[i].lower; ++next_death) dead(*next_death);
+  for (const auto& [time, i] : births) {
+    for (; next_death->first <= time; ++next_death) dead(next_death->second);
     born(i);
   }
+}
+
+// As an allocator with one arena places them, which does not know how long they live: into the
+// smallest free range that is large enough, the lowest of these. (First fit is greedy by birth.)
+Plan online_best_fit(std::span<const Buffer> buffers) {
+  Plan out{.offsets = std::vector<std::uint64_t>(buffers.size())};
+  std::map<std::uint64_t, std::uint64_t> free;               // begin -> end
+  std::set<std::pair<std::uint64_t, std::uint64_t>> bysize;  // bytes, begin
+  std::uint64_t end = 0;                                     // all above is free
+  const auto take = [&](std::map<std::uint64_t, std::uint64_t>::iterator range) {
+    bysize.erase({range->second - range->first, range->first});
+    return free.erase(range);
+  };
+  const auto give = [&](std::uint64_t begin, std::uint64_t upto) {
+    auto next = free.lower_bound(begin);
+    if (next != free.end() && next->first == upto) {
+      upto = next->second;
+      next = take(next);
+    }
+    if (next != free.begin() && std::prev(next)->second == begin) {
+      begin = std::prev(next)->first;
+      take(std::prev(next));
+    }
+    if (upto == end) {
+      end = begin;
+      return;
+    }
+    free.emplace(begin, upto);
+    bysize.emplace(upto - begin, begin);
+  };
+  sweep(
+      buffers,
+      [&](std::size_t i) {
+        const auto found = bysize.lower_bound({buffers[i].bytes, 0});
+        if (found == bysize.end()) {
+          out.offsets[i] = end;
+          end = saturated(end, buffers[i].bytes);
+          out.height = std::max(out.height, end);
+          return;
+        }
+        const auto [bytes, begin] = *found;
+        out.offsets[i] = begin;
+        take(free.find(begin));
+        if (bytes == buffers[i].bytes) return;
+        free.emplace(begin + buffers[i].bytes, begin + bytes);
+        bysize.emplace(bytes - buffers[i].bytes, begin + buffers[i].bytes);
+      },
+      [&](std::size_t i) { give(out.offsets[i], saturated(out.offsets[i], buffers[i].bytes)); });
+  return out;
 }
 
 // The plan upside down, settled: in the order of where they end, from the top, each to the lowest
@@ -142,21 +220,33 @@ Plan settled(std::span<const Buffer> buffers, const Plan& plan) {
   return greedy(buffers, order);
 }
 
+// Whether the skyline may place them: it knows neither gaps nor padding.
+bool is_plain(std::span<const Buffer> buffers) {
+  return std::all_of(buffers.begin(), buffers.end(), [](const Buffer& buffer) {
+    return buffer.gaps.empty() && buffer.alignment == 1;
+  });
+}
+
 Plan best_of_all(std::span<const Buffer> buffers, std::uint64_t bound) {
-  Plan found = skyline_plan(buffers, SkylineChoice::lifetime);
+  Plan found{.height = ~std::uint64_t{0}};
   const auto consider = [&](Plan&& candidate) {
-    if (candidate.height >= found.height) return false;
-    found = std::move(candidate);
-    return true;
+    const bool is_better = found.offsets.empty() || candidate.height < found.height;
+    if (is_better) found = std::move(candidate);
+    return is_better;
   };
-  if (found.height > bound) consider(skyline_plan(buffers, SkylineChoice::snug));
-  if (buffers.size() > kMostSkylines) return found;
-  for (const auto choice : {SkylineChoice::area, SkylineChoice::bytes}) {
-    if (found.height > bound) consider(skyline_plan(buffers, choice));
+  if (is_plain(buffers)) {
+    consider(skyline_plan(buffers, SkylineChoice::lifetime));
+    if (found.height > bound) consider(skyline_plan(buffers, SkylineChoice::snug));
+    if (buffers.size() > kMostSkylines) return found;
+    for (const auto choice : {SkylineChoice::area, SkylineChoice::bytes}) {
+      if (found.height > bound) consider(skyline_plan(buffers, choice));
+    }
+    if (buffers.size() > kMostGreedy) return found;
   }
-  if (buffers.size() > kMostGreedy) return found;
-  for (const PlanMethod method : {PlanMethod::size, PlanMethod::lifetime, PlanMethod::area}) {
+  for (const PlanMethod method :
+       {PlanMethod::size, PlanMethod::lifetime, PlanMethod::area, PlanMethod::birth}) {
     if (found.height > bound) consider(greedy(buffers, order_by(buffers, method)));
+    if (buffers.size() > kMostGreedy) return found;
   }
   for (int round = 0; round < kMostRounds && found.height > bound; ++round) {
     if (!consider(settled(buffers, settled(buffers, found)))) break;
@@ -164,34 +254,96 @@ Plan best_of_all(std::span<const Buffer> buffers, std::uint64_t bound) {
   return found;
 }
 
-Plan best_plan(std::span<const Buffer> buffers) {
-  const std::uint64_t bound = max_live_bytes(buffers);
-  const std::vector<Buffer> compact = compact_lives(buffers);
-  const GluedBuffers glued(compact);
-  Plan found = glued.apart(best_of_all(glued.whole(), bound));
-  const bool is_same = glued.whole().size() == buffers.size();
-  if (found.height <= bound || is_same || buffers.size() > kMostSkylines) return found;
-  for (Plan other : {best_of_all(compact, bound), skyline_plan(buffers, SkylineChoice::lifetime)}) {
-    if (other.height < found.height) found = std::move(other);
+// The lower of best fit and first fit, as an allocator does them: no plan is higher.
+Plan online_plan(std::span<const Buffer> buffers) {
+  Plan found{.height = ~std::uint64_t{0}};
+  if (is_plain(buffers)) found = online_best_fit(buffers);
+  if (found.offsets.empty() || buffers.size() <= kMostGreedy) {
+    Plan first = greedy(buffers, order_by(buffers, PlanMethod::birth));
+    if (found.offsets.empty() || first.height < found.height) found = std::move(first);
   }
   return found;
 }
 
-}  // namespace
-
-Plan plan(std::span<const Buffer> buffers, PlanMethod method, std::uint64_t alignment) {
+// Sizes rounded up to the alignment that was asked for; alignments only where they matter.
+std::vector<Buffer> checked(std::span<const Buffer> buffers, std::uint64_t alignment) {
   if (alignment == 0) throw InvalidArgument("plan: alignment is 0; expected 1 or more");
-  std::vector<Buffer> aligned(buffers.begin(), buffers.end());
-  for (std::size_t i = 0; i < aligned.size(); ++i) {
-    if (aligned[i].bytes == 0 || aligned[i].upper <= aligned[i].lower) {
-      throw InvalidArgument("plan: buffer " + std::to_string(i) +
+  std::vector<Buffer> out(buffers.begin(), buffers.end());
+  std::uint64_t unit = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Buffer& buffer = out[i];
+    const std::string name = "plan: buffer " + std::to_string(i);
+    if (buffer.bytes == 0 || buffer.upper <= buffer.lower) {
+      throw InvalidArgument(name +
                             " has no bytes or no lifetime; expected upper > lower and bytes > 0");
     }
-    aligned[i].bytes = (aligned[i].bytes + alignment - 1) / alignment * alignment;
+    if (buffer.alignment == 0) {
+      throw InvalidArgument(name + " has an alignment of 0; expected 1 or more");
+    }
+    std::int64_t last = buffer.lower;
+    bool is_alive = false;
+    for (const Life& gap : buffer.gaps) {
+      if (gap.lower < last || gap.upper <= gap.lower || gap.upper > buffer.upper) {
+        throw InvalidArgument(name + " has gaps that are not in order within its life");
+      }
+      is_alive = is_alive || gap.lower > last;
+      last = gap.upper;
+    }
+    if (!is_alive && last == buffer.upper) {
+      throw InvalidArgument(name + " has gaps all its life; expected some of it left");
+    }
+    if (std::max(alignment, buffer.alignment) > kMostAlignment) {
+      throw InvalidArgument(name + " has an alignment above 2^31");
+    }
+    const std::uint64_t common = std::lcm(alignment, buffer.alignment);
+    const std::uint64_t bytes = saturated(buffer.bytes, alignment - 1) / alignment * alignment;
+    if (bytes >= kTooHigh) throw InvalidArgument(name + " has 2^63 bytes or more");
+    buffer.alignment = common;
+    buffer.bytes = bytes;
+    unit = std::gcd(unit, bytes);
   }
-  if (method == PlanMethod::skyline) return skyline_plan(aligned, SkylineChoice::lifetime);
-  if (method != PlanMethod::best) return greedy(aligned, order_by(aligned, method));
-  return best_plan(aligned);
+  // Offsets that are sums of sizes are aligned to what divides all sizes.
+  for (Buffer& buffer : out) {
+    if (unit % buffer.alignment == 0) buffer.alignment = 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+Plan heuristic_plan(std::span<const Buffer> buffers, std::uint64_t bound) {
+  const GluedBuffers glued(buffers);
+  Plan found = glued.apart(best_of_all(glued.whole(), bound));
+  const bool is_same = glued.whole().size() == buffers.size();
+  if (found.height <= bound || is_same || buffers.size() > kMostSkylines) return found;
+  Plan other = best_of_all(buffers, bound);
+  return other.height < found.height ? other : found;
+}
+
+Plan plan(std::span<const Buffer> buffers, const PlanRequest& request) {
+  const std::vector<Buffer> given = checked(buffers, request.alignment);
+  Plan out;
+  const std::uint64_t bound = max_live_bytes(given);
+  switch (request.method) {
+    case PlanMethod::skyline:
+      if (!is_plain(given)) {
+        throw InvalidArgument(
+            "plan: the skyline places neither buffers with gaps nor alignments that do not divide "
+            "all sizes; expected another method");
+      }
+      out = skyline_plan(given, SkylineChoice::lifetime);
+      break;
+    case PlanMethod::best:
+      out = online_plan(given);
+      out.at_least = bound;
+      search_lower(given, request.capacity, request.effort, out);
+      break;
+    default:
+      out = greedy(given, order_by(given, request.method));
+  }
+  if (out.height >= kTooHigh) throw InvalidArgument("plan: found no placement below 2^63 bytes");
+  out.at_least = std::max(out.at_least, bound);
+  return out;
 }
 
 std::uint64_t max_live_bytes(std::span<const Buffer> buffers) {
@@ -199,7 +351,10 @@ std::uint64_t max_live_bytes(std::span<const Buffer> buffers) {
   sweep(
       buffers,
       [&](std::size_t i) {
-        live += buffers[i].bytes;
+        live = saturated(live, buffers[i].bytes);
+        if (live >= kTooHigh) {
+          throw InvalidArgument("plan: buffers live at one time have 2^63 bytes or more together");
+        }
         most = std::max(most, live);
       },
       [&](std::size_t i) { live -= buffers[i].bytes; });
@@ -210,6 +365,10 @@ std::string plan_conflict(std::span<const Buffer> buffers, const Plan& plan) {
   if (plan.offsets.size() != buffers.size()) return "a plan for another number of buffers";
   std::map<std::uint64_t, std::size_t> live;  // by offset
   std::string found;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    if (plan.offsets[i] % buffers[i].alignment == 0) continue;
+    return "buffer " + std::to_string(i) + " is not aligned";
+  }
   sweep(
       buffers,
       [&](std::size_t i) {

@@ -15,24 +15,28 @@ std::vector<Buffer> compact_lives(std::span<const Buffer> buffers) {
   struct Edge {
     std::int64_t time;
     bool is_birth;  // deaths come first where both fall on one moment
-    std::size_t buffer;
-    auto operator<=>(const Edge&) const = default;
+    std::int64_t* moment;
   };
+  std::vector<Buffer> out(buffers.begin(), buffers.end());
   std::vector<Edge> edges;
   edges.reserve(2 * buffers.size());
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    edges.push_back({buffers[i].lower, true, i});
-    edges.push_back({buffers[i].upper, false, i});
+  for (Buffer& buffer : out) {
+    edges.push_back({buffer.lower, true, &buffer.lower});
+    edges.push_back({buffer.upper, false, &buffer.upper});
+    for (Life& gap : buffer.gaps) {
+      edges.push_back({gap.lower, false, &gap.lower});
+      edges.push_back({gap.upper, true, &gap.upper});
+    }
   }
-  std::sort(edges.begin(), edges.end());
-  std::vector<Buffer> out(buffers.begin(), buffers.end());
+  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
+    return a.time != b.time ? a.time < b.time : a.is_birth < b.is_birth;
+  });
   std::int64_t moment = 0;
   bool was_death = false;
   for (const Edge& edge : edges) {
     if (edge.is_birth && was_death) ++moment;
     was_death = !edge.is_birth;
-    (edge.is_birth ? out[edge.buffer].lower : out[edge.buffer].upper) =
-        edge.is_birth ? moment : moment + 1;
+    *edge.moment = edge.is_birth ? moment : moment + 1;
   }
   return out;
 }
@@ -40,7 +44,11 @@ std::vector<Buffer> compact_lives(std::span<const Buffer> buffers) {
 class GluedBuffers::Gluing {
  public:
   explicit Gluing(std::vector<Node>& nodes) : nodes_(nodes) {
-    for (std::size_t i = 0; i < nodes.size(); ++i) wait(i);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      const bool is_plain = nodes[i].buffer.gaps.empty() && nodes[i].buffer.alignment == 1;
+      if (is_plain) wait(i);
+      if (!is_plain) roots_.push_back(i);
+    }
   }
 
   std::vector<std::size_t> run() {
@@ -49,10 +57,11 @@ class GluedBuffers::Gluing {
       waiting_.pop();
       if (!glue(node)) add(node);
     }
-    std::vector<std::size_t> roots;
-    for (const auto& [life, nodes] : alike_) roots.insert(roots.end(), nodes.begin(), nodes.end());
-    std::sort(roots.begin(), roots.end());
-    return roots;
+    for (const auto& [life, nodes] : alike_) {
+      roots_.insert(roots_.end(), nodes.begin(), nodes.end());
+    }
+    std::sort(roots_.begin(), roots_.end());
+    return std::move(roots_);
   }
 
  private:
@@ -93,7 +102,7 @@ class GluedBuffers::Gluing {
     return false;
   }
 
-  void join(Node node) {
+  void join(const Node& node) {
     nodes_.push_back(node);
     wait(nodes_.size() - 1);
   }
@@ -118,6 +127,7 @@ class GluedBuffers::Gluing {
 
   static constexpr std::size_t kNone = ~std::size_t{0};
   std::vector<Node>& nodes_;
+  std::vector<std::size_t> roots_;
   using Area = std::pair<double, std::size_t>;
   std::priority_queue<Area, std::vector<Area>, std::greater<>> waiting_;  // the smallest first
   Table<Life> alike_;

@@ -2,9 +2,11 @@
 // Smaller problems in place of a placement problem.
 //
 //   compact_lives()  keeps only which buffers meet:   births | deaths | births | deaths ...
-//                    each run of births, with the deaths behind it, becomes one moment.
+//                    each run of births, with the deaths behind it, becomes one moment. A gap
+//                    begins with a death and ends with a birth.
 //   GluedBuffers     makes one buffer of two that live alike (stacked), or of two of one size where
-//                    the second is born as the first dies (in a row); again and again.
+//                    the second is born as the first dies (in a row); again and again. Those with
+//                    gaps or an alignment stay as they are.
 //
 //     +----+----+        Cutting a rectangle in pieces is undone by gluing; where a trace has such
 //     | a  | b  |  row   patterns, of tensors born and freed together or taking turns, what is left

@@ -22,8 +22,9 @@ class PlannedPolicy final : public PlacementPolicy {
       buffers.push_back(
           {trace.malloc_event()[i], trace.completed_event()[i], trace.malloc_bytes()[i]});
     }
-    const bool is_fast = buffers.size() > kMostThorough;
-    plan_ = plan(buffers, is_fast ? PlanMethod::skyline : PlanMethod::best, quantum_);
+    PlanRequest asked{.alignment = quantum_, .effort = {.steps = kSteps}};
+    if (buffers.size() > kMostThorough) asked.method = PlanMethod::skyline;
+    plan_ = plan(buffers, asked);
   }
 
   Placement malloc(const PlacementRequest& request) override {
@@ -63,7 +64,8 @@ class PlannedPolicy final : public PlacementPolicy {
   }
 
  private:
-  static constexpr std::size_t kMostThorough = 20000;  // mallocs: beyond, one heuristic only
+  static constexpr std::size_t kMostThorough = 20000;   // mallocs: beyond, one heuristic only
+  static constexpr std::uint64_t kSteps = 100'000'000;  // of the search: a fraction of a second
 
   Placement malloc_online(const PlacementRequest& request) {
     ++unplanned_;

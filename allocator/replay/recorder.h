@@ -92,16 +92,16 @@ class Recorder {
   // Free blocks, for the point that comes next.
   void add_fragmentation(const std::vector<SegmentInfo>& segments) {
     std::int64_t largest = 0;
-    double squares = 0;
+    std::int64_t all = 0;
     for (const SegmentInfo& segment : segments) {
       for (const BlockInfo& block : segment.blocks) {
         if (block.state != BlockState::free) continue;
         largest = std::max(largest, static_cast<std::int64_t>(block.bytes));
-        squares += static_cast<double>(block.bytes) * static_cast<double>(block.bytes);
+        all += static_cast<std::int64_t>(block.bytes);
       }
     }
     result_.largest_free.push_back(largest);
-    result_.free_square.push_back(squares);
+    result_.free_bytes.push_back(all);
   }
 
  private:

@@ -4,8 +4,10 @@
 #include "allocator/replay/replay.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
+#include <limits>
 #include <unordered_map>
 
 #include "allocator/caching_allocator.h"
@@ -16,6 +18,8 @@
 
 namespace npusim::alloc {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 double cpu_seconds() {
   timespec now{};
@@ -48,9 +52,13 @@ ReplayResult run(Progress& in, Engine& engine) {
   const auto take_picture = [&](std::int64_t event) {
     in.result.pictures.push_back({event, engine.segments()});
   };
+  double walking = 0;  // seconds that are no part of the replay
   const auto add_point = [&] {
     in.recorder.add_point(engine.totals());
-    if (in.options.fragmentation) in.recorder.add_fragmentation(engine.segments());
+    if (!in.options.fragmentation) return;
+    const double begun = cpu_seconds();
+    in.recorder.add_fragmentation(engine.segments());
+    walking += cpu_seconds() - begun;
   };
   const double start = cpu_seconds();
   const std::vector<Trace::Event>& events = in.trace.events();
@@ -60,7 +68,13 @@ ReplayResult run(Progress& in, Engine& engine) {
   for (; i < count && in.result.stopped_at < 0; ++i) {
     in.device.go_to(i);
     if (i + kLookAhead < count) engine.prepare(&events[static_cast<std::size_t>(i)]);
+    const auto before = in.options.latency ? Clock::now() : Clock::time_point{};
     engine.apply(events[static_cast<std::size_t>(i)]);
+    if (in.options.latency) {
+      const std::chrono::nanoseconds taken = Clock::now() - before;
+      in.result.latency_ns.push_back(static_cast<std::uint32_t>(
+          std::min<std::int64_t>(taken.count(), std::numeric_limits<std::uint32_t>::max())));
+    }
     while (next_picture != pictures_at.end() && *next_picture == i) {
       take_picture(i);
       ++next_picture;
@@ -74,7 +88,9 @@ ReplayResult run(Progress& in, Engine& engine) {
   in.result.reserved_byte_events = in.device.byte_events();
   in.result.reserved_byte_ns = in.device.byte_ns();
   in.result.device_calls = in.device.calls();
-  in.result.seconds = cpu_seconds() - start;
+  in.result.stitched_bytes = in.device.stitched_bytes();
+  in.result.unstitched_bytes = in.device.unstitched_bytes();
+  in.result.seconds = cpu_seconds() - start - walking;
   if (in.options.picture_at_end) take_picture(i - 1);
   engine.finish();
   return std::move(in.result);
@@ -163,6 +179,7 @@ class CachingEngine {
   void finish() {
     in_.result.has_stats = true;
     in_.result.stats = allocator_.stats();
+    in_.result.retries = static_cast<std::int64_t>(in_.result.stats.num_alloc_retries);
     if (in_.options.validate) check();
   }
 
@@ -229,8 +246,7 @@ class CachingEngine {
 
   void judge(const Snapshot& picture) {
     for (std::string& text : violations(picture, &in_.device.lent())) {
-      in_.result.violations.push_back("event " + std::to_string(in_.device.event()) + ": " +
-                                      std::move(text));
+      in_.result.violations.add(in_.device.when() + text);
     }
   }
 
@@ -275,12 +291,16 @@ class PolicyEngine {
       case Op::synchronize:
         complete_all();
         break;
+      case Op::memory_fraction:
+        in_.device.limit(std::ldexp(static_cast<double>(event.bytes), -32));
+        break;
       case Op::reset_peaks:
         in_.recorder.reset_peaks(totals());
         break;
       default:
         break;
     }
+    for (const std::string& what : in_.device.take_refused()) judge_.say(what);
     if (in_.options.validate && has_given_back()) judge_.check_lent();
   }
 
@@ -324,6 +344,7 @@ class PolicyEngine {
     Placement placement = policy_->malloc(live.request);
     if (placement.address == 0 && complete_all()) placement = policy_->malloc(live.request);
     if (placement.address == 0) {
+      ++in_.result.retries;
       policy_->empty_cache();
       placement = policy_->malloc(live.request);
     }
@@ -331,8 +352,11 @@ class PolicyEngine {
       fail(live.request);
       return;
     }
+    if (in_.options.validate || wants_pictures()) {
+      // Of an impossible placement the bytes may be any number; the sums stay sums.
+      if (!judge_.add(placement, live.request).empty()) placement.bytes = event.bytes;
+    }
     live.placement = placement;
-    if (in_.options.validate || wants_pictures()) judge_.add(placement, live.request);
     const auto bytes = static_cast<std::int64_t>(placement.bytes);
     totals_.active += bytes;
     totals_.allocated += bytes;
@@ -378,7 +402,7 @@ class PolicyEngine {
     pending_.erase(it);
     totals_.active -= static_cast<std::int64_t>(live.placement.bytes);
     totals_.requested -= static_cast<std::int64_t>(live.request.bytes);
-    judge_.remove(live.placement);
+    judge_.remove(live.placement, live.request);
     policy_->free(live.placement, live.request);
   }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "allocator/out_of_memory.h"
+#include "allocator/placement/overlap_judge.h"
 #include "allocator/placement/placement_policy.h"
 #include "allocator/policy.h"
 #include "allocator/replay/replay_device.h"
@@ -33,7 +34,8 @@ struct ReplayOptions {
   bool stop_on_oom = false;          // else the allocation is absent, and its free ignored
   bool placements = true;            // fill the arrays per malloc
   std::size_t curve_points = 0;      // at most, per curve
-  bool fragmentation = false;        // fill largest_free and free_square, which walk all blocks
+  bool latency = false;              // fill latency_ns, which slows the replay down
+  bool fragmentation = false;        // fill largest_free and free_bytes, which walk all blocks
   std::vector<SegmentInfo> initial;  // what the caching allocator begins with; the context of an
                                      // allocated block is 1 + the malloc of the trace that it is
   std::vector<std::int64_t> pictures_at;  // events, ascending
@@ -78,20 +80,22 @@ struct ReplayResult {
   // included, so that no peak is lost and neighbours meet. The other two are of the interval's end.
   std::int64_t curve_every = 0;
   Curves highest, lowest;
-  std::vector<std::int64_t> largest_free;
-  std::vector<double> free_square;  // sum of the squares of the sizes of free blocks
+  std::vector<std::int64_t> largest_free, free_bytes;  // of one block, of all
 
   Peak peak_reserved, peak_active, peak_allocated, peak_requested;
   std::int64_t active_at_peak_reserved = 0;
   double reserved_byte_events = 0, reserved_byte_ns = 0;  // integrals
   std::vector<DeviceCall> device_calls;
+  std::uint64_t stitched_bytes = 0, unstitched_bytes = 0;
+  std::int64_t retries = 0;               // mallocs that were tried again after giving memory back
+  std::vector<std::uint32_t> latency_ns;  // per event, of this machine
   std::vector<OomRecord> ooms;
   std::int64_t stopped_at = -1;
   bool has_stats = false;
   Stats stats;                            // of the caching allocator
   std::map<std::string, double> metrics;  // of other policies
   std::vector<Picture> pictures;
-  std::vector<std::string> violations;
+  Findings violations;
 };
 
 // Throws InvalidArgument for a bad config.

@@ -24,7 +24,7 @@ auto entry_at(Map& map, Address address) {
 }  // namespace
 
 ReplayDevice::ReplayDevice(const Trace& trace, const DeviceOptions& options)
-    : trace_(trace), options_(options) {
+    : trace_(trace), options_(options), allowed_(options.capacity_bytes) {
   for (const Address address : options.addresses) {
     if (address < Address{1} << 63)
       next_ = std::max(next_, (address | ((Address{1} << 40) - 1)) + 1);
@@ -37,13 +37,23 @@ bool ReplayDevice::is_free(Address address, std::uint64_t bytes) const {
   return next == taken_.begin() || std::prev(next)->second <= address - std::prev(next)->first;
 }
 
+bool ReplayDevice::has_room(std::uint64_t bytes) const {
+  return reserved_ <= allowed_ && bytes <= allowed_ - reserved_;
+}
+
+void ReplayDevice::limit(double fraction) {
+  allowed_ = std::min<std::uint64_t>(options_.capacity_bytes,
+                                     fraction_limit(fraction, options_.capacity_bytes));
+}
+
 // A scattered device has 2^13 - 1 windows of 2^51 bytes, visited in a jumble.
-Address ReplayDevice::place(std::uint64_t bytes) {
+Address ReplayDevice::place(std::uint64_t bytes, std::uint64_t gap) {
   const std::uint64_t number = placed_++;
   if (number < options_.addresses.size()) {
     const Address wanted = options_.addresses[number];
     if (wanted != 0 && is_free(wanted, bytes)) return wanted;
   }
+  bytes += gap;
   if (options_.scatter_seed != 0) {
     constexpr std::uint64_t windows = (std::uint64_t{1} << 13) - 1;
     std::uint64_t window = (number + 1) * (2 * options_.scatter_seed + 1) % windows;
@@ -87,7 +97,7 @@ void ReplayDevice::account(std::int64_t change, Op op, Address address, std::uin
 }
 
 SegmentResult ReplayDevice::acquire_segment(std::size_t bytes) {
-  if (bytes > options_.capacity_bytes - reserved_) {
+  if (!has_room(bytes)) {
     return {0, SegmentResult::Status::device_full, {}};
   }
   const Address address = place(bytes);
@@ -137,7 +147,7 @@ void ReplayDevice::release_segment(Address address, std::size_t bytes) noexcept 
 }
 
 SegmentResult ReplayDevice::reserve_range(std::size_t bytes) {
-  const Address address = place(bytes + kAlignment);  // a gap keeps mapped runs apart
+  const Address address = place(bytes, kAlignment);  // a gap keeps mapped runs apart
   lend(address, bytes);
   return {address, SegmentResult::Status::ok, {}};
 }
@@ -147,7 +157,7 @@ void ReplayDevice::release_range(Address address, std::size_t bytes) noexcept {
 }
 
 SegmentResult ReplayDevice::map(Address address, std::size_t bytes) {
-  if (bytes > options_.capacity_bytes - reserved_) {
+  if (!has_room(bytes)) {
     return {0, SegmentResult::Status::device_full, {}};
   }
   // Runs of one range that touch become one.
@@ -197,13 +207,17 @@ Address ReplayDevice::stitch(std::span<const Piece> pieces) {
   const Address address = next_;
   next_ += (total + 2 * kAlignment - 1) / kAlignment * kAlignment;
   stitched_[address].assign(pieces.begin(), pieces.end());
+  stitched_bytes_ += total;
   return address;
 }
 
 void ReplayDevice::unstitch(Address address) {
-  if (stitched_.erase(address) == 0) {
+  const auto it = stitched_.find(address);
+  if (it == stitched_.end()) {
     throw InvalidArgument("unstitch: " + std::to_string(address) + " was not made by stitch");
   }
+  for (const auto& [at, bytes] : it->second) unstitched_bytes_ += bytes;
+  stitched_.erase(it);
 }
 
 std::span<const ReplayDevice::Piece> ReplayDevice::pieces_of(Address address, std::uint64_t bytes) {

@@ -52,9 +52,16 @@ class ReplayDevice final : public PlacementDevice {
   const std::vector<DeviceCall>& calls() const noexcept { return calls_; }
   const std::map<Address, std::size_t>& lent() const noexcept override { return lent_; }
 
+  // Bytes that were put behind other addresses, and taken from there: what stitching costs.
+  std::uint64_t stitched_bytes() const noexcept { return stitched_bytes_; }
+  std::uint64_t unstitched_bytes() const noexcept { return unstitched_bytes_; }
+
   // The integrals of reserved bytes up to the current event, over events and over time.
   double byte_events();
   double byte_ns();
+
+  // limit() is the fraction of the capacity that may be reserved from now on.
+  void limit(double fraction);
 
   // adopt() counts a segment as lent before the trace began. Throws InvalidArgument where it
   // overlaps another one or exceeds the capacity.
@@ -76,6 +83,8 @@ class ReplayDevice final : public PlacementDevice {
   Address stitch(std::span<const Piece> pieces) override;
   void unstitch(Address address) override;
   std::span<const Piece> pieces_of(Address address, std::uint64_t bytes) override;
+  void refuse(std::string what) override { refused_.push_back(std::move(what)); }
+  std::vector<std::string> take_refused() { return std::exchange(refused_, {}); }
   std::string when() const override { return "event " + std::to_string(event_) + ": "; }
 
   // segment_at() is the lent segment an address lies in; null where there is none.
@@ -83,7 +92,8 @@ class ReplayDevice final : public PlacementDevice {
 
  private:
   bool is_free(Address address, std::uint64_t bytes) const;
-  Address place(std::uint64_t bytes);
+  bool has_room(std::uint64_t bytes) const;
+  Address place(std::uint64_t bytes, std::uint64_t gap = 0);  // which only the device keeps
   void account(std::int64_t change, Op op, Address address, std::uint64_t bytes);
   void lend(Address address, std::uint64_t bytes);
   void take_back(Address address, std::uint64_t bytes);
@@ -100,7 +110,10 @@ class ReplayDevice final : public PlacementDevice {
   const std::pair<const Address, Lent>* last_ = nullptr;
   std::map<Address, std::vector<Piece>> stitched_;
   std::vector<Piece> pieces_;
+  std::vector<std::string> refused_;
   std::uint64_t reserved_ = 0;
+  std::uint64_t allowed_ = 0;
+  std::uint64_t stitched_bytes_ = 0, unstitched_bytes_ = 0;
   std::vector<DeviceCall> calls_;
   std::int64_t integrated_to_ = 0;
   double byte_events_ = 0, byte_ns_ = 0;

@@ -180,7 +180,7 @@ class Skyline {
         continue;
       }
       out.offsets[i] = line->height;
-      out.height = std::max(out.height, line->height + buffers_[i].bytes);
+      out.height = std::max(out.height, saturated(line->height, buffers_[i].bytes));
       stand(line, buffers_[i]);
       ++placed;
     }
@@ -237,7 +237,7 @@ class Skyline {
   // The buffer stands on the line; what of the line is left and right of it stays.
   void stand(Iterator line, const Buffer& buffer) {
     const Line whole = *line;
-    const Line top{buffer.lower, buffer.upper, whole.height + buffer.bytes};
+    const Line top{buffer.lower, buffer.upper, saturated(whole.height, buffer.bytes)};
     Iterator after = std::next(line);
     remove(line);
     if (top.upper < whole.upper) after = add(after, {top.upper, whole.upper, whole.height});

@@ -42,8 +42,9 @@ enum Key : std::uint8_t {
   kAllocatorSettings,
   kAllocConf,
   kCudaAllocConf,
+  kWholeHistory,
 };
-constexpr std::array<std::string_view, 23> kKeys = {"segments",
+constexpr std::array<std::string_view, 24> kKeys = {"segments",
                                                     "device_traces",
                                                     "device",
                                                     "address",
@@ -65,7 +66,8 @@ constexpr std::array<std::string_view, 23> kKeys = {"segments",
                                                     "name",
                                                     "allocator_settings",
                                                     "PYTORCH_ALLOC_CONF",
-                                                    "PYTORCH_CUDA_ALLOC_CONF"};
+                                                    "PYTORCH_CUDA_ALLOC_CONF",
+                                                    "whole_history"};
 
 struct ActionName {
   std::string_view name;
@@ -82,6 +84,12 @@ constexpr ActionName kActions[] = {
     {"oom", Op::oom},
     {"snapshot", Op::snapshot},
     {"annotate", Op::mark},
+    {"empty_cache", Op::empty_cache},
+    {"segment_reserve", Op::segment_reserve},
+    {"retry", Op::retry},
+    {"pool_retain", Op::create_pool},
+    {"pool_release", Op::release_pool},
+    {"memory_fraction", Op::memory_fraction},
 };
 
 const char* name_of(Kind kind) {
@@ -160,9 +168,7 @@ class Fields {
   }
 
  private:
-  static bool is_small(PickleValue value) {
-    return value.kind() == Kind::integer || value.kind() == Kind::boolean;
-  }
+  static bool is_small(PickleValue value) { return value.kind() == Kind::integer; }
   [[noreturn]] void wrong(const Place& at, PickleValue value, Key key, const char* expected) const {
     if (value.kind() == Kind::integer) {
       refuse(at, "'", kKeys[key], "' is ", value.number(), "; expected ", expected);
@@ -172,6 +178,8 @@ class Fields {
 
   const PickleValues& values_;
 };
+
+constexpr std::uint64_t kLatest = ~std::uint64_t{0} / 1000;  // us whose ns are a number still
 
 class TableMaker {
  public:
@@ -211,6 +219,11 @@ class TableMaker {
     return fields_.number(at, fields_.get(at, dict, key), key);
   }
 
+  static void require_room(const Place& at, std::uint64_t address, std::uint64_t bytes) {
+    if (bytes <= ~std::uint64_t{0} - address) return;
+    refuse(at, bytes, " bytes at ", address, " wrap around the end of all addresses");
+  }
+
   void count_row(const Place& at) {
     if (rows_left_-- == 0) refuse(at, "there are more entries and blocks than bytes in the file");
   }
@@ -225,11 +238,10 @@ class TableMaker {
              "' is unknown; expected one of torch's trace entries");
     }
     const PickleValue time = fields_.get(at, entry, kTimeUs);
-    const bool has_time =
-        time.kind() == Kind::wide || (time.kind() == Kind::integer && time.number() >= 0);
     auto& to = out_.entries;
     to.op.push_back(static_cast<std::uint8_t>(known->op));
-    to.time_us.push_back(has_time ? fields_.number(at, time, kTimeUs) : 0);
+    to.time_us.push_back(time.kind() == Kind::missing ? 0 : fields_.number(at, time, kTimeUs));
+    if (to.time_us.back() > kLatest) refuse(at, "'time_us' is ", to.time_us.back(), "; no time");
     if (known->op == Op::mark) {
       for (auto* column : {&to.address, &to.bytes}) column->push_back(0);
       for (auto* column : {&to.stream, &to.pool, &to.stack}) column->push_back(0);
@@ -240,6 +252,7 @@ class TableMaker {
     const bool has_address = address.kind() != Kind::missing;
     to.address.push_back(has_address ? fields_.number(at, address, kAddr) : 0);
     to.bytes.push_back(number(at, entry, kSize));
+    if (known->op != Op::oom) require_room(at, to.address.back(), to.bytes.back());
     to.stream.push_back(stream_of(at, entry));
     to.pool.push_back(pool_of(at, entry, kPoolId));
     to.stack.push_back(stack_of(at, entry));
@@ -249,6 +262,7 @@ class TableMaker {
     count_row(at);
     out_.segments.bytes.push_back(number(at, segment, kTotalSize));
     std::uint64_t next = number(at, segment, kAddress);
+    require_room(at, next, out_.segments.bytes.back());
     const std::uint32_t stream = stream_of(at, segment);
     const std::uint32_t pool = pool_of(at, segment, kSegmentPoolId);
     for (const PickleValue block : fields_.items(at, fields_.get(at, segment, kBlocks), kBlocks)) {
@@ -257,10 +271,14 @@ class TableMaker {
       const PickleValue given = fields_.get(at, block, kAddress);
       const std::uint64_t address =
           given.kind() == Kind::missing ? next : fields_.number(at, given, kAddress);
+      require_room(at, address, size);
       next = address + size;
       const std::string_view state = fields_.text(at, fields_.get(at, block, kState), kState);
       const bool is_pending = state == "active_pending_free" || state == "active_awaiting_free";
-      if (!is_pending && state != "active_allocated") continue;
+      if (state == "inactive") continue;
+      if (!is_pending && state != "active_allocated") {
+        refuse(at, "a block is '", state.substr(0, 40), "'; expected one of torch's states");
+      }
       const PickleValue requested = fields_.get(at, block, kRequestedSize);
       auto& to = out_.blocks;
       to.address.push_back(address);
@@ -369,9 +387,15 @@ SnapshotReader::SnapshotReader(ByteSource source) : file_bytes_(source.size()), 
   for (const Key key : {kCudaAllocConf, kAllocConf}) {
     if (settings.kind() != Kind::dict) break;
     const PickleValue text = values_.field(settings, key);
-    if (text.kind() == Kind::text) settings_ = values_.text(text);
+    if (text.kind() == Kind::text) {
+      settings_ = values_.text(text);
+    } else if (text.kind() != Kind::missing && text.kind() != Kind::none) {
+      throw InvalidArgument("not a snapshot: '" + std::string(kKeys[key]) + "' is " +
+                            name_of(text.kind()) + "; expected a text");
+    }
   }
   histories_ = list_of(kDeviceTraces);
+  has_whole_history_ = values_.field(root, kWholeHistory).kind() != Kind::missing;
 
   const Fields fields(values_);
   std::set<std::int64_t> found;
@@ -383,18 +407,20 @@ SnapshotReader::SnapshotReader(ByteSource source) : file_bytes_(source.size()), 
                      : static_cast<std::int64_t>(fields.number(at, device, kDevice)));
   }
   std::uint64_t looked_at = 0;
+  // What is done to all devices says nothing about which were used.
   for (std::size_t i = 0; i < histories_.size(); ++i) {
     const auto device = static_cast<std::int64_t>(i);
     const Place history{"the history", i, device};
     const PickleItems entries = fields.items(history, histories_[i], kDeviceTraces);
     for (std::size_t k = 0; k < entries.size(); ++k) {
       const Place at{"entry", k, device};
-      const PickleValue action = fields.get(at, entries[k], kAction);
-      if (fields.text(at, action, kAction) == "snapshot") {
+      const std::string_view action = fields.text(at, fields.get(at, entries[k], kAction), kAction);
+      if (action == "snapshot" || action == "empty_cache" || action == "memory_fraction") {
         if (++looked_at > file_bytes_) refuse(at, "there are more entries than bytes in the file");
         continue;
       }
       found.insert(device);
+      used_devices_.push_back(device);
       break;
     }
   }

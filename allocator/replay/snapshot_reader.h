@@ -52,8 +52,13 @@ class SnapshotReader {
 
   // devices() are those that have segments or a history, ascending.
   const std::vector<std::int64_t>& devices() const noexcept { return devices_; }
+  // used_devices() are those of which the history says that they were used, ascending.
+  const std::vector<std::int64_t>& used_devices() const noexcept { return used_devices_; }
   // settings() is what PYTORCH_ALLOC_CONF was in the recorded run, where the snapshot says it.
   const std::string& settings() const noexcept { return settings_; }
+  // has_whole_history() is whether nothing of the past must be inferred: npusim's recordings also
+  // say what torch's snapshots leave out.
+  bool has_whole_history() const noexcept { return has_whole_history_; }
   // tables() throws InvalidArgument naming the entry or segment that cannot be.
   SnapshotTables tables(std::int64_t device) const;
 
@@ -61,8 +66,9 @@ class SnapshotReader {
   std::uint64_t file_bytes_;
   PickleValues values_;
   PickleItems segments_, histories_;
-  std::vector<std::int64_t> devices_;
+  std::vector<std::int64_t> devices_, used_devices_;
   std::string settings_;
+  bool has_whole_history_ = false;
 };
 
 }  // namespace npusim::alloc

@@ -15,6 +15,8 @@
 namespace npusim::alloc {
 namespace {
 
+constexpr std::uint64_t kMostLive = std::uint64_t{1} << 62;  // bytes; so that no sum wraps
+
 template <class... Parts>
 [[noreturn]] void reject(std::size_t event, const Parts&... parts) {
   std::ostringstream text;
@@ -111,7 +113,10 @@ class Trace::Compiler {
       case Op::segment_unmap:
       case Op::oom:
       case Op::snapshot:
+      case Op::segment_reserve:
         return;
+      case Op::retry:
+        break;
     }
     reject(i, "op ", int{in_.op[i]}, " is none; expected one of allocator/replay/event.h");
   }
@@ -138,6 +143,7 @@ class Trace::Compiler {
     trace_.malloc_bytes_.push_back(event.bytes);
     trace_.malloc_stack_.push_back(in_.stack.empty() ? 0 : in_.stack[i]);
     if (event.bytes < kRequestLimit) live_bytes_ += event.bytes;
+    if (live_bytes_ >= kMostLive) reject(i, "more than 2^62 bytes are in use at one time");
     if (live_bytes_ > trace_.max_live_bytes_) {
       trace_.max_live_bytes_ = live_bytes_;
       trace_.max_live_event_ = static_cast<std::int64_t>(i);

@@ -7,17 +7,25 @@ to the exact result as the CPU is not wrong.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from npusim_conformance.variation import DOUBLES, Noise, Recompute, shake, widen
 from npusim_conformance.verdict import ErrorSize, Mismatch
 
 # A device may be this many times farther from the exact result than the CPU.
 HOST_ERROR_FACTOR = 2.0
+# torch.testing's tolerance for float64 is that of a float32 kernel, and there is no wider dtype to
+# recompute in. So beyond DOUBLE_RTOL the CPU's own result must be as uncertain: it must move nearly
+# as far when its inputs change in their last bits.
+DOUBLE_RTOL = 1e-11
+DOUBLE_FACTOR = 1000.0
+# A normalisation multiplies by up to 1 / sqrt(eps), which is 1e-5 as a rule: so far a mean that was
+# rounded is seen where the variance is 0, as in a row of one element.
+AMPLIFICATION = 1e-5**-0.5
 
 _INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ULP_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -30,6 +38,7 @@ class Agreement:
     bitwise: bool = False
     rtol: float | None = None  # None: torch.testing's tolerance for the dtype
     atol: float | None = None
+    amplifies: bool = False  # the operator is a normalisation
     where: str = "on the CPU"  # what results are held against, for messages
     largest: ErrorSize | None = field(default=None, init=False)
 
@@ -39,12 +48,12 @@ class Agreement:
         got: Any,
         device: torch.device,
         what: str = "result",
-        recompute: Callable[[], Any] | None = None,
+        recompute: Recompute | None = None,
     ) -> None:
         """Raises Mismatch unless `got`, on `device`, is what the CPU gave.
 
         Structure, dtypes, shapes and layouts must be equal, and scalars too; values must agree.
-        `recompute` gives the same tree in float64 or complex128, or raises where it cannot.
+        `recompute` gives the same tree on the CPU for inputs that are varied.
         """
         if isinstance(expected, torch.Tensor):  # the most frequent, by far
             self._check_tensor(expected, got, device, what, recompute)
@@ -56,15 +65,8 @@ class Agreement:
         many = len(expected_leaves) > 1
         for number, (one, other) in enumerate(zip(expected_leaves, got_leaves, strict=True)):
             name = f"{what} {number}" if many else what
-            exact = None
-            if recompute is not None:
-
-                def exact(number: int = number) -> torch.Tensor:
-                    leaf: torch.Tensor = pytree.tree_leaves(recompute())[number]
-                    return leaf
-
             if isinstance(one, torch.Tensor):
-                self._check_tensor(one, other, device, name, exact)
+                self._check_tensor(one, other, device, name, recompute and _leaf(recompute, number))
             elif not isinstance(one, torch.device):
                 self._check_scalar(one, other, name, self.where)
 
@@ -87,7 +89,7 @@ class Agreement:
         other: torch.Tensor,
         device: torch.device,
         name: str,
-        exact: Callable[[], torch.Tensor] | None,
+        recompute: Recompute | None,
     ) -> None:
         _check_metadata(one, other, device, name, self.where)
         if one.layout != torch.strided:
@@ -104,14 +106,14 @@ class Agreement:
         got = plain(other)
         if same_bits(expected, got):
             return
-        self._judge(expected, got, name, exact)
+        self._judge(expected, got, name, recompute)
 
     def _judge(
         self,
         expected: torch.Tensor,
         got: torch.Tensor,
         name: str,
-        exact: Callable[[], torch.Tensor] | None,
+        recompute: Recompute | None,
     ) -> None:
         if not (expected.is_floating_point() or expected.is_complex()):
             wrong = int((expected != got).sum())
@@ -120,10 +122,12 @@ class Agreement:
             )
         error = error_size(expected, got)
         if not self.bitwise and self._close(expected, got):
+            if recompute is not None and self.rtol is None and self.atol is None:
+                _check_double(expected, got, name, error, recompute)
             self._remember(error)
             return
-        if exact is not None and not self.bitwise:
-            error, is_as_exact = self._against_exact(expected, got, error, exact)
+        if recompute is not None and not self.bitwise:
+            error, is_as_exact = self._against_exact(expected, got, error, recompute)
             if is_as_exact:
                 self._remember(error)
                 return
@@ -149,15 +153,15 @@ class Agreement:
             return "; equal bits are demanded"
         return f"; tolerance for {dtype} exceeded"
 
-    @staticmethod
     def _against_exact(
+        self,
         expected: torch.Tensor,
         got: torch.Tensor,
         error: ErrorSize,
-        exact: Callable[[], torch.Tensor],
+        recompute: Recompute,
     ) -> tuple[ErrorSize, bool]:
         try:
-            best = plain(exact())
+            best = plain(recompute(widen))
         except Exception:  # no float64 kernel, or an argument that fixes the dtype
             return error, False
         if best.shape != expected.shape:
@@ -169,6 +173,8 @@ class Agreement:
         host_largest = _maximum(host[host.isfinite()])
         # An element may be rounded once more than the CPU's worst one, by its own magnitude.
         rounding = _resolution(expected.dtype) * _widen(best).abs().nan_to_num(0.0, 0.0, 0.0)
+        if self.amplifies:
+            rounding += self._amplified(expected.dtype, best, recompute)
         is_as_exact = bool((device <= HOST_ERROR_FACTOR * host_largest + rounding).all())
         judged = ErrorSize(
             error.absolute,
@@ -178,6 +184,14 @@ class Agreement:
             host=host_largest,
         )
         return judged, is_as_exact
+
+    @staticmethod
+    def _amplified(dtype: torch.dtype, best: torch.Tensor, recompute: Recompute) -> torch.Tensor:
+        """What rounding may be left of, where the exact result does not depend on the input."""
+        noise = Noise()
+        other = plain(recompute(noise))
+        allowed = AMPLIFICATION * _resolution(dtype) * noise.magnitude
+        return torch.where(_differences(best, other) == 0, allowed, 0.0)
 
     def _remember(self, error: ErrorSize) -> None:
         if self.largest is None or error.absolute > self.largest.absolute:
@@ -197,6 +211,33 @@ class Agreement:
             raise Mismatch(f"{name}: {other!r}, {where} {one!r}")
         elif isinstance(one, (str, torch.dtype, torch.Size)) and one != other:
             raise Mismatch(f"{name}: {other!r}, {where} {one!r}")
+
+
+def _leaf(recompute: Recompute, number: int) -> Recompute:
+    return lambda vary: pytree.tree_leaves(recompute(vary))[number]
+
+
+def _check_double(
+    expected: torch.Tensor, got: torch.Tensor, name: str, error: ErrorSize, recompute: Recompute
+) -> None:
+    """Raises where a float64 result is no better than one computed in float32."""
+    if expected.dtype not in DOUBLES:
+        return
+    difference = _differences(expected, got)
+    finite = expected.abs()[expected.isfinite()]
+    allowed = DOUBLE_RTOL * (expected.abs().nan_to_num(0.0, 0.0) + _maximum(finite))
+    if bool((difference <= allowed).all()):
+        return
+    try:
+        own = _maximum(_differences(expected, plain(recompute(shake))))
+    except Exception:  # nothing is known of the CPU's own uncertainty
+        return
+    if _maximum(difference) > DOUBLE_FACTOR * own:
+        raise Mismatch(
+            f"{name}: {describe(error)}; the CPU's own result moves by {own:.3g} when its inputs "
+            "change in their last bits",
+            error,
+        )
 
 
 def _check_metadata(

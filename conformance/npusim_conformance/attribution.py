@@ -8,19 +8,24 @@ composites gives one cause.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npusim_conformance import plain_python
+from npusim_conformance import census, plain_python
 from npusim_conformance.agreement import Agreement
 from npusim_conformance.device import CPU
+from npusim_conformance.flight import CallInFlight
+from npusim_conformance.variation import Recompute, Variation
 from npusim_conformance.verdict import Mismatch
 
+ROUTE_MAX = 4  # calls before the one in flight
 SECONDS_MAX = 5.0  # then calls are no longer compared
 
 # Their results are, in whole or in part, uninitialised.
@@ -28,13 +33,6 @@ _UNDEFINED = frozenset(
     """empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_
     _efficientzerotensor set_ _resize_output_""".split()
 )
-_WIDER = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-}
 
 
 @dataclass(frozen=True)
@@ -64,13 +62,87 @@ def find(
     return watch.wrong
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at every call that concerns the device."""
+class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The base of what looks at calls that concern the device."""
 
-    def __init__(self, device: torch.device, import_name: str, bitwise: bool) -> None:
+    def __init__(self, device: torch.device, import_name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.import_name = import_name
+
+    def concerns(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a tensor lies on the device, or is to."""
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor):
+                if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
+                    return False
+                if leaf.device.type == self.device.type:
+                    return True
+            elif isinstance(leaf, torch.device) and leaf.type == self.device.type:
+                return True
+        return False
+
+    def script(self, func: Any, call_arguments: Any) -> str:
+        """The call in plain Python, or nothing where it cannot be written down."""
+
+        def write() -> str:
+            if call_arguments is None:
+                raise plain_python.Unwritable("arguments that cannot be copied to the CPU")
+            namespace, name = func.name().split("::")
+            call = f"torch.ops.{namespace}.{name if '.' in name else name + '.default'}"
+            arguments, named = call_arguments
+            return plain_python.script(call, arguments, named, self.device, self.import_name)
+
+        return plain_python.described(write)
+
+
+class Teller(_Observer):  # type: ignore[no-untyped-call]
+    """Tells the runner of every call before it is made; see flight.CallInFlight."""
+
+    def __init__(self, device: torch.device, import_name: str, flight: Path) -> None:
+        super().__init__(device, import_name)
+        self.flight = flight
+        self.before: deque[str] = deque(maxlen=ROUTE_MAX)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.concerns(args, kwargs):
+            leaves = pytree.tree_leaves((args, kwargs))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            bits = [
+                f" of a {name} view"
+                for name, has in (("conj", torch.Tensor.is_conj), ("neg", torch.Tensor.is_neg))
+                if any(has(tensor) for tensor in tensors)
+            ]
+            given = ", ".join(_shown(leaf) for leaf in leaves)
+            after = f", after {', '.join(self.before)}" if self.before else ""
+            text = f"{func.name()}({given}), {self._route(func)}{after}"
+            # Copying the arguments may itself be what dies, so the call is told before.
+            CallInFlight(func.name(), "".join(bits), text, "").write(self.flight)
+            script = self.script(func, _to_host((args, kwargs), marks_host=True))
+            CallInFlight(func.name(), "".join(bits), text, script).write(self.flight)
+            self.before.append(func.name())
+        return func(*args, **kwargs)
+
+    def _route(self, func: Any) -> str:
+        key = torch._C._dispatch_key_for_device(self.device.type)
+        return f"route: {census.route(func.name(), key).value}"
+
+
+def _shown(leaf: Any) -> str:
+    if not isinstance(leaf, torch.Tensor):
+        return repr(leaf)[:40]
+    shape = "x".join(map(str, leaf.shape)) or "0-d"
+    return f"{str(leaf.dtype).removeprefix('torch.')} {shape} on {leaf.device}"
+
+
+class _Watch(_Observer):  # type: ignore[no-untyped-call]
+    """Looks for a call that raises, or whose result is not the CPU's."""
+
+    def __init__(self, device: torch.device, import_name: str, bitwise: bool) -> None:
+        super().__init__(device, import_name)
         self.bitwise = bitwise
         self.wrong: Culprit | None = None
         self.raised: list[tuple[Culprit, Exception]] = []
@@ -80,7 +152,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self._concerns(args, kwargs) or self.wrong or time.monotonic() > self._ends:
+        if not self.concerns(args, kwargs) or self.wrong or time.monotonic() > self._ends:
             return func(*args, **kwargs)
         host = _to_host((args, kwargs))
         before = _to_host((args, kwargs), marks_host=True)  # the call may change `host`
@@ -95,30 +167,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.wrong = self._culprit(func, fault, before)
         return result
 
-    def _concerns(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor):
-                if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
-                    return False
-                if leaf.device.type == self.device.type:
-                    return True
-            elif isinstance(leaf, torch.device) and leaf.type == self.device.type:
-                return True
-        return False
-
     def _culprit(self, func: Any, fault: str, call_arguments: Any) -> Culprit:
-        def write() -> str:
-            if call_arguments is None:
-                raise plain_python.Unwritable("arguments that cannot be copied to the CPU")
-            namespace, name = func.name().split("::")
-            call = f"torch.ops.{namespace}.{name if '.' in name else name + '.default'}"
-            arguments, named = call_arguments
-            return plain_python.script(call, arguments, named, self.device, self.import_name)
-
-        return Culprit(func.name(), fault, plain_python.described(write))
+        return Culprit(func.name(), fault, self.script(func, call_arguments))
 
     def _fault(self, func: Any, host: Any, own: Any, result: Any) -> str:
-        exact = pytree.tree_map(_widen, host)
+        untouched = pytree.tree_map(_copied, host)
         try:
             expected = func(*host[0], **host[1])
         except Exception:
@@ -126,8 +179,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _breaks_alias(func, own, result):
             return "result does not alias"
 
-        def recompute() -> Any:
-            return func(*exact[0], **exact[1])
+        def recompute(vary: Variation) -> Any:
+            args, kwargs = pytree.tree_map(vary, untouched)
+            return func(*args, **kwargs)
 
         try:
             self._same(expected, result, recompute)
@@ -136,18 +190,18 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "wrong result"
         return ""
 
-    def _same(self, expected: Any, got: Any, recompute: Callable[[], Any] | None) -> None:
+    def _same(self, expected: Any, got: Any, recompute: Recompute | None) -> None:
         ones, others = pytree.tree_leaves(expected), pytree.tree_leaves(got)
         for number, (one, other) in enumerate(zip(ones, others, strict=True)):
             if not isinstance(one, torch.Tensor):
                 continue
 
-            def exact(number: int = number) -> Any:
+            def leaf(vary: Variation, number: int = number) -> Any:
                 assert recompute is not None
-                return pytree.tree_leaves(recompute())[number]
+                return pytree.tree_leaves(recompute(vary))[number]
 
             agreement = Agreement(self.bitwise)
-            agreement.check(one, other, other.device, recompute=exact if recompute else None)
+            agreement.check(one, other, other.device, recompute=leaf if recompute else None)
 
 
 def _is_defined(func: Any) -> bool:
@@ -167,10 +221,8 @@ def _breaks_alias(func: Any, own: Any, result: Any) -> bool:
     return any(found.untyped_storage()._cdata not in storages for found in results)
 
 
-def _widen(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.to(_WIDER.get(leaf.dtype, leaf.dtype), copy=True)
-    return _WIDER.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _to_host(tree: Any, marks_host: bool = False) -> Any:

@@ -4,7 +4,7 @@
 import fnmatch
 from dataclasses import dataclass
 
-KINDS = ("op", "module", "optim", "foreach", "custom", "contract", "upstream")
+KINDS = ("op", "module", "optim", "foreach", "custom", "contract", "upstream", "aten")
 
 
 @dataclass(frozen=True, order=True)
@@ -39,14 +39,18 @@ class Case:
         return Case(kind, *parts)
 
 
-def matches(name: str, patterns: str) -> bool:
-    """Whether `name` is chosen by comma-separated globs; those with a leading ~ exclude.
+def matches(names: str | tuple[str, ...], patterns: str) -> bool:
+    """Whether something is chosen by comma-separated globs; those with a leading ~ exclude.
 
-    Only exclusions: everything else is chosen. `matches("linalg.svd", "linalg.*,~*svd")` is False.
+    Of several names that it has, one that fits is enough. Only exclusions: everything else is
+    chosen. `matches("linalg.svd", "linalg.*,~*svd")` is False.
     """
+    of_it = (names,) if isinstance(names, str) else names
     words = [word.strip() for word in patterns.split(",") if word.strip()]
     includes = [word for word in words if not word.startswith("~")]
     excludes = [word[1:] for word in words if word.startswith("~")]
-    if any(fnmatch.fnmatchcase(name, word) for word in excludes):
-        return False
-    return not includes or any(fnmatch.fnmatchcase(name, word) for word in includes)
+
+    def fits(words: list[str]) -> bool:
+        return any(fnmatch.fnmatchcase(name, word) for name in of_it for word in words)
+
+    return not fits(excludes) and (not includes or fits(includes))

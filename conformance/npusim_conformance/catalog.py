@@ -94,19 +94,15 @@ def _cases_of(prop: Property, subject: Subject, policy: Dtypes) -> Iterator[Case
 
 
 def _is_chosen(case: Case, selection: Selection) -> bool:
-    if selection.subjects and not (
-        matches(case.subject, selection.subjects)
-        or (
-            ":" in selection.subjects and matches(f"{case.kind}:{case.subject}", selection.subjects)
-        )
-    ):
+    if not matches((case.subject, f"{case.kind}:{case.subject}"), selection.subjects):
         return False
     if not matches(case.property, selection.properties):
         return False
-    if selection.dtypes and not (case.dtype and matches(case.dtype, selection.dtypes)):
+    # What has no dtype, a contract as a rule, is not chosen by one; nor is it left out by one.
+    if case.dtype and not matches(case.dtype, selection.dtypes):
         return False
     if selection.families:
         found = subjects(case.kind).get(case.subject)
         family = found.family if found else case.kind
-        return matches(family, selection.families) or matches(case.kind, selection.families)
+        return matches((family, case.kind), selection.families)
     return True

@@ -85,6 +85,16 @@ def take(device: torch.device) -> Census:
     )
 
 
+def open_traps(device: torch.device) -> list[Trap]:
+    """Known traps that the backend is in; take() without looking at every overload."""
+    key = torch._C._dispatch_key_for_device(device.type)
+    if key == "CPU":
+        return []
+    names = (*ALIASING, *OVERRIDEABLE, "_copy_from", "_copy_from_and_resize")
+    routes = {f"aten::{name}": route(f"aten::{name}", key) for name in names}
+    return [trap for trap in _traps(key, routes) if trap.open]
+
+
 def route(overload: str, key: str) -> Route:
     """How one overload is served at a dispatch key, as "PrivateUse1"."""
     if torch._C._dispatch_has_kernel_for_dispatch_key(overload, key):

@@ -20,6 +20,18 @@ class DeviceUnusable(RuntimeError):
     """The device cannot be tested at all; the message says what was tried."""
 
 
+def load(import_name: str) -> None:
+    """Imports a backend, where one is named. Raises DeviceUnusable."""
+    if not import_name:
+        return
+    try:
+        importlib.import_module(import_name)
+    except Exception as error:
+        raise DeviceUnusable(
+            f"importing {import_name!r} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
 class DeviceUnderTest:
     """A loaded backend. `device` is its first device, `second` another one or None."""
 
@@ -27,13 +39,7 @@ class DeviceUnderTest:
         self.name = name
         self.import_name = import_name
         self.expectations = expectations
-        if import_name:
-            try:
-                importlib.import_module(import_name)
-            except Exception as error:
-                raise DeviceUnusable(
-                    f"importing {import_name!r} failed: {type(error).__name__}: {error}"
-                ) from error
+        load(import_name)
         try:
             kind = torch.device(name).type
         except RuntimeError as error:
@@ -54,8 +60,16 @@ class DeviceUnderTest:
 
     def _count(self, kind: str) -> int:
         if self.module is None:
-            raise DeviceUnusable(f"there is no module torch.{kind}; the backend must register it")
-        count = getattr(self.module, "device_count", lambda: 1)()
+            raise DeviceUnusable(
+                f"there is no module torch.{kind}; the backend must register one with "
+                "torch._register_device_module()"
+            )
+        try:
+            count = getattr(self.module, "device_count", lambda: 1)()
+        except Exception as error:
+            raise DeviceUnusable(
+                f"torch.{kind}.device_count() failed: {type(error).__name__}: {error}"
+            ) from error
         if count < 1:
             raise DeviceUnusable(f"torch.{kind}.device_count() is {count}; no device to test")
         return int(count)
@@ -76,6 +90,15 @@ class DeviceUnderTest:
         synchronize = getattr(self.module, "synchronize", None)
         if synchronize is not None:
             synchronize()
+
+    def make_current(self, device: torch.device) -> None:
+        """Makes one of its devices the current one, by its index: the form that all backends take.
+
+        Does nothing where the module has no set_device(), and on the CPU.
+        """
+        set_device = getattr(self.module, "set_device", None)
+        if set_device is not None and not self.is_cpu:
+            set_device(device.index)
 
     def seed(self, seed: int) -> None:
         """Seeds the generators of all its devices."""
@@ -115,7 +138,7 @@ class DeviceUnderTest:
             value = getattr(self.module, name, None)
             if callable(value):
                 try:
-                    value = value(self.device)
+                    value = value(self.device.index)
                 except Exception:
                     value = None
             if isinstance(value, str):

@@ -60,6 +60,10 @@ def _missing_overload(error: BaseException, text: str) -> str:
     return found.group("name") if found else ""
 
 
+def blanked(text: str) -> str:
+    """A text without its numbers, shapes and addresses."""
+    return _VARYING.sub("#", text)
+
+
 def _shape_of(message: str) -> str:
-    """A message without its numbers, shapes and addresses."""
-    return _VARYING.sub("#", message)[:160]
+    return blanked(message)[:160]

@@ -19,7 +19,7 @@ from npusim_conformance.worker import WorkerConfig
 def describe(
     config: WorkerConfig, selection: dict[str, Any], expectations: Path | None
 ) -> dict[str, Any]:
-    """Everything that decides what a run gives, in plain values."""
+    """Everything that decides what a run gives, in plain values; on this machine."""
     digest = hashlib.sha256(expectations.read_bytes()).hexdigest()[:16] if expectations else ""
     return {
         "kit": __version__,
@@ -31,6 +31,13 @@ def describe(
         "threads": config.threads,
         "expectations": digest,
         "expectations_file": str(expectations) if expectations else "",
+        **machine(config.import_name),
+    }
+
+
+def machine(import_name: str) -> dict[str, Any]:
+    """What is installed here, a backend too."""
+    return {
         "torch": torch.__version__,
         "torch_git": torch.version.git_version,
         "torch_warning": torch_testing.version_warning(),
@@ -38,7 +45,7 @@ def describe(
         "platform": f"{sys.platform} {platform.machine()}",
         "numpy": _version("numpy"),
         "scipy": _version("scipy"),  # without it 53 numpy references are missing
-        "backend": _version(config.import_name),
+        "backend": _version(import_name),
     }
 
 

@@ -64,6 +64,16 @@ class Rule:
         alternatives = "|".join(fnmatch.translate(pattern) for pattern in self.cases)
         object.__setattr__(self, "_pattern", re.compile(alternatives))
 
+    def to_data(self) -> dict[str, Any]:
+        """The entry as it stands in a file."""
+        data: dict[str, Any] = {
+            "cases": list(self.cases),
+            "reason": self.reason,
+            "issue": self.issue,
+        }
+        data |= {"rtol": self.rtol, "atol": self.atol}
+        return {key: value for key, value in data.items() if value not in ("", None)}
+
     def matches(self, case: str) -> bool:
         """Whether one of the globs matches the name of a case."""
         return self._pattern.match(case) is not None
@@ -93,6 +103,25 @@ class Expectations:
     tolerance: tuple[Rule, ...] = ()
     xfail: tuple[Rule, ...] = ()
     skip: tuple[Rule, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """What parse() makes these expectations of."""
+        device = {
+            "name": self.device,
+            "import": self.import_name,
+            "compare": "bitwise" if self.bitwise else "tolerance",
+            "generator": "cpu" if self.cpu_generator else "own",
+            "fallback_hook": self.fallback_hook,
+            "allocated_hook": self.allocated_hook,
+            "native": list(self.native),
+        }
+        operators = {rule.operators: list(rule.dtypes) for rule in self.dtype_rules}
+        dtypes = {"unsupported": list(self.unsupported_dtypes), "operators": operators}
+        rules = {
+            name: [rule.to_data() for rule in getattr(self, name)]
+            for name in ("tolerance", "xfail", "skip")
+        }
+        return {"device": device, "dtypes": dtypes, **rules}
 
     def unsupported(self, subject: str, dtype: str | None) -> str:
         """Why the backend does not claim this dtype, or nothing."""

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a worker is doing right now, in memory shared with the runner: it survives a crash."""
 
+import json
 import mmap
 import struct
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 _HEAD = struct.Struct("<dqH")  # when the case was started (0: none), sample, length of its name
 _BYTES = 1024
@@ -41,3 +44,25 @@ class Flight:
             return None
         name = self._memory[_HEAD.size : _HEAD.size + length].decode(errors="replace")
         return name, sample, time.monotonic() - started
+
+
+@dataclass(frozen=True)
+class CallInFlight:
+    """The call of an overload that a watched worker makes. `script` may be empty."""
+
+    overload: str
+    of_what: str  # " of a conj view", or nothing
+    text: str  # the overload, its arguments, and the route there
+    script: str
+
+    def write(self, flight: Path) -> None:
+        """Leaves it beside the flight of its worker."""
+        flight.with_suffix(".call").write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, flight: Path) -> Self | None:
+        """What the worker of a flight left last; None if it was not watched."""
+        try:
+            return cls(**json.loads(flight.with_suffix(".call").read_text()))
+        except (OSError, ValueError):  # none, or only a part of one
+            return None

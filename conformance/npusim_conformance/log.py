@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The log of a run: JSON lines, one head and one per outcome, appended as they come.
+"""The log of a run: JSON lines, a head, one per outcome as they come, and one of traps.
+
+`log_line` in report/schema.json describes them.
 
 Whatever kills the kit, every line but the last is whole; an incomplete last line is cut off when
 the log is opened again.
@@ -14,7 +16,9 @@ from typing import Any, Self
 
 from npusim_conformance.verdict import Outcome
 
-SCHEMA = 1
+SCHEMA = 2
+# What decides what a run gives, beside the machine.
+DECIDING = ("device", "import", "selection", "seed", "expectations", "torch")
 
 
 class LogError(RuntimeError):
@@ -27,6 +31,7 @@ class RunRecord:
 
     head: dict[str, Any]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    traps: tuple[str, ...] = ()  # registrations of the backend that are known to break much
 
 
 class LogWriter:
@@ -49,6 +54,11 @@ class LogWriter:
         self.record.outcomes[outcome.case] = outcome
         self._line(outcome.to_json())
 
+    def add_traps(self, traps: tuple[str, ...]) -> None:
+        """Writes down what is known to be wrong with the backend's registrations."""
+        self.record.traps = traps
+        self._line({"traps": traps})
+
     def _line(self, record: dict[str, Any]) -> None:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
@@ -62,7 +72,11 @@ class LogWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError:  # of a full disk: what could not be written is tried again
+            if error is None:
+                raise
 
 
 def read(path: Path) -> RunRecord:
@@ -78,6 +92,9 @@ def read(path: Path) -> RunRecord:
         raise LogError(f"{path}: schema {head.get('schema')}; this version reads {SCHEMA}")
     record = RunRecord(head)
     for line in lines:
+        if "traps" in line:
+            record.traps = tuple(line["traps"])
+            continue
         outcome = Outcome.from_json(line)
         record.outcomes[outcome.case] = outcome
     return record
@@ -104,7 +121,7 @@ def _cut_incomplete_line(path: Path) -> None:
 
 
 def _require_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
-    for key in ("device", "import", "selection", "seed", "expectations", "torch"):
+    for key in DECIDING:
         if old.get(key) != new.get(key):
             raise LogError(
                 f"{path} was written with {key} = {old.get(key)!r}, now it is {new.get(key)!r}; "

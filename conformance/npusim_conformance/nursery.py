@@ -28,13 +28,15 @@ def main() -> None:
 
 
 def run(order: dict[str, Any]) -> None:
-    """Executes a script as if Python had been started with it."""
+    """Executes a script as if Python had been started with it, in a process group of its own."""
+    os.setpgid(0, 0)
     for descriptor, name in ((0, os.devnull), (1, order["stdout"]), (2, order["stderr"])):
         opened = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(opened, descriptor)
         os.close(opened)
     os.environ.clear()
     os.environ.update(order["environment"])
+    sys.path[:0] = filter(None, order["environment"].get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["-c", *order["arguments"]]
     exec(compile(order["script"], "<script>", "exec"), sys.modules["__main__"].__dict__)
 

@@ -22,11 +22,13 @@ def script(
     device: torch.device,
     import_name: str,
     backward: bool = False,
+    into: str = "",
 ) -> str:
     """The script, which calls `function` with copies of these tensors on the CPU and on `device`.
 
     Tensors keep strides, offsets and shared storages. Those that were on the CPU while others were
-    on the device must be wrapped in HostTensor. Raises Unwritable.
+    on the device must be wrapped in HostTensor. With `into`, an expression of `result`, the call is
+    made once more with such tensors as out=. Raises Unwritable.
     """
     writer = _Writer()
     call = f"{function}({writer.arguments(args, kwargs)})"
@@ -46,6 +48,10 @@ def script(
             "    sum(leaf.abs().sum() for leaf in leaves if leaf.requires_grad).backward()"
         )
         lines.append(f"    return [{', '.join(f'{name}.grad' for name in writer.leaves)}]")
+    elif into:
+        lines.append(f"    result = {call}")
+        lines.append(f"    out = torch.utils._pytree.tree_map(lambda result: {into}, result)")
+        lines.append(f"    return {call.removesuffix(')')}, out=out)")
     else:
         lines.append(f"    return {call}")
     # Printing computes, and the device may not be able to: its results are printed from the CPU.
@@ -185,7 +191,7 @@ def described(write: Callable[[], str]) -> str:
 
 
 def sample_script(
-    sample: Any, device: torch.device, import_name: str, backward: bool = False
+    sample: Any, device: torch.device, import_name: str, backward: bool = False, into: str = ""
 ) -> str:
     """The operator's call for one sample, or nothing where it cannot be written down."""
     return described(
@@ -196,5 +202,6 @@ def sample_script(
             device,
             import_name,
             backward,
+            into,
         )
     )

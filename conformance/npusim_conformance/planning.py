@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from npusim_conformance.log import RunRecord
+from npusim_conformance.summary import Summary
 from npusim_conformance.verdict import NOT_EXECUTED
 
 # What the CPU calls where every other backend without kernels of its own calls these.
@@ -59,6 +60,26 @@ def plan(needs: Needs, kernels: int) -> list[Step]:
         left = {name: found - {best} for name, found in left.items() if found != {best}}
         steps.append(Step(best, tuple(unlocked), users[best], len(needs) - len(left)))
     return steps
+
+
+@dataclass(frozen=True)
+class Mend:
+    """One cause of failures. `passing`: cases that pass once it and those before it are mended."""
+
+    cause: str
+    cases: int
+    passing: int
+
+
+def mends(summary: Summary) -> list[Mend]:
+    """The causes of a run's failures, those first whose end makes most cases pass."""
+    found = []
+    passing = 0
+    for cause in summary.causes:  # the most frequent first
+        passing += len(cause.outcomes)
+        who = cause.cause if cause.culprit in cause.cause else f"{cause.culprit}: {cause.cause}"
+        found.append(Mend(who, len(cause.outcomes), passing))
+    return found
 
 
 def needs_of_log(record: RunRecord) -> Needs:

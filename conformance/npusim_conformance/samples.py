@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from npusim_conformance import torch_testing
 from npusim_conformance.subjects import Subject
 from npusim_conformance.transfer import Transfer, tensors_of
+from npusim_conformance.variation import Variation
 
+_DOUBLES = (torch.float64, torch.complex128)
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # input, args, kwargs
 
 
@@ -56,27 +59,14 @@ class Sample:
         given, args, kwargs = self.copy(device)
         return self.operator(given, *args, **kwargs)
 
-    def copy_wide(self) -> Call:
-        """copy() on the CPU with every floating tensor as float64 or complex128."""
-        wider = {
-            torch.float16: torch.float64,
-            torch.bfloat16: torch.float64,
-            torch.float32: torch.float64,
-            torch.complex32: torch.complex128,
-            torch.complex64: torch.complex128,
-        }
-
-        def widen(leaf: Any) -> Any:
-            if isinstance(leaf, torch.Tensor):
-                return leaf.to(wider.get(leaf.dtype, leaf.dtype))
-            return wider.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
-
-        call: Call = torch.utils._pytree.tree_map(widen, self.copy(torch.device("cpu")))
+    def copy_varied(self, vary: Variation) -> Call:
+        """copy() on the CPU with its leaves varied."""
+        call: Call = pytree.tree_map(vary, self.copy(torch.device("cpu")))
         return call
 
-    def run_wide(self) -> Any:
-        """The result on the CPU in float64 or complex128: what the exact result looks like."""
-        given, args, kwargs = self.copy_wide()
+    def run_varied(self, vary: Variation) -> Any:
+        """The result on the CPU for varied inputs; with widen(), what the exact one looks like."""
+        given, args, kwargs = self.copy_varied(vary)
         return self.operator(given, *args, **kwargs)
 
 

@@ -79,6 +79,7 @@ class Summary:
     outcomes: tuple[Outcome, ...]  # judged by the expectations, sorted by name
     counts: dict[Status, int]
     causes: tuple[Cause, ...]
+    traps: tuple[str, ...] = ()  # see log.RunRecord
 
     @staticmethod
     def of(record: RunRecord, expectations: Expectations) -> "Summary":
@@ -99,6 +100,7 @@ class Summary:
             tuple(outcomes),
             {status: counts[status] for status in Status if counts[status]},
             tuple(causes),
+            record.traps,
         )
 
     @property
@@ -117,6 +119,12 @@ class Summary:
         return sum(count for status, count in self.counts.items() if status in UNEXPECTED)
 
     @property
+    def not_run(self) -> dict[str, int]:
+        """Why cases were chosen and not run, and how many."""
+        left = [one.message for one in self.outcomes if one.status is Status.NOT_RUN]
+        return dict(sorted(Counter(left).items()))
+
+    @property
     def result(self) -> str:
         """One word for all: "passed", "failed" or "empty"; nothing executed never passed."""
         if not self.executed:
@@ -133,6 +141,7 @@ class Summary:
                 "passed": self.passed,
                 "unexpected": self.unexpected,
                 "counts": self.counts,
+                "traps": list(self.traps),
                 "causes": [
                     {"cause": cause.cause, "message": cause.message, "cases": list(cause.cases)}
                     for cause in self.causes
@@ -144,12 +153,16 @@ class Summary:
     def text(self, directory: Path | None = None) -> str:
         """For people."""
         lines = []
+        if self.unexpected:  # told first: one registration may explain hundreds of failures
+            lines += [f"  trap: {trap}" for trap in self.traps]
         for cause in self.causes[:CAUSES_SHOWN]:
             shown = ", ".join(cause.cases[:3]) + (", ..." if len(cause.cases) > 3 else "")
             who = f"{cause.culprit}: " if cause.culprit else ""
             lines.append(f"{len(cause.cases):6} x {who}{cause.message[:160]}\n         {shown}")
         if len(self.causes) > CAUSES_SHOWN:
             lines.append(f"   ... and {len(self.causes) - CAUSES_SHOWN} more causes")
+        for reason, count in self.not_run.items():
+            lines.append(f"{count} of {len(self.outcomes)} cases were not run: {reason}")
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
         lines.append(f"{self.head['device']}: {self.executed} executed: {counts}")
         if directory is not None:

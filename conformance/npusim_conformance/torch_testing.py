@@ -7,6 +7,7 @@ in CHECKED; another torch gets a warning that says so, and a missing name an err
 
 import os
 import random
+import re
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -269,6 +270,11 @@ def draws_random(operator: str, sample: Sample) -> bool:
         return False
     given = sample.kwargs.get(name, sample.args[position] if len(sample.args) > position else 0.0)
     return bool(given)
+
+
+def is_normalisation(name: str) -> bool:
+    """Whether an operator or module divides by the deviation of its input."""
+    return re.search(r"(?i)(batch|layer|group|instance)_?norm", name) is not None
 
 
 def shape_rule(operator: Operator) -> str:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""PyTorch's own device-generic test files, run on the device under test.
+"""PyTorch's own test files, run on the device under test.
 
 A file is a subject, each of its tests a case: `upstream:nn/test_pooling.py/TestPooling.test_max_x`.
 Names leave out what depends on the device and on the order of classes: "TestAPRIVATEUSE1" and
-"TestBMYCHIP" are TestA and TestB, "test_add_mychip_float32" is test_add_device_float32. A test that
-fails is run again for the CPU where there is such a one: what fails there too is upstream's.
+"TestBMYCHIP" are TestA and TestB, "test_add_mychip_float32" is test_add_device_float32. Plain
+classes, which name no device, run as they are: with the backend loaded nothing may change for them.
+
+A test that fails is run again in a process for the CPU without the backend (upstream_twin.py): what
+fails there in the same way is upstream's.
 
 torch decides which devices to test when `common_device_type` is first imported, so the backend must
 be loaded before: workers are spawned for this, not forked.
@@ -13,24 +16,32 @@ be loaded before: workers are spawned for this, not forked.
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 import traceback
 import unittest
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from npusim_conformance import upstream_twin
 from npusim_conformance.case import Case
-from npusim_conformance.diagnosis import diagnose
-from npusim_conformance.verdict import Outcome, Status
+from npusim_conformance.diagnosis import blanked, diagnose
+from npusim_conformance.flight import Flight
+from npusim_conformance.verdict import FAILED, Outcome, Status
 
 PRIVATE_USE = "privateuse1"
 COLLECT_SECONDS = 300
+
+_SAMPLE = re.compile(r"Caused by \w+ input at index (\d+)")
 
 
 class UpstreamError(RuntimeError):
@@ -39,29 +50,61 @@ class UpstreamError(RuntimeError):
 
 @dataclass(frozen=True)
 class DeviceTest:
-    """One test method of a class that torch instantiated for a device."""
+    """One test method of a class that is made for a device, or for none."""
 
     case: str  # without device
     suite: type[unittest.TestCase]
     method: str
+    file: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A class of a file that makes no tests for the device."""
+
+    subject: str
+    suite: str
+    tests: int  # methods, before dtypes and parameters multiply them
+    why: str
+
+
+@dataclass
+class Collected:
+    """What files hold for a device."""
+
+    names: list[str] = field(default_factory=list)
+    plain: int = 0  # of them, in classes that name no device
+    left_out: list[LeftOut] = field(default_factory=list)
+    unusable: dict[str, str] = field(default_factory=dict)  # file -> why it does not load
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a test did; equal signatures are one failure, on whichever device."""
+
+    status: Status
+    message: str
+    signature: str = ""
 
 
 def prepare_environment(device: str) -> None:
-    """Tells torch which devices to instantiate tests for; before common_device_type is loaded."""
+    """Tells torch which device to instantiate tests for; before common_device_type is loaded.
+
+    Failures are to say what failed, and not how to repeat it on a class of one device.
+    """
+    os.environ["PYTORCH_PRINT_REPRO_ON_FAILURE"] = "0"
     kind = device.partition(":")[0]
-    wanted = [kind] if kind == "cpu" else [PRIVATE_USE, kind, "cpu"]
+    wanted = [kind] if kind == "cpu" else [PRIVATE_USE, kind]
     os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = ",".join(wanted)
 
 
-def collect(
-    files: list[Path], root: Path, device: str, import_name: str
-) -> tuple[list[str], dict[str, str]]:
-    """Names of the cases of all files, and for files that do not load, why.
+def collect(files: list[Path], root: Path, device: str, import_name: str) -> Collected:
+    """Names of the cases of all files, and what of them is none.
 
-    Each file is loaded in a process of its own.
+    Each file is loaded in a process of its own. Without `import_name` the backend is what
+    `import torch` loads.
     """
-    names: list[str] = []
-    unusable: dict[str, str] = {}
+    collected = Collected()
     for file in files:
         subject = str(file.relative_to(root))
         told = json.dumps([str(root), subject, device, import_name])
@@ -74,17 +117,17 @@ def collect(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            unusable[subject] = f"was not loaded within {COLLECT_SECONDS} s"
+            collected.unusable[subject] = f"was not loaded within {COLLECT_SECONDS} s"
             continue
         if done.returncode:
             last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
-            unusable[subject] = last[0] if last else f"exit status {done.returncode}"
+            collected.unusable[subject] = last[0] if last else f"exit status {done.returncode}"
             continue
         found = json.loads(done.stdout.splitlines()[-1])
-        if not found:
-            unusable[subject] = f"holds no tests for {device}"
-        names += found
-    return names, unusable
+        collected.names += found["names"]
+        collected.plain += found["plain"]
+        collected.left_out += [LeftOut(**record) for record in found["left_out"]]
+    return collected
 
 
 def load(root: str, name: str, device_type: str) -> None:
@@ -92,27 +135,50 @@ def load(root: str, name: str, device_type: str) -> None:
     _load(root, Case.parse(name).subject, device_type)
 
 
-def execute(case: Case, root: str, device_type: str) -> Outcome:
-    """Runs one test, and its CPU twin if it fails."""
-    tests = _load(root, case.subject, device_type)
-    test = tests[device_type].get(str(case))
+def execute(case: Case, root: str, device_type: str, flight: Flight | None = None) -> Outcome:
+    """Runs one test, and its CPU twin if it fails; the twin's time is not the test's."""
+    test = _load(root, case.subject, device_type).tests.get(str(case))
     if test is None:
         return Outcome(str(case), Status.NA, f"{case.subject} no longer holds this test")
-    outcome = _run(test)
-    if outcome.status in (Status.FAIL, Status.UNIMPLEMENTED, Status.OOM) and device_type != "cpu":
-        twin = tests["cpu"].get(str(case))
-        if twin is not None and _run(twin).status is Status.FAIL:
-            outcome.status = Status.UPSTREAM
-            outcome.message = f"fails on the CPU too: {outcome.message}"
+    outcome, signature = _run(test, device_type)
+    if device_type == "cpu" or outcome.status not in FAILED | {Status.XPASS}:
+        return outcome
+    if flight is not None:
+        flight.end()
+    try:
+        twin = upstream_twin.ask(root, str(case))
+    except upstream_twin.NoAnswer as what:
+        outcome.message += f" (the CPU's twin of it {what})"
+        return outcome
+    if twin is None:
+        return outcome
+    if (twin["status"], twin["signature"]) == (outcome.status, signature):
+        outcome.status = Status.UPSTREAM
+        outcome.message = f"on the CPU too: {outcome.message}"
+    elif twin["status"] in FAILED:
+        outcome.message += f" (the CPU fails otherwise: {twin['message']})"
     return outcome
+
+
+def execute_twin(root: str, name: str) -> Attempt | None:
+    """The test of this name made for the CPU, if there is one."""
+    loaded = _load(root, Case.parse(name).subject, "cpu", is_twin=True)
+    test = loaded.tests.get(name) or loaded.by_method.get(name.rpartition(".")[2])
+    if test is None:
+        return None
+    outcome, signature = _run(test, "cpu")
+    return Attempt(outcome.status, outcome.message, signature)
 
 
 class _Result(unittest.TestResult):
     """Keeps what the one test did."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, test: DeviceTest, device_type: str) -> None:
         super().__init__()
-        self.outcome = Outcome(name, Status.PASS, samples=1)
+        self.outcome = Outcome(test.case, Status.PASS, samples=1)
+        self.signature = ""
+        self._file = test.file
+        self._device_type = device_type
 
     def _failed(self, error: Any) -> None:
         found = diagnose(error[1])
@@ -121,6 +187,7 @@ class _Result(unittest.TestResult):
         self.outcome.cause = found.cause
         self.outcome.missing = found.missing
         self.outcome.detail = "".join(traceback.format_exception(*error, limit=-6))
+        self.signature = _signature(error[1], self._file, self._device_type)
 
     def addFailure(self, test: Any, err: Any) -> None:
         self._failed(err)
@@ -138,32 +205,63 @@ class _Result(unittest.TestResult):
             self.outcome.message = f"skipped by the test: {reason}"
 
     def addExpectedFailure(self, test: Any, err: Any) -> None:
-        self.outcome.status = Status.UPSTREAM
-        self.outcome.message = "upstream marks it as an expected failure"
+        self.outcome.status = Status.XFAIL
+        self.outcome.message = f"the test expects to fail: {diagnose(err[1]).message}"
 
     def addUnexpectedSuccess(self, test: Any) -> None:
-        self.outcome.message = "passes, although upstream marks it as an expected failure"
+        self.outcome.status = Status.XPASS
+        self.outcome.message = "passes, although the test expects to fail"
 
 
-def _run(test: DeviceTest) -> Outcome:
-    result = _Result(test.case)
+def _run(test: DeviceTest, device_type: str) -> tuple[Outcome, str]:
+    result = _Result(test, device_type)
     started = time.perf_counter()
-    unittest.TestSuite([test.suite(test.method)]).run(result)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # as unittest's own runner: tests count warnings
+        unittest.TestSuite([test.suite(test.method)]).run(result)
     result.outcome.seconds = time.perf_counter() - started
-    return result.outcome
+    return result.outcome, result.signature
+
+
+def _signature(error: BaseException, file: str, device_type: str) -> str:
+    """Type, text without numbers and devices, place in the test and sample of a failure."""
+    text = str(error)
+    names = "|".join({device_type, PRIVATE_USE, "cpu"})
+    generic = re.sub(rf"\b(?:{names})(?::\d+)?\b", "device", text, flags=re.IGNORECASE)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    return json.dumps([type(error).__name__, blanked(generic), lines[-1:], _SAMPLE.findall(text)])
+
+
+@dataclass
+class _Loaded:
+    """The tests of one file."""
+
+    tests: dict[str, DeviceTest] = field(default_factory=dict)  # case -> test
+    by_method: dict[str, DeviceTest] = field(default_factory=dict)  # of classes with `device`
+    plain: int = 0
+    left_out: list[LeftOut] = field(default_factory=list)
 
 
 @cache
-def _load(root: str, subject: str, device_type: str) -> dict[str, dict[str, DeviceTest]]:
-    """Device type -> case -> test, of one file."""
-    module = _import(Path(root, subject))
-    found: dict[str, dict[str, DeviceTest]] = {device_type: {}, "cpu": {}}
-    for suite, kind, suffix in _device_suites(module, device_type):
-        for method in unittest.TestLoader().getTestCaseNames(suite):
-            name = f"upstream:{subject}/{suite.__name__.removesuffix(suffix)}."
-            name += _without_device(method, kind)
-            found[kind][name] = DeviceTest(name, suite, method)
-    return found
+def _load(root: str, subject: str, device_type: str, is_twin: bool = False) -> _Loaded:
+    path = Path(root, subject)
+    loaded = _Loaded()
+    _watch_instantiation(loaded, subject, is_twin)
+    for suite, name, kind in _suites(_import(path)):
+        methods = unittest.TestLoader().getTestCaseNames(suite)
+        if kind not in ("", device_type):
+            if methods:
+                loaded.left_out.append(LeftOut(subject, name, len(methods), f"made for {kind}"))
+            continue
+        for method in methods:
+            generic = _without_device(method, kind) if kind else method
+            test = DeviceTest(f"upstream:{subject}/{name}.{generic}", suite, method, str(path))
+            loaded.tests[test.case] = test
+            loaded.plain += not kind
+            if _named_device(suite):
+                loaded.by_method[generic] = test
+    return loaded
 
 
 def _import(path: Path) -> ModuleType:
@@ -178,19 +276,70 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _device_suites(
-    module: ModuleType, device_type: str
-) -> Iterator[tuple[type[unittest.TestCase], str, str]]:
-    """(class, device type, suffix of its name) of the classes made for the device or the CPU."""
-    for suite in vars(module).values():
-        if not isinstance(suite, type) or not issubclass(suite, unittest.TestCase):
+def _watch_instantiation(loaded: _Loaded, subject: str, is_twin: bool) -> None:
+    """Notes classes that a file makes for other devices only; a twin makes them for the CPU.
+
+    A twin is needed there most: such a file says nothing about the CPU.
+    """
+    from torch.testing._internal import common_device_type
+
+    right = _instantiate()
+
+    def instantiate(
+        suite: type,
+        scope: dict[str, Any],
+        except_for: Any = None,
+        only_for: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if is_twin:
+            except_for = only_for = None
+        before = set(scope)
+        tests = [name for name in vars(suite) if name.startswith("test")]
+        right(suite, scope, except_for, only_for, **kwargs)
+        if set(scope) <= before:
+            only = [only_for] if isinstance(only_for, str) else only_for or ["other devices"]
+            why = f"made for {', '.join(only)}"
+            loaded.left_out.append(LeftOut(subject, suite.__name__, len(tests), why))
+
+    common_device_type.instantiate_device_type_tests = instantiate  # type: ignore[assignment]
+
+
+@cache
+def _instantiate() -> Any:
+    from torch.testing._internal.common_device_type import instantiate_device_type_tests
+
+    return instantiate_device_type_tests
+
+
+def _suites(module: ModuleType) -> Iterator[tuple[type[unittest.TestCase], str, str]]:
+    """(class, name without device, device type or "" where it names none) of a file's classes."""
+    classes = [suite for suite in vars(module).values() if isinstance(suite, type)]
+    for suite in dict.fromkeys(classes):
+        if not issubclass(suite, unittest.TestCase):
             continue
-        made_for = getattr(suite, "device_type", None)
-        if made_for == "cpu":
-            yield suite, "cpu", "CPU"
-        elif made_for in (device_type, PRIVATE_USE):
-            suffix = PRIVATE_USE if suite.__name__.endswith(PRIVATE_USE.upper()) else device_type
-            yield suite, device_type, suffix.upper()
+        kind = getattr(suite, "device_type", None)
+        if not isinstance(kind, str):
+            yield suite, suite.__name__, _named_device(suite)
+            continue
+        kind = _real_name(kind)
+        name = suite.__name__
+        for suffix in (PRIVATE_USE.upper(), kind.upper()):
+            name = name.removesuffix(suffix)
+        yield suite, name, kind
+
+
+def _named_device(suite: type[unittest.TestCase]) -> str:
+    """The type of the device that a plain class names as `device`, as Inductor's tests do."""
+    device = getattr(suite, "device", None)
+    if isinstance(device, torch.device):
+        return device.type
+    return device.partition(":")[0] if isinstance(device, str) else ""
+
+
+def _real_name(device_type: str) -> str:
+    renamed: str = torch._C._get_privateuse1_backend_name()
+    return renamed if device_type == PRIVATE_USE else device_type
 
 
 def _without_device(method: str, device_type: str) -> str:
@@ -202,13 +351,22 @@ def _without_device(method: str, device_type: str) -> str:
 
 
 def main() -> None:
-    """Entry of a process that collects one file: prints a JSON list of names."""
+    """Entry of a process that collects one file: prints names and what is left out, as JSON."""
     root, subject, device, import_name = json.loads(sys.argv[1])
     prepare_environment(device)
     kind = device.partition(":")[0]
     if import_name:
         importlib.import_module(import_name)
-    print(json.dumps(list(_load(root, subject, kind)[kind])))
+    try:
+        loaded = _load(root, subject, kind)
+    except unittest.SkipTest as reason:  # said at the head of a file: it has no tests here
+        loaded = _Loaded(left_out=[LeftOut(subject, "all", 0, f"the file skips itself: {reason}")])
+    found = {
+        "names": list(loaded.tests),
+        "plain": loaded.plain,
+        "left_out": [asdict(left) for left in loaded.left_out],
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What can come of a case: statuses, the record of one outcome, and the exceptions of checks."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -14,19 +15,22 @@ class Status(StrEnum):
     FAIL = "fail"
     CRASH = "crash"  # the process died
     TIMEOUT = "timeout"
-    OOM = "oom"
+    MEMORY = "memory"  # the process took more of the host's memory than it may
+    OOM = "oom"  # out of device memory
     UNIMPLEMENTED = "unimplemented"  # no kernel; Outcome.missing names the overload
     UPSTREAM = "upstream"  # the CPU fails it too
     NA = "n/a"  # the property does not concern this case; the message says why
     SKIPPED = "skipped"  # the expectations file says not to run it
+    NOT_RUN = "not run"  # the time budget was spent, or its shard is missing
     FLAKE = "flake"  # failed, then passed in a fresh process
-    XFAIL = "xfail"  # failed as the expectations file says
-    XPASS = "xpass"  # passed although the expectations file says that it fails
+    XFAIL = "xfail"  # failed as the expectations file, or a test of upstream itself, says
+    XPASS = "xpass"  # passed although one of the two says that it fails
 
 
 PASSED = frozenset({Status.PASS, Status.FALLBACK_PASS})
-NOT_EXECUTED = frozenset({Status.NA, Status.SKIPPED})
-FAILED = frozenset({Status.FAIL, Status.CRASH, Status.TIMEOUT, Status.OOM, Status.UNIMPLEMENTED})
+NOT_EXECUTED = frozenset({Status.NA, Status.SKIPPED, Status.NOT_RUN})
+DIED = frozenset({Status.CRASH, Status.TIMEOUT, Status.MEMORY})  # with its worker
+FAILED = DIED | {Status.FAIL, Status.OOM, Status.UNIMPLEMENTED}
 UNEXPECTED = FAILED | {Status.XPASS, Status.FLAKE}  # these make a run fail
 
 
@@ -67,8 +71,11 @@ class Outcome:
     attempt: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary for the log; what is empty is left out."""
+        """A dictionary for logs and reports; what is empty is left out."""
         record = asdict(self)
+        if self.error is not None:  # JSON has no infinity
+            sizes = {name: _finite(size) for name, size in record["error"].items()}
+            record["error"] = {name: size for name, size in sizes.items() if size is not None}
         optional = {name for name in record if name not in ("case", "status")}
         return {
             name: value
@@ -83,8 +90,13 @@ class Outcome:
         values = {name: value for name, value in record.items() if name in known}
         values["status"] = Status(values["status"])
         if values.get("error"):
-            values["error"] = ErrorSize(**values["error"])
+            sizes = {name: float(size) for name, size in values["error"].items()}
+            values["error"] = ErrorSize(**sizes)
         return Outcome(**values)
+
+
+def _finite(size: float | None) -> float | str | None:
+    return size if size is None or math.isfinite(size) else str(size)
 
 
 class Mismatch(AssertionError):

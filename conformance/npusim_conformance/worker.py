@@ -6,24 +6,26 @@ import gc
 import json
 import os
 import pickle
-import resource
 import signal
 import sys
 import time
 import traceback
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from npusim_conformance import attribution, catalog, plain_python, upstream
+from npusim_conformance import attribution, catalog, census, plain_python, torch_testing, upstream
 from npusim_conformance.agreement import Agreement
 from npusim_conformance.case import Case
 from npusim_conformance.device import DeviceUnderTest, DeviceUnusable
 from npusim_conformance.diagnosis import diagnose
 from npusim_conformance.expectations import Expectations
 from npusim_conformance.flight import Flight
+from npusim_conformance.processes import lead_session, resident_bytes
 from npusim_conformance.properties.base import Run
 from npusim_conformance.samples import SampleSource
 from npusim_conformance.verdict import NotApplicable, Outcome, Status
@@ -39,8 +41,10 @@ class WorkerConfig:
     seed: int = 0
     samples_max: int | None = None
     threads: int = 1
+    is_watched: bool = False  # every call of an overload is told before it is made
     upstream_root: str = ""  # of the files of upstream cases
     memory_limit_bytes: int = 2 << 30  # a worker that holds more is replaced after its batch
+    memory_max_bytes: int = 0  # a case that makes it hold more is ended; 0: see Runner
 
 
 class Worker:
@@ -77,7 +81,7 @@ class Worker:
             return Outcome(name, Status.SKIPPED, reason)
         if case.kind == "upstream":
             kind = self.under_test.device.type
-            return upstream.execute(case, self.config.upstream_root, kind)
+            return upstream.execute(case, self.config.upstream_root, kind, self.flight)
         prop, subject, dtype = catalog.resolve(case)
         reason = (
             subject.excluded()
@@ -87,13 +91,18 @@ class Worker:
         if reason:
             return Outcome(name, Status.NA, reason)
         declared = expectations.tolerances(name)
-        agreement = Agreement(expectations.bitwise and declared is None, *(declared or ()))
+        agreement = Agreement(
+            expectations.bitwise and declared is None,
+            *(declared or (None, None)),
+            amplifies=torch_testing.is_normalisation(subject.name),
+        )
         at_sample = self.flight.at_sample if self.flight is not None else lambda index: None
         run = Run(case, subject, dtype, self.under_test, agreement, self.source, at_sample)
         self._restore_defaults(run)
         before = self.under_test.fallbacks()
         try:
-            prop.check(run)
+            with self._watched():
+                prop.check(run)
         except NotApplicable as reason:
             return Outcome(name, Status.NA, str(reason))
         except Exception as error:
@@ -103,6 +112,13 @@ class Worker:
             self._attribute(outcome, run)
         self._note_fallbacks(outcome, run, before)
         return outcome
+
+    def _watched(self) -> AbstractContextManager[Any]:
+        """Tells each call before it is made, if so configured: it may be the last."""
+        if not self.config.is_watched or self.flight is None:
+            return nullcontext()
+        under_test = self.under_test
+        return attribution.Teller(under_test.device, under_test.import_name, self.flight.path)
 
     def _attribute(self, outcome: Outcome, run: Run) -> None:
         """Says which overload is at fault, and writes the failing call down."""
@@ -120,10 +136,13 @@ class Worker:
                 kind = type(first.error).__name__ if found.fault == "raises" else found.fault
                 outcome.cause = f"{found.overload}: {kind}"
         if not outcome.repro:
-            outcome.repro = self.script_of(str(run.case), first.index)
+            outcome.repro = self.script_of(str(run.case), first.index, first.examine)
 
-    def script_of(self, name: str, index: int = 0) -> str:
-        """One sample of an operator's case as plain Python, or nothing where there is none."""
+    def script_of(self, name: str, index: int = 0, asked: Any = None) -> str:
+        """One sample of an operator's case as plain Python, or nothing where there is none.
+
+        `asked` is the question that failed, if it was a property's calls.Part.
+        """
         case = Case.parse(name)
         if case.kind != "op" or case.dtype is None:
             return ""
@@ -137,8 +156,12 @@ class Worker:
         for sample in samples:
             if sample.index == index:
                 device, import_name = self.under_test.device, self.under_test.import_name
-                script = plain_python.sample_script(sample, device, import_name, backward)
-                if script and case.property not in ("forward", "backward"):
+                into = getattr(asked, "into", "")
+                other = getattr(asked, "sample", None)
+                shown = other() if other is not None else sample
+                script = plain_python.sample_script(shown, device, import_name, backward, into)
+                shows = into or other or case.property in ("forward", "backward")
+                if script and not shows:
                     script = (
                         f"# The sample; what `{case.property}` asks of it comes on top.\n{script}"
                     )
@@ -200,10 +223,12 @@ def _failure(run: Run, error: BaseException, trace: str) -> Outcome:
     )
 
 
-def resident_bytes() -> int:
-    """Memory of this process that is in RAM now."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
+def traps_of(worker: Worker) -> list[str]:
+    """Registrations of the backend that are known to break much, as sentences."""
+    if worker.config.upstream_root:
+        return []
+    found = census.open_traps(worker.under_test.device)
+    return [f"{trap.name}: {trap.hint}" for trap in found]
 
 
 def serve(config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, number: int) -> None:
@@ -211,6 +236,7 @@ def serve(config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, nu
 
     Ends when the runner closes its end, or by itself, saying so, when it holds too much memory.
     """
+    lead_session()
     stderr = open(directory / f"worker-{number}.stderr", "w")
     os.dup2(stderr.fileno(), 1)
     os.dup2(stderr.fileno(), 2)
@@ -228,12 +254,12 @@ def serve(config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, nu
         answer({"unusable": str(error)})
         return
     gc.freeze()  # what is loaded stays; collections look at the rest
-    answer({"ready": True})
+    answer({"ready": True, "traps": traps_of(worker)})
     for line in requests:
         for name in json.loads(line):
             answer(worker.execute(name).to_json())
         gc.collect()
-        if resident_bytes() > config.memory_limit_bytes:
+        if resident_bytes(os.getpid()) > config.memory_limit_bytes:
             answer({"leaving": True})
             return
         answer({"ready": True})

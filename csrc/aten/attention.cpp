@@ -12,8 +12,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "csrc/aten/host_op.h"
-#include "csrc/aten/nested_members.h"
+#include "csrc/launch/dry_command.h"
+#include "csrc/launch/nested_members.h"
+#include "csrc/launch/on_host_views.h"
 
 namespace torch_npusim {
 
@@ -22,15 +23,18 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 
-// Multiply-adds of one (L, E) x (E, S) product over all heads.
-double multiply_adds(const Tensor& query, const Tensor& key) {
-  if (query.dim() < 2 || key.dim() < 2) return 0;
-  return static_cast<double>(query.numel()) * static_cast<double>(key.size(-2));
-}
-
-npusim::Cost cost_of(Operands operands, double macs) {
+// Two operations per multiply-add of so many products (L, E) x (E, S), of the queries with the keys
+// or of their gradients, and (L, S) x (S, Ev), over all heads.
+npusim::Cost cost_of(Operands operands, const Tensor& query, const Tensor& key, const Tensor& value,
+                     double key_products, double value_products) {
   npusim::Cost cost = elementwise_cost(operands);
-  cost.flops = 2.0 * macs;
+  if (query.numel() == 0 || query.dim() < 2 || key.dim() < 2) return cost;
+  const double scores = static_cast<double>(query.numel()) / static_cast<double>(query.size(-1)) *
+                        static_cast<double>(key.size(-2));
+  cost.flops = 2.0 * scores *
+               (key_products * static_cast<double>(query.size(-1)) +
+                value_products * static_cast<double>(value.size(-1)));
+  do_on_matrix_units(cost, npusim::Work::attention);
   return cost;
 }
 
@@ -72,9 +76,9 @@ std::tuple<Tensor, Tensor> flash(const Tensor& query, const Tensor& key, const T
   const Tensor no_mask;
   const std::array<const at::TensorBase*, 4> operands = {
       &query, &key, &value, attn_mask.has_value() ? &*attn_mask : &no_mask};
-  const auto cost = cost_of(operands, 2.0 * multiply_adds(query, key));
+  const auto cost = cost_of(operands, query, key, value, 1, 1);
   return on_host_views(
-      "aten::_scaled_dot_product_flash_attention", operands, cost, [&](HostCall& call) {
+      "aten::_scaled_dot_product_flash_attention_for_cpu", operands, cost, [&](CpuCall& call) {
         auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
             call.view(query, false), call.view(key, false), call.view(value, false), dropout_p,
             is_causal, view_of(call, attn_mask), scale);
@@ -93,18 +97,19 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
   if (!grad_out.defined()) return {};
   const std::array<const at::TensorBase*, 6> operands = {&grad_out, &query, &key,
                                                          &value,    &out,   &logsumexp};
-  const auto cost = cost_of(operands, 5.0 * multiply_adds(query, key));
-  return on_host_views(
-      "aten::_scaled_dot_product_flash_attention_backward", operands, cost, [&](HostCall& call) {
-        auto [grad_query, grad_key, grad_value] =
-            at::_scaled_dot_product_flash_attention_for_cpu_backward(
-                call.view(grad_out, false), call.view(query, false), call.view(key, false),
-                call.view(value, false), call.view(out, false), call.view(logsumexp, false),
-                dropout_p, is_causal, view_of(call, attn_mask), scale);
-        call.finish();
-        return std::make_tuple(call.result(grad_query), call.result(grad_key),
-                               call.result(grad_value));
-      });
+  const auto cost = cost_of(operands, query, key, value, 3, 2);
+  return on_host_views("aten::_scaled_dot_product_flash_attention_for_cpu_backward", operands, cost,
+                       [&](CpuCall& call) {
+                         auto [grad_query, grad_key, grad_value] =
+                             at::_scaled_dot_product_flash_attention_for_cpu_backward(
+                                 call.view(grad_out, false), call.view(query, false),
+                                 call.view(key, false), call.view(value, false),
+                                 call.view(out, false), call.view(logsumexp, false), dropout_p,
+                                 is_causal, view_of(call, attn_mask), scale);
+                         call.finish();
+                         return std::make_tuple(call.result(grad_query), call.result(grad_key),
+                                                call.result(grad_value));
+                       });
 }
 
 using Overrideable =
@@ -141,9 +146,34 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> overrideable_backward(
   return {grad_query, grad_key, grad_value, Tensor()};
 }
 
+// The same commands from shapes alone; arguments as in the schemas.
+npusim::CommandInfo flash_command(c10::ArrayRef<c10::IValue> arguments) {
+  const Tensor& query = arguments[0].toTensor();
+  const Tensor& key = arguments[1].toTensor();
+  const Tensor& value = arguments[2].toTensor();
+  const Tensor mask = arguments[5].isNone() ? Tensor() : arguments[5].toTensor();
+  const std::array<const at::TensorBase*, 4> operands = {&query, &key, &value, &mask};
+  return {"aten::_scaled_dot_product_flash_attention_for_cpu", npusim::CommandKind::kernel,
+          cost_of(operands, query, key, value, 1, 1)};
+}
+
+npusim::CommandInfo flash_backward_command(c10::ArrayRef<c10::IValue> arguments) {
+  std::array<Tensor, 6> tensors;
+  std::array<const at::TensorBase*, 6> operands{};
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i] = arguments[i].toTensor();
+    operands[i] = &tensors[i];
+  }
+  return {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", npusim::CommandKind::kernel,
+          cost_of(operands, tensors[1], tensors[2], tensors[3], 3, 2)};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  add_own_command("aten::_scaled_dot_product_flash_attention_for_cpu", &flash_command);
+  add_own_command("aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+                  &flash_backward_command);
   m.impl("_fused_sdp_choice", TORCH_FN(choose_sdp_backend));
   m.impl("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(flash));
   m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", TORCH_FN(flash_backward));

@@ -2,7 +2,8 @@
 // convolution and convolution_backward (with the _overrideable pair that torch's own composite
 // calls): at::convolution and at::convolution_backward on host views, so the CPU's choice among its
 // convolution libraries, its memory formats and its bits are the device's. Double backward is
-// torch's composite of the two. Cost: two operations per multiply-add, every tensor moved once.
+// torch's composite of the two. Cost: two operations per multiply-add, every tensor moved
+// once, and images that matrix units want in another order twice more.
 //
 // `convolution` itself is registered, not only the overrideable pair, because the composite in
 // front of the pair prepares its operands for CUDA (1-d as 2-d, expanded weights) before the CPU
@@ -14,7 +15,8 @@
 #include <ATen/ops/convolution_backward.h>
 #include <torch/library.h>
 
-#include "csrc/aten/host_op.h"
+#include "csrc/launch/dry_command.h"
+#include "csrc/launch/on_host_views.h"
 
 namespace torch_npusim {
 
@@ -27,33 +29,77 @@ struct Geometry {
   int64_t groups;
 };
 
-// Multiply-adds of the forward pass; 0 for shapes that at::convolution is about to refuse.
-double multiply_adds(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
+// Elements of the forward pass's result; 0 for shapes that at::convolution is about to refuse.
+double results(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
   const auto spatial = static_cast<std::size_t>(std::max<int64_t>(input.dim() - 2, 0));
-  if (spatial == 0 || weight.dim() != input.dim() || weight.size(0) == 0) return 0;
-  const auto macs_per_position = static_cast<double>(weight.numel());
-  if (g.transposed) {
-    return static_cast<double>(input.numel()) * macs_per_position /
-           static_cast<double>(weight.size(0));
-  }
-  double positions = static_cast<double>(input.size(0));
-  const auto along = [](at::IntArrayRef values, std::size_t d) {
-    return values.empty() ? 1 : values[std::min(d, values.size() - 1)];
+  if (spatial == 0 || weight.dim() != input.dim()) return 0;
+  const auto along = [](at::IntArrayRef values, std::size_t d, int64_t otherwise) {
+    return values.empty() ? otherwise : values[std::min(d, values.size() - 1)];
   };
+  const int64_t channels = g.transposed ? weight.size(1) * g.groups : weight.size(0);
+  double count = static_cast<double>(input.size(0) * channels);
   for (std::size_t d = 0; d < spatial; ++d) {
     const auto dim = static_cast<int64_t>(d) + 2;
-    const int64_t reach = along(g.dilation, d) * (weight.size(dim) - 1) + 1;
-    const int64_t room = input.size(dim) + 2 * along(g.padding, d) - reach;
-    if (room < 0 || along(g.stride, d) <= 0) return 0;
-    positions *= static_cast<double>(room / along(g.stride, d) + 1);
+    const int64_t stride = along(g.stride, d, 1);
+    const int64_t reach = along(g.dilation, d, 1) * (weight.size(dim) - 1) + 1;
+    const int64_t padding = 2 * along(g.padding, d, 0);
+    const int64_t room = input.size(dim) + padding - reach;
+    const int64_t length = g.transposed ? (input.size(dim) - 1) * stride - padding + reach +
+                                              along(g.output_padding, d, 0)
+                                        : (room < 0 || stride <= 0 ? 0 : room / stride + 1);
+    count *= static_cast<double>(std::max<int64_t>(length, 0));
   }
-  return positions * macs_per_position;
+  return count;
 }
 
-npusim::Cost cost_of(Operands operands, double macs, double passes) {
+// Multiply-adds of the forward pass: each result, or transposed each input, meets one slice of the
+// weight.
+double multiply_adds(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
+  const double meetings = results(input, weight, g);
+  if (meetings == 0 || weight.size(0) == 0) return 0;
+  return (g.transposed ? static_cast<double>(input.numel()) : meetings) *
+         static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
+}
+
+// Matrix units work along the channels: images that are not channels_last are converted before, and
+// what comes out is converted back. Each of `images` elements is read and written once more.
+double converted_bytes(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,
+                       double images) {
+  if (!input.is_privateuseone()) return 0;
+  const auto& peak = npusim::device_spec(input.device().index()).peak_flops_per_s;
+  const bool matrix_units = peak[static_cast<std::size_t>(cost.precision)] >
+                            peak[static_cast<std::size_t>(npusim::Precision::f32)];
+  const auto last = [](const at::Tensor& tensor) {
+    return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
+  };
+  if (!matrix_units || last(input) || last(weight)) return 0;
+  return 2 * images * static_cast<double>(input.itemsize());
+}
+
+npusim::Cost cost_of(Operands operands, const at::Tensor& input, const at::Tensor& weight,
+                     double macs, double images) {
   npusim::Cost cost = elementwise_cost(operands);
-  cost.flops = 2.0 * macs * passes;
+  cost.flops = 2.0 * macs;
+  do_on_matrix_units(cost, npusim::Work::convolution);
+  cost.bytes += converted_bytes(cost, input, weight, images);
   return cost;
+}
+
+npusim::Cost forward_cost(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                          const Geometry& g) {
+  const std::array<const at::TensorBase*, 3> operands = {&input, &weight, &bias};
+  return cost_of(operands, input, weight, multiply_adds(input, weight, g),
+                 static_cast<double>(input.numel()) + results(input, weight, g));
+}
+
+// The gradients of the input and of the weight are a pass each.
+npusim::Cost backward_cost(const at::Tensor& grad, const at::Tensor& input,
+                           const at::Tensor& weight, const Geometry& g, bool for_input,
+                           bool for_weight) {
+  const std::array<const at::TensorBase*, 3> operands = {&grad, &input, &weight};
+  const double passes = (for_input ? 1.0 : 0.0) + (for_weight ? 1.0 : 0.0);
+  return cost_of(operands, input, weight, passes * multiply_adds(input, weight, g),
+                 static_cast<double>(grad.numel()) + passes * static_cast<double>(input.numel()));
 }
 
 // The CPU takes other code when a gradient will be asked for (inference-only Winograd on aarch64).
@@ -67,11 +113,10 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
                     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                     at::IntArrayRef output_padding, int64_t groups) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
-  const at::Tensor no_bias;
-  const std::array<const at::TensorBase*, 3> operands = {&input, &weight,
-                                                         bias.has_value() ? &*bias : &no_bias};
-  const auto cost = cost_of(operands, multiply_adds(input, weight, geometry), 1.0);
-  return on_host_views("aten::convolution", operands, cost, [&](HostCall& call) {
+  const at::Tensor given_bias = bias.value_or(at::Tensor());
+  const std::array<const at::TensorBase*, 3> operands = {&input, &weight, &given_bias};
+  const auto cost = forward_cost(input, weight, given_bias, geometry);
+  return on_host_views("aten::convolution", operands, cost, [&](CpuCall& call) {
     const at::Tensor input_view = call.view(input, /*written=*/false);
     const at::Tensor weight_view = call.view(weight, /*written=*/false);
     keep_gradient_request(input, input_view);
@@ -107,9 +152,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(
     std::array<bool, 3> output_mask) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
   const std::array<const at::TensorBase*, 3> operands = {&grad_output, &input, &weight};
-  const double passes = (output_mask[0] ? 1.0 : 0.0) + (output_mask[1] ? 1.0 : 0.0);
-  const auto cost = cost_of(operands, multiply_adds(input, weight, geometry), passes);
-  return on_host_views("aten::convolution_backward", operands, cost, [&](HostCall& call) {
+  const auto cost =
+      backward_cost(grad_output, input, weight, geometry, output_mask[0], output_mask[1]);
+  return on_host_views("aten::convolution_backward", operands, cost, [&](CpuCall& call) {
     auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
         call.view(grad_output, false), call.view(input, false), call.view(weight, false),
         bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask);
@@ -128,9 +173,42 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward_overrideable(
                            dilation, transposed, output_padding, groups, output_mask);
 }
 
+// The same commands from shapes alone; arguments as in the schemas.
+using Arguments = c10::ArrayRef<c10::IValue>;
+
+// Calls with the six arguments that both schemas have in this order.
+template <class Call>
+npusim::Cost with_geometry(Arguments given, const Call& call) {
+  const auto stride = given[0].toIntVector();
+  const auto padding = given[1].toIntVector();
+  const auto dilation = given[2].toIntVector();
+  const auto output_padding = given[4].toIntVector();
+  return call(
+      Geometry{stride, padding, dilation, given[3].toBool(), output_padding, given[5].toInt()});
+}
+
+npusim::CommandInfo convolution_command(Arguments given) {
+  const at::Tensor bias = given[2].isNone() ? at::Tensor() : given[2].toTensor();
+  return {"aten::convolution", npusim::CommandKind::kernel,
+          with_geometry(given.slice(3), [&](const Geometry& geometry) {
+            return forward_cost(given[0].toTensor(), given[1].toTensor(), bias, geometry);
+          })};
+}
+
+npusim::CommandInfo convolution_backward_command(Arguments given) {
+  const auto mask = given[10].toBoolList();
+  return {"aten::convolution_backward", npusim::CommandKind::kernel,
+          with_geometry(given.slice(4), [&](const Geometry& geometry) {
+            return backward_cost(given[0].toTensor(), given[1].toTensor(), given[2].toTensor(),
+                                 geometry, mask[0], mask[1]);
+          })};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  add_own_command("aten::convolution", &convolution_command);
+  add_own_command("aten::convolution_backward", &convolution_backward_command);
   m.impl("convolution", TORCH_FN(convolve_or_trace));
   m.impl("convolution_backward", TORCH_FN(convolve_backward));
   m.impl("convolution_overrideable", TORCH_FN(convolve));

@@ -9,11 +9,13 @@
 #include <ATen/ops/zero.h>
 #include <torch/library.h>
 
-#include "csrc/aten/host_view.h"
-#include "csrc/aten/launch.h"
+#include "csrc/launch/cpu_call.h"
+#include "csrc/launch/dry_command.h"
+#include "csrc/launch/host_view.h"
+#include "csrc/launch/launch.h"
+#include "csrc/launch/observed_operand.h"
 #include "csrc/runtime/device.h"
-#include "csrc/runtime/host_allocator.h"
-#include "csrc/runtime/host_sync.h"
+#include "csrc/runtime/pinned_allocator.h"
 
 namespace torch_npusim {
 
@@ -46,18 +48,42 @@ bool may_run_async(const at::Tensor& to, const at::Tensor& from, bool non_blocki
   return non_blocking && npusim::is_pinned(host->storage().data());
 }
 
+// What the sync debug mode calls it. CUDA's own does not report those that are not to block.
+const char* name_of_wait(CommandKind kind, bool non_blocking) {
+  if (kind == CommandKind::copy_d2h) {
+    return non_blocking ? "aten::copy_ to pageable memory" : "aten::copy_ to the host";
+  }
+  return non_blocking ? "aten::copy_ from pageable memory" : "aten::copy_ to the device";
+}
+
+// Over a link each byte passes once; within a device it is read and written.
+npusim::Cost cost_of(const at::Tensor& to, const at::Tensor& from, CommandKind kind) {
+  npusim::Cost cost;
+  cost.bytes = kind == CommandKind::copy_d2d
+                   ? touched_bytes(from, to) + touched_bytes(to)
+                   : static_cast<double>(from.numel()) * static_cast<double>(from.itemsize());
+  return cost;
+}
+
+// copy_ from shapes alone.
+npusim::CommandInfo copy_command(c10::ArrayRef<c10::IValue> arguments) {
+  const at::Tensor& to = arguments[0].toTensor();
+  const at::Tensor& from = arguments[1].toTensor();
+  const CommandKind kind = kind_of(to, from);
+  return {"aten::copy_", kind, cost_of(to, from, kind)};
+}
+
 void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stream,
               CommandKind kind) {
   const auto bytes = static_cast<std::size_t>(from.numel()) * from.dtype().itemsize();
   if (same_bytes(to, from) && !overlapping(to, from, bytes)) {
+    const CopyOperands operands(to, from);
     npusim::copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, stream, /*blocking=*/false);
     return;
   }
-  npusim::Cost cost;
-  cost.bytes = static_cast<double>(bytes);
-  npusim::run_now(stream, npusim::CommandInfo{"aten::copy_", kind, cost}, [&] {
+  npusim::submit(stream, npusim::CommandInfo{"aten::copy_", kind, cost_of(to, from, kind)}, [&] {
     const NoWrappers no_wrappers;
-    HostCall call("aten::copy_", static_cast<c10::DeviceIndex>(stream.device()));
+    CpuCall call("aten::copy_", static_cast<c10::DeviceIndex>(stream.device()));
     at::Tensor target = call.view(to, /*written=*/true);
     at::native::copy_(target, call.view(from, /*written=*/false), /*non_blocking=*/false);
     call.finish();
@@ -71,8 +97,7 @@ void copy_on_stream(const at::Tensor& to, const at::Tensor& from, bool non_block
   const at::Tensor& on = from.is_privateuseone() ? from : to;
   npusim::Stream& stream = npusim::current_stream(on.device().index());
   const bool async = may_run_async(to, from, non_blocking);
-  if (!async) note_host_sync("aten::copy_");
-  translated([&] {
+  const auto run = [&] {
     if (kind == CommandKind::copy_peer) {
       npusim::Event ready(to.device().index(), /*timing=*/false);
       ready.record(npusim::current_stream(to.device().index()));
@@ -84,7 +109,11 @@ void copy_on_stream(const at::Tensor& to, const at::Tensor& from, bool non_block
       copied.record(stream);
       copied.block(npusim::current_stream(to.device().index()));
     }
-    if (!async) stream.synchronize();
+  };
+  translated([&] {
+    if (async) return run();
+    const HostWait wait(name_of_wait(kind, non_blocking), stream);
+    run();
   });
   if (async && kind != CommandKind::copy_d2d && kind != CommandKind::copy_peer) {
     const at::Tensor& host = from.is_cpu() ? from : to;
@@ -125,13 +154,17 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& to) 
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
-  synchronize_host(self.device().index(), "aten::_local_scalar_dense");
+  translated([&] {
+    const HostWait wait("aten::_local_scalar_dense", npusim::current_stream(self.device().index()));
+  });
+  note_host_read("aten::_local_scalar_dense", self);
   return at::native::_local_scalar_dense_cpu(host_view(self));
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  add_own_command("aten::copy_", &copy_command);
   m.impl("copy_", TORCH_FN(copy_));
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));

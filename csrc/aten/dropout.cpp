@@ -45,7 +45,7 @@ std::tuple<at::Tensor, at::Tensor> dropped(const char* op, const at::Tensor& inp
       at::empty_like(input, input.options().dtype(c10::CppTypeToScalarType<Mask>::value));
   const PhiloxState state = reserve_philox(generator, input.device().index());
   const auto body = [&](c10::DeviceIndex device) {
-    HostCall call(op, device);
+    CpuCall call(op, device);
     const at::Tensor out_view = call.view(out, /*written=*/true);
     const at::Tensor mask_view = call.view(mask, /*written=*/true);
     const at::Tensor input_view = call.view(input, /*written=*/false);
@@ -54,7 +54,7 @@ std::tuple<at::Tensor, at::Tensor> dropped(const char* op, const at::Tensor& inp
         [&] { drop<scalar_t, Mask>(out_view, mask_view, input_view, keep, state); });
     call.finish();
   };
-  launch(op, {&out, &mask, &input}, HostScalars::refused, body, 2.0);
+  launch(op, {&out, &mask, &input}, body, 2.0, /*written=*/2);
   return {out, mask};
 }
 

@@ -93,7 +93,7 @@
 
 #include <type_traits>
 
-#include "csrc/aten/pointwise.h"
+#include "csrc/launch/pointwise.h"
 
 namespace torch_npusim {
 
@@ -204,11 +204,8 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
   static Result call(TensorList self, Args... args) {
     const std::optional<npusim::Cost> cost = cost_of(self, args...);
     if (!cost.has_value()) return one_by_one(self, args...);
-    const npusim::CommandInfo info{Op::name, npusim::CommandKind::kernel, *cost};
-    return translated([&] {
-      return npusim::run_now(npusim::current_stream(self[0].device().index()), info,
-                             [&] { return run(self, args...); });
-    });
+    return launch({kQualifiedName<Op>.c_str(), npusim::CommandKind::kernel, *cost},
+                  self[0].device().index(), [&] { return run(self, args...); });
   }
 
  private:
@@ -222,7 +219,7 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
           !takes(dense, self[i], element(args, i)...)) {
         return std::nullopt;
       }
-      const npusim::Cost cost = dense.cost();
+      const npusim::Cost cost = dense.cost(/*bool_result=*/false);
       total.flops += cost.flops;
       total.bytes += cost.bytes;
       total.precision = cost.precision;
@@ -246,6 +243,7 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
       Tensor result = dense.compute(/*bool_result=*/false, [&](DenseIterator& iter) {
         Loop::run(iter, self[i], element(args, i)...);
       });
+      if (C10_UNLIKELY(npusim::command_failed())) spoil(result);
       if constexpr (in_place) {
         self[i].unsafeGetTensorImpl()->bump_version();  // autograd leaves that to kernels of lists
       } else {

@@ -32,7 +32,7 @@
 #include <c10/core/WrapDimMinimal.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback.h"
+#include "csrc/launch/fallback.h"
 
 namespace torch_npusim {
 
@@ -63,7 +63,7 @@ constexpr std::array kShadowed = {"linear", "matmul", "matmul.out", "silu_backwa
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
 }
 
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
@@ -100,7 +100,7 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   m.impl("native_dropout", TORCH_FN(at::native::native_dropout_nested));
   m.impl("normal_", TORCH_FN(at::native::normal_nested_));
   for (const char* name : kShadowed) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
   }
 }
 

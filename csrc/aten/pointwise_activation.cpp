@@ -24,7 +24,7 @@
 #include <ATen/ops/threshold_backward_ops.h>
 #include <torch/library.h>
 
-#include "csrc/aten/pointwise.h"
+#include "csrc/launch/pointwise.h"
 
 namespace torch_npusim {
 
@@ -38,7 +38,7 @@ at::Tensor threshold_backward(const at::Tensor& grad, const at::Tensor& self,
   dense.add(grad);
   dense.add(threshold);
   if (!dense.takes()) {
-    return HostKernel<at::_ops::threshold_backward>::call(grad, self, threshold);
+    return CpuKernel<at::_ops::threshold_backward>::call(grad, self, threshold);
   }
   return dense.run("aten::threshold_backward", /*bool_result=*/false, [&](DenseIterator& iter) {
     run_stub<at::native::threshold_stub>(iter, threshold, at::Scalar(0));
@@ -53,7 +53,7 @@ at::Tensor leaky_relu_backward(const at::Tensor& grad, const at::Tensor& self,
   dense.add(grad);
   dense.add(slope);
   if (self_is_result || !dense.takes()) {
-    return HostKernel<at::_ops::leaky_relu_backward>::call(grad, self, slope, self_is_result);
+    return CpuKernel<at::_ops::leaky_relu_backward>::call(grad, self, slope, self_is_result);
   }
   return dense.run("aten::leaky_relu_backward", /*bool_result=*/false, [&](DenseIterator& iter) {
     run_stub<at::native::leaky_relu_backward_stub>(iter, slope);
@@ -66,7 +66,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::native;
   m.impl("threshold_backward", TORCH_FN(threshold_backward));
   m.impl("leaky_relu_backward", TORCH_FN(leaky_relu_backward));
-  register_host_kernels<at::_ops::gelu, at::_ops::gelu_, at::_ops::gelu_backward>(m);
+  register_cpu_kernels<at::_ops::gelu, at::_ops::gelu_, at::_ops::gelu_backward>(m);
   register_pointwise<
       Pointwise<at::_ops::elu, elu_stub, kFloats>, Pointwise<at::_ops::elu_, elu_stub, kFloats>,
       Pointwise<at::_ops::hardshrink, hardshrink_stub, kFloats>,

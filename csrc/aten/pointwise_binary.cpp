@@ -31,8 +31,8 @@
 #include <ATen/ops/xlogy_ops.h>
 #include <torch/library.h>
 
-#include "csrc/aten/pointwise.h"
-#include "csrc/aten/structured.h"
+#include "csrc/launch/pointwise.h"
+#include "csrc/launch/structured.h"
 
 namespace torch_npusim {
 
@@ -56,7 +56,7 @@ at::Tensor sum_of(const at::Tensor& self, const at::Tensor& other, const at::Sca
   dense.add(other);
   dense.add(alpha);
   if (!dense.takes(in_place) || !may_scale(self, other, alpha)) return {};
-  return dense.run(Op::name, /*bool_result=*/false,
+  return dense.run(kQualifiedName<Op>.c_str(), /*bool_result=*/false,
                    [factor = sign == Sign::plus ? alpha : -alpha](DenseIterator& iter) {
                      run_stub<at::native::add_stub>(iter, factor);
                    });
@@ -71,7 +71,7 @@ at::Tensor add(const at::Tensor& self, const at::Tensor& other, const at::Scalar
 at::Tensor& add_(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   using Op = at::_ops::add__Tensor;
   if (sum_of<Op, Sign::plus>(self, other, alpha, &self).defined()) return self;
-  return HostKernel<Op>::call(self, other, alpha);
+  return CpuKernel<Op>::call(self, other, alpha);
 }
 at::Tensor sub(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   using Op = at::_ops::sub_Tensor;
@@ -82,7 +82,7 @@ at::Tensor sub(const at::Tensor& self, const at::Tensor& other, const at::Scalar
 at::Tensor& sub_(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   using Op = at::_ops::sub__Tensor;
   if (sum_of<Op, Sign::minus>(self, other, alpha, &self).defined()) return self;
-  return HostKernel<Op>::call(self, other, alpha);
+  return CpuKernel<Op>::call(self, other, alpha);
 }
 
 // Exponents 0 and 1 are a fill and a copy on the CPU.
@@ -95,19 +95,19 @@ at::Tensor power_of(const at::Tensor& self, const at::Scalar& exponent,
   dense.add(self);
   dense.add(exponent);
   if (!dense.takes(in_place) || is_trivial(exponent)) return {};
-  return dense.run(Op::name, /*bool_result=*/false, [&](DenseIterator& iter) {
+  return dense.run(kQualifiedName<Op>.c_str(), /*bool_result=*/false, [&](DenseIterator& iter) {
     run_stub<at::native::pow_tensor_scalar_stub>(iter, exponent);
   });
 }
 at::Tensor pow_scalar(const at::Tensor& self, const at::Scalar& exponent) {
   using Op = at::_ops::pow_Tensor_Scalar;
   at::Tensor out = power_of<Op>(self, exponent, nullptr);
-  return out.defined() ? out : HostKernel<Op>::call(self, exponent);
+  return out.defined() ? out : CpuKernel<Op>::call(self, exponent);
 }
 at::Tensor& pow_scalar_(at::Tensor& self, const at::Scalar& exponent) {
   using Op = at::_ops::pow__Scalar;
   if (power_of<Op>(self, exponent, &self).defined()) return self;
-  return HostKernel<Op>::call(self, exponent);
+  return CpuKernel<Op>::call(self, exponent);
 }
 
 }  // namespace
@@ -127,11 +127,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
       Pointwise<at::_ops::mul_Tensor, mul_stub, all, PointwiseResult::same_dtype,
                 StructuredKernel<at::_ops::mul_Tensor, structured_mul_out>, Mixed::promoted>,
       Pointwise<at::_ops::mul__Tensor, mul_stub, all, PointwiseResult::same_dtype,
-                HostKernel<at::_ops::mul__Tensor>, Mixed::promoted>,
+                CpuKernel<at::_ops::mul__Tensor>, Mixed::promoted>,
       Pointwise<at::_ops::div_Tensor, div_true_stub, kFloats, PointwiseResult::same_dtype,
                 StructuredKernel<at::_ops::div_Tensor, structured_div_out>, Mixed::promoted>,
       Pointwise<at::_ops::div__Tensor, div_true_stub, kFloats, PointwiseResult::same_dtype,
-                HostKernel<at::_ops::div__Tensor>, Mixed::promoted>,
+                CpuKernel<at::_ops::div__Tensor>, Mixed::promoted>,
       Pointwise<at::_ops::maximum, maximum_stub, all>,
       Pointwise<at::_ops::minimum, minimum_stub, all>,
       Pointwise<at::_ops::fmax, fmax_stub, kFloats>, Pointwise<at::_ops::fmin, fmin_stub, kFloats>,

@@ -22,7 +22,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "csrc/aten/pointwise.h"
+#include "csrc/launch/observe.h"
+#include "csrc/launch/pointwise.h"
 
 namespace torch_npusim {
 
@@ -54,14 +55,14 @@ at::Tensor clamped(const char* op, const at::Tensor& self, const Bound& min, con
 template <class Op, class... Args>
 at::Tensor clamp_or_call(const at::Tensor& self, const Bound& min, const Bound& max,
                          const Args&... args) {
-  at::Tensor out = clamped(Op::name, self, min, max, nullptr);
-  return out.defined() ? out : HostKernel<Op>::call(self, args...);
+  at::Tensor out = clamped(kQualifiedName<Op>.c_str(), self, min, max, nullptr);
+  return out.defined() ? out : CpuKernel<Op>::call(self, args...);
 }
 template <class Op, class... Args>
 at::Tensor& clamp_or_call_(at::Tensor& self, const Bound& min, const Bound& max,
                            const Args&... args) {
-  if (clamped(Op::name, self, min, max, &self).defined()) return self;
-  return HostKernel<Op>::call(self, args...);
+  if (clamped(kQualifiedName<Op>.c_str(), self, min, max, &self).defined()) return self;
+  return CpuKernel<Op>::call(self, args...);
 }
 
 at::Tensor clamp(const at::Tensor& self, const Bound& min, const Bound& max) {
@@ -100,7 +101,7 @@ at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::
   dense.add_mask(condition);
   dense.add(self);
   dense.add(other);
-  if (!dense.takes()) return HostKernel<at::_ops::where_self>::call(condition, self, other);
+  if (!dense.takes()) return CpuKernel<at::_ops::where_self>::call(condition, self, other);
   return dense.run("aten::where.self", /*bool_result=*/false,
                    [](DenseIterator& iter) { run_stub<at::native::where_kernel>(iter); });
 }
@@ -112,7 +113,8 @@ at::Tensor& fill_(at::Tensor& self, const at::Scalar& value) {
   // Core writes a lone element without the check that its loop makes: 1e5 becomes infinity in a
   // half.
   const bool alone = self.numel() == 1 && at::isReducedFloatingType(self.scalar_type());
-  if (alone || !dense.takes(&self)) return HostKernel<at::_ops::fill__Scalar>::call(self, value);
+  if (alone || !dense.takes(&self)) return CpuKernel<at::_ops::fill__Scalar>::call(self, value);
+  dense.overwrites();
   dense.run("aten::fill_.Scalar", /*bool_result=*/false, [&](DenseIterator& iter) {
     iter.remove_operand(1);  // the tensor is only written
     run_stub<at::native::fill_stub>(iter, value);
@@ -121,8 +123,9 @@ at::Tensor& fill_(at::Tensor& self, const at::Scalar& value) {
 }
 
 at::Tensor& zero_(at::Tensor& self) {
-  if (!self.is_non_overlapping_and_dense()) return HostKernel<at::_ops::zero_>::call(self);
-  launch("aten::zero_", {&self}, HostScalars::refused, [&](c10::DeviceIndex) {
+  if (!self.is_non_overlapping_and_dense()) return CpuKernel<at::_ops::zero_>::call(self);
+  launch("aten::zero_", {&self}, [&](c10::DeviceIndex) {
+    note_use(self, Use::writes);
     if (self.numel() > 0)
       std::memset(npusim::host_alias(self.mutable_data_ptr()), 0, self.nbytes());
   });

@@ -13,7 +13,7 @@
 
 #include <cmath>
 
-#include "csrc/aten/pointwise.h"
+#include "csrc/launch/pointwise.h"
 
 namespace torch_npusim {
 
@@ -34,11 +34,11 @@ at::Tensor compare_with_number(const at::Tensor& self, const at::Scalar& number)
     dense.add(self);
     dense.add(wrapped);
     if (dense.takes()) {
-      return dense.run(Op::name, /*bool_result=*/true,
+      return dense.run(kQualifiedName<Op>.c_str(), /*bool_result=*/true,
                        [](DenseIterator& iter) { run_stub<stub>(iter); });
     }
   }
-  return HostKernel<Op>::call(self, number);
+  return CpuKernel<Op>::call(self, number);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@
 #include <ATen/ops/trunc_ops.h>
 #include <torch/library.h>
 
-#include "csrc/aten/pointwise.h"
+#include "csrc/launch/pointwise.h"
 
 namespace torch_npusim {
 
@@ -69,7 +69,7 @@ at::Tensor isnan(const at::Tensor& self) {
   DenseCall dense(kFloats);
   dense.add(self);
   dense.add(self);
-  if (!dense.takes()) return HostKernel<at::_ops::isnan>::call(self);
+  if (!dense.takes()) return CpuKernel<at::_ops::isnan>::call(self);
   return dense.run("aten::isnan", /*bool_result=*/true,
                    [](DenseIterator& iter) { run_stub<at::native::ne_stub>(iter); });
 }
@@ -94,7 +94,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
       Pointwise<at::_ops::signbit, signbit_stub, kFloats, PointwiseResult::boolean>>(m);
   m.impl("isnan", TORCH_FN(isnan));
   // Core's in-place form would call the stub on the device.
-  register_host_kernels<at::_ops::conj_physical_>(m);
+  register_cpu_kernels<at::_ops::conj_physical_>(m);
 }
 
 }  // namespace torch_npusim

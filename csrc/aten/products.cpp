@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Matrix and vector products on route ii. Cost: 2*m*n*k operations for (m, k) x (k, n).
+// Matrix and vector products on route ii.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/ops/addbmm_ops.h>
@@ -19,26 +19,11 @@
 #include <ATen/ops/vdot_ops.h>
 #include <torch/library.h>
 
-#include "csrc/aten/structured.h"
+#include "csrc/launch/structured.h"
 
 namespace torch_npusim {
 
 namespace {
-
-// The factors are the last two operands.
-struct ProductCost {
-  static npusim::Cost of(c10::ArrayRef<const at::TensorBase*> operands) {
-    npusim::Cost cost = elementwise_cost(operands);
-    const at::TensorBase& left = *operands[operands.size() - 2];
-    const at::TensorBase& right = *operands.back();
-    const double columns = right.dim() < 2 ? 1.0 : static_cast<double>(right.size(-1));
-    cost.flops = 2.0 * static_cast<double>(left.numel()) * columns;
-    return cost;
-  }
-};
-
-template <class Op, class Class>
-using Product = StructuredKernel<Op, Class, ProductCost>;
 
 // A tensor of zeros without memory makes a product of zeros without memory, as on the CPU.
 template <class Op>
@@ -46,19 +31,19 @@ at::Tensor inner_product(const at::Tensor& self, const at::Tensor& other) {
   if (C10_UNLIKELY(self._is_zerotensor() || other._is_zerotensor())) {
     return at::_efficientzerotensor({}, self.options());
   }
-  return HostKernel<Op, ProductCost>::call(self, other);
+  return CpuKernel<Op>::call(self, other);
 }
 
 // As core defines it; its own form would dispatch to the out= form of the device.
 at::Tensor mv(const at::Tensor& self, const at::Tensor& vector) {
-  using OnHost = HostKernel<at::_ops::mv, ProductCost>;
+  using OnHost = CpuKernel<at::_ops::mv>;
   if (!fast_routes() || strict_align() == StrictAlign::copy || self.dim() != 2) {
     return OnHost::call(self, vector);
   }
   return OnHost::command(
-      [](c10::DeviceIndex device, HostCall& call, const at::Tensor& matrix, const at::Tensor& vec) {
+      [](c10::DeviceIndex device, CpuCall& call, const at::Tensor& matrix, const at::Tensor& vec) {
         at::Tensor out = device_empty({matrix.size(0)}, vec.scalar_type(), device);
-        FreshView result(out);
+        FreshView result(out, Use::writes);
         const FreshView left(matrix);
         const FreshView right(vec);
         at::_ops::addmv_out::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), *result, *left,
@@ -72,13 +57,13 @@ at::Tensor mv(const at::Tensor& self, const at::Tensor& vector) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  register_structured<Product<at::_ops::mm, at::native::structured_mm_out_cpu>,
-                      Product<at::_ops::bmm, at::native::structured_bmm_out_cpu>,
-                      Product<at::_ops::addmm, at::native::structured_addmm_out_cpu>,
-                      Product<at::_ops::addmv, at::native::structured_addmv_out_cpu>,
-                      Product<at::_ops::baddbmm, at::native::structured_baddbmm_out_cpu>>(m);
-  register_host_kernels_at_cost<ProductCost, at::_ops::addmm_, at::_ops::addbmm>(m);
-  register_host_kernels<at::_ops::addmv_out, at::_ops::addr_>(m);
+  register_structured<StructuredKernel<at::_ops::mm, at::native::structured_mm_out_cpu>,
+                      StructuredKernel<at::_ops::bmm, at::native::structured_bmm_out_cpu>,
+                      StructuredKernel<at::_ops::addmm, at::native::structured_addmm_out_cpu>,
+                      StructuredKernel<at::_ops::addmv, at::native::structured_addmv_out_cpu>,
+                      StructuredKernel<at::_ops::baddbmm, at::native::structured_baddbmm_out_cpu>>(
+      m);
+  register_cpu_kernels<at::_ops::addmm_, at::_ops::addbmm, at::_ops::addmv_out, at::_ops::addr_>(m);
   m.impl("mv", TORCH_FN(mv));
   m.impl("dot", TORCH_FN(inner_product<at::_ops::dot>));
   m.impl("vdot", TORCH_FN(inner_product<at::_ops::vdot>));

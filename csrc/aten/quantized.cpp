@@ -16,7 +16,8 @@
 #include <ATen/ops/qscheme_native.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback.h"
+#include "csrc/launch/fallback.h"
+#include "csrc/launch/on_operand_device.h"
 
 namespace torch_npusim {
 
@@ -64,26 +65,26 @@ constexpr std::array kShadowed = {"_upsample_nearest_exact2d",
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
-  m.impl("_empty_affine_quantized", TORCH_FN(at::native::empty_affine_quantized));
-  m.impl("empty_quantized", TORCH_FN(at::native::empty_quantized));
-  m.impl("empty_like", TORCH_FN(at::native::empty_like_quantized));
+  m.impl("_empty_affine_quantized", on_operand_device<at::native::empty_affine_quantized>());
+  m.impl("empty_quantized", on_operand_device<at::native::empty_quantized>());
+  m.impl("empty_like", on_operand_device<at::native::empty_like_quantized>());
   m.impl("q_scale", TORCH_FN(at::native::q_scale_quant));
   m.impl("q_zero_point", TORCH_FN(at::native::q_zero_point_quant));
   m.impl("qscheme", TORCH_FN(at::native::qscheme_quant));
   for (const char* name : kShadowed) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
   }
   m.impl("_empty_per_channel_affine_quantized",
-         TORCH_FN(at::native::empty_per_channel_affine_quantized));
+         on_operand_device<at::native::empty_per_channel_affine_quantized>());
   m.impl("q_per_channel_scales", TORCH_FN(at::native::q_per_channel_scales));
   m.impl("q_per_channel_zero_points", TORCH_FN(at::native::q_per_channel_zero_points));
   m.impl("q_per_channel_axis", TORCH_FN(at::native::q_per_channel_axis));
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_empty_affine_quantized", TORCH_FN(at::native::empty_affine_quantized));
+  m.impl("_empty_affine_quantized", on_operand_device<at::native::empty_affine_quantized>());
   m.impl("_empty_per_channel_affine_quantized",
-         TORCH_FN(at::native::empty_per_channel_affine_quantized));
+         on_operand_device<at::native::empty_per_channel_affine_quantized>());
 }
 
 }  // namespace torch_npusim

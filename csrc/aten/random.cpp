@@ -46,7 +46,7 @@ template <class T, class Draw>
 void fill_between(const at::TensorBase& self, const MaybeGenerator& generator, std::uint64_t range,
                   std::int64_t base) {
   fill<T, Draw>(
-      "aten::random_", self, generator,
+      "aten::random_.from", self, generator,
       [=](const Draw* draws, std::int64_t count, T* values) {
         for (std::int64_t k = 0; k < count; ++k) {
           // Unsigned, because range may exceed what the signed type holds.
@@ -82,7 +82,7 @@ void random_full_range_kernel(at::TensorIteratorBase& iter, MaybeGenerator gener
       "bfloat16");
   AT_DISPATCH_ALL_TYPES_AND(at::kBFloat16, dtype, "random_full_64_bits_range_kernel_npusim", [&] {
     fill<scalar_t, std::uint64_t>(
-        "aten::random_", self, generator,
+        "aten::random_.from", self, generator,
         [](const std::uint64_t* draws, std::int64_t count, scalar_t* values) {
           for (std::int64_t k = 0; k < count; ++k) {
             values[k] = at::transformation::uniform_int_full_range<scalar_t>(draws[k]);
@@ -112,7 +112,7 @@ void bernoulli_scalar_kernel(const at::TensorBase& self, const double p, MaybeGe
   AT_DISPATCH_ALL_TYPES_AND3(
       at::kBool, at::kBFloat16, at::kHalf, self.scalar_type(), "bernoulli_scalar_npusim_", [&] {
         fill<scalar_t, std::uint32_t>(
-            "aten::bernoulli_", self, generator,
+            "aten::bernoulli_.float", self, generator,
             [p](const std::uint32_t* draws, std::int64_t count, scalar_t* values) {
               for (std::int64_t k = 0; k < count; ++k) {
                 values[k] = static_cast<scalar_t>(happens(draws[k], p));
@@ -146,7 +146,7 @@ void bernoulli_tensor_kernel(const at::TensorBase& self, const at::TensorBase& p
   const at::Tensor p = at::Tensor(probabilities).to(target.device()).expand_as(target);
   const PhiloxState state = reserve_philox(generator, target.device().index());
   const auto body = [&](c10::DeviceIndex device) {
-    HostCall call("aten::bernoulli_", device);
+    CpuCall call("aten::bernoulli_.Tensor", device);
     const at::Tensor out = call.view(target, /*written=*/true);
     const at::Tensor from = call.view(p, /*written=*/false);
     AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kBFloat16, at::kHalf, out.scalar_type(),
@@ -159,7 +159,7 @@ void bernoulli_tensor_kernel(const at::TensorBase& self, const at::TensorBase& p
                                });
     call.finish();
   };
-  launch("aten::bernoulli_", {&target, &p}, HostScalars::refused, body);
+  launch("aten::bernoulli_.Tensor", {&target, &p}, body);
 }
 
 // Fisher-Yates: step i swaps element i with one of those from i on, chosen by draw i.
@@ -201,14 +201,14 @@ at::Tensor& randperm_out(std::int64_t n, MaybeGenerator generator, at::Tensor& r
   result.resize_({n});
   const PhiloxState state = reserve_philox(generator, result.device().index());
   const auto body = [&](c10::DeviceIndex device) {
-    HostCall call("aten::randperm", device);
+    CpuCall call("aten::randperm.generator_out", device);
     const at::Tensor view = call.view(result, /*written=*/true);
     AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, view.scalar_type(), "randperm", [&] {
       permute(static_cast<scalar_t*>(view.mutable_data_ptr()), view.stride(0), n, state);
     });
     call.finish();
   };
-  launch("aten::randperm", {&result}, HostScalars::refused, body, 4.0);
+  launch("aten::randperm.generator_out", {&result}, body, 4.0);
   return result;
 }
 

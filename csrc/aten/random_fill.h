@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What the kernels of random operators share: draws by tiles, elements in row-major order whatever
-// the strides, and the offsets of empty tensors. Used by random*.cpp and dropout.cpp only.
+// the strides, and the offsets of empty tensors.
 // Invariant (rule R1): element i is the i-th in row-major order, so a tensor's strides, its memory
 // format and the number of threads leave its values as they are.
 #pragma once
@@ -11,10 +11,11 @@
 #include <cstring>
 #include <tuple>
 
-#include "csrc/aten/host_view.h"
-#include "csrc/aten/launch.h"
 #include "csrc/aten/philox.h"
 #include "csrc/aten/row_major_walk.h"
+#include "csrc/launch/cpu_call.h"
+#include "csrc/launch/launch.h"
+#include "csrc/launch/observe.h"
 
 namespace torch_npusim {
 
@@ -52,6 +53,7 @@ void fill(const char* op, const at::TensorBase& self, const MaybeGenerator& gene
           const Make& make, double flops_per_element) {
   const PhiloxState state = reserve_philox(generator, self.device().index());
   const auto write = [&](const at::TensorBase& to) {
+    note_use(to, Use::writes);
     T* data = static_cast<T*>(host_address(to.mutable_data_ptr()));
     const bool contiguous = to.is_contiguous();
     const RowMajorWalk<1> walk(to.sizes(), {to.strides()});
@@ -70,11 +72,11 @@ void fill(const char* op, const at::TensorBase& self, const MaybeGenerator& gene
   const auto body = [&](c10::DeviceIndex device) {
     // Short of an aligned copy no view is needed, and small tensors are filled without its cost.
     if (C10_LIKELY(strict_align() != StrictAlign::copy)) return write(self);
-    HostCall call(op, device);
+    CpuCall call(op, device);
     write(call.view(at::Tensor(self), /*written=*/true));
     call.finish();
   };
-  launch(op, {&self}, HostScalars::refused, body, flops_per_element);
+  launch(op, {&self}, body, flops_per_element);
 }
 
 // Drawing<f>::call is the native function f, which returns before its kernel when there is nothing

@@ -52,8 +52,8 @@
 #include <ATen/ops/var_ops.h>
 #include <torch/library.h>
 
-#include "csrc/aten/pointwise.h"
-#include "csrc/aten/structured.h"
+#include "csrc/launch/pointwise.h"
+#include "csrc/launch/structured.h"
 
 namespace torch_npusim {
 
@@ -68,10 +68,10 @@ struct Reduction<Op, Out, at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
     // The CPU refuses integers, and reduces complex numbers in two steps.
     const bool one_step = at::isFloatingType(self.scalar_type());
     if (!one_step || !fast_routes() || strict_align() == StrictAlign::copy) {
-      return HostKernel<Op>::call(self, dims, args...);
+      return CpuKernel<Op>::call(self, dims, args...);
     }
-    return HostKernel<Op>::command(
-        [](c10::DeviceIndex device, HostCall& call, const at::Tensor& operand,
+    return CpuKernel<Op>::command(
+        [](c10::DeviceIndex device, CpuCall& call, const at::Tensor& operand,
            at::OptionalIntArrayRef along, Args... rest) {
           const bool keepdim = std::get<sizeof...(Args) - 1>(std::tie(rest...));
           const auto reduced = at::native::make_dim_mask(along, operand.dim());
@@ -79,7 +79,7 @@ struct Reduction<Op, Out, at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
               device_empty(at::native::shape_from_dim_mask(operand, reduced, keepdim),
                            operand.scalar_type(), device);
           const FreshView view(operand);
-          FreshView result(out);
+          FreshView result(out, Use::writes);
           Out::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), *view, along, rest...,
                           *result);
           call.finish();
@@ -108,7 +108,7 @@ at::Tensor mean(const at::Tensor& self, at::OptionalIntArrayRef dims, bool keepd
   if (!two_steps || !fast_routes() || strict_align() != StrictAlign::off) {
     return Mean::call(self, dims, keepdim, dtype);
   }
-  return launch("aten::mean.dim", {&self}, HostScalars::refused, [&](c10::DeviceIndex) {
+  return launch("aten::mean.dim", {&self}, [&](c10::DeviceIndex) {
     at::Tensor out = Sum::call(self, dims, keepdim, std::nullopt);
     if (out.numel() == 0) return out;
     DenseCall dense(kFloats);
@@ -144,12 +144,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
          TORCH_FN((Reduction<at::_ops::var_correction, at::_ops::var_correction_out>::call)));
   m.impl("std.correction",
          TORCH_FN((Reduction<at::_ops::std_correction, at::_ops::std_correction_out>::call)));
-  register_host_kernels<at::_ops::nansum, at::_ops::prod, at::_ops::max, at::_ops::min,
-                        at::_ops::all_dim, at::_ops::any_dim, at::_ops::count_nonzero_dim_IntList,
-                        at::_ops::var_mean_correction, at::_ops::std_mean_correction,
-                        at::_ops::norm_ScalarOpt_dim, at::_ops::logsumexp, at::_ops::median,
-                        at::_ops::median_dim, at::_ops::mode_values, at::_ops::trace,
-                        at::_ops::cumsum_, at::_ops::cumprod_>(m);
+  register_cpu_kernels<at::_ops::nansum, at::_ops::prod, at::_ops::max, at::_ops::min,
+                       at::_ops::all_dim, at::_ops::any_dim, at::_ops::count_nonzero_dim_IntList,
+                       at::_ops::var_mean_correction, at::_ops::std_mean_correction,
+                       at::_ops::norm_ScalarOpt_dim, at::_ops::logsumexp, at::_ops::median,
+                       at::_ops::median_dim, at::_ops::mode_values, at::_ops::trace,
+                       at::_ops::cumsum_, at::_ops::cumprod_>(m);
 }
 
 }  // namespace torch_npusim

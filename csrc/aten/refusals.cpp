@@ -24,9 +24,7 @@ torch::CppFunction refusal() {
   return torch::CppFunction::makeFromBoxedFunction<&refuse<reason>>();
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+void refuse_all(torch::Library& m) {
   m.impl("to_mkldnn", refusal<kMkldnnLayout>());
   for (const char* name :
        {"_wrapped_linear_prepack", "_wrapped_quantized_linear_prepacked",
@@ -40,5 +38,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl(name, refusal<kPackedMatrix>());
   }
 }
+
+}  // namespace
+
+// All keys: a quantized tensor would pass by a refusal of dense ones.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { refuse_all(m); }
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) { refuse_all(m); }
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) { refuse_all(m); }
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) { refuse_all(m); }
 
 }  // namespace torch_npusim

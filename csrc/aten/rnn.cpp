@@ -76,8 +76,15 @@ Tensor hidden_gates(const State& state, const Weights& w) {
   return at::linear(state.hidden, w.hidden, w.hidden_bias);
 }
 
+// Weights of a wrong height would leave fewer blocks than gates.
+std::vector<Tensor> split_gates(const Tensor& gates, int64_t count) {
+  TORCH_CHECK(gates.size(1) % count == 0, "the weights of an RNN must have a multiple of ", count,
+              " rows, one block per gate, but they made ", gates.size(1), " columns");
+  return gates.unsafe_chunk(count, 1);
+}
+
 State lstm_step(const Tensor& all_gates, const State& state, const Weights& w) {
-  const auto gates = all_gates.unsafe_chunk(4, 1);
+  const auto gates = split_gates(all_gates, 4);
   const Tensor in = gates[0].sigmoid_();
   const Tensor forget = gates[1].sigmoid_();
   const Tensor candidate = gates[2].tanh_();
@@ -89,8 +96,8 @@ State lstm_step(const Tensor& all_gates, const State& state, const Weights& w) {
 }
 
 State gru_step(const Tensor& from_input, const State& state, const Weights& w) {
-  const auto in = from_input.unsafe_chunk(3, 1);
-  const auto hid = hidden_gates(state, w).unsafe_chunk(3, 1);
+  const auto in = split_gates(from_input, 3);
+  const auto hid = split_gates(hidden_gates(state, w), 3);
   const Tensor reset = hid[0].add_(in[0]).sigmoid_();
   const Tensor update = hid[1].add_(in[1]).sigmoid_();
   const Tensor candidate = in[2].add(hid[2].mul_(reset)).tanh_();
@@ -173,6 +180,10 @@ Pass run_pass(Kind kind, const Sequence& sequence, const State& state, const Wei
     return run_padded(kind, sequence.data, state, w, reversed);
   }
   const Tensor& sizes = *sequence.batch_sizes;
+  TORCH_CHECK(sizes.is_cpu() && sizes.scalar_type() == at::kLong && sizes.dim() == 1 &&
+                  sizes.is_contiguous() && sizes.numel() > 0,
+              "batch_sizes must be a vector of int64 on the CPU, as in a PackedSequence, but got ",
+              sizes.toString(), " of sizes ", sizes.sizes());
   const at::IntArrayRef batches(sizes.const_data_ptr<int64_t>(),
                                 static_cast<std::size_t>(sizes.numel()));
   return reversed ? run_packed_reversed(kind, sequence.data, batches, state, w)
@@ -303,6 +314,9 @@ std::tuple<Tensor, Tensor, Tensor> lstm_padded(const Tensor& input, TensorList h
   at::native::check_attributes(input, params, hx, /*check_dtype=*/false);
   const bool has_projections = hx[0].size(2) != hx[1].size(2);
   if (!has_projections && uses_onednn_layers(input)) {
+    const auto weights = gather_weights(params, has_biases, /*has_projections=*/false);
+    TORCH_CHECK(weights.size() == static_cast<std::size_t>(hx[0].size(0)), "Expected weights for ",
+                hx[0].size(0), " layers and directions, but got ", weights.size());
     // torch's loop over layers and directions, on device tensors: it only calls operators, and
     // mkldnn_rnn_layer comes back to us as the fallback.
     Tensor output, hy, cy;

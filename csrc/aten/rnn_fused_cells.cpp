@@ -14,7 +14,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "csrc/aten/host_op.h"
+#include "csrc/launch/on_host_views.h"
 
 namespace torch_npusim {
 
@@ -25,21 +25,31 @@ using MaybeTensor = std::optional<Tensor>;
 
 constexpr double kFlopsPerGate = 10.0;
 
-bool given(const MaybeTensor& tensor) { return tensor.has_value() && tensor->defined(); }
+// gates_of() splits a matrix of gates. torch.nn's cells are checked before they come here, direct
+// calls are not.
+std::vector<Tensor> gates_of(const char* op, const Tensor& gates, std::int64_t count) {
+  TORCH_CHECK(gates.dim() == 2 && gates.size(1) % count == 0, op,
+              ": expected a matrix with a multiple of ", count,
+              " columns, one block per gate, got ", gates.sizes());
+  return gates.chunk(count, 1);
+}
 
-Tensor with_bias(HostCall& call, const Tensor& gates, const MaybeTensor& bias) {
-  return given(bias) ? gates + call.view(*bias, false) : gates;
+Tensor with_bias(CpuCall& call, const Tensor& gates, const Tensor& bias) {
+  return bias.defined() ? gates + call.view(bias, false) : gates;
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
-                                             const Tensor& cx, const MaybeTensor& input_bias,
-                                             const MaybeTensor& hidden_bias) {
-  const std::array<const at::TensorBase*, 3> operands = {&input_gates, &hidden_gates, &cx};
+                                             const Tensor& cx, const MaybeTensor& maybe_input_bias,
+                                             const MaybeTensor& maybe_hidden_bias) {
+  const Tensor input_bias = maybe_input_bias.value_or(Tensor());
+  const Tensor hidden_bias = maybe_hidden_bias.value_or(Tensor());
+  const std::array<const at::TensorBase*, 5> operands = {&input_gates, &hidden_gates, &cx,
+                                                         &input_bias, &hidden_bias};
   const auto cost = elementwise_cost(operands, kFlopsPerGate);
-  return on_host_views("aten::_thnn_fused_lstm_cell", operands, cost, [&](HostCall& call) {
+  return on_host_views("aten::_thnn_fused_lstm_cell", operands, cost, [&](CpuCall& call) {
     Tensor gates = call.view(input_gates, false) + call.view(hidden_gates, false);
     gates = with_bias(call, with_bias(call, gates, input_bias), hidden_bias);
-    const auto g = gates.chunk(4, 1);
+    const auto g = gates_of("aten::_thnn_fused_lstm_cell", gates, 4);
     const Tensor in = g[0].sigmoid(), forget = g[1].sigmoid(), candidate = g[2].tanh(),
                  out = g[3].sigmoid();
     const Tensor cy = forget * call.view(cx, false) + in * candidate;
@@ -54,17 +64,19 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& grad_hy
                                                       const MaybeTensor& grad_cy, const Tensor& cx,
                                                       const Tensor& cy, const Tensor& workspace,
                                                       bool has_bias) {
-  if (!given(grad_hy) && !given(grad_cy)) return {};
-  const std::array<const at::TensorBase*, 3> operands = {&cx, &cy, &workspace};
+  const Tensor grad_h = grad_hy.value_or(Tensor()), grad_c = grad_cy.value_or(Tensor());
+  if (!grad_h.defined() && !grad_c.defined()) return {};
+  const std::array<const at::TensorBase*, 5> operands = {&cx, &cy, &workspace, &grad_h, &grad_c};
   const auto cost = elementwise_cost(operands, kFlopsPerGate);
   return on_host_views(
-      "aten::_thnn_fused_lstm_cell_backward_impl", operands, cost, [&](HostCall& call) {
-        const auto g = call.view(workspace, false).chunk(4, 1);
+      "aten::_thnn_fused_lstm_cell_backward_impl", operands, cost, [&](CpuCall& call) {
+        const auto g =
+            gates_of("aten::_thnn_fused_lstm_cell_backward_impl", call.view(workspace, false), 4);
         const Tensor tanh_cy = call.view(cy, false).tanh();
-        Tensor grad_cell = given(grad_cy) ? call.view(*grad_cy, false) : Tensor();
+        Tensor grad_cell = grad_c.defined() ? call.view(grad_c, false) : Tensor();
         Tensor grad_out = at::zeros_like(tanh_cy);
-        if (given(grad_hy)) {
-          const Tensor grad = call.view(*grad_hy, false);
+        if (grad_h.defined()) {
+          const Tensor grad = call.view(grad_h, false);
           grad_out = at::sigmoid_backward(grad * tanh_cy, g[3]);
           const Tensor through_hidden = at::tanh_backward(grad * g[3], tanh_cy);
           grad_cell = grad_cell.defined() ? grad_cell + through_hidden : through_hidden;
@@ -83,13 +95,19 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& grad_hy
 }
 
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
-                                    const Tensor& hx, const MaybeTensor& input_bias,
-                                    const MaybeTensor& hidden_bias) {
-  const std::array<const at::TensorBase*, 3> operands = {&input_gates, &hidden_gates, &hx};
+                                    const Tensor& hx, const MaybeTensor& maybe_input_bias,
+                                    const MaybeTensor& maybe_hidden_bias) {
+  const Tensor input_bias = maybe_input_bias.value_or(Tensor());
+  const Tensor hidden_bias = maybe_hidden_bias.value_or(Tensor());
+  const std::array<const at::TensorBase*, 5> operands = {&input_gates, &hidden_gates, &hx,
+                                                         &input_bias, &hidden_bias};
   const auto cost = elementwise_cost(operands, kFlopsPerGate);
-  return on_host_views("aten::_thnn_fused_gru_cell", operands, cost, [&](HostCall& call) {
-    const auto in = with_bias(call, call.view(input_gates, false), input_bias).chunk(3, 1);
-    const auto hid = with_bias(call, call.view(hidden_gates, false), hidden_bias).chunk(3, 1);
+  constexpr const char* kGruCell = "aten::_thnn_fused_gru_cell";
+  return on_host_views(kGruCell, operands, cost, [&](CpuCall& call) {
+    const auto in =
+        gates_of(kGruCell, with_bias(call, call.view(input_gates, false), input_bias), 3);
+    const auto hid =
+        gates_of(kGruCell, with_bias(call, call.view(hidden_gates, false), hidden_bias), 3);
     const Tensor h = call.view(hx, false);
     const Tensor reset = (in[0] + hid[0]).sigmoid(), update = (in[1] + hid[1]).sigmoid();
     const Tensor candidate = (in[2] + reset * hid[2]).tanh();
@@ -105,8 +123,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
                                                                      bool has_bias) {
   const std::array<const at::TensorBase*, 2> operands = {&grad_hy, &workspace};
   const auto cost = elementwise_cost(operands, kFlopsPerGate);
-  return on_host_views("aten::_thnn_fused_gru_cell_backward", operands, cost, [&](HostCall& call) {
-    const auto w = call.view(workspace, false).chunk(5, 1);
+  return on_host_views("aten::_thnn_fused_gru_cell_backward", operands, cost, [&](CpuCall& call) {
+    const auto w = gates_of("aten::_thnn_fused_gru_cell_backward", call.view(workspace, false), 5);
     const Tensor &reset = w[0], &update = w[1], &candidate = w[2], &h = w[3], &hidden_new = w[4];
     const Tensor grad = call.view(grad_hy, false);
     const Tensor grad_update = at::sigmoid_backward(grad * (h - candidate), update);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // RowMajorWalk: the elements of several tensors of one shape, in the order in which people count
 // them. Dimensions that follow each other in all tensors are merged, so dense tensors cost nothing
-// extra. Used by the kernels of random operators (rule R1).
+// extra.
 #pragma once
 
 #include <ATen/core/Tensor.h>

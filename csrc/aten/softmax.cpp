@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Softmax, log_softmax and their backward on route ii. Along the last dimension of a row-major
 // tensor, the CPU's structured class does nothing but run its loop: so does LastDim.
-// Cost: one operation per element.
+// Cost: three operations per element; a long row is read twice.
 #include <ATen/core/Tensor.h>
 #include <ATen/native/cpu/SoftmaxKernel.h>
 #include <ATen/ops/_log_softmax_backward_data_native.h>
@@ -14,7 +14,7 @@
 #include <ATen/ops/_softmax_ops.h>
 #include <torch/library.h>
 
-#include "csrc/aten/structured.h"
+#include "csrc/launch/structured.h"
 
 namespace torch_npusim {
 
@@ -34,18 +34,18 @@ struct LastDim {
 
   static at::Tensor call(const at::Tensor& self, int64_t dim, bool half_to_float) {
     if (!takes(self, dim, half_to_float)) return Otherwise::call(self, dim, half_to_float);
-    const npusim::CommandInfo info{Op::name, npusim::CommandKind::kernel,
-                                   elementwise_cost({&self})};
     const c10::DeviceIndex device = self.device().index();
-    return translated([&] {
-      return npusim::run_now(npusim::current_stream(device), info, [&] {
-        const PoolScope pool(device);  // temporaries are device memory
-        at::Tensor out = device_empty(self.sizes(), self.scalar_type(), device);
-        const FreshView result(out);
-        const FreshView view(self);
-        stub(c10::kCPU, *result, *view);
-        return out;
-      });
+    const OpRecord& about = Otherwise::OnHost::record();
+    const at::TensorBase* const operand = &self;
+    const Account account(about.traits, operand, {}, dim);
+    return launch({about.name.c_str(), npusim::CommandKind::kernel, account.cost()}, device, [&] {
+      const KernelScope scope(device);
+      at::Tensor out = device_empty(self.sizes(), self.scalar_type(), device);
+      const FreshView result(out, Use::writes);
+      const FreshView view(self);
+      stub(c10::kCPU, *result, *view);
+      account.settle(out);
+      return out;
     });
   }
 };

@@ -4,6 +4,8 @@
 // tensors. Arithmetic is the fallback over host views made of views of the members; the lists name
 // the operators whose composites would otherwise be taken before the fallback.
 // Invariant: an accessor returns the member itself, never a copy.
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_dimI_native.h>
 #include <ATen/ops/_dimV_native.h>
@@ -31,11 +33,28 @@
 #include <ATen/ops/values_native.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback.h"
+#include "csrc/launch/fallback.h"
+#include "csrc/launch/on_host_views.h"
+#include "csrc/launch/on_operand_device.h"
+
+// Core's check of a coalesced tensor's indices ends in this stub, whose header is not installed.
+namespace at::native {
+DECLARE_DISPATCH(Tensor (*)(const Tensor&, IntArrayRef), flatten_indices_stub)
+}
 
 namespace torch_npusim {
 
 namespace {
+
+at::Tensor flatten_indices(const at::Tensor& indices, at::IntArrayRef size) {
+  return on_host_views("npusim::flatten_indices", {&indices}, elementwise_cost({&indices}),
+                       [&](CpuCall& call) {
+                         const at::Tensor view = call.view(indices, /*written=*/false);
+                         at::Tensor flat = at::sparse::flatten_indices(view, size);
+                         call.finish();
+                         return call.result(std::move(flat));
+                       });
+}
 
 // Operators with a composite beside the CPU's sparse kernel, for both kinds of layout.
 // tests/ops/test_sparse.py recomputes the lists from the dispatcher.
@@ -128,23 +147,23 @@ constexpr std::array kShadowedCompressed = {"_conj_physical", "conj_physical_", 
 template <class Names>
 void serve_by_fallback(torch::Library& m, const Names& names) {
   for (const char* name : names) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
   }
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  m.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
+  m.impl("_sparse_coo_tensor_with_dims", on_operand_device<at::native::new_with_dims_sparse>());
   m.impl("_sparse_coo_tensor_with_dims_and_tensors",
-         TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
-  m.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_symint));
-  m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_coo));
-  m.impl("clone", TORCH_FN(at::native::clone_sparse));
-  m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
-  m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
-  m.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
-  m.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
+         on_operand_device<at::native::new_with_dims_and_tensor_sparse_symint>());
+  m.impl("empty.memory_format", on_operand_device<at::native::empty_sparse_symint>());
+  m.impl("empty_like", on_operand_device<at::native::empty_like_sparse_coo>());
+  m.impl("clone", on_operand_device<at::native::clone_sparse>());
+  m.impl("copy_", on_operand_device<at::native::copy_sparse_wrapper_>());
+  m.impl("copy_sparse_to_sparse_", on_operand_device<at::native::copy_sparse_>());
+  m.impl("sparse_resize_", on_operand_device<at::native::sparse_resize_>());
+  m.impl("sparse_resize_and_clear_", on_operand_device<at::native::sparse_resize_and_clear_>());
   m.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
   m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
   m.impl("_dimI", TORCH_FN(at::native::sparse_dim_sparse));
@@ -161,10 +180,10 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  m.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_compressed));
-  m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_csr));
-  m.impl("clone", TORCH_FN(at::native::clone_sparse_compressed));
-  m.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
+  m.impl("empty.memory_format", on_operand_device<at::native::empty_sparse_compressed>());
+  m.impl("empty_like", on_operand_device<at::native::empty_like_sparse_csr>());
+  m.impl("clone", on_operand_device<at::native::clone_sparse_compressed>());
+  m.impl("copy_", on_operand_device<at::native::copy_sparse_compressed_>());
   m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
   m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
   m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
@@ -179,3 +198,7 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
 }
 
 }  // namespace torch_npusim
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &torch_npusim::flatten_indices)
+}

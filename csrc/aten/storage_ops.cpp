@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators on a tensor's storage and metadata: set_, resize_, record_stream, and the question
-// whether one tensor's data may replace another's (so that Module.to() keeps its Parameters).
+// Operators on a tensor's storage and metadata: set_, resize_, lazy copies, record_stream, and the
+// questions whether two tensors are one view of one storage, and whether one's data may replace
+// another's (so that Module.to() keeps its Parameters).
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/ResizeCommon.h>
+#include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/set_native.h>
 #include <torch/library.h>
 
-#include "csrc/aten/device_empty.h"
-#include "csrc/aten/host_view.h"
+#include "csrc/launch/device_empty.h"
+#include "csrc/launch/host_view.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/storage.h"
 
@@ -81,6 +83,20 @@ at::Tensor& set_empty(at::Tensor& self) {
   return set_storage(self, c10::Storage(make_device_storage(0, self.device().index())), 0, {0}, {});
 }
 
+at::Tensor lazy_clone(const at::Tensor& self) {
+  c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
+  c10::intrusive_ptr<c10::StorageImpl> storage =
+      lazy_clone_of(*impl.unsafe_storage().unsafeGetStorageImpl());
+  TORCH_CHECK(storage != nullptr,
+              "_lazy_clone: the tensor's memory is not npusim's own, and its owner cannot be asked "
+              "to share it; use clone()");
+  at::Tensor clone = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                              impl.key_set(), impl.dtype());
+  clone.unsafeGetTensorImpl()->set_sizes_and_strides(impl.sizes(), impl.strides(),
+                                                     impl.storage_offset());
+  return clone;
+}
+
 void record_stream(at::Tensor& self, at::Stream stream) {
   device_allocator()->recordStream(self.storage().data_ptr(), stream);
 }
@@ -103,6 +119,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
   m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
   m.impl("set_", TORCH_FN(set_empty));
+  m.impl("_lazy_clone", TORCH_FN(lazy_clone));
+  m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
   m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
 }

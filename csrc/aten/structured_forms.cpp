@@ -5,7 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback.h"
+#include "csrc/launch/fallback.h"
 
 namespace torch_npusim {
 
@@ -30,7 +30,7 @@ void register_structured_forms() {
     if (!op.has_value() || !is_structured_form(*op)) continue;
     std::string overload = name.name.substr(std::string_view("aten::").size());
     if (!name.overload_name.empty()) overload += "." + name.overload_name;
-    library->impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+    library->impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
   }
 }
 

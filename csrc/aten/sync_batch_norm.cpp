@@ -10,7 +10,7 @@
 #include <ATen/ops/native_batch_norm.h>
 #include <torch/library.h>
 
-#include "csrc/aten/host_op.h"
+#include "csrc/launch/on_host_views.h"
 
 namespace torch_npusim {
 
@@ -41,7 +41,7 @@ c10::SmallVector<int64_t, 5> all_but_channels(int64_t dim) {
 std::tuple<Tensor, Tensor> stats(const Tensor& input, double eps) {
   const std::array<const at::TensorBase*, 1> operands = {&input};
   const auto cost = elementwise_cost(operands, kFlopsPerElement);
-  return on_host_views("aten::batch_norm_stats", operands, cost, [&](HostCall& call) {
+  return on_host_views("aten::batch_norm_stats", operands, cost, [&](CpuCall& call) {
     auto [out, mean, invstd] =
         at::native_batch_norm(wide(call.view(input, false)), {}, {}, {}, {}, true, 0.0, eps);
     call.finish();
@@ -53,7 +53,7 @@ Tensor elemt(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& 
              const Tensor& mean, const Tensor& invstd, double /*eps*/) {
   const std::array<const at::TensorBase*, 3> operands = {&input, &mean, &invstd};
   const auto cost = elementwise_cost(operands, kFlopsPerElement);
-  return on_host_views("aten::batch_norm_elemt", operands, cost, [&](HostCall& call) {
+  return on_host_views("aten::batch_norm_elemt", operands, cost, [&](CpuCall& call) {
     const int64_t dim = input.dim();
     Tensor out = (wide(call.view(input, false)) - per_channel(call.view(mean, false), dim)) *
                  per_channel(call.view(invstd, false), dim);
@@ -74,7 +74,7 @@ std::tuple<Tensor, Tensor> gather_stats_with_counts(const Tensor& input, const T
   const std::array<const at::TensorBase*, 4> operands = {&input, &mean, &invstd, &counts};
   const std::array<const at::TensorBase*, 3> moved = {&mean, &invstd, &counts};
   const auto cost = elementwise_cost(moved, kFlopsPerElement);
-  return on_host_views("aten::batch_norm_gather_stats", operands, cost, [&](HostCall& call) {
+  return on_host_views("aten::batch_norm_gather_stats", operands, cost, [&](CpuCall& call) {
     const Tensor means = wide(call.view(mean, false));
     const Tensor weights = call.view(counts, false).to(means.scalar_type()).reshape({-1, 1});
     const Tensor total = weights.sum();
@@ -109,7 +109,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_reduce(const Tensor& grad_ou
                                                            bool weight_g, bool bias_g) {
   const std::array<const at::TensorBase*, 4> operands = {&grad_out, &input, &mean, &invstd};
   const auto cost = elementwise_cost(operands, kFlopsPerElement);
-  return on_host_views("aten::batch_norm_backward_reduce", operands, cost, [&](HostCall& call) {
+  return on_host_views("aten::batch_norm_backward_reduce", operands, cost, [&](CpuCall& call) {
     const auto dims = all_but_channels(input.dim());
     const Tensor grad = wide(call.view(grad_out, false));
     const Tensor centred =
@@ -134,7 +134,7 @@ Tensor backward_elemt(const Tensor& grad_out, const Tensor& input, const Tensor&
   const std::array<const at::TensorBase*, 7> operands = {&grad_out, &input,      &mean, &invstd,
                                                          &sum_dy,   &sum_dy_xmu, &count};
   const auto cost = elementwise_cost(operands, 2 * kFlopsPerElement);
-  return on_host_views("aten::batch_norm_backward_elemt", operands, cost, [&](HostCall& call) {
+  return on_host_views("aten::batch_norm_backward_elemt", operands, cost, [&](CpuCall& call) {
     const int64_t dim = input.dim();
     const auto channels = [&](const Tensor& t) { return per_channel(call.view(t, false), dim); };
     const Tensor total = wide(call.view(count, false).to(mean.scalar_type()).sum());

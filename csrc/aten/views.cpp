@@ -12,10 +12,24 @@
 
 namespace torch_npusim {
 
+namespace {
+
+// torch's own takes sizes from callers that have computed them, and lets a direct call see memory
+// of others.
+at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  TORCH_CHECK(sizes.size() == strides.size(), "aten::_reshape_alias: got ", sizes.size(),
+              " sizes and ", strides.size(), " strides");
+  at::native::checkInBoundsForStorage(sizes, strides, self.storage_offset(), self.dtype(),
+                                      self.storage());
+  return at::native::_reshape_alias(self, sizes, strides);
+}
+
+}  // namespace
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
-  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("_reshape_alias", TORCH_FN(reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
@@ -24,7 +38,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   m.impl("as_strided", TORCH_FN(at::native::as_strided_qtensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
-  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("_reshape_alias", TORCH_FN(reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));
 }
 

@@ -6,7 +6,7 @@
 namespace torch_npusim {
 
 void bind_cuda_names(pybind11::module& m) {
-  m.def("read_cuda_names_as_npusim", &read_cuda_names_as_npusim, pybind11::arg("on"));
+  m.def("call_npusim_cuda", &call_npusim_cuda, pybind11::arg("on"));
 }
 
 }  // namespace torch_npusim

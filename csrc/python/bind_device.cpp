@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bindings of devices and streams.
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 
+#include <vector>
+
 #include "csrc/errors.h"
+#include "csrc/launch/device_launcher.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/host_sync.h"
@@ -39,6 +43,34 @@ py::dict device_properties(int device) {
   return properties;
 }
 
+// The bindings of kernels that Inductor generates make a RuntimeError of any exception, unless an
+// error of Python is set already: here it is, with the type that every other operator raises.
+void launch_with_python_errors(const DeviceLauncher& launcher, const DeviceCommand& command,
+                               void (*run)(const void*), const void* body, std::size_t bytes) {
+  try {
+    device_launcher(static_cast<int>(launcher.device))
+        .launch_erased(launcher, command, run, body, bytes);
+  } catch (python_error& error) {
+    error.restore();
+    throw;
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(std::current_exception());
+    throw;
+  }
+}
+
+const DeviceLauncher& launcher_for_python(int device) {
+  static const auto* const launchers = [] {
+    auto* made = new std::vector<DeviceLauncher>;
+    for (int i = 0; i < npusim::device_count(); ++i) {
+      made->push_back(device_launcher(i));
+      made->back().launch_erased = &launch_with_python_errors;
+    }
+    return made;
+  }();
+  return (*launchers)[static_cast<std::size_t>(device)];
+}
+
 }  // namespace
 
 void bind_device(py::module& m) {
@@ -46,6 +78,9 @@ void bind_device(py::module& m) {
   m.def("is_initialized", &npusim::initialized);
   m.def("is_in_bad_fork", &npusim::in_bad_fork);
   m.def("device_count", &npusim::device_count);
+  m.def("device_launcher", [](int device) {
+    return reinterpret_cast<std::intptr_t>(&launcher_for_python(checked(device)));
+  });
   m.def("current_device", [] {
     translated([] { npusim::check_not_forked(); });
     return npusim::current_device();

@@ -8,8 +8,8 @@
 #include "csrc/runtime/allocator_config.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
-#include "csrc/runtime/host_allocator.h"
 #include "csrc/runtime/memory_pools.h"
+#include "csrc/runtime/pinned_allocator.h"
 
 namespace py = pybind11;
 
@@ -36,16 +36,10 @@ py::dict memory_stats(int device) {
   return out;
 }
 
-std::uintptr_t raw_alloc(std::size_t bytes, int device, npusim::StreamId stream) {
-  npusim::alloc::OutOfMemoryReport report;
-  npusim::alloc::LiveAllocator& allocator = allocator_at(device);
-  const auto* block = translated([&] {
-    npusim::stream_from_id(device, stream);  // raises for a stream that does not exist
-    return allocator.malloc(bytes, stream, &report, gather_context(),
-                            current_pool(static_cast<c10::DeviceIndex>(device)));
-  });
-  TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr || bytes == 0,
-                   npusim::alloc::format_out_of_memory(report, "NPUSIM", device));
+std::uintptr_t raw_alloc(std::size_t bytes, int device, npusim::StreamId id) {
+  npusim::Stream& stream =
+      translated([&]() -> npusim::Stream& { return npusim::stream_from_id(device, id); });
+  const auto* block = allocate_block(bytes, static_cast<c10::DeviceIndex>(device), &stream);
   return block == nullptr ? 0 : block->address;
 }
 
@@ -54,13 +48,14 @@ void raw_delete(std::uintptr_t address) {
   const int device = npusim::device_of(reinterpret_cast<const void*>(address));
   TORCH_CHECK(device >= 0, "invalid device pointer: 0x", std::hex, address,
               " is not an address of an npusim device");
+  if (npusim::alloc::Block* block = block_at(address)) return free_block_deleter(block);
   std::string why;
-  const auto status = allocator_at(device).free_address(address, &why);
-  TORCH_CHECK(status == npusim::alloc::FreeStatus::ok, why);
+  allocator_at(device).free_address(address, &why);
+  TORCH_CHECK(false, why);
 }
 
 py::dict host_memory_stats() {
-  const at::HostStats stats = host_allocator()->get_stats();
+  const at::HostStats stats = pinned_allocator()->get_stats();
   py::dict out;
   const auto put = [&](const char* name, const c10::CachingAllocator::Stat& stat) {
     const std::string prefix = name;
@@ -84,8 +79,8 @@ void bind_pools(py::module& m) {
         return PluggableFunctions{reinterpret_cast<decltype(PluggableFunctions::alloc)>(alloc),
                                   reinterpret_cast<decltype(PluggableFunctions::free)>(free)};
       }));
-  py::class_<PrivatePool>(m, "_PrivatePool")
-      .def(py::init<bool, bool, const std::optional<PluggableFunctions>&>())
+  py::class_<PrivatePool, std::shared_ptr<PrivatePool>>(m, "_PrivatePool")
+      .def(py::init(&make_pool))
       .def(
           "id",
           [](const PrivatePool& pool) { return py::make_tuple(pool.id().first, pool.id().second); })
@@ -96,6 +91,7 @@ void bind_pools(py::module& m) {
   m.def("change_allocator", py::overload_cast<const std::string&>(&change_allocator));
   m.def("change_allocator", py::overload_cast<const PluggableFunctions&>(&change_allocator));
   m.def("allocator_name", &allocator_name);
+  m.def("allocator_choice", &allocator_choice);
 }
 
 }  // namespace
@@ -118,8 +114,9 @@ void bind_memory(py::module& m) {
   });
   m.def("get_memory_fraction", [](int device) { return allocator_at(device).memory_fraction(); });
   m.def("memory_snapshot", [](std::pair<std::uint64_t, std::uint64_t> pool, bool with_traces) {
-    return memory_snapshot({pool.first, pool.second}, with_traces);
+    return memory_snapshot({pool.first, pool.second}, with_traces ? Traces::torchs : Traces::none);
   });
+  m.def("whole_memory_history", [] { return memory_snapshot({}, Traces::whole); });
   m.def("record_memory_history", &record_memory_history);
   m.def("newest_allocation", &newest_allocation);
   m.def("live_blocks", &live_blocks);
@@ -127,9 +124,10 @@ void bind_memory(py::module& m) {
   m.def("caching_allocator_alloc", &raw_alloc);
   m.def("caching_allocator_delete", &raw_delete);
   m.def("host_memory_stats", &host_memory_stats);
-  m.def("reset_peak_host_memory_stats", [] { host_allocator()->reset_peak_stats(); });
-  m.def("reset_accumulated_host_memory_stats", [] { host_allocator()->reset_accumulated_stats(); });
-  m.def("empty_host_cache", [] { host_allocator()->empty_cache(); });
+  m.def("reset_peak_host_memory_stats", [] { pinned_allocator()->reset_peak_stats(); });
+  m.def("reset_accumulated_host_memory_stats",
+        [] { pinned_allocator()->reset_accumulated_stats(); });
+  m.def("empty_host_cache", [] { pinned_allocator()->empty_cache(); });
 }
 
 }  // namespace torch_npusim

@@ -2,13 +2,17 @@
 // Bindings of what only a simulator has: its clock, its faults, its knobs and its counters.
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <array>
 #include <string>
+#include <tuple>
+#include <vector>
 
-#include "csrc/aten/alignment.h"
-#include "csrc/aten/fallback_stats.h"
 #include "csrc/errors.h"
+#include "csrc/launch/alignment.h"
+#include "csrc/launch/fallback_stats.h"
+#include "csrc/launch/rules.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/host_sync.h"
@@ -44,11 +48,38 @@ constexpr Words<3> kStrictAlign{"strict alignment", {"off", "error", "copy"}};
 constexpr Words<3> kFallback{"fallback policy", {"silent", "warn", "error"}};
 constexpr Words<4> kPoison{"poison mode", {"off", "freed", "fresh", "all"}};
 constexpr Words<3> kStability{"stability", {"stable", "experimental", "internal"}};
-constexpr Words<npusim::kFaultKindCount> kFault{"fault kind", {"oom", "launch", "hang", "device"}};
+constexpr Words<2> kDeviceAssert{"device assert", {"now", "late"}};
+constexpr Words<8> kVerdict{"verdict of a rule",
+                            {"refuse", "unavailable", "nondeterministic", "widen", "keep", "fft",
+                             "sum_of_numbers", "asserts"}};
+constexpr Words<npusim::kFaultKindCount> kFault{
+    "fault kind", {"oom", "launch", "hang", "device", "slow", "link", "kill"}};
 
 py::dict counts(const std::vector<FallbackCount>& all) {
   py::dict out;
   for (const FallbackCount& count : all) out[py::str(count.op)] = count.calls;
+  return out;
+}
+
+// A row: operator, verdict, condition, dtypes, text.
+using PythonRule =
+    std::tuple<std::string, std::string, std::string, std::vector<at::ScalarType>, std::string>;
+
+void set_python_rules(const std::vector<PythonRule>& rows) {
+  std::vector<RuleRow> all;
+  all.reserve(rows.size());
+  for (const auto& [op, verdict, when, dtypes, text] : rows) {
+    RuleRow row{op, static_cast<RuleRow::Verdict>(kVerdict.parse(verdict)), when, 0, text};
+    for (const at::ScalarType dtype : dtypes) row.dtypes |= dtype_bit(static_cast<int>(dtype));
+    all.push_back(std::move(row));
+  }
+  const py::gil_scoped_release no_gil;
+  set_rules(all);
+}
+
+py::dict widened() {
+  py::dict out;
+  for (const auto& [op, calls] : widened_calls()) out[py::str(op)] = calls;
   return out;
 }
 
@@ -70,7 +101,7 @@ py::list knob_list() {
 }
 
 void inject(const std::string& kind, std::uint64_t nth, std::uint64_t every, double probability,
-            std::uint64_t seed, int device, const std::string& name) {
+            std::uint64_t seed, int device, int rank, double factor, const std::string& name) {
   npusim::FaultRule rule;
   rule.kind = static_cast<npusim::FaultKind>(kFault.parse(kind));
   rule.at = nth;
@@ -78,6 +109,8 @@ void inject(const std::string& kind, std::uint64_t nth, std::uint64_t every, dou
   rule.probability = probability;
   rule.seed = seed;
   rule.device = device;
+  rule.rank = rank;
+  rule.factor = factor;
   rule.name = name;
   translated([&] { npusim::inject_fault(rule); });
 }
@@ -138,6 +171,8 @@ void bind_sim(py::module& m) {
 
   m.def("inject_fault", &inject);
   m.def("clear_faults", &npusim::clear_faults);
+  m.def("set_rank", &npusim::set_rank);
+  m.def("set_thread_rank", &npusim::set_thread_rank);
   m.def("fault_counts", &fault_counts);
 
   m.def("knobs", &knob_list);
@@ -152,6 +187,13 @@ void bind_sim(py::module& m) {
   m.def("get_fallback_policy", [] { return kFallback.text(fallback_policy()); });
   m.def("set_fallback_policy", [](const std::string& policy) {
     set_fallback_policy(static_cast<FallbackPolicy>(kFallback.parse(policy)));
+  });
+
+  m.def("set_rules", &set_python_rules);
+  m.def("widened_calls", &widened);
+  m.def("get_device_assert", [] { return kDeviceAssert.text(device_assert()); });
+  m.def("set_device_assert", [](const std::string& when) {
+    set_device_assert(static_cast<DeviceAssert>(kDeviceAssert.parse(when)));
   });
 
   m.def("get_strict_align", [] { return kStrictAlign.text(strict_align()); });

@@ -7,10 +7,18 @@
 
 namespace torch_npusim {
 
+void bind_commands(pybind11::module& m);
 void bind_cuda_names(pybind11::module& m);
 void bind_device(pybind11::module& m);
+void bind_distributed(pybind11::module& m);
+void bind_event_log(pybind11::module& m);
+void bind_graphs(pybind11::module& m);
 void bind_memory(pybind11::module& m);
+void bind_python_policy(pybind11::module_& m);
+void bind_races(pybind11::module& m);
 void bind_random(pybind11::module& m);
+void bind_sharing(pybind11::module& m);
 void bind_sim(pybind11::module& m);
+void bind_timeline(pybind11::module& m);
 
 }  // namespace torch_npusim

@@ -184,7 +184,7 @@ py::dict settings_dict(const npusim::alloc::Snapshot& picture) {
 
 }  // namespace
 
-py::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces) {
+py::dict memory_snapshot(npusim::alloc::PoolId pool, Traces traces_wanted) {
   py::list segments;
   py::list traces;
   py::dict settings;
@@ -197,8 +197,10 @@ py::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces) {
       }
     }
     py::list trace;
-    if (with_traces) {
-      for (const auto& entry : picture.history) trace.append(entry_dict(entry, frames));
+    for (const auto& entry : picture.history) {
+      const bool is_wanted =
+          is_torchs(entry.action) ? traces_wanted != Traces::none : traces_wanted == Traces::whole;
+      if (is_wanted) trace.append(entry_dict(entry, frames));
     }
     traces.append(trace);
     settings = settings_dict(picture);
@@ -209,6 +211,7 @@ py::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces) {
   out["device_traces"] = traces;
   out["allocator_settings"] = settings;
   out["external_annotations"] = py::list();
+  if (traces_wanted == Traces::whole) out["whole_history"] = true;
   return out;
 }
 

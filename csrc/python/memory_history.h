@@ -14,7 +14,12 @@ namespace torch_npusim {
 
 // memory_snapshot() covers all devices: {"segments": [...], "device_traces": [...],
 // "allocator_settings": {...}, "external_annotations": []}. Of a private pool: its segments only.
-pybind11::dict memory_snapshot(npusim::alloc::PoolId pool, bool with_traces);
+enum class Traces : std::uint8_t {
+  none,
+  torchs,  // the entries that torch's memory viewer knows
+  whole,   // all of them, and "whole_history"
+};
+pybind11::dict memory_snapshot(npusim::alloc::PoolId pool, Traces traces_wanted);
 
 // While stacks are recorded, allocations have rising numbers. live_blocks() lists those after
 // number `after` that nobody has freed: (device, address, bytes, requested bytes, number).

@@ -2,9 +2,9 @@
 // torch_npusim._C: joins the simulator to torch when it is imported.
 #include <torch/csrc/Exceptions.h>
 
-#include "csrc/aten/alignment.h"
-#include "csrc/aten/fallback_stats.h"
 #include "csrc/errors.h"
+#include "csrc/launch/alignment.h"
+#include "csrc/launch/fallback_stats.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/init.h"
 #include "csrc/runtime/poison.h"
@@ -29,6 +29,15 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
+// Some of torch's bindings call operators without letting go of the GIL (storages, x[0] = 1). They
+// must not keep it while they wait for a body that may want it.
+void wait_without_gil(void (*wait)(void*), void* argument) {
+  std::optional<pybind11::gil_scoped_release> without;
+  const bool known = Py_IsInitialized() != 0 && PyGILState_GetThisThreadState() != nullptr;
+  if (known && PyGILState_Check() != 0) without.emplace();
+  wait(argument);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -39,10 +48,19 @@ PYBIND11_MODULE(_C, m) {
   } catch (const c10::Error& error) {
     throw pybind11::import_error(error.what_without_backtrace());
   }
+  npusim::set_wait_hook(&wait_without_gil);
   torch_npusim::register_backend();
+  torch_npusim::bind_commands(m);
   torch_npusim::bind_cuda_names(m);
   torch_npusim::bind_device(m);
+  torch_npusim::bind_distributed(m);
+  torch_npusim::bind_event_log(m);
+  torch_npusim::bind_graphs(m);
   torch_npusim::bind_memory(m);
+  torch_npusim::bind_python_policy(m);
+  torch_npusim::bind_races(m);
   torch_npusim::bind_random(m);
+  torch_npusim::bind_sharing(m);
   torch_npusim::bind_sim(m);
+  torch_npusim::bind_timeline(m);
 }

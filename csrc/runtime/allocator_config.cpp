@@ -31,14 +31,21 @@ Choice& choice() {
   return *chosen;
 }
 
+PythonPolicies& python_policies() {
+  static PythonPolicies policies{};  // set once, when the module is loaded
+  return policies;
+}
+
 // "name,key:value,..." taken apart.
 struct Setting {
   explicit Setting(const std::string& text)
       : name(text.substr(0, text.find(','))),
         keys(name.size() == text.size() ? "" : text.substr(name.size() + 1)),
-        is_policy(npusim::alloc::is_live_policy(name)) {}
+        is_in_python(name.find(".py:") != std::string::npos),
+        is_policy(is_in_python || npusim::alloc::is_live_policy(name)) {}
   std::string name;
   std::string keys;
+  bool is_in_python;
   bool is_policy;
 };
 
@@ -80,11 +87,18 @@ std::unique_ptr<LiveAllocator> allocator_of(const std::string& text, Provider& p
   TORCH_CHECK_VALUE(!rules.has_value() || rules->empty(), "PYTORCH_ALLOC_CONF: its rules are the ",
                     "caching allocator's, but ", variable, " chose the policy ", setting.name,
                     "; unset one of them");
+  TORCH_CHECK_VALUE(!setting.is_in_python || setting.keys.empty(), variable, ": the policy ",
+                    setting.name, " is in Python and has no settings; got ", setting.keys);
+  const PythonPolicies& python = python_policies();
   return naming(variable, [&] {
     return std::make_unique<npusim::alloc::PolicyAllocator>(
-        provider, text, [&](PlacementDevice& device) {
-          return npusim::alloc::make_live_policy(setting.name, setting.keys, device);
-        });
+        provider, text,
+        [&](PlacementDevice& device) {
+          return setting.is_in_python
+                     ? python.make(setting.name, device)
+                     : npusim::alloc::make_live_policy(setting.name, setting.keys, device);
+        },
+        setting.is_in_python ? python.gate : nullptr);
   });
 }
 
@@ -135,6 +149,8 @@ std::unique_ptr<LiveAllocator> make_allocator(Provider& provider, c10::DeviceInd
   return made;
 }
 
+void set_python_policies(const PythonPolicies& policies) { python_policies() = policies; }
+
 void change_allocator(const std::string& text) {
   change([&](Choice& chosen) {
     chosen.text = text;
@@ -146,12 +162,16 @@ void change_allocator(const PluggableFunctions& functions) {
   change([&](Choice& chosen) { chosen.functions = functions; });
 }
 
-std::string allocator_name() {
+std::string allocator_choice() {
   Choice& chosen = choice();
   const std::lock_guard lock(chosen.mutex);
   if (chosen.functions.has_value()) return "pluggable";
-  const std::string text = chosen.text.value_or(npusim::config().allocator);
-  return Setting(text).is_policy ? text : "native";
+  return chosen.text.value_or(npusim::config().allocator);
+}
+
+std::string allocator_name() {
+  const std::string text = allocator_choice();
+  return text == "pluggable" || Setting(text).is_policy ? text : "native";
 }
 
 }  // namespace torch_npusim

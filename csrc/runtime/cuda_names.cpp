@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // torch reads every device name with one function that libc10 exports, a constructor of
-// c10::Device. Its other libraries call that function through their import tables, so one entry per
-// library decides how names are read: nothing is added to any call but one comparison per name
-// read, and devices themselves keep their type, its identity and their equality.
+// c10::Device, and writes the one of PrivateUse1 with another, get_privateuse1_backend(). Its
+// libraries (libc10 too) call them through their import tables, so one entry per library and
+// function decides how names are read and written: nothing is added to any call, and devices
+// themselves keep their type, its identity and their equality.
 #include "csrc/runtime/cuda_names.h"
 
 #include <c10/core/Device.h>
@@ -19,15 +20,13 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace torch_npusim {
 
 namespace {
-
-// c10::Device::Device(const std::string&), as g++ and clang write it.
-constexpr const char* kReadName =
-    "_ZN3c106DeviceC1ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
 
 #if defined(__aarch64__)
 constexpr unsigned kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
@@ -35,16 +34,35 @@ constexpr unsigned kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
 constexpr unsigned kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
 #endif
 
-// Stands in for the constructor, whose calling convention is that of a function with `this` first.
-// This module's own import still leads to libc10.
+// Stands in for c10::Device::Device(const std::string&), whose calling convention is that of a
+// function with `this` first. This module's own import still leads to libc10, which knows the name
+// that core gave PrivateUse1 whatever get_privateuse1_backend() says.
 void read_name(c10::Device* self, const std::string& name) {
-  new (self) c10::Device(name);
+  constexpr std::string_view kOwn = "npusim";
+  const bool own = name.compare(0, kOwn.size(), kOwn) == 0;
+  new (self) c10::Device(own ? "privateuseone" + name.substr(kOwn.size()) : name);
   if (self->is_cuda()) *self = c10::Device(c10::DeviceType::PrivateUse1, self->index());
 }
+
+// Stands in for c10::get_privateuse1_backend().
+std::string write_name(bool lower_case) { return lower_case ? "cuda" : "CUDA"; }
+
+// A function of libc10, as g++ and clang write its name, and what stands in for it.
+struct Redirection {
+  const char* symbol;
+  void* function;
+};
+
+const Redirection kRedirections[] = {
+    {"_ZN3c106DeviceC1ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+     reinterpret_cast<void*>(&read_name)},
+    {"_ZN3c1023get_privateuse1_backendB5cxx11Eb", reinterpret_cast<void*>(&write_name)},
+};
 
 struct Slot {
   void** address;
   void* before;
+  void* after;
   bool read_only;  // part of what the loader protects after relocation
 };
 
@@ -62,14 +80,13 @@ class Library {
     }
   }
 
-  // The entries through which this library calls `function`; the table of calls is tried first,
-  // because the other is long.
-  std::vector<Slot> imports_of(const char* function) const {
-    std::vector<Slot> found;
-    if (dynamic_ == nullptr) return found;
-    collect(function, DT_JMPREL, DT_PLTRELSZ, &found);
-    if (found.empty()) collect(function, DT_RELA, DT_RELASZ, &found);
-    return found;
+  // Adds the entries through which this library calls the function; the table of calls is tried
+  // first, because the other is long.
+  void add_imports(const Redirection& redirection, std::vector<Slot>* found) const {
+    if (dynamic_ == nullptr) return;
+    const std::size_t before = found->size();
+    collect(redirection, DT_JMPREL, DT_PLTRELSZ, found);
+    if (found->size() == before) collect(redirection, DT_RELA, DT_RELASZ, found);
   }
 
  private:
@@ -87,7 +104,7 @@ class Library {
     return value == 0 ? nullptr : reinterpret_cast<const T*>(value < base_ ? base_ + value : value);
   }
 
-  void collect(const char* function, ElfW(Sxword) tag, ElfW(Sxword) size_tag,
+  void collect(const Redirection& redirection, ElfW(Sxword) tag, ElfW(Sxword) size_tag,
                std::vector<Slot>* found) const {
     const auto* relocations = table<ElfW(Rela)>(tag);
     const auto* symbols = table<ElfW(Sym)>(DT_SYMTAB);
@@ -99,10 +116,11 @@ class Library {
       const auto type = static_cast<unsigned>(ELF64_R_TYPE(relocation.r_info));
       if (type != kSlotTypes[0] && type != kSlotTypes[1]) continue;
       const ElfW(Sym) & symbol = symbols[ELF64_R_SYM(relocation.r_info)];
-      if (std::strcmp(names + symbol.st_name, function) != 0) continue;
+      if (std::strcmp(names + symbol.st_name, redirection.symbol) != 0) continue;
       const ElfW(Addr) address = base_ + relocation.r_offset;
       void** slot = reinterpret_cast<void**>(address);
-      found->push_back({slot, *slot, protected_from_ <= address && address < protected_to_});
+      found->push_back({slot, *slot, redirection.function,
+                        protected_from_ <= address && address < protected_to_});
     }
   }
 
@@ -112,11 +130,23 @@ class Library {
   const ElfW(Dyn) * dynamic_ = nullptr;
 };
 
-int add_imports(dl_phdr_info* info, std::size_t, void* found) {
+// What is found, and how often for each of kRedirections.
+struct Found {
+  std::vector<Slot> slots;
+  std::size_t count[std::size(kRedirections)] = {};
+};
+
+int add_library(dl_phdr_info* info, std::size_t, void* data) {
   const char* file = std::strrchr(info->dlpi_name, '/');
-  if (file == nullptr || std::strncmp(file, "/libtorch", 9) != 0) return 0;
-  auto* slots = static_cast<std::vector<Slot>*>(found);
-  for (const Slot& slot : Library(*info).imports_of(kReadName)) slots->push_back(slot);
+  if (file == nullptr) return 0;
+  if (std::strncmp(file, "/libtorch", 9) != 0 && std::strcmp(file, "/libc10.so") != 0) return 0;
+  auto* found = static_cast<Found*>(data);
+  const Library library(*info);
+  for (std::size_t i = 0; i < std::size(kRedirections); ++i) {
+    const std::size_t before = found->slots.size();
+    library.add_imports(kRedirections[i], &found->slots);
+    found->count[i] += found->slots.size() - before;
+  }
   return 0;
 }
 
@@ -125,7 +155,7 @@ void protect(const Slot& slot, int protection) {
   const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(slot.address) / page * page;
   TORCH_CHECK(mprotect(reinterpret_cast<void*>(start), page, protection) == 0,
               "torch's import table cannot be changed (", std::strerror(errno),
-              "), so \"cuda\" cannot be read as npusim here");
+              "), so npusim cannot be called \"cuda\" here");
 }
 
 void store(const Slot& slot, void* function) {
@@ -136,7 +166,7 @@ void store(const Slot& slot, void* function) {
 
 }  // namespace
 
-void read_cuda_names_as_npusim(bool on) {
+void call_npusim_cuda(bool on) {
   static std::mutex mutex;
   static std::vector<Slot>* const redirected = new std::vector<Slot>();  // leaked: used at exit too
   const std::lock_guard<std::mutex> lock(mutex);
@@ -146,15 +176,15 @@ void read_cuda_names_as_npusim(bool on) {
     redirected->clear();
     return;
   }
-  std::vector<Slot> found;
-  dl_iterate_phdr(&add_imports, &found);
-  TORCH_CHECK(!found.empty(),
-              "torch's libraries do not import c10::Device's constructor from a name, so \"cuda\" "
-              "cannot be read as npusim; this torch is built unlike those that are known to work");
-  for (const Slot& slot : found) {
-    store(slot, reinterpret_cast<void*>(&read_name));
-    redirected->push_back(slot);
+  Found found;
+  dl_iterate_phdr(&add_library, &found);
+  for (std::size_t i = 0; i < std::size(kRedirections); ++i) {
+    TORCH_CHECK(found.count[i] != 0, "torch's libraries do not import ", kRedirections[i].symbol,
+                ", so npusim cannot be called \"cuda\"; this torch is built unlike those that are "
+                "known to work");
   }
+  for (const Slot& slot : found.slots) store(slot, slot.after);
+  *redirected = std::move(found.slots);
 }
 
 }  // namespace torch_npusim

@@ -4,9 +4,10 @@
 
 namespace torch_npusim {
 
-// While on, torch reads the device names "cuda" and "cuda:N" as "npusim" and "npusim:N", in every
-// thread: arguments of operators, torch.device(), TorchScript. Doing it twice changes nothing.
-// Raises c10::Error if torch's libraries do not import the function that reads names.
-void read_cuda_names_as_npusim(bool on);
+// While on, npusim is called "cuda", in every thread: torch reads the device names "cuda" and
+// "cuda:N" as it reads "npusim" and "npusim:N", and writes "cuda" where it wrote "npusim", in
+// device.type, str(), error texts and the name of the backend. Doing it twice changes nothing.
+// Raises c10::Error, changing nothing, if torch's libraries do not import the functions that do so.
+void call_npusim_cuda(bool on);
 
 }  // namespace torch_npusim

@@ -2,6 +2,7 @@
 // The one place that knows both the allocator and the device.
 #include "csrc/runtime/device_allocator.h"
 
+#include <c10/core/impl/COW.h>
 #include <c10/util/Exception.h>
 
 #include <atomic>
@@ -9,6 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "backend/observer.h"
+#include "backend/sharing.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/allocator_config.h"
 #include "csrc/runtime/device.h"
@@ -61,7 +64,8 @@ void report_to_profiler(const Block& block, int64_t bytes, c10::DeviceIndex devi
                                      c10::Device(c10::kPrivateUse1, device));
   }
   TORCH_CHECK_WITH(OutOfMemoryError, false,
-                   npusim::alloc::format_out_of_memory(report, "NPUSIM", device));
+                   npusim::alloc::format_out_of_memory(
+                       report, c10::DeviceTypeName(c10::kPrivateUse1, false), device));
 }
 
 c10::CachingAllocator::Stat to_c10(const npusim::alloc::Stat& stat) {
@@ -77,6 +81,19 @@ c10::CachingAllocator::StatArray to_c10(const npusim::alloc::StatArray& stats) {
   c10::CachingAllocator::StatArray out;
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = to_c10(stats[i]);
   return out;
+}
+
+void free_address_deleter(void* address) noexcept {
+  if (npusim::in_bad_fork()) return;
+  if (Block* block = block_at(reinterpret_cast<npusim::alloc::Address>(address))) {
+    free_block_deleter(block);
+  }
+}
+
+void free_sent_deleter(void* address) noexcept {
+  if (npusim::in_bad_fork()) return;
+  const auto at = reinterpret_cast<npusim::alloc::Address>(address);
+  if (Block* block = block_at(at)) npusim::release_sent(at, &free_block_deleter, block);
 }
 
 class Allocator final : public c10::DeviceAllocator {
@@ -98,6 +115,7 @@ class Allocator final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
     if (Block* block = block_of(data)) {
       npusim::Stream& used_on = backend_stream(stream);
+      npusim::note_memory(npusim::MemoryKind::record_stream, data.get(), block->bytes, &used_on);
       translated([&] { block->owner->record_stream(block, used_on.id()); });
     }
   }
@@ -156,17 +174,57 @@ LiveAllocator& live_allocator(c10::DeviceIndex device) {
   });
 }
 
-Block* allocate_block(std::size_t bytes, c10::DeviceIndex device) {
+void note_allocation(const Block& block, npusim::Stream& stream, c10::DeviceIndex device) {
+  const npusim::alloc::PoolId pool = current_pool(device);
+  npusim::note_memory(npusim::MemoryKind::allocate, reinterpret_cast<void*>(block.address),
+                      block.bytes, &stream, (pool.first << 32) | pool.second);
+}
+
+namespace {
+constinit thread_local PlannedBlocks* t_planned = nullptr;
+}  // namespace
+
+PlannedBlocks::PlannedBlocks(std::vector<Block>& blocks, Plan plan) noexcept
+    : blocks_(blocks), plan_(plan), outer_(t_planned) {
+  t_planned = this;
+}
+PlannedBlocks::~PlannedBlocks() { t_planned = outer_; }
+
+bool PlannedBlocks::following() noexcept {
+  return t_planned != nullptr && t_planned->plan_ == Plan::follow;
+}
+
+Block* PlannedBlocks::next(std::size_t bytes) {
+  if (used_ == blocks_.size() || blocks_[used_].bytes < bytes) return nullptr;
+  return &blocks_[used_++];
+}
+
+Block* allocate_block(std::size_t bytes, c10::DeviceIndex device, npusim::Stream* stream) {
   LiveAllocator& allocator = live_allocator(device);
   if (bytes == 0) return nullptr;
+  if (C10_UNLIKELY(t_planned != nullptr) && t_planned->plan_ == PlannedBlocks::Plan::follow) {
+    if (Block* planned = t_planned->next(bytes)) return planned;
+  }
+  npusim::Stream& user = stream != nullptr ? *stream : npusim::current_stream(device);
   npusim::alloc::OutOfMemoryReport report;
-  Block* block = translated([&] {
-    return allocator.malloc(bytes, npusim::current_stream(device).id(), &report, gather_context(),
-                            current_pool(device));
-  });
+  const auto allocated = [&] {
+    return allocator.malloc(bytes, user.id(), &report, gather_context(), current_pool(device));
+  };
+  Block* block = translated(allocated);
+  if (C10_UNLIKELY(block == nullptr) && npusim::collect_sent()) block = translated(allocated);
   if (C10_UNLIKELY(block == nullptr)) throw_out_of_memory(report, device);
-  poison_fresh(reinterpret_cast<void*>(block->address), block->bytes);
+  auto* address = reinterpret_cast<void*>(block->address);
+  if (C10_UNLIKELY(npusim::observed())) note_allocation(*block, user, device);
+  poison_fresh(address, block->bytes);
   report_to_profiler(*block, static_cast<int64_t>(block->bytes), device);
+  if (C10_UNLIKELY(t_planned != nullptr) && t_planned->plan_ == PlannedBlocks::Plan::write_down) {
+    Block planned;
+    planned.address = block->address;
+    planned.bytes = block->bytes;
+    planned.requested_bytes = block->requested_bytes;
+    planned.state = npusim::alloc::BlockState::allocated;
+    t_planned->blocks_.push_back(planned);
+  }
   return block;
 }
 
@@ -180,8 +238,10 @@ c10::DataPtr allocate_on_device(std::size_t bytes, c10::DeviceIndex device) {
 void free_block_deleter(void* context) noexcept {
   if (npusim::in_bad_fork()) return;  // the parent's block: not this process's to free
   auto* block = static_cast<Block*>(context);
+  if (block->owner == nullptr) return;  // PlannedBlocks
   try {
     auto* address = reinterpret_cast<void*>(block->address);
+    npusim::note_memory(npusim::MemoryKind::free, address, block->bytes, nullptr);
     poison_freed(address, block->bytes);
     report_to_profiler(*block, -static_cast<int64_t>(block->bytes),
                        static_cast<c10::DeviceIndex>(npusim::device_of(address)));
@@ -192,13 +252,40 @@ void free_block_deleter(void* context) noexcept {
   }
 }
 
+namespace {
+void name_by_address(c10::DataPtr& data, c10::DeleterFnPtr deleter) {
+  void* address = data.get();
+  const c10::Device device = data.device();
+  data.release_context();
+  data = {address, address, deleter, device};
+}
+}  // namespace
+
+void name_block_by_address(c10::DataPtr& data) {
+  if (data.get_deleter() == &free_block_deleter) name_by_address(data, &free_address_deleter);
+}
+
+void name_block_as_sent(c10::DataPtr& data) { name_by_address(data, &free_sent_deleter); }
+
 Block* block_of(const c10::DataPtr& data) noexcept {
-  return data.get_deleter() == &free_block_deleter ? static_cast<Block*>(data.get_context())
-                                                   : nullptr;
+  if (C10_LIKELY(data.get_deleter() == &free_block_deleter)) {
+    return static_cast<Block*>(data.get_context());
+  }
+  const bool by_address =
+      data.get_deleter() == &free_address_deleter || data.get_deleter() == &free_sent_deleter;
+  if (!by_address && !c10::impl::cow::is_cow_data_ptr(data)) return nullptr;
+  return block_at(reinterpret_cast<npusim::alloc::Address>(data.get()));
+}
+
+Block* block_at(npusim::alloc::Address address) {
+  const int device = npusim::device_of(reinterpret_cast<void*>(address));
+  if (device < 0) return nullptr;
+  return live_allocator(static_cast<c10::DeviceIndex>(device)).find(address);
 }
 
 void release_cached_memory(npusim::alloc::PoolId pool) {
   if (!npusim::initialized()) return;
+  npusim::collect_sent();
   for (int i = 0; i < npusim::device_count(); ++i) {
     LiveAllocator& allocator = live_allocator(static_cast<c10::DeviceIndex>(i));
     translated([&] { allocator.empty_cache(pool); });

@@ -8,8 +8,10 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <string>
+#include <vector>
 
 #include "allocator/allocator.h"
+#include "backend/backend.h"
 
 namespace torch_npusim {
 
@@ -20,8 +22,33 @@ c10::DeviceAllocator* device_allocator() noexcept;
 npusim::alloc::LiveAllocator& live_allocator(c10::DeviceIndex device);
 
 // allocate_block() returns nullptr for bytes == 0; throws c10::OutOfMemoryError. The block belongs
-// to the current stream and pool of `device` on this thread.
-npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device);
+// to the current pool of `device` on this thread, and to `stream`, by default the current one.
+npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device,
+                                     npusim::Stream* stream = nullptr);
+
+// PlannedBlocks: for its length this thread's allocations are given the blocks of a list, in order,
+// and freeing these does nothing (their owner is nullptr); or the list grows by what is given. The
+// list belongs to the caller.
+class PlannedBlocks {
+ public:
+  enum class Plan : std::uint8_t { write_down, follow };
+  PlannedBlocks(std::vector<npusim::alloc::Block>& blocks, Plan plan) noexcept;
+  ~PlannedBlocks();
+  PlannedBlocks(const PlannedBlocks&) = delete;
+  PlannedBlocks& operator=(const PlannedBlocks&) = delete;
+  // following() is whether this thread follows a plan.
+  static bool following() noexcept;
+
+ private:
+  friend npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device,
+                                              npusim::Stream* stream);
+  npusim::alloc::Block* next(std::size_t bytes);
+
+  std::vector<npusim::alloc::Block>& blocks_;
+  const Plan plan_;
+  std::size_t used_ = 0;
+  PlannedBlocks* const outer_;
+};
 
 // allocate_on_device() wraps allocate_block(); the DataPtr's context is the Block.
 c10::DataPtr allocate_on_device(std::size_t bytes, c10::DeviceIndex device);
@@ -29,8 +56,19 @@ c10::DataPtr allocate_on_device(std::size_t bytes, c10::DeviceIndex device);
 // free_block_deleter() returns a Block (passed as the DataPtr's context) to its allocator.
 void free_block_deleter(void* block) noexcept;
 
+// name_block_by_address() makes the address the context of data from allocate_on_device(). Freeing
+// has to look the block up then, but core's lazy copies want it that way.
+void name_block_by_address(c10::DataPtr& data);
+
+// name_block_as_sent() does the same to data that other processes map: freeing then waits until
+// they have let go (backend/sharing.h).
+void name_block_as_sent(c10::DataPtr& data);
+
 // block_of() returns nullptr unless data was made by allocate_on_device().
 npusim::alloc::Block* block_of(const c10::DataPtr& data) noexcept;
+
+// block_at() is the block that starts at a device address, or nullptr.
+npusim::alloc::Block* block_at(npusim::alloc::Address address);
 
 // release_cached_memory() gives the cached segments of all devices back: of the default pool and of
 // private pools without users, or of one private pool if that has none.

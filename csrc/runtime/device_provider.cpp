@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/backend.h"
+#include "backend/observer.h"
 
 namespace torch_npusim {
 
@@ -53,9 +54,15 @@ bool DeviceProvider::done(npusim::alloc::Ticket ticket) const noexcept {
   return npusim::host_now_ns() >= ticket;
 }
 
-void DeviceProvider::wait(npusim::alloc::Ticket ticket) { npusim::wait_until_ns(ticket); }
+void DeviceProvider::wait(npusim::alloc::Ticket ticket) {
+  npusim::wait_until_ns(ticket);
+  npusim::note_order(npusim::OrderKind::allocator_mark, device_, nullptr, nullptr, 0, ticket);
+}
 
-void DeviceProvider::synchronize() { npusim::wait_until_ns(npusim::device_done_at_ns(device_)); }
+void DeviceProvider::synchronize() {
+  npusim::wait_until_ns(npusim::device_done_at_ns(device_));
+  npusim::note_order(npusim::OrderKind::allocator_wait, device_, nullptr);
+}
 
 npusim::alloc::MemoryInfo DeviceProvider::memory_info() const {
   const npusim::MemoryInfo info = npusim::memory_info(device_);

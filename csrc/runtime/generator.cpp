@@ -31,18 +31,18 @@ std::uint64_t mix64(std::uint64_t x) {  // the finaliser of splitmix64
 PhiloxGenerator::PhiloxGenerator(c10::DeviceIndex device)
     : c10::GeneratorImpl(c10::Device(c10::kPrivateUse1, device),
                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
-      state_{c10::default_rng_seed_val, 0} {}
+      state_(std::make_shared<PhiloxState>(PhiloxState{c10::default_rng_seed_val, 0})) {}
 
-void PhiloxGenerator::set_current_seed(std::uint64_t seed) { state_ = {seed, 0}; }
+void PhiloxGenerator::set_current_seed(std::uint64_t seed) { *state_ = {seed, 0}; }
 
 void PhiloxGenerator::set_offset(std::uint64_t offset) {
   TORCH_CHECK(offset % 4 == 0, "The offset of an npusim generator must be a multiple of 4, got ",
               offset);
-  state_.offset = offset;
+  state_->offset = offset;
 }
 
-std::uint64_t PhiloxGenerator::get_offset() const { return state_.offset; }
-std::uint64_t PhiloxGenerator::current_seed() const { return state_.seed; }
+std::uint64_t PhiloxGenerator::get_offset() const { return state_->offset; }
+std::uint64_t PhiloxGenerator::current_seed() const { return state_->seed; }
 
 std::uint64_t PhiloxGenerator::seed() {
   const std::uint64_t fresh = c10::detail::getNonDeterministicRandom();
@@ -61,12 +61,12 @@ void PhiloxGenerator::set_state(const c10::TensorImpl& new_state) {
   std::uint64_t words[2];
   std::memcpy(words, new_state.data(), kStateBytes);
   set_offset(words[1]);
-  state_.seed = words[0];
+  state_->seed = words[0];
 }
 
 c10::intrusive_ptr<c10::TensorImpl> PhiloxGenerator::get_state() const {
   at::TensorBase state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, at::kByte);
-  const std::uint64_t words[2] = {state_.seed, state_.offset};
+  const std::uint64_t words[2] = {state_->seed, state_->offset};
   std::memcpy(state.mutable_data_ptr(), words, kStateBytes);
   return state.getIntrusivePtr();
 }
@@ -78,18 +78,20 @@ void PhiloxGenerator::graphsafe_set_state(const c10::intrusive_ptr<c10::Generato
 }
 
 c10::intrusive_ptr<c10::GeneratorImpl> PhiloxGenerator::graphsafe_get_state() const {
-  return c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(clone_impl());
+  auto other = c10::make_intrusive<PhiloxGenerator>(device().index());
+  other->state_ = state_;
+  return other;
 }
 
 PhiloxState PhiloxGenerator::reserve(std::uint64_t increment) {
-  const PhiloxState reserved = state_;
-  state_.offset += (increment + 3) / 4 * 4;
+  const PhiloxState reserved = *state_;
+  state_->offset += (increment + 3) / 4 * 4;
   return reserved;
 }
 
 PhiloxGenerator* PhiloxGenerator::clone_impl() const {
   auto* copy = new PhiloxGenerator(device().index());  // owned by the caller's intrusive_ptr
-  copy->state_ = state_;
+  *copy->state_ = *state_;
   return copy;
 }
 
@@ -118,8 +120,8 @@ PhiloxState reserve_philox(const std::optional<at::Generator>& generator, c10::D
   return philox->reserve(increment);
 }
 
-at::Generator host_generator_for(const std::optional<at::Generator>& generator,
-                                 c10::DeviceIndex device) {
+at::Generator cpu_generator_for(const std::optional<at::Generator>& generator,
+                                c10::DeviceIndex device) {
   const PhiloxState state = reserve_philox(generator, device);
   thread_local at::Generator host = at::make_generator<at::CPUGeneratorImpl>();
   host.set_current_seed(mix64(state.seed ^ mix64(state.offset)));

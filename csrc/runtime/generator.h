@@ -8,6 +8,7 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -30,6 +31,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   std::uint64_t seed() override;  // a fresh non-deterministic seed
   void set_state(const c10::TensorImpl& new_state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  // Generators share a state by these two, as on CUDA: what one draws, the other does not again.
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) override;
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
@@ -40,7 +42,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
  private:
   PhiloxGenerator* clone_impl() const override;
 
-  PhiloxState state_;
+  std::shared_ptr<PhiloxState> state_;  // never null
 };
 
 // default_generator() validates device; -1 means the current device.
@@ -51,9 +53,9 @@ const at::Generator& default_generator(c10::DeviceIndex device);
 PhiloxState reserve_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex device,
                            std::uint64_t increment = 4);
 
-// host_generator_for() returns this thread's CPU generator, reseeded from a hash of the (seed,
+// cpu_generator_for() returns this thread's CPU generator, reseeded from a hash of the (seed,
 // offset) reserved from `generator`: for the random operators that run CPU kernels.
-at::Generator host_generator_for(const std::optional<at::Generator>& generator,
-                                 c10::DeviceIndex device);
+at::Generator cpu_generator_for(const std::optional<at::Generator>& generator,
+                                c10::DeviceIndex device);
 
 }  // namespace torch_npusim

@@ -70,7 +70,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     const c10::DeviceIndex index = checked_device(device.index());
     return torch_stream(
-        translated([&]() -> auto& { return npusim::pool_stream(index, priority); }));
+        translated([&]() -> auto& { return npusim::next_stream(index, priority); }));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     follow_thread_count();

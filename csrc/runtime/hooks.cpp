@@ -5,8 +5,8 @@
 #include "csrc/errors.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/generator.h"
-#include "csrc/runtime/host_allocator.h"
 #include "csrc/runtime/init.h"
+#include "csrc/runtime/pinned_allocator.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -54,7 +54,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
   }
   bool isPinnedPtr(const void* data) const override { return npusim::is_pinned(data); }
-  at::Allocator* getPinnedMemoryAllocator() const override { return host_allocator(); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
     resize_device_storage(*storage.unsafeGetStorageImpl(), bytes);

@@ -12,10 +12,10 @@
 #include <string>
 #include <thread>
 
-#include "csrc/aten/fallback.h"
+#include "csrc/launch/fallback.h"
 #include "csrc/runtime/device_allocator.h"
-#include "csrc/runtime/host_allocator.h"
-#include "csrc/runtime/pool_allocator.h"
+#include "csrc/runtime/pinned_allocator.h"
+#include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -45,10 +45,11 @@ bool engine_threads_alive() {
 void register_backend() {
   register_storage_type();
   register_device_allocator();
-  register_pool_allocator();
-  register_host_allocator();
+  register_scratch_allocator();
+  register_pinned_allocator();
   register_hooks();
   register_structured_forms();
+  register_profiler();
 }
 
 void drain_engine_threads() {

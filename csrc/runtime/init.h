@@ -5,6 +5,7 @@
 namespace torch_npusim {
 
 void register_hooks();
+void register_profiler();
 
 // register_backend() joins the simulator to torch: allocators, storage type, hooks, and
 // the operators that follow from others. The guard and the kernels register themselves when the

@@ -5,7 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "backend/backend.h"
 #include "csrc/errors.h"
@@ -66,6 +68,32 @@ std::size_t PrivatePool::use_count() const {
     if (pool.id == id_) return pool.users;
   }
   return 0;
+}
+
+namespace {
+struct KnownPools {
+  std::mutex mutex;  // guards the rest
+  std::map<std::uint64_t, std::weak_ptr<PrivatePool>> pools;
+};
+KnownPools& known_pools() {
+  static auto* made = new KnownPools;
+  return *made;
+}
+}  // namespace
+
+std::shared_ptr<PrivatePool> make_pool(bool use_on_oom, bool no_split,
+                                       const std::optional<PluggableFunctions>& functions) {
+  auto pool = std::make_shared<PrivatePool>(use_on_oom, no_split, functions);
+  const std::lock_guard<std::mutex> lock(known_pools().mutex);
+  std::erase_if(known_pools().pools, [](const auto& known) { return known.second.expired(); });
+  known_pools().pools[pool->id().second] = pool;
+  return pool;
+}
+
+std::shared_ptr<PrivatePool> find_pool(PoolId id) {
+  const std::lock_guard<std::mutex> lock(known_pools().mutex);
+  const auto known = known_pools().pools.find(id.second);
+  return id.first != 0 || known == known_pools().pools.end() ? nullptr : known->second.lock();
 }
 
 void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device) {

@@ -6,6 +6,7 @@
 
 #include <c10/core/Device.h>
 
+#include <memory>
 #include <optional>
 
 #include "allocator/allocator.h"
@@ -35,6 +36,11 @@ class PrivatePool {
   npusim::alloc::PoolOptions options_;
   std::optional<PluggableFunctions> functions_;
 };
+
+// make_pool() is a pool that find_pool() finds while it lives; find_pool() returns nullptr else.
+std::shared_ptr<PrivatePool> make_pool(bool use_on_oom, bool no_split,
+                                       const std::optional<PluggableFunctions>& functions);
+std::shared_ptr<PrivatePool> find_pool(npusim::alloc::PoolId id);
 
 // begin_allocating_from() sends this thread's allocations on the device to the pool, until
 // end_allocating_from(); the innermost scope of a device counts. Raises where this thread is in a

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "backend/backend.h"
+#include "backend/observer.h"
 #include "csrc/runtime/device_provider.h"
 #include "torch_npusim/include/torch_npusim/memory.h"
 
@@ -123,6 +124,7 @@ extern "C" NPUSIM_EXPORT void npusim_free(void* address) {
   }
   try {
     npusim::wait_until_ns(npusim::device_done_at_ns(piece.device));
+    npusim::note_order(npusim::OrderKind::allocator_wait, piece.device, nullptr);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "npusim_free(%p): %s\n", address, error.what());
   }

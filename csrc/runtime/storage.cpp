@@ -2,13 +2,16 @@
 // The device storage, its CPU twin, and resizing.
 #include "csrc/runtime/storage.h"
 
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/COW.h>
+
 #include <algorithm>
 #include <array>
 
 #include "backend/backend.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/device_allocator.h"
-#include "csrc/runtime/pool_allocator.h"
+#include "csrc/runtime/scratch_allocator.h"
 
 namespace torch_npusim {
 
@@ -18,6 +21,12 @@ c10::DataPtr alias_of(const c10::StorageImpl& storage) {
   void* device_data = const_cast<void*>(storage.data());  // NOLINT: the alias is the write path
   void* host_data = device_data == nullptr ? nullptr : npusim::host_alias(device_data);
   return c10::DataPtr(host_data, c10::Device(c10::kCPU));
+}
+
+// Core allocates the copy on the current device.
+void materialize_on_device(c10::StorageImpl* storage) {
+  const c10::DeviceGuard on_device(storage->device());
+  c10::impl::cow::materialize_cow(storage);
 }
 
 // Twins that nobody needs any more, kept by each thread for its next ones: every result of a kernel
@@ -36,7 +45,7 @@ struct SpareTwins {
 thread_local SpareTwins t_spare;
 
 c10::intrusive_ptr<c10::StorageImpl> make_twin(const c10::StorageImpl& storage) {
-  c10::Allocator* allocator = pool_allocator_of(storage.device().index());
+  c10::Allocator* allocator = scratch_allocator_of(storage.device().index());
   if (t_spare.count == 0) {
     return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                  storage.sym_nbytes(), alias_of(storage), allocator,
@@ -123,7 +132,19 @@ void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes) {
     });
   }
   storage.set_data_ptr_noswap(std::move(grown));
+  storage.clear_materializer();  // a lazy copy has its own bytes now
   storage.set_nbytes(bytes);
+}
+
+c10::intrusive_ptr<c10::StorageImpl> lazy_clone_of(c10::StorageImpl& storage) {
+  name_block_by_address(storage._mutable_data_ptr_no_checks());
+  c10::intrusive_ptr<c10::StorageImpl> clone = c10::impl::cow::lazy_clone_storage(storage);
+  if (clone == nullptr) return clone;
+  for (c10::StorageImpl* lazy : {&storage, clone.get()}) {
+    lazy->clear_materializer();
+    lazy->set_materializer(&materialize_on_device);
+  }
+  return clone;
 }
 
 void register_storage_type() {
@@ -131,8 +152,10 @@ void register_storage_type() {
       c10::DeviceType::PrivateUse1,
       [](c10::StorageImpl::use_byte_size_t tag, c10::SymInt bytes, c10::DataPtr data,
          c10::Allocator* allocator, bool resizable) -> c10::intrusive_ptr<c10::StorageImpl> {
-        // torch passes a null pointer when it wants the allocation to be made here.
-        if (data == nullptr) data = allocator->allocate(bytes.as_int_unchecked());
+        // torch passes a pointer of no device when it wants the allocation to be made here.
+        if (!data.device().is_privateuseone()) {
+          data = allocator->allocate(bytes.as_int_unchecked());
+        }
         return c10::make_intrusive<DeviceStorage>(tag, std::move(bytes), std::move(data), allocator,
                                                   resizable);
       });

@@ -6,7 +6,7 @@
 //   host view -------> StorageImpl   [ 0x7e00'2000 .. )   read-write view of the same bytes
 //
 // Invariant: the twin never owns the block, except inside a call whose kernel resized it
-// (see write_back() in csrc/aten/host_view.h).
+// (see write_back() in csrc/launch/cpu_call.h).
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -54,6 +54,10 @@ c10::intrusive_ptr<c10::StorageImpl> make_device_storage(std::size_t bytes,
 
 // resize_device_storage() keeps the first min(old, new) bytes (the hook behind storage.resize_()).
 void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes);
+
+// lazy_clone_of() is a storage that shares the bytes of `storage` until either is written to. Who
+// writes asks for mutable_data(), which then copies: CpuCall does so for written operands.
+c10::intrusive_ptr<c10::StorageImpl> lazy_clone_of(c10::StorageImpl& storage);
 
 // register_storage_type() makes torch's own storage factories create DeviceStorage.
 void register_storage_type();

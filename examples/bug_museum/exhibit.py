@@ -14,6 +14,13 @@ follow. Both variants take the name of a device. Constants say what the harness 
     STRICT_ALIGNMENT  mode of torch_npusim.sim.alignment
     OWN_PROCESS       whether it runs in a child, because it may end the process
     MISSED            why npusim does not catch the wrong variant
+
+The files in parallel/ are programs for two ranks; both variants run on each, with torch.distributed
+initialized. Their docstring says "On CPU with gloo:" what happens there, and they have
+
+    CHECK             "raises"; "collectives": the function is a step, and takes up to MOST of them;
+                      "held": it builds something, which holds up to MOST bytes of a device
+    BACKEND           of torch.distributed on npusim; default: gloo for the host, simccl for devices
 """
 
 import importlib.util
@@ -24,10 +31,12 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "exhibits"
+PARALLEL = FOLDER.parent / "parallel"
 VARIANTS = ("wrong", "fixed")
 
 _DOCSTRING = re.compile(
-    r"(?P<title>[^\n]+\.)\n\nWhat: (?P<what>.+?)\nPasses on the CPU: (?P<why>.+?)\n"
+    r"(?P<title>[^\n]+\.)\n\nWhat: (?P<what>.+?)\n"
+    r"(?:Passes on the CPU|On CPU with gloo): (?P<why>.+?)\n"
     r"Kind: (?P<link>https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+)\n",
     re.DOTALL,
 )
@@ -57,20 +66,22 @@ class Exhibit:
     strict_alignment: str = "off"
     own_process: bool = False
     missed: str = ""
+    most: int = 0
+    backend: str = "cpu:gloo,npusim:simccl"
 
 
-def names() -> list[str]:
+def names(folder: Path = FOLDER) -> list[str]:
     """Returns the names of all exhibits, sorted."""
-    return sorted(path.stem for path in FOLDER.glob("*.py"))
+    return sorted(path.stem for path in folder.glob("*.py"))
 
 
-def load(name: str) -> Exhibit:
+def load(name: str, folder: Path = FOLDER) -> Exhibit:
     """Runs the file of an exhibit anew, so that nothing is left of an earlier run.
 
     Raises:
         ValueError: If there is no such file, or its docstring or constants are not as above.
     """
-    path = FOLDER / f"{name}.py"
+    path = folder / f"{name}.py"
     if not path.exists():
         raise ValueError(f"no exhibit {name!r}; there are {', '.join(names())}")
     spec = importlib.util.spec_from_file_location(f"exhibit_{name}", path)

@@ -2,7 +2,8 @@
 """Runs one variant of an exhibit on one subject and says whether it was stopped, and by what.
 
 A subject catches a wrong variant if the variant raises there, or if a check reports: a host
-synchronisation in a step, bytes of the device that stay alive from use to use, or a peak.
+synchronisation in a step, bytes of the device that stay alive from use to use, or a peak. On npusim
+a race raises.
 Only npusim has something to check; on the others the program just runs.
 """
 
@@ -23,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from examples.bug_museum.exhibit import Exhibit, load
 from torch_npusim import npusim
-from torch_npusim.sim import alignment, poison
+from torch_npusim.sim import alignment, poison, synchronisation
 
 SUBJECTS = ("cpu", "meta", "fake", "npusim")
 TIME_LIMIT_S = 120
@@ -79,6 +80,8 @@ def _device(exhibit: Exhibit) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(poison.use_mode(exhibit.poison))
         stack.enter_context(alignment.use_mode(exhibit.strict_alignment))
+        stack.callback(npusim.set_race_detection, npusim.get_race_detection())
+        npusim.set_race_detection("error")
         if exhibit.device_memory is not None:
             npusim.empty_cache()
             share = exhibit.device_memory / npusim.mem_get_info(index)[1]
@@ -89,15 +92,18 @@ def _device(exhibit: Exhibit) -> Iterator[None]:
 
 def _watch_sync(exhibit: Exhibit, step: Step) -> str:
     step()
+    level = synchronisation.set_level("strict")  # a pageable copy is a wait, too
     npusim.set_sync_debug_mode("error")
     try:
         step()
     except RuntimeError as error:
         if "synchronizing" not in str(error):
             raise
-        return f"synchronisation in {str(error).split('::')[-1]}"
+        operation = str(error).rpartition("(")[2].rstrip(")")
+        return f"synchronisation in {operation.removeprefix('aten::').split()[0]}"
     finally:
         npusim.set_sync_debug_mode("default")
+        synchronisation.set_level(level)
     return ""
 
 

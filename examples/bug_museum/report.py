@@ -123,8 +123,9 @@ def tables(findings: list[Finding]) -> str:
             f"[{repository} {number}]({finding.link})",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "What npusim misses, and why:", ""]
-    lines += [f"- `{finding.name}`: {finding.missed}." for finding in findings if finding.missed]
+    if missed := [finding for finding in findings if finding.missed]:
+        lines += ["", "What npusim misses, and why:", ""]
+        lines += [f"- `{finding.name}`: {finding.missed}." for finding in missed]
     return "\n".join(lines)
 
 

@@ -15,11 +15,13 @@ NPUSIM = torch.device("npusim", 0)
 SECOND = torch.device("npusim", 1)
 
 
-def test_device_objects_are_npusims():
+def test_device_objects_are_npusims_and_read_cuda():
     assert torch.device("cuda") == torch.device("npusim")
     assert torch.device("cuda:1") == torch.device("cuda", 1) == SECOND
     assert torch.device(type="cuda", index=1) == SECOND
-    assert torch.device("cuda").type == "npusim"
+    assert torch.device("cuda").type == torch.device("npusim").type == "cuda"
+    assert str(NPUSIM) == "cuda:0"
+    assert repr(SECOND) == "device(type='cuda', index=1)"
     assert type(torch.device("cuda")) is torch.device
     assert pickle.loads(pickle.dumps(torch.device("cuda:1"))) == SECOND
 
@@ -102,7 +104,7 @@ def test_cuda_keeps_the_memory_format_asked_for():
 
 
 def test_cuda_refuses_the_cpu():
-    with pytest.raises(ValueError, match="Expected a npusim device, but got: cpu"):
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
         torch.ones(1).cuda("cpu")
 
 
@@ -155,7 +157,7 @@ def test_legacy_types():
     assert torch.ones(2).type(torch.cuda.LongTensor).device == NPUSIM
     assert x.type(torch.float64).device == NPUSIM
     assert x.type("torch.FloatTensor").device.type == "cpu"
-    assert x.type() == "torch.npusim.FloatTensor"
+    assert x.type() == "torch.cuda.FloatTensor"
 
 
 def test_legacy_sparse_types():
@@ -327,12 +329,16 @@ def test_flags_can_be_set():
         assert not torch.backends.cudnn.enabled
 
 
-def test_the_profiler_says_that_it_sees_the_host_only():
+def test_the_profiler_shows_the_device():
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    said = pytest.warns(UserWarning, match="profiles the host only")
-    with said, torch.profiler.profile(activities=activities) as profile:
+    with torch.profiler.profile(activities=activities) as profile:
         torch.ones(2, device="cuda") + 1
-    assert "aten::add" in profile.key_averages().table(sort_by="cuda_time_total")
+    table = profile.key_averages().table(sort_by="cuda_time_total")
+    assert "aten::add" in table
+    assert "Self CUDA" in table
+    with torch.profiler.profile(activities=activities[1:]) as profile:
+        torch.ones(2, device="cuda") + 1
+    assert "aten::add.Tensor" in {event.key for event in profile.key_averages()}
 
 
 def test_data_parallel_is_the_same_as_one_device():
@@ -349,12 +355,32 @@ def test_data_parallel_is_the_same_as_one_device():
         torch.testing.assert_close(one.grad, other.grad)
 
 
-@pytest.mark.parametrize("arguments", [("nccl",), ("cpu:gloo,cuda:nccl",)])
-def test_nccl_raises_by_name(arguments):
-    with pytest.raises(NotImplementedError, match=r"init_process_group\(backend='nccl'\)"):
-        torch.distributed.init_process_group(*arguments)
-    with pytest.raises(NotImplementedError, match=r"new_group\(backend='nccl'\)"):
-        torch.distributed.new_group(backend="nccl")
+@pytest.mark.parametrize("backend", [None, "nccl", "cpu:gloo,cuda:nccl"])
+def test_nccl_is_simccl(tmp_path, backend):
+    where = f"file://{tmp_path}/store"
+    assert torch.distributed.is_nccl_available()
+    torch.distributed.init_process_group(backend, init_method=where, rank=0, world_size=1)
+    try:
+        x = torch.ones(2, device="cuda")
+        torch.distributed.all_reduce(x)
+        assert x.tolist() == [1, 1]
+        made = torch.distributed.group.WORLD._get_backend(torch.device("cuda"))
+        assert isinstance(made, torch.distributed.ProcessGroupNCCL)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1).cuda())
+        model(x).backward()
+        assert model.module.weight.grad.tolist() == [[1, 1]]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_gloo_does_not_touch_the_device(tmp_path):
+    where = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
+    try:
+        with pytest.raises(RuntimeError, match="No backend type associated with device type cuda"):
+            torch.distributed.all_reduce(torch.ones(2, device="cuda"))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_gloo_on_cpu_is_untouched(tmp_path):

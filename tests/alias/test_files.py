@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch.save and torch.load: files from CUDA machines, and every form of map_location."""
 
+import contextlib
 import io
 
 import pytest
 import torch
+
+from torch_npusim import cuda_alias
 
 NPUSIM = torch.device("npusim", 0)
 SECOND = torch.device("npusim", 1)
@@ -58,14 +61,33 @@ def test_an_index_that_does_not_exist_names_the_remedy():
         torch.load(saved(torch.ones(1)), map_location="cuda:5")
 
 
-def test_what_the_alias_saves_loads_without_it(run_script, tmp_path):
+def test_what_the_alias_saves_loads_as_a_file_of_cuda(run_script, tmp_path):
     torch.save({"w": torch.arange(3.0, device="cuda:1")}, tmp_path / "w.pt")
     script = f"""
-        import torch, torch_npusim
-        print(torch.load({str(tmp_path / "w.pt")!r})["w"].device)
+        import torch
         print(torch.load({str(tmp_path / "w.pt")!r}, map_location="cpu")["w"].tolist())
+        seen = []
+        torch.load({str(tmp_path / "w.pt")!r}, map_location=lambda s, tag: seen.append(tag) or s)
+        print(seen)
     """
-    assert run_script(script).stdout == "npusim:1\n[0.0, 1.0, 2.0]\n"
+    environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    assert run_script(script, environment=environment).stdout == "[0.0, 1.0, 2.0]\n['cuda:1']\n"
+
+
+def test_what_npusim_saved_loads_under_the_alias(tmp_path):
+    with without_alias():
+        torch.save(torch.arange(3.0, device="npusim:1"), tmp_path / "w.pt")
+    assert torch.load(tmp_path / "w.pt").device == SECOND
+    assert torch.load(tmp_path / "w.pt", map_location={"npusim:1": "cuda:0"}).device == NPUSIM
+
+
+@contextlib.contextmanager
+def without_alias():
+    cuda_alias.disable()
+    try:
+        yield
+    finally:
+        cuda_alias.enable()
 
 
 def test_a_module_goes_through_a_file():

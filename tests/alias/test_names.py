@@ -63,6 +63,18 @@ def add_one(x):
     return x + 1
 
 
+def replayed(capture):
+    x, graph = on(0, 1.0), torch.cuda.CUDAGraph()
+    with capture(cuda_graph=graph):
+        y = x + 1
+    graph.replay()
+    return y.item() == 2
+
+
+def graphed(make):
+    return make(add_one, (on(0, 1.0),))(on(0, 4.0)).item() == 5
+
+
 def seeded(function):
     torch.cuda.manual_seed(1)
     before = torch.cuda.initial_seed()
@@ -104,6 +116,12 @@ WORKS = {
             getattr(cuda, f"{name}Tensor")(2), getattr(cuda, f"{name}Tensor")
         )
         for name in LEGACY
+    },
+    **{
+        f"{name}Storage": lambda name=name: isinstance(
+            getattr(cuda, f"{name}Storage")(2), getattr(cuda, f"{name}Storage")
+        )
+        for name in (*LEGACY, "ComplexDouble", "ComplexFloat")
     },
     "CUDAPluggableAllocator": lambda: (
         cuda.memory.CUDAPluggableAllocator is torch.npusim.NPUSIMPluggableAllocator
@@ -213,6 +231,14 @@ WORKS = {
         [t.tolist() for t in cuda.comm.scatter(torch.arange(5), [0, 1], [3, 2])]
         == [[0, 1, 2], [3, 4]]
     ),
+    "CUDAGraph": lambda: replayed(cuda.graph),
+    "graph": lambda: replayed(cuda.graph),
+    "graph_pool_handle": lambda: len(cuda.graph_pool_handle()) == 2,
+    "graphs.CUDAGraph": lambda: cuda.graphs.CUDAGraph is cuda.CUDAGraph,
+    "graphs.graph": lambda: replayed(cuda.graphs.graph),
+    "graphs.graph_pool_handle": lambda: len(cuda.graphs.graph_pool_handle()) == 2,
+    "graphs.make_graphed_callables": lambda: graphed(cuda.graphs.make_graphed_callables),
+    "make_graphed_callables": lambda: graphed(cuda.make_graphed_callables),
     "graphs.is_current_stream_capturing": lambda: not cuda.graphs.is_current_stream_capturing(),
     "nvtx.mark": lambda: lived_through(cuda.nvtx.mark, "here"),
     "nvtx.range": lambda: entered(cuda.nvtx.range("step {}", 1)),
@@ -234,10 +260,7 @@ WORKS = {
 # Refused by torch.npusim itself; called with these arguments.
 REFUSED_BY_NPUSIM = {
     "ExternalStream": (0,),
-    "graph": (None,),
-    "graph_pool_handle": (),
     "list_gpu_processes": (),
-    "make_graphed_callables": (add_one, ()),
 }
 
 
@@ -289,10 +312,10 @@ def test_private_names_of_memory_are_npusims(name):
 
 
 def test_refused_classes_are_still_classes():
-    assert not isinstance(on(0, 1.0), torch.cuda.CUDAGraph)
+    assert not isinstance(on(0, 1.0), torch.cuda.GreenContext)
 
-    class Recorder(torch.cuda.CUDAGraph):
+    class Recorder(torch.cuda.GreenContext):
         pass
 
-    with pytest.raises(NotImplementedError, match=r"torch\.cuda\.CUDAGraph"):
+    with pytest.raises(NotImplementedError, match=r"torch\.cuda\.GreenContext"):
         Recorder()

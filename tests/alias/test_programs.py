@@ -74,8 +74,17 @@ def test_digits_are_learned_as_on_cpu(tmp_path):
     assert torch.load(tmp_path / "digits.pt")["fc2.bias"].is_cuda
 
 
+def test_races_are_reported_in_the_words_of_the_program():
+    assert run("overlap", NPUSIM_RACES="error") == [
+        "overlapped 768.0 256.0",
+        "npusim: data race (wait_stream is missing) True False True",
+        "npusim: data race (record_stream is missing) True False True",
+        "npusim: data race (synchronize is missing) True False True",
+    ]
+
+
 def test_each_program_is_run():
-    assert {path.stem for path in PROGRAMS.glob("*.py")} == {*SAYS, "digits"}
+    assert {path.stem for path in PROGRAMS.glob("*.py")} == {*SAYS, "digits", "overlap"}
 
 
 def test_no_program_knows_npusim():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -18,8 +19,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 class Bump:
     """A policy that never reuses anything."""
 
-    def __init__(self, step: int = 1) -> None:
+    def __init__(self, step: float = 1, quantum: int = 32) -> None:
         self.step = step
+        self.quantum = quantum
         self.end = self.at = 0
 
     def attach(self, device) -> None:
@@ -31,8 +33,9 @@ class Bump:
             if base is None:
                 return None
             self.at, self.end = base, base + 64 * MIB
-        self.at += bytes * self.step
-        return self.at - bytes * self.step
+        step = -(-int(bytes * self.step) // self.quantum) * self.quantum
+        self.at += step
+        return self.at - step
 
     def free(self, address: int, bytes: int, stream: int) -> None:
         pass
@@ -57,22 +60,32 @@ def test_what_goes_wrong_in_a_policy_reaches_the_caller() -> None:
         def malloc(self, bytes: int, stream: int) -> int:
             raise KeyError("lost")
 
-    with pytest.raises(KeyError, match="lost"):
+    with pytest.raises(
+        ValueError, match=r"^policy Broken: event 0: malloc raised KeyError: 'lost' \(.*\.py:\d+\)$"
+    ):
         replay(events.trace(), Broken())
 
     class Wordy(Bump):
-        def malloc(self, bytes: int, stream: int) -> str:
-            return "here"
+        def malloc(self, bytes: int, stream: int) -> object:
+            return answer
 
-    with pytest.raises(TypeError, match="malloc returned 'here'; expected an address or None"):
-        replay(events.trace(), Wordy())
+    for answer in ("here", -5, 4096.0, 0, 1 << 64, [1]):
+        text = f"policy Wordy: event 0: malloc returned {answer!r}; expected an address or None"
+        with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+            replay(events.trace(), Wordy())
 
-    class Careless(Bump):
-        def malloc(self, bytes: int, stream: int) -> None:
-            self.device.release(12345)
+    class Interrupted(Bump):
+        def malloc(self, bytes: int, stream: int) -> int:
+            raise KeyboardInterrupt
 
-    with pytest.raises(ValueError, match=r"acquire\(\) returned no 12345"):
-        replay(events.trace(), Careless())
+    with pytest.raises(KeyboardInterrupt):
+        replay(events.trace(), Interrupted())
+    for missing in ("attach", "malloc", "free"):
+        methods = {name: vars(Bump)[name] for name in ("attach", "malloc", "free")}
+        del methods[missing]
+        policy = type("Partial", (), methods)()
+        with pytest.raises(ValueError, match=rf"^policy Partial has no method {missing}; expected"):
+            replay(events.trace(), policy)
     kept = Bump()
     replay(events.trace(), kept)
     with pytest.raises(RuntimeError, match="has ended"):
@@ -102,9 +115,20 @@ def test_the_judge_sees_overlaps_and_memory_that_is_not_there() -> None:
     events = Events()
     for id in range(3):
         events.add(Op.MALLOC, id, MIB)
-    assert "that overlap those of malloc 0" in replay(events.trace(), Bump(0)).violations[0] or (
-        "which is in use" in replay(events.trace(), Bump(0)).violations[0]
-    )
+    same = replay(events.trace(), Bump(0))
+    assert same.violation_count == 2
+    assert same.violations[0].startswith("event 1: malloc 1 of 1048576 bytes got 1048576 at 0x")
+    assert same.violations[0].endswith(", which is in use by malloc 0")
+    half = replay(events.trace(), Bump(0.5))
+    assert half.violations[0].endswith("which overlap those of malloc 0")
+    events.add(Op.MALLOC, 3, 100)
+    for id in range(3):
+        events.add(Op.FREE, id)
+    events.add(Op.MALLOC, 4, 100)
+    odd = replay(events.trace(), Bump(quantum=1))
+    assert odd.violation_count == 1
+    assert odd.violations[0].startswith("event 7: malloc 4 of 100 bytes")
+    assert odd.violations[0].endswith("which is not a multiple of 32")
 
     class Invented(Bump):
         def malloc(self, bytes: int, stream: int) -> int:
@@ -119,7 +143,27 @@ def test_the_judge_sees_overlaps_and_memory_that_is_not_there() -> None:
                 self.end = 0
             return super().malloc(bytes, stream)
 
-    assert "was given back while in use" in replay(events.trace(), Hasty()).violations[0]
+    hasty = replay(events.trace(), Hasty())
+    assert hasty.violations[0].startswith("event 1: the memory of malloc 0 at 0x")
+    assert hasty.violations[0].endswith("was given back while in use")
+
+    class Twice(Bump):
+        def free(self, address: int, bytes: int, stream: int) -> None:
+            self.device.release(self.end - 64 * MIB)
+
+    twice = replay(events.trace(), Twice())
+    text = "acquire() did not return, or which is released already"
+    assert any(text in violation for violation in twice.violations)
+    assert twice.violations[0].startswith("event 4: ")
+
+
+def test_all_violations_are_counted_and_the_first_are_told() -> None:
+    events = Events()
+    for id in range(100):
+        events.add(Op.MALLOC, id, MIB)
+    result = replay(events.trace(), Bump(0))
+    assert result.violation_count == 99
+    assert len(result.violations) == 20
 
 
 @pytest.mark.parametrize("name", [name for name in policies() if name not in PRESETS])

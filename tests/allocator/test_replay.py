@@ -240,8 +240,14 @@ def test_options_are_checked() -> None:
     events.add(Op.MALLOC, 1, 100)
     for options, message in [
         ({"policy": "none"}, "expected one of npusim, "),
-        ({"policy": "buddy", "settings": "arena:1"}, '"arena" is not a key; expected one of least'),
-        ({"policy": "buddy", "settings": "arena_mb:x"}, 'arena_mb is "x"; expected 1 to'),
+        (
+            {"policy": "buddy", "settings": "arenas:1"},
+            '"arenas" is not a key; expected one of least',
+        ),
+        (
+            {"policy": "buddy", "settings": "arena:x"},
+            'arena is "x"; expected cuda, one, or a size in MiB: 1 to',
+        ),
         ({"policy": "npusim", "settings": "fit:worst"}, "expected best or first"),
         ({"pending": "late"}, "expected one of 'recorded', 'immediate', 'never'"),
         ({"on_oom": "raise"}, "expected one of 'skip', 'stop'"),
@@ -330,7 +336,7 @@ def test_fragmentation_is_that_of_the_free_blocks() -> None:
     last = result.pictures[-1]
     free = last.block_bytes[last.block_state == 0].astype(np.float64)
     assert result.largest_free[-1] == free.max()
-    assert result.free_square[-1] == (free * free).sum()
+    assert result.free_bytes[-1] == free.sum()
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -89,8 +89,3 @@ def test_host_cache_can_be_emptied():
         torch.npusim.host_memory_stats()["allocated_bytes.current"]
         == (torch.npusim.host_memory_stats()["active_bytes.current"])
     )
-
-
-def test_graphs_are_refused():
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        torch.accelerator.Graph()

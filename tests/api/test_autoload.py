@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch_npusim_autoload: a good guest in every `import torch` of the environment.
+"""torch_npusim_entry_points: a good guest in every `import torch` of the environment.
 
 Installed packages are faked with dist-info folders on PYTHONPATH; the project itself too, so that
 the tests do not depend on how it is installed.
@@ -28,7 +28,7 @@ def site(tmp_path):
     if not any(
         e.value.startswith("torch_npusim") for e in metadata.entry_points(group="torch.backends")
     ):
-        install(tmp_path, "torch_npusim", "torch_npusim_autoload:autoload")
+        install(tmp_path, "torch_npusim", "torch_npusim_entry_points:autoload")
     return tmp_path
 
 
@@ -115,24 +115,24 @@ def test_a_failure_never_reaches_import_torch(import_torch, arguments):
 def test_steps_back_for_a_real_accelerator(monkeypatch):
     import torch
 
-    import torch_npusim_autoload
+    import torch_npusim_entry_points
 
     monkeypatch.delenv("NPUSIM_AUTOLOAD", raising=False)
-    monkeypatch.setattr(torch_npusim_autoload, "_privateuse1_is_taken", lambda: False)
-    monkeypatch.setattr(torch_npusim_autoload, "other_backends", list)
+    monkeypatch.setattr(torch_npusim_entry_points, "_privateuse1_is_taken", lambda: False)
+    monkeypatch.setattr(torch_npusim_entry_points, "other_backends", list)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert not torch_npusim_autoload._wanted()
+    assert not torch_npusim_entry_points._wanted()
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert torch_npusim_autoload._wanted()
+    assert torch_npusim_entry_points._wanted()
 
 
 def test_deciding_imports_nothing_of_the_package():
     # An editable install has a finder of its own among the modules.
     script = """
-import sys, torch_npusim_autoload
+import sys, torch_npusim_entry_points
 print([m for m in sys.modules if "torch" in m and not m.startswith("__editable__")])
 """
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "['torch_npusim_autoload']\n"
+    assert done.stdout == "['torch_npusim_entry_points']\n"

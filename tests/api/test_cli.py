@@ -51,6 +51,7 @@ def test_doctor_is_content_here(npusim):
         "memory",
         "capacity",
         "round trip",
+        "environment",
     }
     assert findings["round trip"]["status"] == "ok"
     assert all(f["remedy"] for f in findings.values() if f["status"] != "ok")
@@ -131,9 +132,9 @@ def test_module_is_the_command(module, monkeypatch, capsys):
 def test_lab_hands_everything_over_to_the_laboratory(npusim, tmp_path, capsys):
     trace = str(tmp_path / "a.npt")
     assert npusim("lab", "generate", "zero3", "--steps", "1", "--out", trace)[0] == 0
-    status, text = npusim("lab", "bounds", trace, "--json")
+    status, text = npusim("lab", "plan", trace, "--json")
     assert status == 0
-    assert json.loads(text)["max_live"] > 0
+    assert json.loads(text)["planned"] > 0
     with pytest.raises(SystemExit, match="0"):
         cli.main(["lab", "--help"])
     assert capsys.readouterr().out.startswith("usage: npusim lab ")

@@ -197,4 +197,4 @@ def test_a_limited_address_space_says_what_to_do(run_python):
         },
         check=False,
     )
-    assert "which an expandable segment needs; raise ulimit -v" in failed.stderr, failed.stderr
+    assert "No free range of addresses is 160.00 MiB long; raise ulimit -v" in failed.stderr

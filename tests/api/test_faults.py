@@ -110,3 +110,35 @@ def test_blocking_launches_report_at_the_call(run_python):
         environment={"NPUSIM_LAUNCH_BLOCKING": "1"},
     )
     assert text == "at the call\n"
+
+
+@pytest.mark.parametrize("fast", ["1", "0"])
+def test_commands_have_the_names_of_schemas(run_python, fast):
+    """The name that a fault tells is the operator's, with its overload, on every route."""
+    script = """
+        import torch
+        from torch_npusim.sim import faults
+        x = torch.ones(4, 4, device="npusim")
+        calls = {
+            "aten::add.Tensor": lambda: x + x,
+            "aten::mul_.Tensor": lambda: x.mul_(2.0),
+            "aten::sum.dim_IntList": lambda: x.sum(0),
+            "aten::_softmax": lambda: x.softmax(1),
+            "aten::mm": lambda: x @ x,
+            "aten::eq.Scalar": lambda: x == 1,
+            "aten::fill_.Scalar": lambda: x.fill_(2),
+        }
+        for name, call in calls.items():
+            torch.npusim.synchronize()
+            base = name.split(".")[0]
+            with faults.inject("launch", nth=1, name=base):
+                call()
+                try:
+                    torch.npusim.synchronize()
+                except RuntimeError as error:
+                    assert f"`{name}`" in str(error), (name, str(error))
+                else:
+                    raise AssertionError(name)
+        print("all")
+    """
+    assert run_python(script, environment={"NPUSIM_FASTPATH": fast}) == "all\n"

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch_npusim._patches: each works, and is still needed by this torch."""
 
+import pickle
+from importlib import import_module
+from multiprocessing.reduction import ForkingPickler
+
+import numpy
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import comm
 from torch.utils.dlpack import DLDeviceType
 
-from torch_npusim import _patches
+from torch_npusim import _patches, _sharing
 
 
 def test_dlpack_device_is_the_extension_device():
@@ -34,61 +40,188 @@ def test_dlpack_patch_is_still_needed():
         _patches.ORIGINAL_DLPACK_DEVICE(torch.ones(1, device="npusim"))
 
 
-@pytest.mark.parametrize(
-    "share",
-    [
-        lambda x: x.share_memory_(),
-        lambda x: x.untyped_storage().share_memory_(),
-        lambda x: nn.ParameterList([nn.Parameter(x)]).share_memory(),
-    ],
-)
-def test_device_memory_cannot_be_shared(share):
-    with pytest.raises(NotImplementedError, match="belongs to one process"):
-        share(torch.ones(3, device="npusim"))
-
-
-def test_host_memory_can_still_be_shared():
-    assert torch.ones(3).share_memory_().is_shared()
-
-
-def test_share_memory_patch_is_still_needed():
-    """When this fails, torch no longer does nothing: look whether the patch can go."""
-    storage = torch.ones(3, device="npusim").untyped_storage()
-    assert _patches.ORIGINAL_SHARE_MEMORY(storage) is storage
-
-
-def pickled_for_another_process(tensor):
-    from multiprocessing.reduction import ForkingPickler
-
-    return ForkingPickler.dumps(tensor)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.ones(3, device="npusim"),
-        lambda: torch.ones(3, device="npusim")[1:],
-        lambda: nn.Parameter(torch.ones(3, device="npusim")),
-        lambda: torch.empty(0, device="npusim"),
-        lambda: torch.ones(3, device="npusim").untyped_storage(),
-    ],
-)
-def test_device_tensors_cannot_be_sent_to_another_process(make):
-    with pytest.raises(NotImplementedError, match=r"Send `tensor\.cpu"):
-        pickled_for_another_process(make())
-
-
-def test_a_queue_refuses_device_tensors():
-    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    with pytest.raises(NotImplementedError, match=r"Send `tensor\.cpu"):
-        queue.put(torch.ones(3, device="npusim"))
-
-
-def test_host_tensors_can_still_be_sent():
-    assert pickled_for_another_process(torch.ones(3))
-
-
 def test_reducer_is_still_needed():
     """When this fails, torch can send device storages: look whether the reducer can go."""
     with pytest.raises(RuntimeError, match="only available on CPU"):
-        _patches.ORIGINAL_REDUCE_STORAGE(torch.ones(3, device="npusim").untyped_storage())
+        _sharing.ORIGINAL_REDUCE_STORAGE(torch.ones(3, device="npusim").untyped_storage())
+
+
+def test_reducers_survive_their_registration():
+    """torch registers its own when it is asked to."""
+    x = torch.ones(3, device="npusim")
+    torch.multiprocessing.reductions.init_reductions()
+    assert pickle.loads(ForkingPickler.dumps(x)).data_ptr() == x.data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type:UserWarning")
+def test_default_tensor_type_patch_is_still_needed():
+    """When this fails, the patch can go: torch knows the types of a renamed device."""
+    with pytest.raises(TypeError, match="invalid type object"):
+        _patches.ORIGINAL_SET_DEFAULT_TENSOR_TYPE(torch.npusim.FloatTensor)
+
+
+# --- several devices
+
+
+def both(value, shape=(2,)):
+    return [torch.full(shape, value, device=f"npusim:{index}") for index in range(2)]
+
+
+def placed(tensors):
+    return [(tensor.device.index, tensor.tolist()) for tensor in tensors]
+
+
+def test_broadcast():
+    tensor = torch.tensor([1, 2], device="npusim:1")
+    expected = [(0, [1, 2]), (1, [1, 2])]
+    assert placed(comm.broadcast(tensor, ["npusim:0", 1])) == expected
+    assert placed(comm.broadcast(tensor.cpu(), out=[t.long() for t in both(0)])) == expected
+    many = comm.broadcast_coalesced([tensor, tensor + 2], [0, 1])
+    assert placed(many[1]) == [(1, [1, 2]), (1, [3, 4])]
+
+
+def test_scatter():
+    rows = torch.arange(5)
+    assert placed(comm.scatter(rows, [0, 1])) == [(0, [0, 1, 2]), (1, [3, 4])]
+    assert placed(comm.scatter(rows, [1, 0], [1, 4])) == [(1, [0]), (0, [1, 2, 3, 4])]
+    out = [torch.empty(3, device="npusim:1"), torch.empty(2, device="npusim:0")]
+    assert placed(comm.scatter(rows.float(), out=out)) == [(1, [0, 1, 2]), (0, [3, 4])]
+
+
+def test_gather_and_add():
+    assert placed([comm.gather(both(3.0), destination="npusim:1")]) == [(1, [3.0] * 4)]
+    assert comm.gather(both(3.0), destination="cpu").device.type == "cpu"
+    out = torch.empty(4, device="npusim:1")
+    assert comm.gather(both(3.0), out=out) is out
+    assert placed([comm.reduce_add(both(3.0), destination=1)]) == [(1, [6.0, 6.0])]
+
+
+@pytest.mark.parametrize("devices", [None, [0], ["npusim:0"], [torch.device("npusim:0")]])
+def test_parallel_apply(devices):
+    model = nn.Linear(2, 3).npusim()
+    rows = torch.ones(4, 2, device="npusim:0")
+    results = nn.parallel.parallel_apply([model], [rows], devices=devices)
+    torch.testing.assert_close(results[0], model(rows))
+
+
+def test_data_parallel_is_the_same_as_one_device():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).npusim()
+    rows = torch.randn(5, 6, device="npusim")
+    model(rows).square().sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    parallel = nn.DataParallel(model)
+    assert parallel.device_ids == [0, 1]
+    result = parallel(rows)
+    result.square().sum().backward()
+    torch.testing.assert_close(result, model(rows))
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_device_copies_are_still_needed(run_python):
+    """When this fails, torch has them for every build: look whether the patch can go."""
+    script = "import torch; print(any(hasattr(torch._C, n) for n in ('_scatter', '_broadcast')))"
+    assert run_python(script, environment={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}) == "False\n"
+
+
+def test_device_index_patch_is_still_needed():
+    """When this fails, parallel_apply() asks for an index of any accelerator."""
+    original = _patches.ORIGINAL_PARALLEL_DEVICE_INDEX
+    assert import_module("torch.nn.parallel.parallel_apply")._get_device_index is not original
+    with pytest.raises(ValueError, match="Expected a cuda device"):
+        original(torch.device("npusim:0"))
+
+
+def cross_entropy_in_chunks(device, dtype, reduction):
+    """Loss and gradients of linear_cross_entropy with automatic options."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(n, 32, generator=generator).to(device, dtype) for n in (64, 100))
+    target = torch.randint(0, 100, (64,), generator=generator).to(device)
+    loss = torch.nn.functional.linear_cross_entropy(
+        x.requires_grad_(),
+        weight.requires_grad_(),
+        target,
+        reduction=reduction,
+        options=nn.LinearCrossEntropyOptions(),
+    )
+    loss.backward()
+    return [tensor.cpu() for tensor in (loss.detach(), x.grad, weight.grad)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_cross_entropy_in_chunks_has_the_bits_of_the_cpu(dtype, reduction):
+    expected = cross_entropy_in_chunks("cpu", dtype, reduction)
+    found = cross_entropy_in_chunks("npusim", dtype, reduction)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_cross_entropy_patch_is_still_needed():
+    """When this fails, the patch can go: torch accumulates in float32 on every device."""
+    assert _patches.ORIGINAL_ACC_DTYPE(torch.float16, torch.device("npusim")) is None
+
+
+def test_numpy_is_told_what_to_ask_for():
+    x = torch.ones(3, device="npusim")
+    with pytest.raises(
+        BufferError, match=r"memory of npusim:0 can be read by torch only.*\.cpu\(\)"
+    ):
+        numpy.from_dlpack(x)
+    assert torch.from_dlpack(x).device == x.device
+    assert torch.utils.dlpack.from_dlpack(x.__dlpack__()).device == x.device
+
+
+def test_upstream_numpy_still_leaves_the_remedy_out():
+    class Exporter:
+        def __dlpack__(self, **options):
+            return _patches.ORIGINAL_DLPACK(torch.ones(3, device="npusim"))
+
+        def __dlpack_device__(self):
+            return torch.ones(3, device="npusim").__dlpack_device__()
+
+    with pytest.raises(RuntimeError, match="Unsupported device in DLTensor"):
+        numpy.from_dlpack(Exporter())
+
+
+def test_choice_of_backends_is_still_needed():
+    """When this fails, torch itself keeps gloo off the device: look whether the patch can go."""
+    from datetime import timedelta
+
+    from torch.distributed import HashStore, distributed_c10d
+
+    with pytest.raises(ValueError, match="npusim:simccl"):
+        distributed_c10d._new_process_group_helper(1, 0, [], "npusim:gloo", HashStore(), "refused")
+    group, _ = _patches.ORIGINAL_NEW_GROUP(
+        1, 0, [], "npusim:gloo", HashStore(), "accepted", timeout=timedelta(seconds=5)
+    )
+    try:
+        made = group._get_backend(torch.device("npusim"))
+        assert isinstance(made, distributed_c10d.ProcessGroupGloo)
+    finally:
+        for kept in (distributed_c10d._world.pg_map, distributed_c10d._world.pg_names):
+            kept.pop(group, None)
+
+
+def _profiled(**options):
+    x = torch.ones(64, 64, device="npusim")
+    with torch.autograd.profiler.profile(use_device="npusim", **options) as profile:
+        x @ x
+    return profile
+
+
+def test_autograds_profiler_reads_the_device(capfd):
+    for options in ({}, {"use_kineto": False}, {"use_kineto": True}):
+        average = {row.key: row for row in _profiled(**options).key_averages()}
+        assert average["aten::mm"].device_time_total > 0
+    assert "not enabled" not in capfd.readouterr().err
+
+
+def test_autograds_profiler_still_asks_for_markers(capfd, monkeypatch):
+    """When this fails, the patch can go: markers work, or use_kineto is the default."""
+    monkeypatch.setattr(
+        torch.autograd.profiler.profile, "__init__", _patches.ORIGINAL_AUTOGRAD_PROFILE
+    )
+    _profiled()
+    assert "PrivateUse1 used in profiler but not enabled" in capfd.readouterr().err

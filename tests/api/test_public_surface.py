@@ -21,14 +21,25 @@ MODULES += [f"torch_npusim.npusim.amp.{name}" for name in ("autocast_mode", "gra
 MODULES += ["torch_npusim.sim"]
 MODULES += [
     f"torch_npusim.sim.{name}"
-    for name in ("alignment", "clock", "fallback", "faults", "poison", "specs", "synchronisation")
+    for name in (
+        "alignment",
+        "clock",
+        "fabric",
+        "fallback",
+        "faults",
+        "poison",
+        "rules",
+        "specs",
+        "synchronisation",
+    )
 ]
 MODULES += ["torch_npusim.cli", "torch_npusim.cpp_extension", "torch_npusim.cuda_alias"]
 MODULES += [
     f"torch_npusim.integrations.{name}" for name in ("accelerate", "lightning", "transformers")
 ]
-MODULES += ["torch_npusim.testing", "torch_npusim.testing.leaks"]
-MODULES += ["torch_npusim_autoload"]
+MODULES += ["torch_npusim.testing"]
+MODULES += [f"torch_npusim.testing.{name}" for name in ("leaks", "ranks")]
+MODULES += ["torch_npusim_entry_points"]
 
 
 def public(module):

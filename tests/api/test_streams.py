@@ -157,6 +157,19 @@ def test_elapsed_time_is_virtual_and_repeatable():
     assert first == second > 0
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_elapsed_time_of_records_next_to_each_other_is_above_zero(busy):
+    """Rule E7."""
+    torch.npusim.synchronize()
+    start, end = (torch.npusim.Event(enable_timing=True) for _ in range(2))
+    if busy:
+        torch.zeros(LARGE, device="npusim")
+    start.record()
+    end.record()
+    torch.npusim.synchronize()
+    assert 0 < start.elapsed_time(end) < 0.01
+
+
 def test_elapsed_time_needs_timing():
     start, end = torch.npusim.Event(), torch.npusim.Event()
     start.record()

@@ -6,6 +6,9 @@ import warnings
 import pytest
 import torch
 
+from torch_npusim._sync_words import in_words
+from torch_npusim.sim.synchronisation import record, set_level
+
 WAITS = {
     "item": lambda x: x[0].item(),
     "bool": lambda x: bool(x[0]),
@@ -19,7 +22,6 @@ WAITS = {
     "masked_select": lambda x: x.masked_select(x > 1),
     "print": lambda x: repr(x),
     "format": lambda x: f"{x[0]:.2f}",
-    "pageable copy that does not block": lambda x: torch.ones(3).to("npusim", non_blocking=True),
     "data of the host": lambda x: torch.tensor([1, 2], device="npusim"),
     "Stream.synchronize": lambda x: torch.npusim.current_stream().synchronize(),
     "eigh": lambda x: torch.linalg.eigh(torch.outer(x, x)),
@@ -35,7 +37,13 @@ WAITS = {
     "one_hot without a size": lambda x: torch.nn.functional.one_hot(x.long()),
     "repeats without a size": lambda x: torch.repeat_interleave(x, x.long()),
 }
+# torch.cuda's mode does not look at the memory of such copies; the strict level does.
+PAGEABLE = {
+    "to the device": lambda x: torch.ones(3).to("npusim", non_blocking=True),
+    "to the host": lambda x: torch.empty(3).copy_(x, non_blocking=True),
+}
 NO_WAITS = {
+    **PAGEABLE,
     "add": lambda x: x + 1,
     "factory": lambda x: torch.zeros(3, device="npusim"),
     "device copy": lambda x: x.clone(),
@@ -92,6 +100,74 @@ def test_what_does_not_wait_is_not_reported(name, x):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         NO_WAITS[name](x)
+
+
+@pytest.fixture
+def level():
+    yield set_level
+    set_level("cuda")
+
+
+@pytest.mark.parametrize("name", {**WAITS, **PAGEABLE})
+def test_the_strict_level_also_reports_copies_that_are_not_to_block(name, x, level):
+    level("strict")
+    torch.npusim.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="called a synchronizing npusim operation"):
+        ({**WAITS, **PAGEABLE})[name](x)
+
+
+ASKED = {
+    "to cpu": lambda x: x.cpu(),
+    "tolist": lambda x: x.tolist(),
+    "Stream.synchronize": lambda x: torch.npusim.current_stream().synchronize(),
+    "Module.to": lambda x: torch.nn.Linear(2, 2).to("npusim"),
+    "Module.npusim": lambda x: torch.nn.Linear(2, 2).npusim(),
+    "load_state_dict": lambda x: torch.nn.Linear(2, 2, device="npusim").load_state_dict(
+        torch.nn.Linear(2, 2).state_dict()
+    ),
+    **PAGEABLE,
+}
+
+
+@pytest.mark.parametrize("name", {**WAITS, **ASKED})
+def test_the_hidden_level_reports_what_nobody_asked_for(name, x, level):
+    level("hidden")
+    torch.npusim.set_sync_debug_mode("error")
+    if name in ASKED:
+        ASKED[name](x)
+        return
+    with pytest.raises(RuntimeError, match="called a synchronizing npusim operation"):
+        WAITS[name](x)
+
+
+def test_a_wrong_level_is_named():
+    with pytest.raises(ValueError, match="cuda, hidden, strict; got 'loud'"):
+        set_level("loud")
+
+
+SAYS = {
+    "item": r"\.item\(\).*waits for a value.*\(aten::_local_scalar_dense\)",
+    "mask": r"x\[mask\].*torch\.where.*\(aten::index\.Tensor\)",
+    "nonzero": r"nonzero\(\).*nonzero_static",
+    "repeats without a size": "pass output_size",
+    "unpinned copy": r"pin_memory\(\) and non_blocking=True",
+    "print": "printing a tensor",
+}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_the_message_says_what_waits_and_what_does_not(name, x):
+    torch.npusim.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match=SAYS[name]):
+        WAITS[name](x)
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_every_wait_has_words(name, x):
+    with record() as recording:
+        WAITS[name](x)
+    for sync in recording.counts():
+        assert in_words(sync.what).endswith(f"({sync.what})")
 
 
 @pytest.mark.parametrize(("mode", "number"), [("default", 0), ("warn", 1), ("error", 2)])

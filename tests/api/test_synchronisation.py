@@ -53,12 +53,12 @@ def test_waits_are_counted_by_line_and_kind(x):
         waits_of_every_kind(x)
     expected = [
         (".item()", "aten::_local_scalar_dense", 3, True),
-        ("tolist", "aten::copy_", 1, True),
+        ("tolist", "aten::copy_ to the host", 1, True),
         ("bool(", "aten::_local_scalar_dense", 1, True),
         ("nonzero", "aten::nonzero", 1, True),
         ("x[x > 1]", "aten::index.Tensor", 1, True),
         ("unique", "aten::_unique2", 1, True),
-        ("torch.ones", "aten::copy_", 1, True),
+        ("torch.ones", "aten::copy_ to the device", 1, True),
         ("torch.npusim.synchronize", "synchronize", 1, False),
         ("torch.accelerator.synchronize", "synchronize", 1, False),
         ("stream().synchronize", "Stream.synchronize", 1, True),

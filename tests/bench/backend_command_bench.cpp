@@ -6,8 +6,22 @@
 #include <cstdio>
 
 #include "backend/backend.h"
+#include "backend/races.h"
+#include "backend/timeline.h"
 
 namespace {
+
+struct Detector final : npusim::RaceDetector {};
+Detector& detector() {
+  static auto* made = new Detector;  // observers live as long as the process
+  return *made;
+}
+
+struct Profile final : npusim::Timeline {};
+Profile& profile() {
+  static auto* made = new Profile;
+  return *made;
+}
 
 template <class Call>
 void measure(const char* what, int calls, Call&& call) {
@@ -52,6 +66,41 @@ int main() {
   measure("submit() with a fault armed", 500'000,
           [&](int i) { submit(stream, {"add"}, [&] { sink = i; }); });
   clear_faults();
+  // An observed command of three operands, as a binary operator has them; without call stacks.
+  const std::int64_t size = 1024, stride = 4;
+  const auto add = [&](Stream& on, int i) {
+    submit(on, {"add", CommandKind::kernel, {1e3, 1e4, Precision::f32}}, [&] {
+      for (unsigned operand = 0; operand < 3; ++operand) {
+        const Address place = segment.address + ((static_cast<unsigned>(i) + operand) % 64 << 13);
+        note_operand({place, place, operand == 2, 4, "float32", {&size, 1}, {&stride, 1}});
+      }
+      sink = i;
+    });
+  };
+  const auto allocate = [&](int i) {
+    const Address place = segment.address + (static_cast<unsigned>(i) % 64 << 13);
+    note_memory(MemoryKind::allocate, reinterpret_cast<void*>(place), 4096, &stream);
+  };
+  attach(detector());
+  for (int i = 0; i < 64; ++i) allocate(i);
+  measure("submit() under the race detector", 500'000, [&](int i) { add(stream, i); });
+  measure("the same on 8 streams, 1 event each", 500'000, [&](int i) {
+    Stream& on = stream_from_id(0, i % 8);
+    event.block(on);
+    add(on, i);
+    event.record(on);
+  });
+  measure("an allocation and its free, observed", 500'000, [&](int i) {
+    const Address place = segment.address + (static_cast<unsigned>(i) % 64 << 13);
+    note_memory(MemoryKind::free, reinterpret_cast<void*>(place), 4096, nullptr);
+    allocate(i);
+  });
+  detach(detector());
+  // What torch.profiler's plugin and timeline.record() keep: a row for each command.
+  profile().begin(std::size_t{1} << 20);
+  measure("submit() under the profiler", 100'000, [&](int i) { add(stream, i); });
+  profile().end();
+  measure("the same when it is off again", 500'000, [&](int i) { add(stream, i); });
   measure("acquire + release of a 2 MiB segment", 200, [&](int) {
     const SegmentResult one = acquire_segment(0, std::size_t{2} << 20);
     release_segment(0, one.address, std::size_t{2} << 20);

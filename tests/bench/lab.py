@@ -135,7 +135,7 @@ def import_snapshot(folder: Path, megabytes: int) -> list[Row]:
     name = f"import, snapshot of {size / 1e6:.0f} MB"
     return [
         Row.at_most(name, imported.seconds, "s", 60),
-        Row.at_most("  memory of that, in sizes of the file", imported.mib * 2**20 / size, "x", 4),
+        Row.at_most("  memory of that, in sizes of the file", imported.mib * 2**20 / size, "x", 2),
     ]
 
 

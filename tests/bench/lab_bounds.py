@@ -5,6 +5,10 @@
 
 prints the table of docs/lab.md: the height found, as a multiple of the optimum, the worst of three
 seeds, and the processor time of the slowest.
+
+    python tests/bench/lab_bounds.py --files FOLDER/*.csv --capacity 1048576
+
+does so for files of buffers.
 """
 
 import argparse
@@ -17,10 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from allocator.instances import FAMILIES, HEIGHT
 
+from npusim_lab import planning, text_formats
 from npusim_lab._lab import max_live, plan
 
 SIZES = (30, 100, 1000, 10_000, 100_000)
-METHODS = ("skyline", "best")
+METHODS = {"skyline": 0, "best": 0, "search": planning.STEPS}  # and the steps of a search
 
 
 def measure(family: str, size: int, method: str, seeds: Sequence[int]) -> tuple[float, float]:
@@ -30,10 +35,35 @@ def measure(family: str, size: int, method: str, seeds: Sequence[int]) -> tuple[
         lower, upper, bytes = FAMILIES[family](size, seed)
         assert max_live(lower, upper, bytes) == HEIGHT
         start = time.process_time()
-        _, height = plan(lower, upper, bytes, method)
+        _, height, _, _ = plan(
+            lower, upper, bytes, method.replace("search", "best"), steps=METHODS[method]
+        )
         slowest = max(slowest, time.process_time() - start)
         worst = max(worst, height / HEIGHT)
     return worst, slowest
+
+
+def measure_files(files: Sequence[str], capacity: int) -> None:
+    """Prints a row per file: what it takes to fit, and what it takes to go as low as one can."""
+    print("| file | buffers | max live | fits | time | planned | at least | time |")
+    print("|---" * 8 + "|")
+    for path in files:
+        buffers = text_formats.read_buffers(path)
+        live = max_live(buffers.lower, buffers.upper, buffers.bytes)
+        cells = [Path(path).name, f"{len(buffers)}", f"{live:,}"]
+        for asked in (capacity, None):
+            start = time.process_time()
+            found = planning.plan(buffers, asked)
+            seconds = time.process_time() - start
+            assert planning.conflict(buffers, found.offsets, found.height) == ""
+            verdict = ["yes" if found.verdict == "fits" else found.verdict]
+            if asked is None:
+                verdict = [
+                    f"{found.height:,}",
+                    "the same" if found.is_optimal else f"{found.at_least:,}",
+                ]
+            cells += [*verdict, f"{seconds:.2f} s"]
+        print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
@@ -41,7 +71,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--files", nargs="+", help="MiniMalloc's CSV instead")
+    parser.add_argument("--capacity", type=int, default=1 << 20, help="for the files")
     asked = parser.parse_args()
+    if asked.files:
+        measure_files(asked.files, asked.capacity)
+        return
     print("| problem | buffers | " + " | ".join(f"{m} | time" for m in METHODS) + " |")
     print("|---|---|" + "---|---|" * len(METHODS))
     for family in FAMILIES:

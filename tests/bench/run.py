@@ -19,7 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import children, machine, plan, report
+from bench import children, compiled, distributed, machine, plan, report, sharing
 
 MEASUREMENTS = {
     "noise": plan.noise,
@@ -32,7 +32,13 @@ MEASUREMENTS = {
     "copies": plan.copies,
     "custom_operator": plan.custom_operator,
     "training": plan.training_steps,
+    "training_small": plan.small_training_step,
+    "races": plan.race_detection,
+    "compiled": compiled.compiled,
+    "compile_time": compiled.compile_time,
+    "distributed": distributed.collectives,
     "passive": children.passive_training,
+    "sharing": sharing.sharing,
     "import": children.import_time,
 }
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from bench import machine, operators, plan, report, training
+from bench import machine, operators, plan, report, sharing, training
 from bench.measure import Effort, Quotient, quotient, take_turns, timer
 from repo.sources import ROOT
 from torch.utils._pytree import tree_leaves
@@ -61,6 +61,21 @@ def test_training_steps_are_the_same_on_both_devices(model):
         losses[device] = [step().item() for _ in range(2)]
     assert losses["npusim"] == pytest.approx(losses["cpu"], rel=1e-4)
     assert losses["npusim"][1] < losses["npusim"][0]
+
+
+def test_parts_of_a_step_run_again_and_again():
+    for device in ("npusim", "cpu"):
+        for part in training.parts_of_a_step(training.SMALL, device).values():
+            part()
+            part()
+
+
+def test_both_kinds_of_memory_are_shared():
+    with sharing.sender() as sender:
+        for device in ("npusim", "cpu"):
+            assert sender.new(device)[0].item() == 2  # the receiver's write
+            kept = torch.ones(4, device=device)
+            assert [sender.again(kept)[-1].item() for _ in range(2)] == [1, 1]
 
 
 def test_quotient_is_the_median_of_neighbouring_blocks():

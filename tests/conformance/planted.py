@@ -8,9 +8,14 @@ happens only once leaves a file in the directory PLANTED_MARKS.
 import ctypes
 import importlib
 import os
+import time
 from pathlib import Path
 
+import torch
+
 from npusim_conformance import torch_testing
+
+library = torch.library.Library("aten", "IMPL")
 
 
 def crash(result):
@@ -26,6 +31,40 @@ def leave(result):
     os._exit(7)
 
 
+def helped_crash(result):
+    """Crashes, and leaves a helper that holds every pipe of the process open."""
+    if os.fork() == 0:
+        Path(os.environ["PLANTED_MARKS"], "helper").write_text(str(os.getpid()))
+        time.sleep(600)
+    ctypes.string_at(0)
+
+
+def devour(result):
+    """Takes memory without end."""
+    kept = []
+    while True:
+        kept.append(bytes(1 << 26).replace(b"\0", b"x"))
+        time.sleep(0.01)
+
+
+def stay(result):
+    """Hangs, and says so."""
+    Path(os.environ["PLANTED_MARKS"], "staying").touch()
+    time.sleep(600)
+
+
+class _Late:
+    def __del__(self):
+        ctypes.string_at(0)
+
+
+def late(result):
+    """What it leaves crashes when it is collected."""
+    ring = [_Late()]
+    ring.append(ring)
+    return result
+
+
 def wrong(result):
     return result if result.device.type == "cpu" else result + 1
 
@@ -38,13 +77,24 @@ def wrong_once(result):
     return result + 1
 
 
+def plant_kernel(overload):
+    """A kernel that crashes."""
+    library.impl(overload, crash, "PrivateUse1")
+
+
 def plant(behaviour, operator):
     right = operator.op
     operator.op = lambda *args, **kwargs: globals()[behaviour](right(*args, **kwargs))
 
 
+if os.environ.get("PLANTED_IMPORT") == "hangs":
+    Path(os.environ["PLANTED_MARKS"], "importing").touch()
+    time.sleep(600)
 if os.environ.get("PLANTED_DEVICE"):
     importlib.import_module(os.environ["PLANTED_DEVICE"])
 for entry in filter(None, os.environ.get("PLANTED", "").split(",")):
     what, _, where = entry.partition(":")
-    plant(what, torch_testing.operators()[where])
+    if what == "kernel":
+        plant_kernel(where)
+    else:
+        plant(what, torch_testing.operators()[where])

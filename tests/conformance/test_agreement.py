@@ -76,7 +76,7 @@ def test_a_declared_tolerance_counts():
 def test_a_device_as_exact_as_the_cpu_is_not_wrong():
     exact = torch.tensor([1.0], dtype=torch.float64)
     host, device = torch.tensor([1.001]), torch.tensor([0.999])
-    agreement = agree(host, device, recompute=lambda: exact)
+    agreement = agree(host, device, recompute=lambda vary: exact)
     assert agreement.largest.device == pytest.approx(0.001, rel=1e-3)
     assert agreement.largest.host == pytest.approx(0.001, rel=1e-3)
 
@@ -84,7 +84,7 @@ def test_a_device_as_exact_as_the_cpu_is_not_wrong():
 def test_a_device_much_less_exact_than_the_cpu_is_wrong():
     exact = torch.tensor([1.0], dtype=torch.float64)
     with pytest.raises(Mismatch, match=r"from float64: device 0\.01") as caught:
-        agree(torch.tensor([1.0001]), torch.tensor([1.01]), recompute=lambda: exact)
+        agree(torch.tensor([1.0001]), torch.tensor([1.01]), recompute=lambda vary: exact)
     assert caught.value.error.absolute == pytest.approx(0.0099, rel=1e-2)
 
 
@@ -93,13 +93,13 @@ def test_an_overflow_of_the_cpu_excuses_nothing(got):
     """float16 ends at 65504: the CPU is infinitely far from 70000, the device must not be."""
     host, exact = torch.tensor([math.inf, 1.0]).half(), torch.tensor([70000.0, 1.0]).double()
     with pytest.raises(Mismatch):
-        agree(host, torch.tensor(got).half(), recompute=lambda: exact)
+        agree(host, torch.tensor(got).half(), recompute=lambda vary: exact)
 
 
 def test_a_small_element_beside_a_large_one_is_judged_by_itself():
     exact = torch.tensor([1e4, 1e-3], dtype=torch.float64)
     with pytest.raises(Mismatch, match="from float64"):
-        agree(exact.half(), torch.tensor([1e4, 1.0]).half(), recompute=lambda: exact)
+        agree(exact.half(), torch.tensor([1e4, 1.0]).half(), recompute=lambda vary: exact)
 
 
 def test_one_of_rtol_and_atol_is_enough():
@@ -109,7 +109,7 @@ def test_one_of_rtol_and_atol_is_enough():
 
 
 def test_what_cannot_be_recomputed_is_judged_by_tolerance():
-    def no_kernel():
+    def no_kernel(vary):
         raise NotImplementedError
 
     with pytest.raises(Mismatch, match=r"tolerance for torch\.float32 exceeded"):

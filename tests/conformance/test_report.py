@@ -19,7 +19,7 @@ from npusim_conformance.summary import Summary
 from npusim_conformance.verdict import ErrorSize, Outcome, Status
 
 HEAD = {
-    "schema": 1,
+    "schema": 2,
     "device": "mychip",
     "import": "torch_mychip",
     "kit": "0.1.0",

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch_npusim.sim import clock, fallback, faults
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-# Not test_autograd_registration, which refuses devices that it does not know by name.
+# Operators without a formula fail test_autograd_registration's need of gradients.
 OPCHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
@@ -80,7 +80,7 @@ def test_strided_and_empty_operands(example):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_opcheck_of_layer_norm(example, dtype):
     x, weight, bias = operands((3, 4, 5), dtype)
-    torch.library.opcheck(torch.ops.npusim.layer_norm, (x, weight, bias, 1e-5), test_utils=OPCHECKS)
+    torch.library.opcheck(torch.ops.npusim.layer_norm, (x, weight, bias, 1e-5))
 
 
 def test_opcheck_of_the_operators_without_a_formula(example):
@@ -90,12 +90,55 @@ def test_opcheck_of_the_operators_without_a_formula(example):
     torch.library.opcheck(torch.ops.npusim.absmax, (x,), test_utils=OPCHECKS)
 
 
-def test_the_formula_is_registered_where_opcheck_would_look(example):
-    # What test_autograd_registration asks. It refuses PrivateUse1 by name until
-    # https://github.com/pytorch/pytorch/pull/190677 is in; then OPCHECKS can go.
-    assert torch._C._dispatch_has_kernel_for_dispatch_key("npusim::layer_norm", "Autograd")
-    with pytest.raises(Exception, match="NYI devices other than CPU/CUDA/XPU"):
-        torch.library.opcheck(torch.ops.npusim.layer_norm, (*operands((2, 3)), 1e-5))
+def test_a_formula_inside_a_kernel_is_found(example):
+    library = torch.library.Library("npusim_wrong", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    def kernel(x):
+        with torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutogradPrivateUse1):
+            return Twice.apply(x)
+
+    library.impl("twice", kernel, "PrivateUse1")
+    x = torch.ones(2, device="npusim", requires_grad=True)
+    with pytest.raises(Exception, match="has no kernel for an autograd key"):
+        torch.library.opcheck(
+            torch.ops.npusim_wrong.twice, (x,), test_utils="test_autograd_registration"
+        )
+
+
+def test_opcheck_patch_is_still_needed(example):
+    """When this fails, the patch can go: opcheck asks about any device."""
+    from torch.testing._internal.optests import autograd_registration  # noqa: F401
+
+    from torch_npusim import _patches
+
+    op = torch.ops.npusim.layer_norm.default
+    with pytest.raises(NotImplementedError, match="NYI devices other than CPU/CUDA/XPU"):
+        _patches.ORIGINAL_AUTOGRAD_CHECK(op, (*operands((2, 3)), 1e-5), {})
+
+
+def test_it_is_an_operator_of_a_compiled_graph(example):
+    def function(x, weight, bias):
+        return example.layer_norm(x * 2, weight, bias).relu() + 1
+
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(compile_threads=1):
+        compiled = torch.compile(function, fullgraph=True)
+        ours = compiled(*(leaves := operands((4, 8))))
+        gradients = torch.autograd.grad(ours.square().sum(), leaves)
+    theirs = function(*(others := operands((4, 8))))
+    torch.testing.assert_close(ours, theirs)
+    expected = torch.autograd.grad(theirs.square().sum(), others)
+    torch.testing.assert_close(gradients, expected)
 
 
 def test_gradcheck(example):

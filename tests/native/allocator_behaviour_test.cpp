@@ -292,7 +292,8 @@ TEST(the_memory_fraction_is_a_limit) {
   CHECK_EQ(device.malloc(12 * kMiB), nullptr);
   CHECK_EQ(device.report.cause, OutOfMemoryReport::Cause::over_limit);
   CHECK_EQ(*device.report.allowed_bytes, 30 * kMiB);
-  CHECK(mentions(format_out_of_memory(device.report, "NPUSIM", 1), "30.00 MiB allowed; "));
+  CHECK(mentions(format_out_of_memory(device.report, "NPUSIM", 1),
+                 "may use no more than 30.00 MiB, of which "));
   CHECK_THROWS(device.allocator.set_memory_fraction(1.1), InvalidArgument);
   CHECK_THROWS(device.allocator.set_memory_fraction(-0.1), InvalidArgument);
   device.allocator.set_memory_fraction(1.0);
@@ -332,7 +333,7 @@ TEST(the_advice_fits_the_cause) {
   report.reserved_bytes = report.pending_bytes = 2 * kMiB;
   CHECK(mentions(text(), "and 2.00 MiB waits for other streams"));
   CHECK(mentions(text(), "synchronize them"));
-  report.cause = OutOfMemoryReport::Cause::host_full;
+  report.cause = OutOfMemoryReport::Cause::ram_full;
   report.reason = "The control group allows no more";
   CHECK(mentions(text(), "is free. The control group allows no more. Of the"));
   CHECK(mentions(text(), "give this process more memory"));
@@ -390,9 +391,14 @@ TEST(history_tells_the_story) {
   CHECK_EQ(device.malloc(30 * kMiB, 3), nullptr);
   const Snapshot snapshot = device.allocator.snapshot();
   using Action = HistoryAction;
-  const std::vector<Action> actions{
-      Action::segment_alloc, Action::alloc, Action::free_requested, Action::free_completed,
-      Action::segment_free,  Action::oom,   Action::snapshot};
+  const std::vector<Action> actions{Action::segment_alloc,
+                                    Action::alloc,
+                                    Action::free_requested,
+                                    Action::free_completed,
+                                    Action::retry,
+                                    Action::segment_free,
+                                    Action::oom,
+                                    Action::snapshot};
   CHECK_EQ(snapshot.history.size(), actions.size());
   for (std::size_t i = 0; i < actions.size(); ++i) CHECK_EQ(snapshot.history[i].action, actions[i]);
   CHECK_EQ(snapshot.history[0].bytes, 2 * kMiB);
@@ -402,8 +408,9 @@ TEST(history_tells_the_story) {
   CHECK_EQ(snapshot.history[1].context, 77);
   CHECK_EQ(snapshot.history[2].context, 78);
   CHECK_EQ(snapshot.history[3].time_ns, 15);
-  CHECK_EQ(snapshot.history[5].address, 24 * kMiB);
-  CHECK_EQ(action_name(snapshot.history[5].action), std::string("oom"));
+  CHECK_EQ(snapshot.history[4].bytes, 30 * kMiB);
+  CHECK_EQ(snapshot.history[6].address, 24 * kMiB);
+  CHECK_EQ(action_name(snapshot.history[6].action), std::string("oom"));
 }
 
 TEST(history_is_a_ring) {

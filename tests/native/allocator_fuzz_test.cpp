@@ -176,8 +176,9 @@ std::uint64_t run_input(const Input& input) {
     } else {
       result = replay(trace, config, options);
     }
-    for (const std::string& text : result.violations) std::fprintf(stderr, "%s\n", text.c_str());
-    if (!result.violations.empty()) std::abort();
+    for (const std::string& text : result.violations.first)
+      std::fprintf(stderr, "%s\n", text.c_str());
+    if (result.violations.count > 0) std::abort();
     return signature(result) * 16 + choice;
   } catch (const InvalidArgument&) {
     return 0;  // refused, with a sentence

@@ -151,8 +151,8 @@ TEST(policies_that_need_more_than_a_device_are_refused) {
   }
   CHECK(is_live_policy("buddy") && is_live_policy("./mine.so"));
   const std::string error =
-      error_of([&] { PolicyAllocator(provider, "buddy", built_in("buddy", "arena:1")); });
-  CHECK(has(error, "\"arena\" is not a key"));
+      error_of([&] { PolicyAllocator(provider, "buddy", built_in("buddy", "arenas:1")); });
+  CHECK(has(error, "\"arenas\" is not a key"));
 }
 
 TEST(wrong_placements_never_reach_the_caller) {  // (rule L5)
@@ -163,11 +163,11 @@ TEST(wrong_placements_never_reach_the_caller) {  // (rule L5)
   };
   CHECK_EQ(answer(test.arena, 4096), "accepted");
   CHECK(has(answer(test.arena, 4096), "which is in use"));
-  CHECK(has(answer(test.arena + 2048, 4096), "which overlap another live block"));
-  CHECK(has(answer(test.arena + 8192, 999), "for a request of 1000"));
+  CHECK(has(answer(test.arena + 2048, 4096), "which overlap those of malloc "));
+  CHECK(has(answer(test.arena + 8192, 999), "of 1000 bytes got 999 at"));
   CHECK(has(answer(test.arena + 8200, 1024), "not a multiple of 32"));
   CHECK(has(answer(test.arena + kMiB - 512, 1024), "not all of which are lent"));
-  CHECK(has(answer(4096, 1024), "policy scripted: malloc 6 got 1024 bytes at 0x1000"));
+  CHECK(has(answer(4096, 1024), "policy scripted: malloc 6 of 1000 bytes got 1024 at 0x1000"));
   CHECK_EQ(answer(test.arena + 4096, 1024), "accepted");
   CHECK_EQ(test.allocator.stats().allocation[0].current, 2);
 }
@@ -214,9 +214,9 @@ TEST(streams_and_pools_are_small_numbers_for_the_policy) {
   test.allocator.malloc(1, -7);
   test.allocator.malloc(1, 1000);
   test.allocator.malloc(1, -7, nullptr, 0, {0, 17});
-  CHECK_EQ(test.script.asked[0].stream, 0);
-  CHECK_EQ(test.script.asked[1].stream, 1);
-  CHECK_EQ(test.script.asked[2].stream, 0);
+  CHECK_EQ(test.script.asked[0].stream, 1);  // 0 is the default stream
+  CHECK_EQ(test.script.asked[1].stream, 2);
+  CHECK_EQ(test.script.asked[2].stream, 1);
   CHECK_EQ(test.script.asked[2].pool, 1);
   CHECK_EQ(test.script.asked[2].number, 2);
   test.allocator.release_pool({0, 17});
@@ -243,7 +243,7 @@ TEST(wrong_frees_are_named) {
 
 TEST(a_fraction_limits_what_a_policy_is_lent) {
   FakeProvider provider(64 * kMiB);
-  PolicyAllocator allocator(provider, "buddy", built_in("buddy", "arena_mb:8"));
+  PolicyAllocator allocator(provider, "buddy", built_in("buddy", "arena:8"));
   allocator.set_memory_fraction(0.125);
   CHECK(allocator.malloc(kMiB, 0) != nullptr);
   OutOfMemoryReport report;
@@ -253,6 +253,23 @@ TEST(a_fraction_limits_what_a_policy_is_lent) {
   allocator.set_memory_fraction(1.0);
   CHECK(allocator.malloc(8 * kMiB, 0) != nullptr);
   CHECK_THROWS(allocator.set_memory_fraction(1.5), InvalidArgument);
+}
+
+TEST(a_block_is_not_the_record_of_one_that_came_back_while_it_was_placed) {
+  FakeProvider provider(4 * kMiB);
+  PolicyAllocator allocator(provider, "buddy", built_in("buddy", "arena:4"));
+  for (Block* pending : {allocator.malloc(2 * kMiB, 0), allocator.malloc(2 * kMiB, 0)}) {
+    allocator.record_stream(pending, 1);
+    provider.run(1, 1000);
+    allocator.free(pending);
+  }
+  Block* block = allocator.malloc(2 * kMiB, 0);  // waits for the pending one
+  Block* other = allocator.malloc(2 * kMiB, 0);
+  CHECK(block != other);
+  CHECK(block->address != other->address);
+  allocator.free(block);
+  allocator.free(other);
+  CHECK_EQ(allocator.stats().allocation[PoolKind::all].current, 0);
 }
 
 TEST(history_has_the_events_of_torch) {
@@ -268,6 +285,8 @@ TEST(history_has_the_events_of_torch) {
   using Action = HistoryAction;
   CHECK(actions ==
         (std::vector<Action>{Action::segment_alloc, Action::alloc, Action::free_requested,
-                             Action::free_completed, Action::segment_free, Action::snapshot}));
+                             Action::free_completed, Action::empty_cache, Action::segment_free,
+                             Action::snapshot}));
+  CHECK(!is_torchs(Action::empty_cache));
   CHECK_EQ(snapshot.history[1].context, 11);
 }

@@ -130,7 +130,8 @@ TEST(parses_our_own_keys) {
 }
 
 TEST(bad_settings_are_named) {
-  CHECK(mentions(error_of("max_split_size_mb:19"), "max_split_bytes is 19922944"));
+  CHECK(mentions(error_of("max_split_size_mb:19"),
+                 "max_split_size_mb is 19; expected at least large_segment_size_mb (20)"));
   CHECK(mentions(error_of("max_split_size_mb:-1"), "max_split_size_mb is \"-1\""));
   CHECK(mentions(error_of("max_split_size_mb:99999999999999999999"), "max_split_size_mb"));
   CHECK(mentions(error_of("max_split_size_mb=128"), "expected key:value"));
@@ -146,7 +147,8 @@ TEST(bad_settings_are_named) {
   CHECK(mentions(error_of("roundup_power2_divisions:[256:2"), "expected"));
   CHECK(mentions(error_of("quantum_bytes:48"), "power of two"));
   CHECK(mentions(error_of("fit:worst"), "best or first"));
-  CHECK(mentions(error_of("large_segment_size_mb:5"), "large_limit_bytes"));
+  CHECK(mentions(error_of("large_segment_size_mb:5"),
+                 "large_segment_size_mb is 5; expected more than 10"));
 }
 
 TEST(a_memory_fraction_is_of_the_capacity) {

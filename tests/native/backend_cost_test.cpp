@@ -13,7 +13,7 @@ namespace {
 // One operation per ns in f32, one byte per ns everywhere; floors 7 (kernels) and 9 (links).
 CostRates unit_rates() {
   DeviceSpec spec = named_spec("npusim-one");
-  spec.peak_flops_per_s = {1e9, 0.5e9, 4e9, 8e9, 1e9};
+  spec.peak_flops_per_s = {1e9, 0.5e9, 4e9, 8e9, 1e9, 0};
   spec.memory_bytes_per_s = spec.host_bytes_per_s = 1e9;
   spec.peer_bytes_per_s = 0.25e9;
   spec.kernel_floor_ns = 7;
@@ -36,8 +36,37 @@ TEST(precision_and_kind_choose_the_rate) {  // (rule C1)
   CHECK_EQ(duration_ns(rates, CommandKind::kernel, {100, 0, Precision::f16}), 32);
   CHECK_EQ(duration_ns(rates, CommandKind::copy_h2d, {0, 100, Precision::other}), 109);
   CHECK_EQ(duration_ns(rates, CommandKind::copy_peer, {0, 100, Precision::other}), 409);
-  CHECK_EQ(duration_ns(rates, CommandKind::fill, {0, 100, Precision::other}), 107);
-  CHECK_EQ(duration_ns(rates, CommandKind::host, {0, 100, Precision::other}), 0);
+}
+
+TEST(classes_of_work_have_their_share_and_their_ramp) {  // (rule C1)
+  DeviceSpec spec = named_spec("npusim-one");
+  spec.peak_flops_per_s = {1e9, 1e9, 4e9, 1e9, 1e9, 2e9};
+  spec.memory_bytes_per_s = 2e9;
+  spec.achievable = {1, 0.5, 0.25, 1};
+  spec.ramp_ns = {0, 30, 0, 0};
+  spec.achievable_bandwidth = 0.5;
+  spec.kernel_floor_ns = 7;
+  const CostRates rates = make_cost_rates(spec);
+  const auto duration = [&](double flops, double bytes, Precision precision, Work work) {
+    return duration_ns(rates, CommandKind::kernel, {flops, bytes, precision, work});
+  };
+  CHECK_EQ(duration(100, 0, Precision::f32, Work::streaming), 107);
+  CHECK_EQ(duration(100, 0, Precision::f32, Work::matmul), 237);
+  CHECK_EQ(duration(100, 0, Precision::tf32, Work::matmul), 137);
+  CHECK_EQ(duration(100, 0, Precision::f16, Work::convolution), 107);
+  CHECK_EQ(duration(0, 100, Precision::f32, Work::streaming), 107);
+}
+
+TEST(float32_stands_in_for_a_mode_that_a_device_has_not) {  // (rule C1)
+  const CostRates rates = unit_rates();
+  CHECK_EQ(duration_ns(rates, CommandKind::kernel, {100, 0, Precision::tf32}), 107);
+}
+
+TEST(a_defined_specification_is_found_by_name) {
+  DeviceSpec spec = named_spec("npusim-mini");
+  spec.name = "defined-here";
+  define_spec(spec);
+  CHECK_EQ(named_spec("defined-here").memory_bytes, spec.memory_bytes);
 }
 
 TEST(impossible_costs_are_harmless) {  // (rule C1)
@@ -54,7 +83,10 @@ TEST(impossible_costs_are_harmless) {  // (rule C1)
 TEST(every_specification_is_complete) {
   for (const DeviceSpec& spec : all_specs()) {
     CHECK(spec.memory_bytes > 0 && spec.multiprocessor_count > 0 && spec.query_ns > 0);
-    for (const double rate : make_cost_rates(spec).ns_per_flop) CHECK(std::isfinite(rate));
+    CHECK(spec.record_ns > 0);
+    for (const auto& rates : make_cost_rates(spec).ns_per_flop) {
+      for (const double rate : rates) CHECK(std::isfinite(rate));
+    }
   }
   CHECK_THROWS(named_spec("npusim-two"), InvalidArgument);
 }

@@ -48,8 +48,8 @@ TEST(an_event_never_recorded_is_done_and_blocks_nothing) {  // (rule E2)
 
 TEST(a_waiting_stream_starts_after_the_mark) {  // (rule E3)
   Machine machine;
-  Stream& producer = pool_stream(0, 0);
-  Stream& consumer = pool_stream(1, 0);  // another device may wait too
+  Stream& producer = next_stream(0, 0);
+  Stream& consumer = next_stream(1, 0);  // another device may wait too
   Event event(0);
   submit(producer, kernel(100'000), [] {});
   event.record(producer);
@@ -62,8 +62,8 @@ TEST(a_waiting_stream_starts_after_the_mark) {  // (rule E3)
 
 TEST(a_wait_for_the_past_delays_nothing) {  // (rule E3)
   Machine machine;
-  Stream& producer = pool_stream(0, 0);
-  Stream& consumer = pool_stream(0, 0);
+  Stream& producer = next_stream(0, 0);
+  Stream& consumer = next_stream(0, 0);
   Event event(0);
   submit(producer, kernel(5'000), [] {});
   event.record(producer);
@@ -75,8 +75,8 @@ TEST(a_wait_for_the_past_delays_nothing) {  // (rule E3)
 
 TEST(recording_again_does_not_change_an_earlier_wait) {  // (rule E4)
   Machine machine;
-  Stream& producer = pool_stream(0, 0);
-  Stream& consumer = pool_stream(0, 0);
+  Stream& producer = next_stream(0, 0);
+  Stream& consumer = next_stream(0, 0);
   Event event(0);
   submit(producer, kernel(100'000), [] {});
   event.record(producer);
@@ -91,7 +91,7 @@ TEST(recording_again_does_not_change_an_earlier_wait) {  // (rule E4)
   Event other(0);
   other.record(producer);
   other.block(consumer);
-  other.record(pool_stream(0, -1));
+  other.record(next_stream(0, -1));
   CHECK(consumer.done_at_ns() >= event.mark_ns());
 }
 
@@ -105,8 +105,10 @@ TEST(elapsed_time_is_virtual_milliseconds) {  // (rule E5)
   submit(stream, kernel(2'000'000), [] {});
   end.record(stream);
   end.synchronize();
-  CHECK_EQ(start.elapsed_ms(end), 3.5);
-  CHECK_EQ(end.elapsed_ms(start), -3.5);
+  // The stream is busy when `start` is recorded, and writes its time down first (rule E7).
+  const double elapsed_ms = static_cast<double>(3'500'000 + device_spec(0).record_ns) / 1e6;
+  CHECK_EQ(start.elapsed_ms(end), elapsed_ms);
+  CHECK_EQ(end.elapsed_ms(start), -elapsed_ms);
 }
 
 TEST(elapsed_time_refuses_what_it_cannot_know) {  // (rule E5)
@@ -134,6 +136,37 @@ TEST(an_event_belongs_to_one_device) {  // (rule E6)
   CHECK_EQ(event.version(), 0);
   CHECK_THROWS(Event(2), InvalidArgument);
   CHECK_THROWS(Event(-1), InvalidArgument);
+}
+
+TEST(recording_costs_the_host_time) {  // (rule E7)
+  Machine machine;
+  const std::int64_t record_ns = device_spec(0).record_ns;
+  Event first(0, true);
+  Event second(0, true);
+  const std::int64_t before = host_now_ns();
+  first.record(default_stream(0));
+  second.record(default_stream(0));
+  CHECK_EQ(host_now_ns(), before + 2 * record_ns);
+  CHECK_EQ(second.mark_ns() - first.mark_ns(), record_ns);
+  CHECK(first.elapsed_ms(second) > 0);
+}
+
+TEST(the_time_of_a_record_takes_a_busy_stream_as_long) {  // (rule E7)
+  Machine machine;
+  Stream& stream = default_stream(0);
+  const std::int64_t record_ns = device_spec(0).record_ns;
+  stream.start_after_ns(host_now_ns() + 1'000'000);
+  const std::int64_t done_at_ns = stream.done_at_ns();
+  Event order(0);
+  order.record(stream);
+  CHECK_EQ(stream.done_at_ns(), done_at_ns);
+  Event first(0, true);
+  Event second(0, true);
+  first.record(stream);
+  second.record(stream);
+  CHECK_EQ(order.mark_ns(), done_at_ns);
+  CHECK_EQ(first.mark_ns(), done_at_ns);
+  CHECK_EQ(second.mark_ns(), done_at_ns + record_ns);
 }
 
 TEST(on_an_idle_stream_the_mark_is_now) {  // (rule E1)

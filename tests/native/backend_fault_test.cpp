@@ -47,7 +47,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 TEST(a_launch_failure_surfaces_at_the_next_synchronising_call_once) {  // (rules F1, F3)
   Machine machine;
-  Stream& stream = pool_stream(0, 0);
+  Stream& stream = next_stream(0, 0);
   inject_fault({.kind = FaultKind::launch, .at = 2});
   CHECK(launch(stream));
   CHECK(!launch(stream, "mul"));  // the body does not run, and nothing is raised yet
@@ -88,7 +88,7 @@ TEST(every_synchronising_call_reports) {  // (rule F3)
   fail();
   synchronize_device(1);                // another device knows nothing of it
   wait_until_ns(device_done_at_ns(0));  // nor does the allocator's wait
-  CHECK_THROWS(pool_stream(0, 0).synchronize(), DeviceFault);
+  CHECK_THROWS(next_stream(0, 0).synchronize(), DeviceFault);
   release_segment(0, segment.address, 4096);
 }
 
@@ -239,4 +239,58 @@ TEST(a_wrong_rule_is_named) {
   CHECK_THROWS(inject_fault({.kind = FaultKind::launch, .at = 1, .every = 1}), InvalidArgument);
   CHECK_THROWS(inject_fault({.kind = FaultKind::launch, .at = 1, .device = 64}), InvalidArgument);
   CHECK(armed_faults().empty());
+}
+
+TEST(a_slow_fault_stretches_kernels_and_leaves_communication) {  // (rule F8)
+  Machine machine;
+  Stream& stream = next_stream(0, 0);
+  const auto took = [&](CommandKind kind) {
+    const std::int64_t before = std::max(stream.done_at_ns(), host_now_ns());
+    submit(stream, {"add", kind, {.flops = 1e9}}, [] {});
+    return stream.done_at_ns() - std::max(before, host_now_ns());
+  };
+  const std::int64_t usual_ns = took(CommandKind::kernel);
+  inject_fault({.kind = FaultKind::slow, .every = 1, .factor = 3});
+  CHECK_EQ(took(CommandKind::kernel), 3 * usual_ns);
+  double divided = 0;
+  const auto communicate = [&](const char* name) {
+    run_now(stream, {name, CommandKind::collective},
+            [&] { divided = detail::t_state.run->fault().slowdown; });
+  };
+  communicate("simccl::all_reduce");
+  CHECK_EQ(divided, 1);
+  inject_fault({.kind = FaultKind::link, .every = 2, .factor = 4});
+  communicate("simccl::all_reduce");
+  CHECK_EQ(divided, 1);
+  communicate("simccl::all_reduce");
+  CHECK_EQ(divided, 4);
+  CHECK(fault_of([&] { stream.synchronize(); }).empty());  // nothing failed
+}
+
+TEST(a_rule_of_a_rank_holds_for_it_alone) {  // (rule F1)
+  Machine machine;
+  Stream& stream = default_stream(0);
+  inject_fault({.kind = FaultKind::launch, .every = 1, .rank = 3});
+  CHECK(launch(stream));
+  set_rank(2);
+  CHECK(launch(stream));
+  set_rank(3);
+  CHECK(!launch(stream));
+  set_thread_rank(1);  // this thread is another one
+  CHECK(launch(stream));
+  set_thread_rank(-1);
+  set_rank(-1);
+  CHECK(!fault_of([&] { stream.synchronize(); }).empty());
+}
+
+TEST(rules_of_ranks_are_read_and_checked) {
+  const std::vector<FaultRule> rules =
+      parse_fault_script("slow~0.1:factor=2.5:rank=1; kill@7:rank=0:name=simccl");
+  CHECK_EQ(rules.size(), std::size_t{2});
+  CHECK(rules[0].kind == FaultKind::slow && rules[0].factor == 2.5 && rules[0].rank == 1);
+  CHECK(rules[1].kind == FaultKind::kill && rules[1].at == 7 && rules[1].rank == 0);
+  CHECK_THROWS(parse_fault_script("slow%1"), InvalidArgument);
+  CHECK_THROWS(parse_fault_script("slow%1:factor=0.5"), InvalidArgument);
+  CHECK_THROWS(parse_fault_script("hang@1:factor=2"), InvalidArgument);
+  CHECK_THROWS(parse_fault_script("kill@1:rank=-2"), InvalidArgument);
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/host_budget.h"
+#include "backend/ram_budget.h"
 #include "tests/native/backend_small_devices.h"
 #include "tests/native/check.h"
 
@@ -131,12 +131,12 @@ TEST(a_release_of_something_else_changes_nothing) {
 
 TEST(the_host_refuses_what_it_cannot_back) {  // (rule M5)
   SmallDevices devices;
-  set_host_budget_for_testing(kHostHeadroomBytes + 10 * kMiB);
+  set_ram_budget_for_testing(kRamHeadroomBytes + 10 * kMiB);
   const SegmentResult one = acquire_segment(0, 8 * kMiB);
   CHECK_EQ(one.status, Status::ok);
   // Promised to the first segment, although not touched: 2 MiB are left, also for device 1.
   const SegmentResult two = acquire_segment(1, 4 * kMiB);
-  CHECK_EQ(two.status, Status::host_full);
+  CHECK_EQ(two.status, Status::ram_full);
   CHECK(two.reason.find("the host cannot back 4.00 MiB more") == 0);
   CHECK(two.reason.find("8.00 MiB of them are promised") != std::string::npos);
   CHECK(two.reason.find("NPUSIM_DEVICE_MEMORY") != std::string::npos);
@@ -152,14 +152,14 @@ TEST(touched_memory_is_not_counted_twice) {  // (rule M5)
   const SegmentResult one = acquire_segment(0, 8 * kMiB);
   std::memset(bytes_of(one.address), 1, 8 * kMiB);
   // What is left is left besides the pages that are touched already.
-  set_host_budget_for_testing(kHostHeadroomBytes + 4 * kMiB);
+  set_ram_budget_for_testing(kRamHeadroomBytes + 4 * kMiB);
   const SegmentResult two = acquire_segment(0, 4 * kMiB);
   CHECK_EQ(two.status, Status::ok);
-  CHECK_EQ(acquire_segment(0, 4096).status, Status::host_full);
+  CHECK_EQ(acquire_segment(0, 4096).status, Status::ram_full);
   release_segment(0, two.address, 4 * kMiB);
   release_segment(0, one.address, 8 * kMiB);
-  set_host_budget_for_testing(0);
-  CHECK_EQ(acquire_segment(0, 4096).status, Status::host_full);
+  set_ram_budget_for_testing(0);
+  CHECK_EQ(acquire_segment(0, 4096).status, Status::ram_full);
 }
 
 // The oracle: one flag per page, searched from the front.
@@ -224,6 +224,6 @@ TEST(pinned_memory_is_known_by_address) {  // (rule M6)
   CHECK_EQ(pinned_bytes(), 0);
   CHECK_THROWS(pinned_allocate(0), InvalidArgument);
   CHECK_THROWS(pinned_allocate(SIZE_MAX), OutOfMemory);
-  set_host_budget_for_testing(kHostHeadroomBytes);
+  set_ram_budget_for_testing(kRamHeadroomBytes);
   CHECK_THROWS(pinned_allocate(2 * kMiB), OutOfMemory);
 }

@@ -201,13 +201,13 @@ TEST(too_small_an_address_space_is_a_clear_error) {  // (rule M7)
   })));
 }
 
-TEST(a_refused_commitment_is_host_full) {  // (rule M5)
+TEST(a_refused_commitment_is_ram_full) {  // (rule M5)
   if (kSanitized) return;
   CHECK(child::exited(child::run([] {
     initialize();
     limit(RLIMIT_DATA, 64 * kMiB);
     const SegmentResult segment = acquire_segment(0, 512 * kMiB);
-    CHECK_EQ(segment.status, SegmentResult::Status::host_full);
+    CHECK_EQ(segment.status, SegmentResult::Status::ram_full);
     CHECK(segment.reason.find("ulimit -d") != std::string::npos);
     CHECK_EQ(memory_info(0).free_bytes, memory_info(0).total_bytes);
     CHECK_EQ(acquire_segment(0, 4096).status, SegmentResult::Status::ok);

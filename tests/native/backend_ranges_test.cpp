@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/host_budget.h"
+#include "backend/ram_budget.h"
 #include "tests/native/backend_small_devices.h"
 #include "tests/native/check.h"
 
@@ -86,10 +86,10 @@ TEST(the_capacity_is_shared_with_segments) {  // (rule M8)
 TEST(mapping_can_be_refused_by_the_host_and_by_a_fault) {  // (rules M5, F2)
   SmallDevices devices;
   const Address range = reserve_range(0, kCapacity).address;
-  set_host_budget_for_testing(kHostHeadroomBytes + kPage);
-  CHECK_EQ(map_pages(0, range, 2 * kPage).status, Status::host_full);
+  set_ram_budget_for_testing(kRamHeadroomBytes + kPage);
+  CHECK_EQ(map_pages(0, range, 2 * kPage).status, Status::ram_full);
   CHECK_EQ(map_pages(0, range, kPage).status, Status::ok);
-  set_host_budget_for_testing(std::nullopt);
+  set_ram_budget_for_testing(std::nullopt);
   FaultRule rule;
   rule.kind = FaultKind::oom;
   rule.at = 1;

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "backend/backend.h"
-#include "backend/host_budget.h"
+#include "backend/ram_budget.h"
 #include "tests/native/check.h"
 
 namespace npusim {
@@ -21,7 +21,7 @@ struct SmallDevices {
   }
   ~SmallDevices() noexcept(false) {
     clear_faults();
-    set_host_budget_for_testing(std::nullopt);
+    set_ram_budget_for_testing(std::nullopt);
     for (const int device : {0, 1}) CHECK_EQ(memory_info(device).free_bytes, kCapacity);
     CHECK_EQ(touched_bytes(), 0);
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Streams, commands and the clocks that they move. Times below are those of npusim-one: the host
 // pays 4000 ns per launch, a kernel takes at least 2000 ns, a question costs 500 ns.
+#include <atomic>
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -88,8 +90,8 @@ TEST(looking_without_asking_costs_nothing) {  // (rule C4)
 
 TEST(waiting_moves_the_host_to_the_stream_and_never_back) {  // (rule C5)
   Machine machine;
-  Stream& slow = pool_stream(0, 0);
-  Stream& fast = pool_stream(0, 0);
+  Stream& slow = next_stream(0, 0);
+  Stream& fast = next_stream(0, 0);
   submit(slow, kernel(50'000), [] {});
   submit(fast, kernel(5'000), [] {});
   slow.synchronize();
@@ -105,8 +107,8 @@ TEST(waiting_moves_the_host_to_the_stream_and_never_back) {  // (rule C5)
 
 TEST(streams_run_side_by_side) {  // (rule C3)
   Machine machine;
-  Stream& a = pool_stream(0, 0);
-  Stream& b = pool_stream(1, 0);
+  Stream& a = next_stream(0, 0);
+  Stream& b = next_stream(1, 0);
   const std::int64_t start = host_now_ns();
   submit(a, kernel(100'000), [] {});
   submit(b, kernel(100'000), [] {});
@@ -120,23 +122,23 @@ TEST(pools_hand_out_32_streams_per_priority_in_turn) {  // (rule S3)
   CHECK_EQ(default_stream(1).id(), 0);
   CHECK_EQ(default_stream(1).device(), 1);
   for (const int priority : {0, -1}) {
-    Stream& first = pool_stream(1, priority);
+    Stream& first = next_stream(1, priority);
     CHECK_EQ(first.priority(), priority);
-    for (int i = 1; i < kStreamsPerPriority; ++i) CHECK(&pool_stream(1, priority) != &first);
-    CHECK(&pool_stream(1, priority) == &first);
+    for (int i = 1; i < kStreamsPerPriority; ++i) CHECK(&next_stream(1, priority) != &first);
+    CHECK(&next_stream(1, priority) == &first);
     CHECK(&stream_from_id(1, first.id()) == &first);
   }
-  CHECK_EQ(pool_stream(0, 5).priority(), 0);
-  CHECK_EQ(pool_stream(0, -9).priority(), kHighestPriority);
+  CHECK_EQ(next_stream(0, 5).priority(), 0);
+  CHECK_EQ(next_stream(0, -9).priority(), kHighestPriority);
   CHECK_THROWS(stream_from_id(0, kStreamsPerDevice), InvalidArgument);
   CHECK_THROWS(stream_from_id(0, -1), InvalidArgument);
   CHECK_THROWS(default_stream(2), InvalidArgument);
-  CHECK_THROWS(pool_stream(-1, 0), InvalidArgument);
+  CHECK_THROWS(next_stream(-1, 0), InvalidArgument);
 }
 
 TEST(current_device_and_stream_belong_to_the_thread) {  // (rule S5)
   Machine machine;
-  Stream& side = pool_stream(1, 0);
+  Stream& side = next_stream(1, 0);
   set_device(1);
   set_current_stream(side);
   CHECK(&current_stream(1) == &side);
@@ -164,7 +166,7 @@ TEST(a_command_inside_a_command_is_part_of_it) {  // (rule S4)
   submit(stream, kernel(10'000), [&] {
     CHECK(in_command_body());
     submit(stream, kernel(99'000), [&] { ++inner; });
-    inner += run_now(pool_stream(1, 0), kernel(99'000), [] { return 10; });
+    inner += run_now(next_stream(1, 0), kernel(99'000), [] { return 10; });
   });
   CHECK(!in_command_body());
   CHECK_EQ(inner, 11);
@@ -203,7 +205,7 @@ TEST(an_exception_of_a_body_propagates_and_the_stream_goes_on) {  // (rule C6)
 
 TEST(bodies_of_one_stream_never_overlap) {  // (rule S1)
   Machine machine;
-  Stream& stream = pool_stream(0, 0);
+  Stream& stream = next_stream(0, 0);
   long counter = 0;  // no atomic: the stream is the lock, as a sanitizer would tell
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
@@ -214,6 +216,89 @@ TEST(bodies_of_one_stream_never_overlap) {  // (rule S1)
   for (std::thread& thread : threads) thread.join();
   CHECK_EQ(counter, 8000);
   CHECK(stream.done_at_ns() >= 8000 * kFloor);
+}
+
+// A body of another thread that runs until it is told to end. Nothing here waits for ever.
+class LongBody {
+ public:
+  explicit LongBody(Stream& stream, CommandInfo info = {"long"})
+      : thread_([this, &stream, info] {
+          submit(stream, info, [this] {
+            inside_.set_value();
+            ended_in_time = end_.get_future().wait_for(kLimit) == std::future_status::ready;
+          });
+        }) {
+    inside_.get_future().wait();
+  }
+  ~LongBody() { thread_.join(); }
+  void end() { end_.set_value(); }
+
+  static constexpr std::chrono::seconds kLimit{20};
+  bool ended_in_time = false;
+
+ private:
+  std::promise<void> inside_, end_;
+  std::thread thread_;
+};
+
+TEST(an_event_blocks_a_stream_while_a_body_runs) {  // (rule E3)
+  Machine machine;
+  Stream& stream = next_stream(0, 0);
+  Stream& other = next_stream(0, 0);
+  submit(other, kernel(500'000), [] {});
+  Event event(0);
+  event.record(other);
+  {
+    LongBody body(stream);
+    event.block(stream);
+    body.end();
+  }
+  CHECK_EQ(stream.done_at_ns(), event.mark_ns());
+  submit(stream, kernel(10'000), [] {});
+  CHECK_EQ(stream.done_at_ns(), event.mark_ns() + 10'000);
+}
+
+std::atomic<LongBody*> g_to_end{nullptr};
+
+TEST(who_waits_for_a_turn_can_let_go_of_locks_first) {  // (rule S1)
+  Machine machine;
+  Stream& stream = next_stream(0, 0);
+  bool ended_in_time = false;
+  {
+    LongBody body(stream);
+    g_to_end = &body;
+    set_wait_hook([](void (*wait)(void*), void* argument) {
+      g_to_end.load()->end();  // what the body waits for
+      wait(argument);
+    });
+    submit(stream, kernel(10'000), [&] { ended_in_time = body.ended_in_time; });
+    set_wait_hook(nullptr);
+  }
+  CHECK(ended_in_time);
+}
+
+TEST(a_body_that_gives_up_its_turn_keeps_nobody_waiting) {  // (rule S1)
+  Machine machine;
+  Stream& stream = next_stream(0, 0);
+  const std::int64_t start = host_now_ns();
+  CommandInfo info = kernel(50'000);
+  info.keeps_turn = false;
+  bool ran = false;
+  {
+    LongBody body(stream, info);
+    submit(stream, kernel(10'000), [&] { ran = true; });
+    CHECK(ran);
+    body.end();
+  }
+  CHECK_EQ(stream.done_at_ns(), start + kLaunch + 60'000);
+}
+
+TEST(a_body_may_know_its_cost_only_at_its_end) {  // (rule C1)
+  Machine machine;
+  Stream& stream = next_stream(0, 0);
+  const std::int64_t start = host_now_ns();
+  submit(stream, kernel(10'000), [] { recharge(kernel(30'000).cost); });
+  CHECK_EQ(stream.done_at_ns(), start + kLaunch + 30'000);
 }
 
 TEST(launch_blocking_waits_for_every_command) {  // (rule F6)
@@ -231,7 +316,7 @@ TEST(launch_blocking_waits_for_every_command) {  // (rule F6)
 
 TEST(streams_never_die) {  // (rule S7)
   Machine machine;
-  Stream* const stream = &pool_stream(0, 0);
+  Stream* const stream = &next_stream(0, 0);
   std::thread([&] { set_current_stream(*stream); }).join();
   CHECK(&stream_from_id(0, stream->id()) == stream);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Eight threads that acquire, release, copy, launch, record and wait at once: for ThreadSanitizer.
-// Runs a fixed number of rounds, or for NPUSIM_STRESS_SECONDS when that is set.
+// Then the same with an observer that hears all of it, and a race detector that comes and goes.
+// Each runs a fixed number of rounds, or for NPUSIM_STRESS_SECONDS when that is set.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "tests/native/backend_watched_program.h"
 #include "tests/native/check.h"
 
 using namespace npusim;
@@ -27,7 +29,7 @@ std::atomic<long> wrong{0};
 void play(std::mt19937& random, Event& shared, long* shared_counter) {
   const int device = static_cast<int>(random() % 2);
   set_device(device);
-  Stream& own = pool_stream(device, -static_cast<int>(random() % 2));
+  Stream& own = next_stream(device, -static_cast<int>(random() % 2));
   set_current_stream(own);
   const std::size_t bytes = kPattern * (1 + random() % 600);
   const SegmentResult segment = acquire_segment(device, bytes);
@@ -36,6 +38,7 @@ void play(std::mt19937& random, Event& shared, long* shared_counter) {
     return;
   }
   void* const memory = reinterpret_cast<void*>(segment.address);
+  note_memory(MemoryKind::allocate, memory, bytes, &own);
   void* const pinned = pinned_allocate(kPattern);
   std::memset(pinned, static_cast<int>(random() % 256), kPattern);
   copy(memory, pinned, kPattern, own, false);
@@ -52,13 +55,39 @@ void play(std::mt19937& random, Event& shared, long* shared_counter) {
   own.query();
   synchronize_device(device);
   wrong += host_now_ns() < 0 || memory_info(device).free_bytes > memory_info(device).total_bytes;
+  note_memory(MemoryKind::free, memory, 0, nullptr);
   release_segment(device, segment.address, bytes);
   pinned_free(pinned);
 }
 
-}  // namespace
+// Hears everything; the records are in one order whoever makes them.
+class Order final : public Observer {
+ public:
+  void on_command(const CommandRecord& record,
+                  std::span<const Operand> operands) noexcept override {
+    next(record.sequence);
+    wrong += record.start_ns < record.host_ns || record.end_ns < record.start_ns;
+    for (const Operand& operand : operands) wrong += operand.sizes.size() > 1;
+    ++commands;
+  }
+  void on_order(const OrderRecord& record) noexcept override { next(record.sequence); }
+  void on_memory(const MemoryRecord& record) noexcept override {
+    next(record.sequence);
+    live += record.kind == MemoryKind::allocate;
+    live -= record.kind == MemoryKind::free;
+  }
+  long commands = 0, live = 0;  // live: segments
 
-TEST(eight_threads_share_two_devices) {  // (rules S1, S5, M3)
+ private:
+  void next(std::uint64_t sequence) {
+    wrong += sequence <= last_;
+    last_ = sequence;
+  }
+  std::uint64_t last_ = 0;
+};
+
+// All threads play; returns how many rounds.
+long play_all() {
   const char* seconds = std::getenv("NPUSIM_STRESS_SECONDS");
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::seconds(seconds == nullptr ? 0 : std::atoi(seconds));
@@ -90,4 +119,32 @@ TEST(eight_threads_share_two_devices) {  // (rules S1, S5, M3)
   }
   CHECK_EQ(pinned_bytes(), 0);
   CHECK_EQ(touched_bytes(), 0);
+  return shared_counter;
+}
+
+}  // namespace
+
+TEST(eight_threads_share_two_devices) { play_all(); }  // (rules S1, S5, M3)
+
+TEST(eight_threads_are_observed) {       // (rules V1, V3)
+  static auto* const order = new Order;  // observers live as long as the process
+  attach(*order);
+  std::atomic<bool> done{false};
+  std::thread detecting([&] {
+    while (!done) {
+      attach(detector());
+      for (int i = 0; i < 100 && !done; ++i) {
+        detector().take_races();
+        std::this_thread::yield();
+      }
+      detach(detector());
+      detector().forget();
+    }
+  });
+  const long played = play_all();
+  done = true;
+  detecting.join();
+  detach(*order);
+  CHECK(order->commands >= 5 * played);  // of which "count" is one
+  CHECK_EQ(order->live, 0);
 }

@@ -331,3 +331,20 @@ def test_comparisons_with_numbers_of_every_kind(dtype, number):
     x = values(dtype)
     for compared in (torch.eq, torch.ne, torch.lt, torch.ge):
         same_outcome(lambda x, compared=compared: compared(x, number), x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "npusim"])
+def test_new_tensors_of_complex_halves_warn(device):
+    was = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        for make in (
+            lambda: torch.empty(3, dtype=torch.chalf, device=device),
+            lambda: torch.empty_strided((3,), (1,), dtype=torch.chalf, device=device),
+            lambda: torch.randn(3, dtype=torch.chalf, device=device),
+            lambda: torch.ones(3, dtype=torch.cfloat, device=device).to(torch.chalf),
+        ):
+            with pytest.warns(UserWarning, match="ComplexHalf support is experimental"):
+                make()
+    finally:
+        torch.set_warn_always(was)

@@ -236,6 +236,219 @@ def test_the_default_device():
     assert torch.zeros(2).is_cpu
 
 
+def sparse_coo(device):
+    indices, values = torch.tensor([[0, 1], [1, 0]]), torch.tensor([1.0, 2.0])
+    return torch.sparse_coo_tensor(indices.to(device), values.to(device), (2, 2))
+
+
+def quantized(device):
+    return torch.quantize_per_tensor(torch.eye(3, device=device), 0.5, 1, torch.quint8)
+
+
+def per_channel(device):
+    scales, zero_points = torch.full((3,), 0.5, device=device), torch.zeros(3, device=device).long()
+    return torch.quantize_per_channel(
+        torch.eye(3, device=device), scales, zero_points, 0, torch.qint8
+    )
+
+
+def nested(device, layout=torch.strided):
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device=device, layout=layout)
+
+
+EYE = torch.eye(4)
+COMPRESSED = {"csr": None, "csc": None, "bsr": (2, 2), "bsc": (2, 2)}
+
+# Ways to make a tensor of a kind on a device: by its name, of parts there, of a tensor there, or by
+# moving a host tensor. Results are lists, so that each of them is looked at.
+CONSTRUCTIONS = {
+    "coo of members": lambda d: [sparse_coo(d), sparse_coo(d).coalesce().indices()],
+    "coo of host members": lambda d: [torch.sparse_coo_tensor([[0]], [1.0], (2,), device=d)],
+    "coo without size": lambda d: [
+        torch.sparse_coo_tensor(torch.tensor([[0, 1]], device=d), torch.ones(2, device=d))
+    ],
+    "coo without members": lambda d: [torch.sparse_coo_tensor((2, 2), device=d)],
+    "coo, checked": lambda d: [
+        torch.sparse_coo_tensor(
+            torch.tensor([[0, 1]], device=d), torch.ones(2, device=d), (2,), check_invariants=True
+        )
+    ],
+    "coo, with size": lambda d: [
+        torch.sparse_coo_tensor(torch.tensor([[0]], device=d), torch.ones(1, device=d), (2,))
+    ],
+    "coo, moved": lambda d: [EYE.to_sparse().to(d), EYE.to_sparse().npusim(torch.device(d).index)],
+    "coo, moved, converted": lambda d: [EYE.to_sparse().to(d, torch.float64)],
+    "coo, cloned": lambda d: [sparse_coo(d).clone(), sparse_coo(d).detach()],
+    "coo of dense": lambda d: [EYE.to(d).to_sparse(), EYE.to(d).to_sparse(1)],
+    "coo, empty": lambda d: [
+        torch.empty((2, 2), layout=torch.sparse_coo, device=d),
+        torch.zeros((2, 2), layout=torch.sparse_coo, device=d),
+        torch.zeros((0, 2), layout=torch.sparse_coo, device=d),
+    ],
+    "coo, like": lambda d: [
+        torch.empty_like(sparse_coo(d)),
+        torch.zeros_like(sparse_coo(d)),
+        torch.zeros_like(sparse_coo("cpu"), device=d),
+        torch.zeros_like(sparse_coo("npusim:0"), device=d),
+    ],
+    "coo, new": lambda d: [
+        sparse_coo(d).new_zeros((3,)),
+        sparse_coo(d).new_empty((3,)),
+        sparse_coo(d).new(),
+        torch.ones(2, device=d).new_zeros((2, 2), layout=torch.sparse_coo),
+    ],
+    "coo, resized": lambda d: [
+        sparse_coo(d).sparse_resize_((3, 3), 2, 0),
+        sparse_coo(d).sparse_resize_and_clear_((3,), 1, 0),
+    ],
+    "coo, computed": lambda d: [
+        sparse_coo(d) + sparse_coo(d),
+        sparse_coo(d) * 2,
+        torch.sparse.mm(sparse_coo(d), sparse_coo(d)),
+        torch.cat([sparse_coo(d), sparse_coo(d)]),
+        sparse_coo(d).t(),
+        sparse_coo(d).to_dense(),
+        torch.sin(sparse_coo(d), out=torch.zeros_like(sparse_coo(d))),
+        sparse_coo(d).select(0, 1),
+        torch.sparse.softmax(sparse_coo(d), 1),
+    ],
+    "coo, copied": lambda d: [torch.zeros_like(sparse_coo(d)).copy_(sparse_coo("cpu"))],
+    "compressed": lambda d: [
+        made
+        for kind, block in COMPRESSED.items()
+        for layout in [getattr(torch, f"sparse_{kind}")]
+        for made in (
+            EYE.to_sparse(layout=layout, blocksize=block).to(d),
+            EYE.to(d).to_sparse(layout=layout, blocksize=block),
+            EYE.to(d).to_sparse(layout=layout, blocksize=block).clone(),
+            torch.zeros_like(EYE.to(d).to_sparse(layout=layout, blocksize=block)),
+            EYE.to(d).to_sparse(layout=layout, blocksize=block).to_dense(),
+            EYE.to(d).to_sparse(layout=layout, blocksize=block) * 2,
+        )
+    ],
+    "compressed of members": lambda d: [
+        torch.sparse_csr_tensor(
+            torch.tensor([0, 1, 2], device=d), torch.tensor([0, 1], device=d), EYE[0, :2].to(d)
+        ),
+        torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], device=d),
+        torch.sparse_csc_tensor([0, 1, 2], [0, 1], [1.0, 2.0], device=d),
+        torch.sparse_bsr_tensor([0, 1], [0], [[[1.0]]], device=d),
+        torch.empty((2, 2), layout=torch.sparse_csr, device=d),
+        torch.zeros((2, 2), layout=torch.sparse_csc, device=d),
+        sparse_coo(d).to_sparse_csr(),
+        sparse_coo(d).to_sparse_csr().to_sparse(),
+    ],
+    "quantized": lambda d: [
+        quantized(d),
+        quantized("cpu").to(d),
+        quantized(d).clone(),
+        quantized(d).dequantize(),
+        torch.empty_like(quantized(d)),
+        torch._empty_affine_quantized((2,), scale=1.0, zero_point=0, dtype=torch.qint8, device=d),
+        quantized(d)[1:],
+        quantized(d).reshape(9).relu(),
+        torch.cat([quantized(d), quantized(d)]),
+    ],
+    "quantized by channel": lambda d: [
+        made
+        for tensor in (per_channel(d), per_channel("cpu").to(d), per_channel(d).clone())
+        for made in (tensor, tensor.q_per_channel_scales(), tensor.dequantize())
+    ],
+    "nested": lambda d: [
+        nested(d),
+        nested("cpu").to(d),
+        nested(d).clone(),
+        nested(d) * 2,
+        *nested(d).unbind(),
+        torch.zeros_like(nested(d)),
+        torch.empty_like(nested(d)),
+        torch.nested.to_padded_tensor(nested(d), 0.0),
+        torch.nested.as_nested_tensor([torch.ones(2, device=d)]),
+        nested(d).values(),
+    ],
+    "jagged": lambda d: [
+        nested(d, torch.jagged),
+        nested("cpu", torch.jagged).to(d),
+        nested(d, torch.jagged).clone(),
+        nested(d, torch.jagged).values(),
+        nested(d, torch.jagged).offsets(),
+    ],
+    "dense": lambda d: [
+        torch.tensor([1.0, 2.0], device=d),
+        torch.tensor(3, device=d),
+        torch.as_tensor([1], device=d),
+        torch.scalar_tensor(2.0, device=d),
+        torch.empty(2, device=d),
+        torch.empty_strided((2,), (1,), device=d),
+        torch.empty_permuted((2, 3), (1, 0), device=d),
+        torch.full((2,), 1.0, device=d),
+        torch.arange(3, device=d),
+        torch.linspace(0, 1, 3, device=d),
+        torch.eye(3, device=d),
+        torch.tril_indices(3, 3, device=d),
+        torch.complex(torch.ones(2, device=d), torch.ones(2, device=d)),
+        torch.hann_window(4, device=d),
+        torch._efficientzerotensor((2,), device=d),
+        torch.ones(2).to(d, non_blocking=True),
+        torch.ones(2, device="npusim:0").to(d),
+        torch.vander(torch.ones(2, device=d)),
+        torch.zeros(2, device=d)._lazy_clone().add_(1),
+        torch.from_dlpack(torch.ones(2, device=d)),
+    ],
+    "like and new": lambda d: [
+        make(torch.ones(2, 2, device=d))
+        for make in (
+            *(torch.empty_like, torch.zeros_like, torch.ones_like, torch.rand_like),
+            *(torch.randn_like, lambda x: torch.full_like(x, 2), lambda x: x.new([1.0])),
+            *(lambda x: x.new_empty(2), lambda x: x.new_zeros(2), lambda x: x.new_ones(2)),
+            *(lambda x: x.new_full((2,), 1.0), lambda x: x.new_tensor([1.0])),
+            *(lambda x: x.new_empty_strided((2,), (1,)), lambda x: torch.randint_like(x, 5)),
+        )
+    ],
+    "drawn": lambda d: [
+        torch.rand(3, device=d),
+        torch.rand(3, device=d, generator=torch.Generator(d).manual_seed(1)),
+        torch.randn(3, generator=torch.Generator(d), device=d),
+        torch.randint(5, (3,), device=d),
+        torch.randperm(5, device=d),
+        torch.normal(torch.ones(3, device=d), 1.0),
+        torch.bernoulli(torch.full((3,), 0.5, device=d)),
+        torch.multinomial(torch.ones(3, device=d), 2),
+        torch.nn.functional.dropout(torch.ones(5, device=d)),
+        torch._sample_dirichlet(torch.ones(3, device=d)),
+        torch.poisson(torch.ones(3, device=d)),
+    ],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", CONSTRUCTIONS)
+def test_a_construction_takes_the_device_that_it_is_given(kind):
+    """Whichever is current: that lends nothing and gets no command."""
+    torch.npusim.synchronize(0)
+    torch.npusim.reset_peak_memory_stats(0)
+    before = torch.npusim.memory_allocated(0)
+    for number, made in enumerate(CONSTRUCTIONS[kind](SECOND)):
+        assert made.device == torch.device(SECOND), number
+        assert str(made.device) in repr(made), number
+        assert torch.npusim.current_device() == 0, number
+    from_first = kind in {"dense", "coo, like"}  # which move a tensor of the first device
+    assert from_first or torch.npusim.max_memory_allocated(0) == before
+    assert from_first or torch.npusim.current_stream(0).query()
+
+
+def test_storages_are_made_where_they_are_asked_for():
+    for storage in (
+        torch.UntypedStorage(8, device=SECOND),
+        torch.UntypedStorage(0, device=SECOND),
+        torch.ones(2, device=SECOND).untyped_storage().clone(),
+        torch.ones(2).untyped_storage().to(device=SECOND),
+    ):
+        assert storage.device == torch.device(SECOND)
+        storage.resize_(64)
+        assert storage.device == torch.device(SECOND)
+
+
 def test_sparse_results_lie_on_the_device_of_their_operands():
     x = torch.eye(3)
     moved = x.to("npusim:1")

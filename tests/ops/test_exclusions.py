@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from oracle import DEVICE, compare
 
 aten = torch.ops.aten
@@ -60,3 +61,74 @@ def test_operators_of_cores_own_tests_work():
 def test_overloads_for_torchscript_only_run_as_they_are():
     assert aten.len.Tensor(square()) == 2
     assert aten.add.str("a", "b") == "ab"
+
+
+HALF = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+
+
+def on_both(compute):
+    """What `compute` gives for the CPU, which must be the bits that it gives for the device."""
+    expected = compute("cpu")
+    assert torch.equal(compute(DEVICE).cpu(), expected)
+    return expected.double()
+
+
+def rounding(exact, dtype):
+    """The error of an exact result that is rounded to `dtype`."""
+    return (exact.to(dtype).double() - exact).abs().max()
+
+
+@HALF
+def test_fused_sgd_leaves_whole_vectors_of_half_parameters(dtype):
+    """When this fails, its row in docs/exclusions.md can go."""
+
+    def stepped(device):
+        parameter = torch.ones(64, dtype=dtype, device=device).requires_grad_()
+        parameter.grad = torch.ones_like(parameter)
+        torch.optim.SGD([parameter], lr=0.5, fused=True).step()
+        return parameter.detach()
+
+    assert (on_both(stepped) == 1.0).all()  # it should be 0.5
+
+
+@HALF
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+def test_sparse_gradients_of_half_embeddings_do_not_add_up(device, dtype):
+    """When this fails, its row in docs/exclusions.md can go."""
+    embedding = torch.nn.Embedding(5, 3, sparse=True, device=device, dtype=dtype)
+    chosen = torch.tensor([1, 1, 2], device=device)
+    embedding(chosen).sum().backward()
+    with pytest.raises(NotImplementedError, match="add_out_sparse_cpu"):
+        embedding(chosen).sum().backward()
+
+
+@HALF
+def test_grid_sample_computes_coordinates_in_half_precision(dtype):
+    """When this fails, its row in docs/exclusions.md can go."""
+    generator = torch.Generator().manual_seed(1)
+    image = torch.randn(2, 3, 16, 16, generator=generator).to(dtype)
+    grid = (torch.rand(2, 8, 8, 2, generator=generator) * 2 - 1).to(dtype)
+
+    def sampled(device):
+        return F.grid_sample(image.to(device), grid.to(device), align_corners=False)
+
+    exact = F.grid_sample(image.double(), grid.double(), align_corners=False)
+    assert (on_both(sampled) - exact).abs().max() > 5 * rounding(exact, dtype)
+
+
+@HALF
+def test_layer_norm_keeps_its_moments_in_half_precision(dtype):
+    """When this fails, its row in docs/exclusions.md can go."""
+    generator = torch.Generator().manual_seed(1)
+    x = (torch.randn(8, 64, generator=generator) * 3 + 20).to(dtype)
+    outer = torch.randn(8, 64, generator=generator).to(dtype)
+
+    def gradient(device, width=dtype):
+        weight = torch.ones(64, dtype=width, device=device, requires_grad=True)
+        result, mean, _ = torch.native_layer_norm(x.to(device, width), (64,), weight, None, 1e-5)
+        assert mean.dtype == width
+        result.backward(outer.to(device, width))
+        return weight.grad
+
+    exact = gradient("cpu", torch.float64)
+    assert (on_both(gradient) - exact).abs().max() > 2 * rounding(exact, dtype)

@@ -503,14 +503,27 @@ def test_composites_registered_explicitly_are_those_that_the_dispatcher_demands(
     registered = {
         name
         for name in torch._C._dispatch_get_all_op_names()
-        if re.search(r"csrc/aten/fallback\.cpp:\d+ \[kernel\]", registered_at(name, "PrivateUse1"))
+        if re.search(
+            r"csrc/launch/fallback\.cpp:\d+ \[kernel\]", registered_at(name, "PrivateUse1")
+        )
     }
     elsewhere = {
         name
         for name in demanded - registered
         if re.search(r"csrc/aten/\w+\.cpp:\d+ \[kernel\]", registered_at(name, "PrivateUse1"))
     }
-    assert demanded - elsewhere == registered
+    assert demanded - elsewhere == registered - READ_ON_HOST
+
+
+# Composites for every backend that read memory on the host (npusim-conformance fuzz finds them).
+READ_ON_HOST = {
+    "aten::_grid_sampler_2d_cpu_fallback",
+    "aten::_grid_sampler_2d_cpu_fallback_backward",
+    "aten::_nnpack_spatial_convolution",
+    "aten::_saturate_weight_to_fp16",
+    "aten::choose_qparams_optimized",
+    "aten::range.out_",
+}
 
 
 def test_the_explicit_composites_give_the_bits_of_the_cpu():

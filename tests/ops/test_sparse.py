@@ -35,7 +35,7 @@ def assert_same(expected, got, device=DEV):
     assert got.shape == expected.shape
     for ours, theirs in zip(members(got), members(expected), strict=True):
         assert ours.device.type == device
-        assert torch.equal(ours.cpu(), theirs)
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0, equal_nan=True)
 
 
 def test_coo_constructors_and_accessors():
@@ -205,3 +205,102 @@ def test_no_composite_shadows_a_sparse_kernel(layout):
         if not has(name, f"{layout}PrivateUse1")
     ]
     assert missing == []
+
+
+# --- Written operands -----------------------------------------------------------------------------
+
+
+def test_a_pointwise_result_goes_into_out():
+    """Those of one operand resize the members of `out` in their places."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = [
+        name.removeprefix("aten::").removesuffix(".out")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and name.endswith(".out") and has(name, "SparseCPU")
+    ]
+    checked = set()
+    for name in names:
+        operator = getattr(torch.ops.aten, name).out
+        tensors = [argument.name for argument in operator._schema.arguments if not argument.is_out]
+        if tensors != ["self"]:
+            continue
+        for dtype, nonzeros in [(torch.float32, 0), (torch.float32, 1), (torch.float64, 3)]:
+
+            def run(device, nonzeros=nonzeros, dtype=dtype, operator=operator):
+                out = torch.ones(nonzeros, dtype=dtype).diag().to_sparse()
+                out = out.sparse_resize_and_clear_((3, 3), 2, 0) if not nonzeros else out
+                out = out.to(device)
+                try:
+                    operator(coo(device, dtype), out=out)
+                except RuntimeError as error:
+                    return str(error)
+                return out
+
+            expected, got = run("cpu"), run(DEV)
+            if isinstance(expected, str):
+                assert isinstance(got, str), name
+            else:
+                assert_same(expected, got)
+                assert got.is_coalesced() == expected.is_coalesced()
+                if got._nnz() == 3:
+                    checked.add(name)
+    assert len(checked) > 20
+
+
+@pytest.mark.parametrize("rounding", [None, "floor", "trunc"])
+@pytest.mark.parametrize("divisor", [-0.8, 0.3])
+def test_division_of_an_uncoalesced_tensor(rounding, divisor):
+    """Rounding is not linear: the summands of an element come together first."""
+
+    def run(device):
+        in_place, out = coo(device), torch.zeros(5, 3).to_sparse().to(device)
+        in_place.div_(divisor, rounding_mode=rounding)
+        torch.div(coo(device), divisor, rounding_mode=rounding, out=out)
+        floored = coo(device).floor_divide_(divisor)
+        return in_place, out, floored, torch.div(coo(device), divisor, rounding_mode=rounding)
+
+    for expected, got in zip(run("cpu"), run(DEV), strict=True):
+        assert_same(expected, got)
+        assert_same(expected.to_dense(), got.to_dense())
+        assert got.is_coalesced() == expected.is_coalesced()
+
+
+@pytest.mark.parametrize("size", [(2, 3, 4), (0,), (1, 3), (2, 3)])
+def test_out_takes_any_shape(size):
+    for tensor in (coo(DEV), coo(DEV).coalesce()):
+        torch.zeros(size, out=tensor)
+        assert_same(torch.zeros(size).to_sparse(), tensor)
+        tensor.copy_(torch.ones(size).to_sparse())
+        assert_same(torch.ones(size).to_sparse(), tensor)
+
+
+def test_written_operands_that_are_read_too():
+    for device in ("cpu", DEV):
+        tensor = coo(device).coalesce()
+        assert torch.neg(tensor, out=tensor) is tensor
+        assert torch.add(tensor, tensor, out=tensor) is tensor
+        assert tensor.to_dense().tolist() == [[0, 0, -6], [-8, 0, -11]]
+
+
+@pytest.mark.parametrize("is_coalesced", [None, False, True])
+@pytest.mark.parametrize(
+    "indices",
+    [[[0, 1], [2, 0]], [[1, 0], [0, 2]], [[0, 0], [2, 2]], [[0, 1], [2, 3]], [[0, 1], [-1, 0]]],
+    ids=str,
+)
+def test_checked_invariants(indices, is_coalesced):
+    def make(device):
+        members = torch.tensor(indices, device=device), torch.ones(2, device=device)
+        try:
+            return torch.sparse_coo_tensor(
+                *members, (2, 3), check_invariants=True, is_coalesced=is_coalesced
+            )
+        except RuntimeError as error:
+            return str(error)
+
+    expected, got = make("cpu"), make(DEV)
+    if isinstance(expected, str):
+        assert got == expected
+    else:
+        assert_same(expected, got)
+        assert got.is_coalesced() == expected.is_coalesced()

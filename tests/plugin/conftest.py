@@ -50,6 +50,7 @@ def run_pytest(tmp_path_factory):
     def run(files, *arguments, environment=None):
         folder = tmp_path_factory.mktemp("run")
         for name, text in {"pytest.ini": "[pytest]\npythonpath = .\n", **files}.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(textwrap.dedent(text))
         variables = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
         variables |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environment or {})}

@@ -215,9 +215,9 @@ def planted(run_pytest):
 
 def test_every_planted_leak_is_an_error_and_nothing_else(planted):
     assert {name for name, outcome in planted.outcomes if outcome == "ERROR"} == set(KEEPERS)
-    assert f"{len(KEEPERS)} tests on npusim, of which {len(KEEPERS)} left" in planted.section(
-        "npusim"
-    )
+    count = len(KEEPERS)
+    text = f"{count} of {count} tests used a device, and {count} left memory on it"
+    assert text in planted.section("npusim")
 
 
 @pytest.mark.parametrize("name", KEEPERS)
@@ -325,7 +325,7 @@ def test_two_hundred_clean_tests_pass_in_silence(run_pytest):
     run = run_pytest({"test_it.py": CLEAN, "test_more.py": "from test_it import *\n"}, "--npusim")
     outcomes = {outcome for _, outcome in run.outcomes}
     assert outcomes == {"PASSED"}, run.output
-    assert "400 tests on npusim, of which 0 left" in run.section("npusim")
+    assert "of 400 tests used a device, and 0 left memory on it" in run.section("npusim")
 
 
 FAILING = """
@@ -366,7 +366,7 @@ def test_what_a_failure_keeps_is_no_leak(run_pytest):
     run = run_pytest({"test_it.py": FAILING}, "--npusim")
     bad = {name for name, outcome in run.outcomes if outcome != "PASSED"}
     assert bad == {"test_failing"}, run.output
-    assert "5 tests on npusim, of which 0 left" in run.section("npusim")
+    assert "4 of 5 tests used a device, and 0 left memory on it" in run.section("npusim")
 
 
 ONE = """

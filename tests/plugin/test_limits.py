@@ -38,6 +38,16 @@ TESTS = """
     def test_peak_beyond():
         torch.empty(1 << 20, dtype=torch.uint8, device="npusim")
 
+    @pytest.mark.npusim(max_launches=2)
+    def test_launches_within(x):
+        x + 1
+        x + 2
+
+    @pytest.mark.npusim(max_launches=2)
+    def test_launches_beyond(x):
+        for _ in range(3):
+            x = x + 1
+
     @pytest.mark.npusim(devices=2)
     def test_enough_devices():
         pass
@@ -102,11 +112,12 @@ def test_outcomes(run):
     bad = {name: outcome for name, outcome in outcomes.items() if outcome != "PASSED"}
     assert bad == {
         "test_peak_beyond": "FAILED",
+        "test_launches_beyond": "FAILED",
         "test_library_waits": "FAILED",
         "test_failing_without_a_wait": "FAILED",
         "test_wrong_word": "ERROR",
     }
-    assert len(run.passed()) == 10
+    assert len(run.passed()) == 11
     assert "needs 9 npusim devices, got 2; pass --npusim-devices=9" in run.output
 
 
@@ -115,10 +126,36 @@ def test_a_peak_is_told_with_its_limit(run):
     assert "1.00 MiB more than before the test; at most 1.00 KiB are allowed" in text
 
 
+def test_launches_are_told_with_names_and_lines(run):
+    text = run.section("test_launches_beyond")
+    assert "3 launches, at most 2 expected\n  3 x aten::add.Tensor at " in text
+    assert "test_it.py:" in text
+
+
+def test_the_option_limits_the_launches_of_all_tests(run_pytest):
+    files = {
+        "test_it.py": """
+            import torch
+
+            def test_two():
+                torch.ones(2, device="npusim") + 1
+
+            def test_one():
+                torch.ones(2, device="npusim")
+        """
+    }
+    run = run_pytest(files, "--npusim", "--npusim-max-launches=1")
+    assert run.outcomes == {("test_two", "FAILED"), ("test_one", "PASSED")}, run.output
+    assert (
+        "npusim-max-launches to be a number"
+        in run_pytest(files, "--npusim", "--npusim-max-launches=few").output
+    )
+
+
 def test_an_error_shows_the_line_that_waits(run):
     text = run.section("test_library_waits")
     assert "x.sum().item()" in text
-    assert "called a synchronizing npusim operation: aten::_local_scalar_dense" in text
+    assert "called a synchronizing npusim operation: .item()" in text
 
 
 def test_a_failing_assertion_prints_its_tensors(run):
@@ -129,7 +166,8 @@ def test_a_failing_assertion_prints_its_tensors(run):
 
 def test_a_word_that_is_none_is_named(run):
     text = run.section("ERROR at setup of test_wrong_word")
-    assert "the marker takes memory, devices, sync, allow, peak, leaks and seed, by name" in text
+    words = "memory, devices, sync, allow, peak, max_launches, leaks and seed"
+    assert f"the marker takes {words}, by name" in text
     assert "got 'speed'" in text
 
 

@@ -34,6 +34,15 @@ ASKED = {
             torch.manual_seed(7)
             again = torch.rand(3), torch.rand(3, device="npusim").cpu()
             assert all(map(torch.equal, drawn, again))
+
+        def test_races():
+            x = torch.zeros(3, device="npusim")
+            try:
+                with torch.Stream("npusim"):
+                    x + 1
+            except torch.npusim.RaceError:
+                return
+            raise AssertionError("not found")
     """,
 }
 OPTIONS = [
@@ -42,15 +51,17 @@ OPTIONS = [
     "--npusim-memory=64MiB",
     "--npusim-as-cuda",
     "--npusim-strict-align",
+    "--npusim-races=error",
     "--npusim-seed=7",
 ]
-ALL = {"test_devices", "test_memory", "test_cuda", "test_alignment", "test_seed"}
+ALL = {"test_devices", "test_memory", "test_cuda", "test_alignment", "test_seed", "test_races"}
 
 
 def test_options_are_in_effect_before_a_conftest_loads_torch(run_pytest):
     run = run_pytest(ASKED, *OPTIONS)
     assert run.passed() == ALL, run.output
-    header = "npusim: devices=3, memory=64MiB, as-cuda=True, strict-align=True, seed=7, leaks=error"
+    header = "npusim: devices=3, memory=64MiB, as-cuda=True, strict-align=True, races=error, "
+    header += "seed=7, leaks=error"
     assert header in run.output
 
 
@@ -79,7 +90,7 @@ NOT_ASKED = {
         import pytest
 
         def test_nothing_is_imported():
-            ours = {"torch", "torch_npusim", "torch_npusim_autoload.pytest_checks"}
+            ours = {"torch", "torch_npusim", "torch_npusim_entry_points.pytest_checks"}
             assert ours.isdisjoint(sys.modules)
             assert not any(name.startswith("NPUSIM") for name in os.environ)
 
@@ -130,7 +141,7 @@ def test_tests_that_never_import_torch_stay_without_it(run_pytest):
     [
         ("--npusim-devices=many", "--npusim-devices to be a number, got 'many'"),
         ("--npusim-memory=much", "a number of bytes such as 512MiB or 4096, got 'much'"),
-        ("--npusim-sync=loud", "--npusim-sync to be count or warn or error, got 'loud'"),
+        ("--npusim-sync=loud", "--npusim-sync to be count or warn or error or strict, got 'loud'"),
         ("--npusim-leaks=maybe", "--npusim-leaks to be error or warn or off, got 'maybe'"),
     ],
 )

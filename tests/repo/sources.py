@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ["backend", "allocator", "csrc", "torch_npusim", "conformance", "examples", "tests"]
-LAYERS += ["tools", "torch_npusim_autoload"]
+LAYERS = ["backend", "allocator", "lab", "csrc", "torch_npusim", "conformance", "examples", "tests"]
+LAYERS += ["tools", "torch_npusim_entry_points"]
 CPP = (".h", ".cpp")
 PYTHON = (".py", ".pyi")
 

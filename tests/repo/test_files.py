@@ -8,8 +8,14 @@ HEADER_LINES_MAX = 150
 LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
 
 # Longer than the limit, and why that is better than two files.
-LONG: dict[str, str] = {}
-LONG_HEADERS: dict[str, str] = {}
+LONG: dict[str, str] = {
+    "tests/races/patterns.py": "one list of short programs",
+}
+LONG_HEADERS: dict[str, str] = {
+    "backend/observer.h": "the records and what makes them: one contract",
+    "backend/races.h": "the state of the detector, whose parts are all needed to lay it out",
+    "csrc/launch/cpu_kernel_arguments.h": "templates: one per kind of argument",
+}
 
 
 def line_count(path):

@@ -11,7 +11,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 CPP_STANDARD = re.compile(r"[a-z_]+")  # <vector>, <cstdint>: no dot, no slash
 POSIX = re.compile(r"((sys|linux|netinet)/[a-z]+|[a-z]+)\.h")  # <sys/mman.h>, <unistd.h>
 CPP = (".h", ".cpp")
-ALLOCATOR_ALSO = {  # the two files in which a policy from a shared library is spoken to
+ALLOCATOR_ALSO = {  # the files in which a policy from elsewhere is spoken to
     "allocator/placement/policy_abi.h": {"stddef.h", "stdint.h"},  # read by C
     "allocator/placement/loaded_policy.cpp": {"dlfcn.h"},
 }
@@ -42,8 +42,7 @@ def test_allocator_includes_only_itself_and_std():
     wrong = [
         place
         for path, place, kind, name in includes("allocator")
-        if "lab" not in path.relative_to(ROOT).parts
-        and not (name.startswith("allocator/") if kind == '"' else CPP_STANDARD.fullmatch(name))
+        if not (name.startswith("allocator/") if kind == '"' else CPP_STANDARD.fullmatch(name))
         and name not in ALLOCATOR_ALSO.get(shown(path), ())
     ]
     assert wrong == []
@@ -75,9 +74,9 @@ def test_live_allocators_do_not_know_replay():
 def test_lab_bindings_add_only_pybind11():
     wrong = [
         place
-        for _, place, kind, name in includes("allocator/lab")
+        for _, place, kind, name in includes("lab")
         if not (
-            name.startswith("allocator/")
+            name.startswith(("allocator/", "lab/"))
             if kind == '"'
             else name.startswith("pybind11/") or CPP_STANDARD.fullmatch(name)
         )
@@ -87,10 +86,16 @@ def test_lab_bindings_add_only_pybind11():
 
 def test_csrc_enters_the_lower_layers_by_their_umbrella_header():
     umbrellas = {"backend/backend.h", "allocator/allocator.h"}
+    # Whoever makes records, or reads them, says so.
+    umbrellas |= {"backend/observer.h", "backend/races.h", "backend/timeline.h"}
+    umbrellas |= {"backend/device_loss.h"}  # for the one file that loses a device
+    umbrellas |= {"backend/fabric.h", "backend/promise.h", "backend/rendezvous.h"}
+    umbrellas |= {"backend/sharing.h"}  # for what several processes map
+    umbrellas |= {"lab/bindings/python_policy.h"}  # the one header that both modules bind
     wrong = [
         place
         for _, place, _, name in includes("csrc")
-        if name.startswith(("backend/", "allocator/")) and name not in umbrellas
+        if name.startswith(("backend/", "allocator/", "lab/")) and name not in umbrellas
     ]
     assert wrong == []
 
@@ -117,8 +122,8 @@ def test_csrc_uses_per_operator_headers():
 
 # The one part of the lab that needs a device: what runs while a live run is recorded.
 RECORDING = {
-    "allocator/lab/npusim_lab/recorded_run.py",
-    "allocator/lab/npusim_lab/recording.py",
+    "lab/npusim_lab/recorded_run.py",
+    "lab/npusim_lab/recording.py",
 }
 
 
@@ -134,11 +139,39 @@ def importers(module, *folders):
 
 
 def test_lab_and_conformance_do_not_import_torch_npusim():
-    assert list(importers("torch_npusim", "allocator", "conformance")) == []
+    assert list(importers("torch_npusim", "lab", "conformance")) == []
 
 
 def test_lab_does_not_import_torch():
-    assert list(importers("torch", "allocator")) == []
+    assert list(importers("torch", "lab")) == []
+
+
+def test_launch_does_not_know_the_operator_families():
+    """launch/ is what every operator goes through; families of operators are users of it."""
+    wrong = [
+        place for _, place, _, name in includes("csrc/launch") if name.startswith("csrc/aten/")
+    ]
+    assert wrong == []
+
+
+def test_distributed_stands_on_launch_and_the_machine():
+    allowed = ("backend/", "csrc/launch/", "csrc/runtime/", "csrc/distributed/", "csrc/errors.h")
+    wrong = [
+        place
+        for _, place, kind, name in includes("csrc/distributed")
+        if kind == '"' and not name.startswith(allowed)
+    ]
+    assert wrong == []
+
+
+def test_only_the_bindings_know_distributed():
+    wrong = [
+        place
+        for path, place, _, name in includes("csrc")
+        if name.startswith("csrc/distributed/")
+        and path.relative_to(ROOT).parts[1] not in ("distributed", "python")
+    ]
+    assert wrong == []
 
 
 def test_environment_is_read_in_one_place():
@@ -150,3 +183,15 @@ def test_environment_is_read_in_one_place():
         if re.search(r"\bgetenv\s*\(", path.read_text())
     }
     assert readers <= allowed
+
+
+def test_nothing_compares_names_of_devices():
+    """Under the CUDA alias npusim is called "cuda": torch_npusim/_names.py has the one question."""
+    compared = re.compile(r"""[!=]=\s*\[?["']npusim["']|["']npusim["']\s*[!=]=""")
+    wrong = [
+        f"{shown(path, number)}: {line.strip()}"
+        for path in sources("torch_npusim", "torch_npusim_entry_points", suffixes=(".py",))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if compared.search(line) and "device" in line and "device_type ==" not in line
+    ]
+    assert wrong == []

@@ -10,7 +10,17 @@ import sys
 from collections.abc import Sequence
 
 from torch_npusim import __version__
-from torch_npusim.cli import doctor, env, info, lab
+from torch_npusim.cli import (
+    compile_report,
+    doctor,
+    env,
+    fabric,
+    info,
+    lab,
+    new_backend,
+    profile,
+    specs,
+)
 
 __all__ = ["main"]
 
@@ -25,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"torch_npusim {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for subcommand in (info, doctor, env):
+    for subcommand in (info, doctor, env, compile_report, fabric, profile, specs, new_backend):
         added = subcommand.add_parser(subparsers)
         added.add_argument("--json", action="store_true", help="print JSON, for programs")
         added.set_defaults(run=subcommand.run)

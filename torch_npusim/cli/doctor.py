@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from torch_npusim import _preconditions, npusim
+from torch_npusim import _environment, _preconditions, npusim
 from torch_npusim._text import format_bytes
 from torch_npusim.sim import specs
-from torch_npusim_autoload import other_backends
+from torch_npusim_entry_points import other_backends
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,18 @@ def _other_backends() -> Finding:
         "warning",
         f"`import torch` also loads {', '.join(others)}, so npusim steps back",
         "`import torch_npusim` in the program, or set NPUSIM_AUTOLOAD=1; only one can be used",
+    )
+
+
+def _environment_variables() -> Finding:
+    unknown = _environment.unknown_variables()
+    if not unknown:
+        return Finding("environment", "ok", "every NPUSIM_* variable that is set is known")
+    return Finding(
+        "environment",
+        "warning",
+        f"no effect: {', '.join(unknown)}",
+        "; ".join(f"{name}: did you mean {nearest}?" for name, nearest in unknown.items()),
     )
 
 
@@ -194,6 +206,7 @@ def _round_trip() -> Finding:
 _CHECKS: list[Callable[[], Finding]] = [
     _torch,
     _other_backends,
+    _environment_variables,
     _process,
     _devices,
     _memory,

@@ -4,11 +4,11 @@
     >>> from torch_npusim import cuda_alias
     >>> with cuda_alias.scope():
     ...     torch.ones(2, device="cuda:1").device
-    device(type='npusim', index=1)
+    device(type='cuda', index=1)
 
-`import torch_npusim.as_cuda` and NPUSIM_AS_CUDA=1 call enable(). The alias has two halves: torch
-reads the device names "cuda" and "cuda:N" as npusim's, in every thread and at no cost per call
-(csrc/runtime/cuda_names.cpp), and the functions of torch.cuda become those of torch.npusim.
+`import torch_npusim.as_cuda` and NPUSIM_AS_CUDA=1 call enable(). The alias has two halves: npusim
+is called "cuda", in every thread and at no cost per call (csrc/runtime/cuda_names.cpp), and the
+functions of torch.cuda become those of torch.npusim.
 docs/cuda_alias.md says what works; LIMITS what cannot.
 """
 
@@ -17,7 +17,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from torch_npusim import _C, _preconditions
+import torch
+
+from torch_npusim import _C, _preconditions, _rules, inductor
 from torch_npusim.cuda_alias import _elsewhere, _torch_cuda
 from torch_npusim.cuda_alias._limits import DIFFERENT, REFUSED
 from torch_npusim.cuda_alias._patcher import Patcher
@@ -49,27 +51,45 @@ def enable() -> None:
             return
         if problem := _preconditions.real_cuda_problem():
             raise RuntimeError(problem)
-        _C.read_cuda_names_as_npusim(True)
+        _settle_names_of_types()
+        _call_npusim_cuda(True)
         patcher = Patcher()
         try:
             _torch_cuda.patch(patcher)
             _elsewhere.patch(patcher)
         except BaseException:
             patcher.undo()
-            _C.read_cuda_names_as_npusim(False)
+            _call_npusim_cuda(False)
             raise
         _patcher = patcher
 
 
+def _settle_names_of_types() -> None:
+    """Has core note "torch.npusim." as the prefix of Tensor.type(), which it does once, when asked.
+
+    Noted under the alias it would be "torch.cuda.", which core takes for CUDA's own types.
+    """
+    with contextlib.suppress(ValueError):
+        torch.empty(0).type("no type")
+
+
+def _call_npusim_cuda(on: bool) -> None:
+    _C.call_npusim_cuda(on)
+    # It notes the module of a device by the device, whose name has just changed.
+    torch.get_device_module.cache_clear()
+    _rules.follow_alias()
+    inductor.name_changed()
+
+
 def disable() -> None:
-    """Takes everything back that enable() changed. Objects made meanwhile stay as they are."""
+    """Takes everything back that enable() changed. Devices made meanwhile read "npusim" again."""
     global _patcher
     with _lock:
         if _patcher is None:
             return
         _patcher.undo()
         _patcher = None
-        _C.read_cuda_names_as_npusim(False)
+        _call_npusim_cuda(False)
 
 
 def is_enabled() -> bool:

@@ -2,15 +2,15 @@
 """Places outside torch.cuda that know CUDA by its name or take it as a default."""
 
 import functools
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-import torch.nn.parallel.parallel_apply
+from torch._C._profiler import ProfilerActivity, ProfilerState
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from torch_npusim import npusim
+from torch_npusim._names import is_npusim
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.npusim._utils import DeviceLike
 
@@ -18,15 +18,17 @@ from torch_npusim.npusim._utils import DeviceLike
 def patch(patcher: Patcher) -> None:
     """Puts npusim in the place of CUDA there."""
     _patch_tensors(patcher)
-    _patch_default_tensor_type(patcher)
+    _patch_files(patcher)
     _patch_amp(patcher)
     _patch_profiler(patcher)
-    _patch_parallel(patcher)
     _patch_distributed(patcher)
+    _patch_compiler(patcher)
     patcher.set(torch.backends.cuda, "is_built", lambda: True)
 
 
 # --- Tensor, storage
+
+_PRIORITY_OF_FILES = 30  # after core's own packages, of which none knows "npusim" under the alias
 
 
 def _cuda(
@@ -51,12 +53,12 @@ def _tensor_is_cuda(self: torch.Tensor) -> bool:
         getter = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
         answer: bool = handle_torch_function(getter, (self,), self)
         return answer
-    return self.device.type == "npusim"
+    return is_npusim(self.device)
 
 
 def _storage_is_cuda(self: torch.UntypedStorage) -> bool:
     """Whether the storage is on npusim."""
-    return self.device.type == "npusim"
+    return is_npusim(self.device)
 
 
 def _no_array_interface(self: torch.Tensor) -> NoReturn:
@@ -74,9 +76,8 @@ def _patch_tensors(patcher: Patcher) -> None:
     def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(dtype, str):
             dtype = dtype.replace("torch.cuda.", "torch.npusim.")
-        elif isinstance(dtype, type) and dtype.__module__ == "torch.npusim":
-            dtype = f"torch.npusim.{dtype.__name__}"
-        return original_type(self, dtype, *args, **kwargs)
+        answer = original_type(self, dtype, *args, **kwargs)
+        return answer.replace("torch.npusim.", "torch.cuda.") if dtype is None else answer
 
     patcher.set(torch.Tensor, "cuda", _cuda)
     patcher.set(torch.Tensor, "is_cuda", property(_tensor_is_cuda))
@@ -86,33 +87,26 @@ def _patch_tensors(patcher: Patcher) -> None:
         patcher.set(storage, "is_cuda", property(_storage_is_cuda))
 
 
-def _patch_default_tensor_type(patcher: Patcher) -> None:
-    original = torch.set_default_tensor_type
-    chosen = False  # whether the default device is one that this function has set
+def _patch_files(patcher: Patcher) -> None:
+    # Files of npusim say "npusim:0", which core does not recognise while it is called "cuda".
+    def restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+        own, colon, index = location.partition("npusim")
+        restored: torch.UntypedStorage | None = None
+        if colon and not own:
+            restored = torch.serialization._deserialize("cuda", storage, f"cuda{index}")  # type: ignore[no-untyped-call]
+        return restored
 
-    @functools.wraps(original)
-    def set_default_tensor_type(t: Any, /) -> None:
-        nonlocal chosen
-        if isinstance(t, str) and t.startswith("torch.cuda."):
-            t = getattr(torch.cuda, t.removeprefix("torch.cuda."))
-        if getattr(t, "__module__", None) == "torch.npusim":
-            torch.set_default_dtype(t.dtype)
-            torch.set_default_device("npusim")
-            chosen = True
-        else:
-            original(t)
-            if chosen:
-                torch.set_default_device(None)
-                chosen = False
-
-    patcher.set(torch, "set_default_tensor_type", set_default_tensor_type)
+    registry = torch.serialization._package_registry
+    added = [*registry, (_PRIORITY_OF_FILES, lambda storage: None, restore)]
+    added.sort(key=lambda package: package[0])
+    patcher.set(torch.serialization, "_package_registry", added)
 
 
 # --- torch.amp
 
 
 def _named(device_type: str) -> str:
-    return "npusim" if device_type == "cuda" else device_type
+    return "cuda" if device_type == "npusim" else device_type
 
 
 def _patch_amp(patcher: Patcher) -> None:
@@ -152,7 +146,7 @@ def _patch_implied_autocast(patcher: Patcher) -> None:
     is_enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
 
     @functools.wraps(is_enabled)
-    def is_autocast_enabled(device_type: str = "npusim") -> bool:
+    def is_autocast_enabled(device_type: str = "cuda") -> bool:
         return is_enabled(device_type)
 
     @functools.wraps(set_enabled)
@@ -180,125 +174,62 @@ def _patch_implied_autocast(patcher: Patcher) -> None:
 
 
 def _patch_profiler(patcher: Patcher) -> None:
-    # As torch does where CUDA is missing: the host is profiled, and a warning says that only it is.
     original = torch.autograd.profiler.profile.__init__
 
     @functools.wraps(original)
-    def init_profile(self: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.pop("use_cuda", False) or kwargs.get("use_device") == "cuda":
-            kwargs["use_device"] = None
-            warnings.warn(
-                "npusim records no device activity for the profiler; it profiles the host only",
-                stacklevel=2,
-            )
-        original(self, *args, **kwargs)
+    def init_profile(self: Any, enabled: bool = True, **kwargs: Any) -> None:
+        if kwargs.pop("use_cuda", False):
+            kwargs["use_device"] = "cuda"
+        device = kwargs.get("use_device")
+        if device != "cuda":
+            original(self, enabled, **kwargs)
+            return
+        # core would look for the activity CUDA, which this build of torch has not
+        original(self, enabled, **kwargs | {"use_device": None, "use_cpu": True})
+        self.use_device = device
+        self.use_cpu = kwargs.get("use_cpu", True)
+        self.profiler_kind = ProfilerState.KINETO_PRIVATEUSE1
+        self.kineto_activities.add(ProfilerActivity.PrivateUse1)
+        if not self.use_cpu:
+            self.kineto_activities.discard(ProfilerActivity.CPU)
 
     patcher.set(torch.autograd.profiler.profile, "__init__", init_profile)
-
-
-# --- DataParallel: the four copies that CUDA builds have in C++
-
-
-def _on(index: int) -> torch.device:
-    return torch.device("npusim", index) if index >= 0 else torch.device("cpu")
-
-
-def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
-    return [tensor.to(_on(index)) for index in devices]
-
-
-def _broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    return tuple(one.copy_(tensor) for one in out)
-
-
-def _broadcast_coalesced(
-    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int
-) -> list[list[torch.Tensor]]:
-    return [[tensor.to(_on(index)) for tensor in tensors] for index in devices]
-
-
-def _scatter(
-    tensor: torch.Tensor,
-    devices: Sequence[int],
-    chunk_sizes: Sequence[int] | None,
-    dim: int,
-    streams: Sequence[torch.Stream | None] | None,
-) -> list[torch.Tensor]:
-    parts = (
-        tensor.chunk(len(devices), dim)
-        if chunk_sizes is None
-        else torch.split(tensor, list(chunk_sizes), dim)
-    )
-    copies = []
-    for position, (part, index) in enumerate(zip(parts, devices, strict=False)):
-        with npusim.stream(streams[position] if streams is not None else None):
-            copies.append(part.contiguous().to(_on(index), non_blocking=True))
-    return copies
-
-
-def _scatter_out(
-    tensor: torch.Tensor,
-    out: Sequence[torch.Tensor],
-    dim: int,
-    streams: Sequence[torch.Stream | None] | None,
-) -> Sequence[torch.Tensor]:
-    parts = torch.split(tensor, [one.size(dim) for one in out], dim)
-    for part, one in zip(parts, out, strict=True):
-        one.copy_(part)
-    return out
-
-
-def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int) -> torch.Tensor:
-    return torch.cat([tensor.to(_on(destination)) for tensor in tensors], dim)
-
-
-def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
-    return torch.cat([tensor.to(out.device) for tensor in tensors], dim, out=out)
-
-
-def _patch_parallel(patcher: Patcher) -> None:
-    for function in (
-        _broadcast,
-        _broadcast_coalesced,
-        _broadcast_out,
-        _gather,
-        _gather_out,
-        _scatter,
-        _scatter_out,
-    ):
-        patcher.set(torch._C, function.__name__, function)
-    patcher.set(
-        torch.nn.parallel.parallel_apply, "_get_device_index", npusim._utils._get_device_index
-    )
 
 
 # --- torch.distributed
 
 
-def _refuse_nccl(function: str) -> NoReturn:
-    raise NotImplementedError(
-        f"torch.distributed.{function}(backend='nccl') on npusim: it has no collectives yet; use "
-        f"the backend gloo with tensors on CPU."
-    )
-
-
 def _patch_distributed(patcher: Patcher) -> None:
     if not torch.distributed.is_available():
         return
-    from torch.distributed import distributed_c10d
+    from torch.distributed import Backend, distributed_c10d
 
-    for name, position in (("init_process_group", 0), ("new_group", 2)):
-        guarded = _without_nccl(getattr(distributed_c10d, name), position)
-        patcher.set(distributed_c10d, name, guarded)
-        patcher.set(torch.distributed, name, guarded)
+    from torch_npusim.distributed._nccl import ProcessGroupNCCL
+
+    patcher.set(distributed_c10d, "_NCCL_AVAILABLE", True)
+    for module in (distributed_c10d, torch.distributed):
+        patcher.set(module, "ProcessGroupNCCL", ProcessGroupNCCL)
+    # Gloo can reach CUDA's memory, and not that of npusim: here it serves the host alone.
+    capability = {**Backend.backend_capability, Backend.GLOO: ["cpu"]}
+    patcher.set(Backend, "backend_capability", capability)
 
 
-def _without_nccl(original: Callable[..., Any], position: int) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        backend = args[position] if len(args) > position else kwargs.get("backend")
-        if "nccl" in str(backend or "").lower():
-            _refuse_nccl(original.__name__)
-        return original(*args, **kwargs)
+# --- torch.compile
 
-    return checked
+
+class _AllocatorState:
+    """What torch._inductor.cudagraph_trees imports where CUDA is built; nothing makes one."""
+
+
+def _set_cached_tensors_enabled(enabled: bool) -> None:
+    if enabled:
+        raise NotImplementedError(
+            "npusim records no CUDA graphs; compile without "
+            "torch._inductor.config.triton.cudagraphs"
+        )
+
+
+def _patch_compiler(patcher: Patcher) -> None:
+    # torch._dynamo.reset() imports the module of CUDA graphs, which wants these of torch._C.
+    patcher.set(torch._C, "_cuda_CUDAAllocator_AllocatorState", _AllocatorState)
+    patcher.set(torch._C, "_set_cached_tensors_enabled", _set_cached_tensors_enabled)

@@ -6,12 +6,10 @@ from typing import Any, NoReturn
 
 _RUNTIME = "there is no CUDA runtime behind npusim; leave the call out, or guard it."
 _SENSOR = "a simulated device has no such sensor; leave the call out."
-_GRAPH = "npusim does not record graphs; call the function directly."
 _ALLOCATOR = "the caching allocator of npusim cannot be switched off; NPUSIM_ALLOCATOR changes it."
 _COMPILER = "npusim cannot run CUDA code; write the operation with tensors."
-_NCCL = "npusim has no collectives yet; use the backend gloo with tensors on CPU."
+_NCCL = "npusim has no NCCL to call; use torch.distributed with the backend nccl."
 _TUNABLE = "npusim has one implementation of each operator, so there is nothing to tune."
-_STORAGE = "make a tensor, or torch.UntypedStorage(device='cuda'), instead."
 
 # Names below torch.cuda that raise NotImplementedError, and why.
 REFUSED: dict[str, str] = {
@@ -35,7 +33,6 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(
         ("clock_rate", "memory_usage", "power_draw", "temperature", "utilization"), _SENSOR
     ),
-    **dict.fromkeys(("CUDAGraph", "graphs.CUDAGraph"), _GRAPH),
     **dict.fromkeys(
         (
             "caching_allocator_disabled",
@@ -62,7 +59,6 @@ REFUSED: dict[str, str] = {
             "nccl.reduce",
             "nccl.reduce_scatter",
             "nccl.unique_id",
-            "nccl.version",
         ),
         _NCCL,
     ),
@@ -88,26 +84,17 @@ REFUSED: dict[str, str] = {
             "tuning_enable",
         )
     },
-    **{
-        f"{dtype}Storage": _STORAGE
-        for dtype in (
-            *("BFloat16", "Bool", "Byte", "Char", "ComplexDouble", "ComplexFloat", "Double"),
-            *("Float", "Half", "Int", "Long", "Short"),
-        )
-    },
 }
 
 # What answers, but not as on CUDA.
 DIFFERENT: dict[str, str] = {
-    "torch.device('cuda').type": "reads 'npusim', as does the device of every tensor made there; "
-    "compare devices, ask `tensor.is_cuda`, or compare with torch.accelerator's device",
-    "Tensor.type()": "reads 'torch.npusim.FloatTensor'; torch.cuda.FloatTensor and isinstance() "
-    "with it work",
     "tensor.is_cuda in TorchScript and C++": "is False: compiled code asks the device itself",
     "autocast in TorchScript": "casts nothing: its compiler knows the devices cpu and cuda only",
     "names imported before the alias": "keep their meaning: after `from torch.cuda import "
     "Stream`, that Stream is CUDA's; enable the alias first",
-    "torch.version.cuda, torch.backends.cudnn.version()": "are None: there is no such library",
+    "torch.version.cuda": "names a version although no CUDA library is there; a package that loads "
+    "CUDA libraries because of it ends in its own ImportError",
+    "torch.backends.cudnn.version()": "is None: there is no such library",
     "torch.backends.cudnn, torch.backends.cuda": "flags can be set and read, and change nothing",
     "torch.cuda.get_arch_list()": "is empty: no CUDA architecture was compiled for",
     "torch.cuda.get_device_properties()": "has the fields of torch.npusim's; those that describe "
@@ -116,15 +103,15 @@ DIFFERENT: dict[str, str] = {
     "Tensor.__cuda_array_interface__": "raises AttributeError, as for a tensor on CPU",
     "torch.backends.cuda.cufft_plan_cache, preferred_linalg_library('magma')": "raise RuntimeError "
     "of torch: those libraries are not there",
-    "torch.profiler with ProfilerActivity.CUDA": "profiles the host only, with a warning; "
+    "torch.profiler with ProfilerActivity.CUDA": "shows the devices in virtual time; "
     "torch.autograd.profiler.emit_nvtx() raises",
-    "torch.get_device_module('cuda')": "is torch.npusim, which has the same functions",
-    "files": "torch.save writes 'npusim' as the location; files from CUDA load",
-    "the backend name nccl": "torch.distributed.init_process_group raises NotImplementedError",
+    "files": "torch.save writes 'cuda:0' as the location, so without the alias they load as files "
+    "from CUDA do: with map_location",
+    "the backend name nccl": "is simccl, whose bytes go through gloo; gloo itself serves the host",
     "libraries for CUDAPluggableAllocator": "take memory from npusim_malloc(), where those for "
     "CUDA call cudaMalloc()",
     "CUDA extensions": "cannot be compiled for or called with tensors of npusim",
-    "Triton": "kernels cannot run on npusim; torch.compile is left alone",
+    "Triton": "kernels cannot run on npusim; torch.compile makes C++ kernels instead",
 }
 
 

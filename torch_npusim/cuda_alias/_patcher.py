@@ -3,6 +3,8 @@
 
 from typing import Any
 
+from torch.jit import _builtins
+
 
 class _Missing:
     """The type of MISSING."""
@@ -16,10 +18,12 @@ class Patcher:
 
     def __init__(self) -> None:
         self._undone: list[tuple[Any, str, Any]] = []
+        self._builtins: list[Any] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Sets an attribute of a module or class, whether or not it has it already."""
         self._remember(owner, name)
+        self._keep_builtin(vars(owner).get(name), value)
         setattr(owner, name, value)
 
     def delete(self, owner: Any, name: str) -> None:
@@ -31,8 +35,16 @@ class Patcher:
         # Not getattr(): an inherited attribute is to be inherited again.
         self._undone.append((owner, name, vars(owner).get(name, MISSING)))
 
+    def _keep_builtin(self, replaced: Any, value: Any) -> None:
+        # TorchScript knows torch's operators by the identity of their Python functions.
+        if operator := _builtins._find_builtin(replaced):  # type: ignore[no-untyped-call]
+            _builtins._register_builtin(value, operator)
+            self._builtins.append(value)
+
     def undo(self) -> None:
         """Restores every attribute."""
+        while self._builtins:
+            del _builtins._get_builtin_table()[id(self._builtins.pop())]  # type: ignore[no-untyped-call]
         while self._undone:
             owner, name, value = self._undone.pop()
             if value is not MISSING:

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from torch_npusim._names import is_npusim
+
 _DTYPES = {
     "BFloat16Tensor": torch.bfloat16,
     "ByteTensor": torch.uint8,
@@ -26,7 +28,7 @@ class _SparseType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return (
             isinstance(instance, torch.Tensor)
-            and instance.device.type == "npusim"
+            and is_npusim(instance.device)
             and instance.layout is torch.sparse_coo
             and instance.dtype == cls.dtype
         )

@@ -5,9 +5,8 @@ A public name of torch.cuda becomes torch.npusim's where there is one, else one 
 else what _limits.py says about it; the rest is data or works as it is.
 """
 
-import contextlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch_npusim.cuda_alias._limits import REFUSED, refuse_class, refuse_functi
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.cuda_alias._sparse_types import TYPES as SPARSE_TYPES
 from torch_npusim.npusim._utils import DeviceLike
+from torch_npusim.sim import specs
 
 # Not in torch.cuda.__all__, but read by core and by libraries.
 _PRIVATE = (
@@ -39,6 +39,13 @@ _MODULES = {
 }
 
 
+#: What torch.version.cuda says, the CUDA that torch 2.13 is built for.
+CUDA_VERSION = "13.0"
+
+#: What get_device_capability() says: that of an A100, which has every dtype that npusim has.
+CAPABILITY = (8, 0)
+
+
 class CudaDeviceProperties(npusim.DeviceProperties):
     """What a device is, with the one more name that Inductor asks for when it compiles for CPU."""
 
@@ -50,7 +57,15 @@ class CudaDeviceProperties(npusim.DeviceProperties):
 
 def _get_device_properties(device: DeviceLike = None) -> CudaDeviceProperties:
     """Returns what `device` (default: the current one) is."""
-    return CudaDeviceProperties(**vars(npusim.get_device_properties(device)))
+    major, minor = specs.cuda_capability() or CAPABILITY
+    own = vars(npusim.get_device_properties(device))
+    return CudaDeviceProperties(**own | {"major": major, "minor": minor})
+
+
+def _get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
+    """Returns the compute capability (major, minor) of `device` (default: the current one)."""
+    properties = _get_device_properties(device)
+    return properties.major, properties.minor
 
 
 def _device_memory_used(device: DeviceLike = None) -> int:
@@ -68,33 +83,27 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """Does nothing."""
 
 
-@contextlib.contextmanager
-def _no_profile() -> Iterator[None]:
-    """Does nothing: there is no external profiler to start."""
-    yield
+class _CudaGraphScope(npusim.graph):
+    """torch.cuda.graph, whose first argument is called otherwise."""
+
+    def __init__(
+        self,
+        cuda_graph: npusim.NPUSIMGraph,
+        pool: Any = None,
+        stream: Any = None,
+        capture_error_mode: Any = "global",
+    ) -> None:
+        super().__init__(cuda_graph, pool, stream, capture_error_mode)
 
 
 class _Ranges:
-    """What torch.cuda.nvtx calls: ranges are counted, and go nowhere."""
+    """What torch.cuda.nvtx calls, answered with the ranges of torch.npusim.profiler."""
 
-    def __init__(self) -> None:
-        self._depth = 0
-        self._started = 0
-
-    def rangePushA(self, message: str) -> int:
-        """Returns the depth of the range that starts."""
-        self._depth += 1
-        return self._depth - 1
-
-    def rangePop(self) -> int:
-        """Returns the depth of the range that ends."""
-        self._depth -= 1
-        return self._depth
-
-    def rangeStartA(self, message: str) -> int:
-        """Returns a number for the range."""
-        self._started += 1
-        return self._started
+    rangePushA = staticmethod(npusim.profiler.range_push)
+    rangePop = staticmethod(npusim.profiler.range_pop)
+    rangeStartA = staticmethod(npusim.profiler.range_start)
+    rangeEnd = staticmethod(npusim.profiler.range_end)
+    markA = staticmethod(npusim.profiler.mark)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return _nothing
@@ -113,20 +122,26 @@ _OWN: dict[str, Any] = {
     **_RENAMED,
     **{f"sparse.{name}": type_ for name, type_ in SPARSE_TYPES.items()},
     **{f"memory.{name}": function for name, function in _RENAMED.items()},
+    "CUDAGraph": npusim.NPUSIMGraph,
     "_lazy_call": _lazy_call,
     "device_memory_used": _device_memory_used,
+    "get_amp_supported_dtype": npusim.get_amp_supported_dtype,
     "get_arch_list": lambda: [],
+    "get_device_capability": _get_device_capability,
     "get_device_properties": _get_device_properties,
     "get_gencode_flags": lambda: "",
+    "graph": _CudaGraphScope,
+    "graphs.CUDAGraph": npusim.NPUSIMGraph,
+    "graphs.graph": _CudaGraphScope,
     "has_half": True,
     "has_magma": False,
-    "ipc_collect": _nothing,
     "is_tf32_supported": lambda: False,
     "nccl.is_available": lambda tensors: False,
+    "nccl.version": lambda: (2, 27, 5),  # whose collectives simccl has
     "nvtx._nvtx": _Ranges(),
-    "profiler.profile": _no_profile,
-    "profiler.start": _nothing,
-    "profiler.stop": _nothing,
+    "profiler.profile": npusim.profiler.profile,
+    "profiler.start": npusim.profiler.start,
+    "profiler.stop": npusim.profiler.stop,
     "tunable.is_enabled": lambda: False,
     "tunable.record_untuned_is_enabled": lambda: False,
     "tunable.tuning_is_enabled": lambda: False,
@@ -159,6 +174,7 @@ def patch(patcher: Patcher) -> None:
     for name in _ASKED:
         patcher.delete(torch.cuda, name)
     patcher.set(torch.cuda, "__getattr__", _ask)
+    patcher.set(torch.version, "cuda", CUDA_VERSION)
 
 
 def _replace(patcher: Patcher, module: types.ModuleType, name: str, value: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torch_npusim._names import is_npusim
 from torch_npusim.integrations._require import require
 from torch_npusim.npusim import _device, memory, random
 
@@ -38,7 +39,7 @@ def enable(device: str = "npusim") -> None:
         RuntimeError: If accelerate has chosen another device already: it chooses once a process.
     """
     wanted = torch.device(device)
-    if wanted.type != "npusim":
+    if not is_npusim(wanted):
         raise ValueError(f"enable({device!r}): expected an npusim device")
     chosen = require("accelerate.state", "accelerate").PartialState._shared_state.get("device")
     if chosen not in (None, wanted):
@@ -79,7 +80,7 @@ def use_fp16(accelerator: Any, **scaler: Any) -> None:
         ValueError: If the accelerator is on another device, or has another mixed precision.
         RuntimeError: If it has prepared a model or an optimizer already.
     """
-    if accelerator.device.type != "npusim" or accelerator.mixed_precision != "no":
+    if not is_npusim(accelerator.device) or accelerator.mixed_precision != "no":
         raise ValueError(
             f"use_fp16() needs an Accelerator on npusim without mixed precision, but this one has "
             f"device '{accelerator.device}' and mixed_precision='{accelerator.mixed_precision}'"

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from torch_npusim._names import is_npusim
 from torch_npusim.integrations._require import is_installed, require
 from torch_npusim.npusim import _device, memory
 
@@ -86,7 +87,7 @@ class _Accelerator:
         Raises:
             ValueError: If the strategy trains elsewhere, as Lightning's own default does.
         """
-        if device.type != "npusim":
+        if not is_npusim(device):
             raise ValueError(
                 f"the accelerator is 'npusim', but the strategy trains on '{device}': Lightning's "
                 f"own strategies put unknown accelerators on CPU. Pass strategy={STRATEGY!r}."
@@ -183,7 +184,7 @@ class _Strategy:
 
     @parallel_devices.setter
     def parallel_devices(self, devices: list[torch.device]) -> None:
-        if [device.type for device in devices] != ["npusim"]:
+        if len(devices) != 1 or not is_npusim(devices[0]):
             raise ValueError(
                 f"strategy {STRATEGY!r} trains on one npusim device, but the accelerator chose "
                 f"{[str(device) for device in devices]}. Pass accelerator={ACCELERATOR!r} too."

@@ -10,7 +10,7 @@ from typing import Any
 # fmt: off
 # isort: off
 from torch_npusim.npusim import _utils as _utils
-from torch_npusim.npusim import amp, graphs, memory, random, streams
+from torch_npusim.npusim import amp, graphs, memory, profiler, random, streams
 from torch_npusim.npusim._device import (
     DeviceProperties, can_device_access_peer, current_device, device, device_count, device_of,
     get_amp_supported_dtype, get_device_capability, get_device_name, get_device_properties,
@@ -18,21 +18,25 @@ from torch_npusim.npusim._device import (
     synchronize, _exchange_device as _exchange_device,
     _maybe_exchange_device as _maybe_exchange_device,
 )
+from torch_npusim._rules import get_rules, set_rules
+from torch_npusim._races import RaceError, get_race_detection, set_race_detection
 from torch_npusim.npusim._lazy import (
     init, is_initialized, _is_in_bad_fork as _is_in_bad_fork, _lazy_init as _lazy_init,
 )
 from torch_npusim.npusim._legacy_types import (
-    BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor,
-    IntTensor, LongTensor, ShortTensor,
+    BFloat16Storage, BFloat16Tensor, BoolStorage, BoolTensor, ByteStorage, ByteTensor, CharStorage,
+    CharTensor, ComplexDoubleStorage, ComplexFloatStorage, DoubleStorage, DoubleTensor,
+    FloatStorage, FloatTensor, HalfStorage, HalfTensor, IntStorage, IntTensor, LongStorage,
+    LongTensor, ShortStorage, ShortTensor,
 )
 from torch_npusim.npusim.graphs import (
-    graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables,
+    NPUSIMGraph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables,
 )
 from torch_npusim.npusim.memory import (
     MemPool, NPUSIMPluggableAllocator, caching_allocator_alloc, caching_allocator_delete,
     change_current_allocator,
     empty_cache, get_allocator_backend, get_per_process_memory_fraction, host_memory_stats,
-    host_memory_stats_as_nested_dict, list_gpu_processes, max_memory_allocated,
+    host_memory_stats_as_nested_dict, ipc_collect, list_gpu_processes, max_memory_allocated,
     max_memory_reserved, mem_get_info, memory_allocated, memory_reserved, memory_snapshot,
     memory_stats, memory_stats_as_nested_dict, memory_summary,
     reset_accumulated_host_memory_stats, reset_accumulated_memory_stats,
@@ -55,14 +59,19 @@ __all__ = [  # noqa: RUF022  (by theme too)
     "device_of", "get_amp_supported_dtype", "get_device_capability", "get_device_name",
     "get_device_properties", "get_sync_debug_mode", "is_available", "is_bf16_supported",
     "set_device", "set_sync_debug_mode", "synchronize", "init", "is_initialized",
+    "RaceError", "get_race_detection", "set_race_detection", "get_rules", "set_rules",
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor",
     "HalfTensor", "IntTensor", "LongTensor", "ShortTensor",
-    "amp", "graphs", "memory", "random", "streams",
-    "graph", "graph_pool_handle", "is_current_stream_capturing", "make_graphed_callables",
+    "BFloat16Storage", "BoolStorage", "ByteStorage", "CharStorage", "ComplexDoubleStorage",
+    "ComplexFloatStorage", "DoubleStorage", "FloatStorage", "HalfStorage", "IntStorage",
+    "LongStorage", "ShortStorage",
+    "amp", "graphs", "memory", "profiler", "random", "streams",
+    "NPUSIMGraph", "graph", "graph_pool_handle",
+    "is_current_stream_capturing", "make_graphed_callables",
     "MemPool", "NPUSIMPluggableAllocator", "caching_allocator_alloc",
     "caching_allocator_delete", "change_current_allocator",
     "empty_cache", "get_allocator_backend", "get_per_process_memory_fraction",
-    "host_memory_stats", "host_memory_stats_as_nested_dict", "list_gpu_processes",
+    "host_memory_stats", "host_memory_stats_as_nested_dict", "ipc_collect", "list_gpu_processes",
     "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",
     "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
     "memory_summary", "reset_accumulated_host_memory_stats", "reset_accumulated_memory_stats",

@@ -12,13 +12,14 @@ from typing import Any, Literal
 import torch
 
 from torch_npusim import _C, _host_syncs
+from torch_npusim._names import is_npusim
 from torch_npusim.npusim._lazy import _lazy_init
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What a simulated device is; the numbers are those of its spec (NPUSIM_DEVICE_SPEC).
+    """What a simulated device is; the numbers are those of its spec (NPUSIM_SPEC).
 
     Attributes:
         name: Name of the spec.
@@ -124,7 +125,7 @@ class device_of(device):
     """
 
     def __init__(self, obj: Any) -> None:
-        super().__init__(obj.get_device() if obj.device.type == "npusim" else -1)
+        super().__init__(obj.get_device() if is_npusim(obj.device) else -1)
 
 
 def _checked_index(device: DeviceLike) -> int:
@@ -177,9 +178,8 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
 
     Such operations are, for example, `.item()`, `nonzero()`, copies that block and
     `Stream.synchronize()`. As in torch.cuda, `synchronize()` and `Event.synchronize()` are not
-    reported; unlike there, copies from and to pageable memory are, also with `non_blocking=True`.
-    A warning names the first line outside torch. torch_npusim.sim.synchronisation counts all of
-    them by line, and allows some.
+    reported. A warning names the first line outside torch. torch_npusim.sim.synchronisation counts
+    all of them by line, allows some, and has a stricter level and one for hidden waits alone.
 
     Args:
         debug_mode: "default" or 0: nothing; "warn" or 1: a warning; "error" or 2: an error.
@@ -189,7 +189,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         >>> x.item()
         Traceback (most recent call last):
             ...
-        RuntimeError: called a synchronizing npusim operation: aten::_local_scalar_dense
+        RuntimeError: called a synchronizing npusim operation: .item(), or bool(), int(), ...
         >>> torch.npusim.set_sync_debug_mode("default")
     """
     _lazy_init()

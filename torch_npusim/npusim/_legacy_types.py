@@ -1,23 +1,40 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.npusim.FloatTensor and its like: names for (device, dtype) that older code uses.
+"""torch.npusim.FloatTensor, FloatStorage and their like: names for (device, dtype) of older code.
 
-Instances are ordinary tensors: the classes construct them and answer isinstance().
+Instances are ordinary tensors and typed storages: the classes construct them and answer
+isinstance().
 """
 
-from typing import Any
+import types
+from typing import Any, NoReturn
 
 import torch
+from torch._utils import classproperty
+from torch.storage import _LegacyStorage, _warn_typed_storage_removal
+
+from torch_npusim._names import is_npusim
+
+MODULE = "torch.npusim"
 
 
-class _TensorType(type):
-    """The type of the classes below."""
+class TensorType(type):
+    """The type of the tensor classes below."""
 
     dtype: torch.dtype
+
+    # Tensor.type(class) reads the C name of the class, which for those of torch holds the module.
+    # So does it here; Python's name is without, as there.
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        return super().__name__.rpartition(".")[2]
+
+    def __repr__(cls) -> str:
+        return f"<class '{MODULE}.{cls.__name__}'>"
 
     def __instancecheck__(cls, instance: object) -> bool:
         return (
             isinstance(instance, torch.Tensor)
-            and instance.device.type == "npusim"
+            and is_npusim(instance.device)
             and instance.dtype == cls.dtype
         )
 
@@ -30,18 +47,58 @@ class _TensorType(type):
         return torch.empty(sizes or (0,), dtype=cls.dtype, device=device, **kwargs)
 
 
-def _legacy(name: str, dtype: torch.dtype) -> _TensorType:
+class _StorageBase(_LegacyStorage):
+    """What the storage classes share."""
+
+    @classmethod
+    def from_buffer(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused, as by torch.cuda's: buffers are memory of the host."""
+        raise RuntimeError("from_buffer: not available for npusim storages")
+
+
+def _tensor(name: str, dtype: torch.dtype) -> TensorType:
     doc = f"A tensor of {dtype} on npusim; prefer torch.tensor(..., dtype=..., device=...)."
-    return _TensorType(name, (), {"dtype": dtype, "__module__": "torch.npusim", "__doc__": doc})
+    return TensorType(
+        f"{MODULE}.{name}", (), {"dtype": dtype, "__module__": MODULE, "__doc__": doc}
+    )
 
 
-DoubleTensor = _legacy("DoubleTensor", torch.float64)
-FloatTensor = _legacy("FloatTensor", torch.float32)
-HalfTensor = _legacy("HalfTensor", torch.float16)
-BFloat16Tensor = _legacy("BFloat16Tensor", torch.bfloat16)
-LongTensor = _legacy("LongTensor", torch.int64)
-IntTensor = _legacy("IntTensor", torch.int32)
-ShortTensor = _legacy("ShortTensor", torch.int16)
-CharTensor = _legacy("CharTensor", torch.int8)
-ByteTensor = _legacy("ByteTensor", torch.uint8)
-BoolTensor = _legacy("BoolTensor", torch.bool)
+def _storage(name: str, dtype: torch.dtype) -> type[_LegacyStorage]:
+    def warned(cls: Any) -> torch.dtype:
+        _warn_typed_storage_removal(stacklevel=3)  # type: ignore[no-untyped-call]
+        return dtype
+
+    members = {
+        "__module__": MODULE,  # says which device it is of, to torch.storage
+        "__doc__": f"A storage of {dtype} on npusim; prefer torch.UntypedStorage(..., device=...).",
+        "_dtype": dtype,
+        "dtype": classproperty(warned),  # type: ignore[no-untyped-call]
+    }
+    storage = types.new_class(name, (_StorageBase,), exec_body=lambda body: body.update(members))
+    torch._storage_classes.add(storage)
+    return storage
+
+
+DoubleTensor = _tensor("DoubleTensor", torch.float64)
+FloatTensor = _tensor("FloatTensor", torch.float32)
+HalfTensor = _tensor("HalfTensor", torch.float16)
+BFloat16Tensor = _tensor("BFloat16Tensor", torch.bfloat16)
+LongTensor = _tensor("LongTensor", torch.int64)
+IntTensor = _tensor("IntTensor", torch.int32)
+ShortTensor = _tensor("ShortTensor", torch.int16)
+CharTensor = _tensor("CharTensor", torch.int8)
+ByteTensor = _tensor("ByteTensor", torch.uint8)
+BoolTensor = _tensor("BoolTensor", torch.bool)
+
+DoubleStorage = _storage("DoubleStorage", torch.float64)
+FloatStorage = _storage("FloatStorage", torch.float32)
+HalfStorage = _storage("HalfStorage", torch.float16)
+BFloat16Storage = _storage("BFloat16Storage", torch.bfloat16)
+ComplexDoubleStorage = _storage("ComplexDoubleStorage", torch.complex128)
+ComplexFloatStorage = _storage("ComplexFloatStorage", torch.complex64)
+LongStorage = _storage("LongStorage", torch.int64)
+IntStorage = _storage("IntStorage", torch.int32)
+ShortStorage = _storage("ShortStorage", torch.int16)
+CharStorage = _storage("CharStorage", torch.int8)
+ByteStorage = _storage("ByteStorage", torch.uint8)
+BoolStorage = _storage("BoolStorage", torch.bool)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_npusim import _C
+from torch_npusim._names import device_type, is_npusim
 
 DeviceLike = torch.device | str | int | None
 
@@ -30,8 +31,8 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
     if isinstance(device, torch.device):
         if device.type == "cpu" and allow_cpu:
             return -1
-        if device.type != "npusim":
-            raise ValueError(f"Expected a npusim device, but got: {device}")
+        if not is_npusim(device):
+            raise ValueError(f"Expected a {device_type()} device, but got: {device}")
         if device.index is not None:
             return device.index
     elif isinstance(device, int):

@@ -11,14 +11,17 @@ statistics are empty and asking for them does not initialise it.
 """
 
 import ctypes
+import importlib.util
+import inspect
 import os
 import pickle
 import shutil
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -41,6 +44,7 @@ __all__ = [
     "get_per_process_memory_fraction",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
+    "ipc_collect",
     "list_gpu_processes",
     "max_memory_allocated",
     "max_memory_reserved",
@@ -154,6 +158,15 @@ def empty_cache() -> None:
         _C.empty_cache()
 
 
+def ipc_collect() -> None:
+    """Frees what was sent to other processes, is used here no more, and was let go by them.
+
+    Sending a tensor, `empty_cache()` and a shortage of memory look for it too.
+    """
+    if is_initialized():
+        _C.collect_sent()
+
+
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
     """Limits the allocator to a share of the device's capacity; beyond is out of memory.
 
@@ -182,7 +195,7 @@ def get_allocator_backend() -> str:
     """Returns which allocator serves the devices.
 
     "native" is the caching allocator, "pluggable" an NPUSIMPluggableAllocator; a placement policy
-    is named as it was chosen, for example "buddy,arena_mb:64".
+    is named as it was chosen, for example "buddy,arena:64".
     """
     return _C.allocator_name()
 
@@ -466,26 +479,51 @@ class NPUSIMPluggableAllocator:
         return self._functions
 
 
-def change_current_allocator(allocator: NPUSIMPluggableAllocator | str) -> None:
+_policies: dict[str, Callable[[], Any]] = {}  # given to change_current_allocator(), by name
+
+
+def _policy_class(name: str) -> Callable[[], Any]:
+    """Returns what makes the policy "file.py:Class"; called from C++ once per device."""
+    if name in _policies:
+        return _policies[name]
+    file, _, attribute = name.rpartition(":")
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    if spec is None or spec.loader is None or not Path(file).is_file():
+        raise ValueError(f"there is no file {file}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: Callable[[], Any] | None = getattr(module, attribute, None)
+    if made is None:
+        raise ValueError(f"{file} has no class {attribute}")
+    return _policies.setdefault(name, made)
+
+
+def change_current_allocator(allocator: NPUSIMPluggableAllocator | str | type) -> None:
     """Chooses what serves the allocations of all devices, before the first one of the process.
 
     Args:
         allocator: An NPUSIMPluggableAllocator; or a text as NPUSIM_ALLOCATOR takes: rules of the
-            caching allocator ("cuda-2.13"), a placement policy ("buddy,arena_mb:64"), or the path
-            of a shared library with a policy ("./mine.so").
+            caching allocator ("cuda-2.13"), a placement policy ("buddy,arena:64"), the path of
+            a shared library with a policy ("./mine.so"), or a policy in Python ("mine.py:Mine"); or
+            the class of such a policy, made once per device (docs/lab.md). A policy in Python
+            serves programs in which one thread allocates.
 
     Raises:
-        TypeError: If `allocator` is neither.
+        TypeError: If `allocator` is none of these.
         RuntimeError: If an allocator is in use already. Asking for statistics counts as use.
     """
     if isinstance(allocator, NPUSIMPluggableAllocator):
         _C.change_allocator(allocator.allocator())
     elif isinstance(allocator, str):
         _C.change_allocator(allocator)
+    elif isinstance(allocator, type):
+        name = f"{inspect.getsourcefile(allocator)}:{allocator.__qualname__}"
+        _policies[name] = allocator
+        _C.change_allocator(name)
     else:
         raise TypeError(
-            f"change_current_allocator: expected an NPUSIMPluggableAllocator or a text, got "
-            f"{allocator!r}"
+            f"change_current_allocator: expected an NPUSIMPluggableAllocator, a text or a class, "
+            f"got {allocator!r}"
         )
 
 

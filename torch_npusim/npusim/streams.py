@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Self
 import torch
 
 from torch_npusim import _C
+from torch_npusim._names import device_type, is_npusim
 from torch_npusim.npusim._device import _exchange_device, _maybe_exchange_device
 from torch_npusim.npusim._lazy import _lazy_init
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
@@ -84,7 +85,7 @@ class _EventType(type):
     """Makes every torch.Event of npusim an instance of Event."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch.Event) and instance.device.type == "npusim"
+        return isinstance(instance, torch.Event) and is_npusim(instance.device)
 
 
 class Event(metaclass=_EventType):
@@ -110,7 +111,8 @@ class Event(metaclass=_EventType):
         """Makes an event; it belongs to the device of the stream that first records it."""
         if interprocess:
             raise NotImplementedError(
-                "torch.npusim.Event(interprocess=True): a simulated device belongs to one process."
+                "torch.npusim.Event(interprocess=True): each process has a virtual clock of its "
+                "own, so an event means nothing in another. A tensor that is sent needs no event."
             )
         if external:
             raise NotImplementedError(
@@ -118,6 +120,14 @@ class Event(metaclass=_EventType):
             )
         _lazy_init()
         return torch.Event("npusim", enable_timing=enable_timing, blocking=blocking)
+
+    @classmethod
+    def from_ipc_handle(cls, device: DeviceLike, handle: bytes) -> NoReturn:
+        """Raises NotImplementedError, as `interprocess=True` does."""
+        raise NotImplementedError(
+            "torch.npusim.Event.from_ipc_handle(): each process has a virtual clock of its own, so "
+            "an event means nothing in another. A tensor that is sent needs no event."
+        )
 
 
 class StreamContext:
@@ -163,8 +173,8 @@ def set_stream(stream: torch.Stream | None) -> None:
     """
     if stream is None:
         return
-    if stream.device.type != "npusim":
-        raise ValueError(f"Expected a stream on npusim, but got one on {stream.device}")
+    if not is_npusim(stream.device):
+        raise ValueError(f"Expected a stream on {device_type()}, but got one on {stream.device}")
     _C.set_stream(stream.device_index, stream.stream_id)
     _C.set_device(stream.device_index)
 

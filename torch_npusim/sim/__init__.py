@@ -4,6 +4,30 @@
 Code that uses this package runs on npusim only; `torch.npusim` stays a mirror of torch.cuda.
 """
 
-from torch_npusim.sim import alignment, clock, fallback, faults, poison, specs, synchronisation
+from torch_npusim.sim import (
+    alignment,
+    clock,
+    fabric,
+    fallback,
+    faults,
+    poison,
+    races,
+    rules,
+    specs,
+    synchronisation,
+    timeline,
+)
 
-__all__ = ["alignment", "clock", "fallback", "faults", "poison", "specs", "synchronisation"]
+__all__ = [
+    "alignment",
+    "clock",
+    "fabric",
+    "fallback",
+    "faults",
+    "poison",
+    "races",
+    "rules",
+    "specs",
+    "synchronisation",
+    "timeline",
+]

@@ -10,7 +10,12 @@
     torch.AcceleratorError: npusim error: launch failure: ...
 
 Kinds: "oom" (no memory for a new segment), "launch" (a command does not run), "hang" (a command
-never ends; waiting for it is given up), "device" (the device is lost until the faults are cleared).
+never ends; waiting for it is given up), "device" (the device is lost until the faults are cleared),
+"slow" (a command takes `factor` times as long), "link" (what this rank has to do with others has
+1/`factor` of the bandwidth, for all who take part), "kill" (the process ends, as by SIGKILL).
+
+Collectives are commands, "simccl::all_reduce" and so on. A rank that is hit at one by "launch",
+"hang" or "device" does not take part in it, and the group ends as docs/distributed.md says.
 """
 
 from collections.abc import Iterator
@@ -21,7 +26,7 @@ from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 
 __all__ = ["KINDS", "arm", "clear", "counts", "inject"]
 
-KINDS = ("oom", "launch", "hang", "device")
+KINDS = ("oom", "launch", "hang", "device", "slow", "link", "kill")
 
 
 def arm(
@@ -32,6 +37,8 @@ def arm(
     probability: float | None = None,
     seed: int = 0,
     device: DeviceLike = None,
+    rank: int | None = None,
+    factor: float = 1.0,
     name: str = "",
 ) -> None:
     """Arms one rule until clear(). Rules add up.
@@ -43,11 +50,13 @@ def arm(
         probability: Hit each matching call with this probability, 0 to 1; instead of `nth`.
         seed: Of the probability; the same seed and calls give the same faults.
         device: Only calls on this device; default: on any.
+        rank: Only on this rank, from when torch.distributed is initialized; default: on all.
+        factor: Of "slow" and "link": more than 1.
         name: Only commands whose name contains this, such as "aten::mm"; default: all.
 
     Raises:
-        ValueError: For an unknown kind, or unless exactly one of `nth`, `every` and `probability`
-            is given.
+        ValueError: For an unknown kind, unless exactly one of `nth`, `every` and `probability` is
+            given, or for a `factor` where there is none or too little.
     """
     if kind not in KINDS:
         raise ValueError(f"fault kind: got {kind!r}, expected one of {', '.join(KINDS)}")
@@ -61,8 +70,25 @@ def arm(
             raise ValueError(f"{what} counts calls from 1, got {count}")
     if probability is not None and not 0 < probability <= 1:
         raise ValueError(f"probability must be above 0 and at most 1, got {probability}")
+    if kind in ("slow", "link"):
+        if not 1 < factor <= 1e6:
+            raise ValueError(f"{kind} needs a factor, more than 1 and up to 1e6; got {factor}")
+    elif factor != 1:
+        raise ValueError(f"only slow and link have a factor; got {factor} for {kind}")
+    if rank is not None and rank < 0:
+        raise ValueError(f"rank counts from 0, got {rank}")
     index = -1 if device is None else _get_device_index(device, optional=True)
-    _C.inject_fault(kind, nth or 0, every or 0, probability or 0.0, seed, index, name)
+    _C.inject_fault(
+        kind,
+        nth or 0,
+        every or 0,
+        probability or 0.0,
+        seed,
+        index,
+        -1 if rank is None else rank,
+        factor,
+        name,
+    )
 
 
 @contextmanager
@@ -74,6 +100,8 @@ def inject(
     probability: float | None = None,
     seed: int = 0,
     device: DeviceLike = None,
+    rank: int | None = None,
+    factor: float = 1.0,
     name: str = "",
 ) -> Iterator[None]:
     """Arms one rule for a `with` block and clears all faults at its end; arguments of arm()."""
@@ -84,6 +112,8 @@ def inject(
         probability=probability,
         seed=seed,
         device=device,
+        rank=rank,
+        factor=factor,
         name=name,
     )
     try:

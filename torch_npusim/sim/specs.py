@@ -3,9 +3,9 @@
 
 from dataclasses import dataclass
 
-from torch_npusim import _C
+from torch_npusim import _C, _specs
 
-__all__ = ["Knob", "knobs", "memory_backing"]
+__all__ = ["Knob", "cuda_capability", "knobs", "memory_backing"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,12 @@ class Knob:
 def knobs() -> list[Knob]:
     """Returns the table of environment variables with their values in this process."""
     return [Knob(**row) for row in _C.knobs()]
+
+
+def cuda_capability() -> tuple[int, int] | None:
+    """Returns the compute capability of the GPU that NPUSIM_SPEC names; None if it names none."""
+    is_gpu = _specs.chosen is not None and _specs.chosen.capability >= (7, 0)
+    return _specs.chosen.capability if _specs.chosen is not None and is_gpu else None
 
 
 def memory_backing() -> str:

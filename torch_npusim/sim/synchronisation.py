@@ -26,10 +26,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torch_npusim import _host_syncs
-from torch_npusim._host_syncs import Allowance, HostSync
+from torch_npusim._host_syncs import Allowance, HostSync, set_level
 from torch_npusim._text import format_table
 
-__all__ = ["HostSync", "Recording", "allow", "record"]
+__all__ = ["HostSync", "Recording", "allow", "record", "set_level"]
 
 
 class Recording:

@@ -1,9 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What tests on npusim ask: which device memory is left, and who keeps it.
+"""What tests on npusim ask: which device memory is left, who keeps it, where the host may wait;
+several ranks at once; and whether a Triton kernel is right.
 
-The pytest plugin (torch_npusim_autoload.pytest_plugin) asks it after every test.
+The pytest plugin (torch_npusim_entry_points.pytest_plugin) asks the first after every test.
 """
 
+from torch_npusim.sim.synchronisation import allow as allow_sync
 from torch_npusim.testing import leaks
+from torch_npusim.testing.launches import assert_launches, assert_no_host_waits
+from torch_npusim.testing.ranks import run_ranks
+from torch_npusim.testing.triton_check import TritonKernelError, check_triton
 
-__all__ = ["leaks"]
+__all__ = [
+    "TritonKernelError",
+    "allow_sync",
+    "assert_launches",
+    "assert_no_host_waits",
+    "check_triton",
+    "leaks",
+    "run_ranks",
+]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_npusim._names import is_npusim
 from torch_npusim.testing._words import thing
 
 MOST_NODES = 50_000  # of all graphs together; a report is not worth more
@@ -103,7 +104,7 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 def addresses_of(tensor: torch.Tensor) -> list[int]:
     """Returns the addresses of the blocks that a tensor on npusim occupies; none for any other."""
     try:
-        if tensor.device.type != "npusim":
+        if not is_npusim(tensor.device):
             return []
         return [part.untyped_storage().data_ptr() for part in _parts(tensor)]
     except (RuntimeError, NotImplementedError):  # wrapped or fake

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The device's side of the pytest plugin: what each test needs, uses and leaves.
 
-torch_npusim_autoload.pytest_checks has the hooks and calls this module once torch_npusim is
+torch_npusim_entry_points.pytest_checks has the hooks and calls this module once torch_npusim is
 loaded. Leaks are told by the numbers of allocations: a test answers for those made while it ran, a
 fixture of a wider scope for those of its setup, and for what tests leave in it.
 """
 
 import gc
 import os
+import re
 import sys
 import unittest
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from typing import Any
 
@@ -20,12 +22,15 @@ import torch
 from torch_npusim import _C, _host_syncs, npusim
 from torch_npusim._host_syncs import Allowance, HostSync
 from torch_npusim._text import format_bytes
+from torch_npusim.sim.timeline import Timeline, record
 from torch_npusim.testing import leaks
 from torch_npusim.testing._reach import addresses_reached_from
+from torch_npusim.testing.launches import too_many_launches
 from torch_npusim.testing.leaks import LiveBlock
-from torch_npusim_autoload.pytest_checks import Settings, parse_bytes
+from torch_npusim_entry_points.pytest_settings import Settings, parse_bytes
 
-_MODES = {"warn": 1, "error": 2}
+_MODES = {"warn": 1, "error": 2, "strict": 2}
+_WORDS_OF_WAITS = ("printing", "synchronize", "Stream.synchronize", "Event.synchronize")
 # The frameworks compare and print on behalf of the test.
 _FRAMEWORKS = tuple(
     os.path.join(os.path.dirname(str(module.__file__)), "*") for module in (pytest, unittest)
@@ -39,6 +44,8 @@ def adapt_loaded_device(wanted: Mapping[str, str]) -> str | None:
     Called while the environment is still the one in which it was loaded.
     """
     in_effect = {knob["name"]: knob["value"] for knob in _C.knobs()}
+    if memory := in_effect["NPUSIM_DEVICE_MEMORY"]:
+        in_effect["NPUSIM_DEVICE_MEMORY"] = str(parse_bytes(memory))
     for name in ("NPUSIM_DEVICE_COUNT", "NPUSIM_DEVICE_MEMORY"):
         if name in wanted and wanted[name] != in_effect[name]:
             return (
@@ -48,6 +55,8 @@ def adapt_loaded_device(wanted: Mapping[str, str]) -> str | None:
             )
     if "NPUSIM_STRICT_ALIGN" in wanted:
         _C.set_strict_align(wanted["NPUSIM_STRICT_ALIGN"])
+    if "NPUSIM_RACES" in wanted:
+        npusim.set_race_detection(wanted["NPUSIM_RACES"])
     if "NPUSIM_AS_CUDA" in wanted:
         from torch_npusim import cuda_alias
 
@@ -159,11 +168,27 @@ def _await_engine(left: Sequence[LiveBlock]) -> None:
 def _exempt_for(item: pytest.Item, settings: Settings) -> tuple[Allowance, ...]:
     """Returns what may synchronise: the test itself, the frameworks, and what the settings list."""
     own = Allowance((), (str(item.path), f"*{os.sep}conftest.py", *_FRAMEWORKS))
-    listed = [
-        Allowance((), (pattern,)) if os.sep in pattern else Allowance((pattern,), ())
-        for pattern in settings.sync_allow
-    ]
-    return own, *listed
+    return own, *(_listed(pattern) for pattern in settings.sync_allow)
+
+
+def _listed(pattern: str) -> Allowance:
+    if os.sep in pattern:
+        return Allowance((), (pattern,))
+    if pattern not in _WORDS_OF_WAITS and re.fullmatch(r"\w+(\.\w+)*", pattern):
+        return Allowance((), (), (pattern, f"{pattern}.*"))
+    return Allowance((pattern,), ())
+
+
+def _graph_breaks() -> list[Any]:
+    """Where graphs have ended in this process, as Dynamo notes it; nothing if it is not loaded."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return [] if dynamo is None else dynamo.graph_break_reasons
+
+
+def _described(graph_break: Any) -> str:
+    stack = graph_break.user_stack
+    place = f"{stack[-1].filename}:{stack[-1].lineno}: {stack[-1].line}" if stack else "?"
+    return f"{place}\n    {str(graph_break.reason).splitlines()[0]}"
 
 
 class TestWatch:
@@ -178,12 +203,19 @@ class TestWatch:
         self._item = item
         self._syncs: dict[HostSync, int] = {}
         self._mode = 0
+        self._level = "cuda"
         self._exempt = _exempt_for(item, settings)
         self._since = 0
+        self._began = 0, 0
         self._before: list[int] = []
         self._peak = 0
         self._leaked = 0
+        self._used = False
         self._limited = False
+        self._breaks_before = 0
+        self._recording: AbstractContextManager[Timeline] | None = None
+        self._recorded = Timeline()
+        self._launches: str | None = None
 
     def before_setup(self) -> None:
         """Gives the test its devices, memory and seed."""
@@ -203,6 +235,7 @@ class TestWatch:
             torch.manual_seed(settings.seed)
         self._before = [npusim.memory_allocated(index) for index in range(count)]
         self._since = leaks.mark()
+        self._began = self._since, _C.host_time_ns()
 
     def _limit_memory(self, limit: int) -> None:
         for index in range(torch.accelerator.device_count()):
@@ -220,20 +253,30 @@ class TestWatch:
 
     def before_call(self) -> None:
         """Starts to watch what the test itself does."""
+        self._breaks_before = len(_graph_breaks())
         if npusim.is_initialized():
             for index in range(len(self._before)):
                 npusim.reset_peak_memory_stats(index)
+        if self.settings.max_launches is not None:
+            self._recording = record(sites=True)
+            self._recorded = self._recording.__enter__()
         if self.settings.sync in (None, "off"):
             return
         self._mode = _host_syncs.mode()
+        level = "strict" if self.settings.sync == "strict" else "hidden"
+        self._level = _host_syncs.set_level(level)
         _host_syncs.set_exempt(self._exempt)
         _host_syncs.start_recording(self._syncs)
         _host_syncs.set_mode(_MODES.get(str(self.settings.sync), 0))
 
     def after_call(self) -> None:
         """Stops; what pytest prints after it is not the test's."""
+        if self._recording is not None and self.settings.max_launches is not None:
+            self._recording.__exit__(None, None, None)
+            self._launches = too_many_launches(self._recorded, self.settings.max_launches)
         if self.settings.sync not in (None, "off"):
             _host_syncs.set_mode(self._mode)
+            _host_syncs.set_level(self._level)
             _host_syncs.stop_recording(self._syncs)
             _host_syncs.set_exempt(())
         peaks = [npusim.max_memory_allocated(index) for index in range(len(self._before))]
@@ -241,7 +284,11 @@ class TestWatch:
             (peak - at for peak, at in zip(peaks, self._before, strict=True)), default=0
         )
 
-    def problem_of_peak(self) -> str | None:
+    def problems_of_call(self) -> list[str | None]:
+        """Returns what is wrong with what the test itself did; None: nothing."""
+        return [self._problem_of_peak(), self._problem_of_graph_breaks(), self._launches]
+
+    def _problem_of_peak(self) -> str | None:
         """Returns what is wrong if the test used more memory than it may."""
         limit = self.settings.peak
         if limit is None or self._peak <= limit:
@@ -250,6 +297,20 @@ class TestWatch:
             f"peak of device memory: {format_bytes(self._peak)} more than before the test; "
             f"at most {format_bytes(limit)} are allowed"
         )
+
+    def _problem_of_graph_breaks(self) -> str | None:
+        """Returns what is wrong if graphs of torch.compile ended in more places than they may."""
+        limit = self.settings.max_graph_breaks
+        if limit is None:
+            return None
+        all_breaks = _graph_breaks()
+        # torch._dynamo.reset() in the test forgets those before it.
+        known = self._breaks_before if len(all_breaks) >= self._breaks_before else 0
+        found = dict.fromkeys(map(_described, all_breaks[known:]))
+        if len(found) <= limit:
+            return None
+        listed = "\n".join(found)
+        return f"graph breaks: {len(found)}; at most {limit} are allowed\n{listed}"
 
     def abandon(self) -> None:
         """Puts the devices back after a teardown that failed."""
@@ -261,6 +322,8 @@ class TestWatch:
         if self._limited:
             for index in range(len(self._before)):
                 npusim.set_per_process_memory_fraction(1.0, index)
+        # Every allocation has a number, and every launch and wait costs the host time.
+        self._used = self._began != (leaks.mark(), _C.host_time_ns())
         answered = self._session.answered_since(self._since)
         # The traceback of a failure keeps the variables of its frames.
         if self.settings.leaks == "off" or self.failed or not self._session.left(answered):
@@ -289,12 +352,12 @@ class TestWatch:
     def found(self) -> dict[str, Any]:
         """Returns what the summary needs, in types that cross processes."""
         return {
+            "used": self._used,
             "leaked": self._leaked,
             "peak": self._peak,
             "syncs": [
                 [sync.what, sync.file, sync.line, sync.function, count]
                 for sync, count in self._syncs.items()
-                if sync.reported
-                and not any(exempt.covers(sync.what, sync.file) for exempt in self._exempt)
+                if sync.reported and not any(exempt.covers(sync) for exempt in self._exempt)
             ],
         }

@@ -111,6 +111,7 @@ def live_blocks(since: int = 0) -> list[LiveBlock]:
     Args:
         since: An earlier mark().
     """
+    _C.collect_sent()  # what other processes have let go of
     return [
         LiveBlock(device, address, requested, number)
         for device, address, _, requested, number in _C.live_blocks(since)

@@ -41,13 +41,16 @@ def run(options: argparse.Namespace) -> int:
     print(json.dumps(comparison.to_json(), indent=1) if options.json else text(comparison))
     if not after.executed:
         return cli.EXIT_NOTHING_EXECUTED
-    worse = comparison.regressions or comparison.new_failures
+    worse = comparison.regressions or (comparison.asks_the_same and comparison.new_failures)
     return cli.EXIT_FAILURES if worse else cli.EXIT_OK
 
 
 def text(comparison: "Comparison") -> str:
     """For people: the lists, worst first, then one line of numbers for each run."""
     lines: list[str] = []
+    if not comparison.asks_the_same:
+        count = len(comparison.after.outcomes) - len(comparison.only_after)
+        lines.append(f"the runs had different selections; compared are the {count} common cases\n")
     _pairs(lines, "new failures", comparison.regressions)
     _names(lines, "failures of cases that the run before did not have", comparison.new_failures)
     _pairs(lines, "fail in another way", comparison.changed)

@@ -2,11 +2,13 @@
 """Options that several subcommands share, and what they make of them."""
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:  # these import torch, which --help need not wait for
+    from npusim_conformance.budget import Budget
     from npusim_conformance.catalog import Selection
     from npusim_conformance.expectations import Expectations
     from npusim_conformance.report.comparison import Comparison
@@ -114,6 +116,36 @@ def shard(text: str) -> tuple[int, int]:
     if slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count):
         return int(number), int(count)
     raise argparse.ArgumentTypeError(f"{text!r}; expected I/N with 1 <= I <= N, as in 2/3")
+
+
+def add_annotations(parser: argparse._ActionsContainer) -> None:
+    """The option that tells a CI system what came of a run."""
+    parser.add_argument(
+        "--annotations",
+        choices=("github",),
+        help="errors as annotations of the step, and a summary of the job",
+    )
+
+
+def annotate(summary: "Summary", comparison: "Comparison | None", to: TextIO) -> None:
+    """Tells GitHub: annotations on a stream that it reads, the summary into its file."""
+    from npusim_conformance.report import github
+
+    print(github.annotations(summary), file=to, flush=True)
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(github.job_summary(summary, comparison))
+
+
+def time_budget(text: str) -> "Budget":
+    """Parses "20m"; the time runs from here."""
+    from npusim_conformance.budget import Budget
+
+    try:
+        return Budget.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def positive(text: str) -> int:

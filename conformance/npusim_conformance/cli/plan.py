@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`plan`: which kernels to write next, those first that unlock most.
+"""`plan`: which kernels to write next and which failures to mend, those first that unlock most.
 
-With --log, from what a run met (overloads without a kernel, and those that the CPU computed).
+With --log, from what a run met (overloads without a kernel, those that the CPU computed, failures).
 Without, from a trace of operators on the CPU, less what is registered for the device.
 """
 
@@ -46,6 +46,9 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("npusim-conformance: plan needs --log DIR or --device NAME", file=sys.stderr)
         return cli.EXIT_USAGE
+    mends = []
+    if options.log:
+        mends = planning.mends(shared.summary_of(options.log, options.expect))
     if not needs:
         print("npusim-conformance: nothing was executed or traced", file=sys.stderr)
         return cli.EXIT_NOTHING_EXECUTED
@@ -67,6 +70,10 @@ def run(options: argparse.Namespace) -> int:
                         }
                         for step in steps
                     ],
+                    "mends": [
+                        {"cause": mend.cause, "cases": mend.cases, "passing": mend.passing}
+                        for mend in mends
+                    ],
                 },
                 indent=1,
             )
@@ -80,4 +87,9 @@ def run(options: argparse.Namespace) -> int:
             f"{number:3}. {step.overload:44} {unlocked} (used by {step.used_by}), "
             f"then {step.ready} ready{': ' + such if such else ''}"
         )
+    if mends:
+        shown = mends[: options.kernels]
+        print(f"mend these {len(shown)} causes, and {shown[-1].passing} more cases pass:")
+        for number, mend in enumerate(shown, 1):
+            print(f"{number:3}. {mend.cases:5} cases: {mend.cause[:100]}")
     return 0

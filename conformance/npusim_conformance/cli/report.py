@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from npusim_conformance.cli import options as shared
+
 FORMATS = ("json", "junit", "html", "matrix", "badge", "text")
 
 
@@ -18,6 +20,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--expect", type=Path, metavar="FILE", help="judge by this expectations file"
     )
+    shared.add_annotations(parser)
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="compare with this run")
     parser.add_argument(
         "--format", choices=FORMATS, help="one format only; default: all but text, into DIR"
@@ -31,7 +34,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Writes; the exit status is that of the run."""
     from npusim_conformance import cli, report
-    from npusim_conformance.cli import options as shared
 
     summary = shared.summary_of(options.log, options.expect)
     comparison = shared.comparison_with(options.baseline, summary, options.expect)
@@ -52,4 +54,6 @@ def run(options: argparse.Namespace) -> int:
         directory = options.log if options.log.is_dir() else options.log.parent
         for path in report.write_all(summary, directory, comparison):
             print(path)
+    if options.annotations:
+        shared.annotate(summary, comparison, sys.stderr)
     return cli.exit_status(summary)

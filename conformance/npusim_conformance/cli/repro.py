@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`repro`: runs one case in this process, and shows it as plain Python.
 
+A case that ends its process is found out in another first, so that its script is printed before it
+runs here.
+
 For samples of operators that is a script of torch and the backend only, of the overload that is at
 fault where one could be found; for contracts, the source of the contract.
 """
 
 import argparse
+import faulthandler
 import inspect
 import json
 import sys
@@ -16,6 +20,7 @@ from npusim_conformance.cli import options as shared
 if TYPE_CHECKING:
     from npusim_conformance.case import Case
     from npusim_conformance.verdict import Outcome
+    from npusim_conformance.worker import WorkerConfig
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -33,34 +38,53 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Prints outcome, traceback and script; the exit status says whether the case passed."""
-    from npusim_conformance import cli, expectations
+    from npusim_conformance import catalog, cli, expectations
     from npusim_conformance.case import Case
-    from npusim_conformance.report.json_report import case_record
     from npusim_conformance.verdict import FAILED, NOT_EXECUTED
     from npusim_conformance.worker import Worker, WorkerConfig
 
     try:
         case = Case.parse(options.case)
+        if case.kind != "upstream":
+            catalog.resolve(case)
     except ValueError as error:
         print(f"npusim-conformance: {error}", file=sys.stderr)
         return cli.EXIT_USAGE
     declared = expectations.load(options.expect) if options.expect else expectations.Expectations()
-    worker = Worker(
-        WorkerConfig(
-            device=options.device,
-            import_name=options.import_name or declared.import_name,
-            expectations=declared,
-            seed=options.seed,
-            samples_max=options.max_samples,
-        )
+    config = WorkerConfig(
+        device=options.device,
+        import_name=options.import_name or declared.import_name,
+        expectations=declared,
+        seed=options.seed,
+        samples_max=options.max_samples,
     )
+    fatal = _fatal(config, str(case))
+    if fatal is not None:
+        print(json.dumps(fatal.to_json(), indent=1) if options.json else text(fatal), flush=True)
+        faulthandler.enable(2)
+    worker = Worker(config)
     outcome = worker.execute(str(case))
     if not outcome.repro:
         outcome.repro = worker.script_of(str(case)) or _source(case)
-    print(json.dumps(case_record(outcome), indent=1) if options.json else text(outcome))
+    print(json.dumps(outcome.to_json(), indent=1) if options.json else text(outcome))
     if outcome.status in NOT_EXECUTED:
         return cli.EXIT_NOTHING_EXECUTED
     return cli.EXIT_FAILURES if outcome.status in FAILED else cli.EXIT_OK
+
+
+def _fatal(config: "WorkerConfig", name: str) -> "Outcome | None":
+    """What comes of the case in a process of its own, if it ends that process."""
+    from npusim_conformance.device import DeviceUnusable
+    from npusim_conformance.runner import Runner
+    from npusim_conformance.verdict import DIED
+
+    found = None
+    try:
+        for outcome in Runner(config).run([name]):
+            found = outcome
+    except DeviceUnusable:  # the run in this process says why
+        return None
+    return found if found is not None and found.status in DIED else None
 
 
 def text(outcome: "Outcome") -> str:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`upstream`: runs PyTorch's own device-generic test files on a device."""
+"""`upstream`: runs PyTorch's own test files on a device."""
 
 import argparse
 import os
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim_conformance.cli import options as shared
 from npusim_conformance.cli.run import add_execution
+
+if TYPE_CHECKING:  # imports torch, before it is decided what `import torch` loads
+    from npusim_conformance.upstream import Collected
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -16,9 +20,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "upstream",
         help="run PyTorch's own test files on a device",
-        description="Runs device-generic test files from a PyTorch source tree of yours that fits "
-        "the installed torch: one process per file, a crash or hang costs one test. Exclusions "
-        "are the [[skip]] and [[xfail]] entries for upstream:* in the expectations file.",
+        description="Runs test files from a PyTorch source tree of yours that fits the installed "
+        "torch: one process per file, a crash or hang costs one test. Exclusions are the [[skip]] "
+        "and [[xfail]] entries for upstream:* in the expectations file. Without --import, the "
+        "backend is the one that `import torch` loads.",
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
     parser.add_argument("--tests", default="", metavar="GLOBS", help="on Class.test_name")
@@ -29,10 +34,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Collects, executes, reports."""
-    from npusim_conformance import cli, expectations, upstream
-    from npusim_conformance.case import Case, matches
-    from npusim_conformance.cli.run import execute
+    """Collects, executes, reports; what was not run is said at the end."""
+    from npusim_conformance import expectations
 
     if options.isolation == "fork":
         raise expectations.ExpectationsError(
@@ -44,15 +47,45 @@ def run(options: argparse.Namespace) -> int:
         declared = expectations.load(options.expect)
     files, root = _files(options.paths)
     import_name = options.import_name or declared.import_name
-    names, unusable = upstream.collect(files, root, options.device, import_name)
-    for subject, why in unusable.items():
-        print(f"npusim-conformance: {subject}: {why}", file=sys.stderr)
-    names = [name for name in names if matches(Case.parse(name).property, options.tests)]
-    if not names:
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0" if import_name else "1"
+
+    from npusim_conformance import cli, upstream
+    from npusim_conformance.case import Case, matches
+    from npusim_conformance.cli.run import execute
+
+    collected = upstream.collect(files, root, options.device, import_name)
+    names = [name for name in collected.names if matches(Case.parse(name).property, options.tests)]
+    status = cli.EXIT_NOTHING_EXECUTED
+    if names:
+        selection = {"upstream": [str(path) for path in options.paths], "tests": options.tests}
+        status = execute(options, names, declared, selection, None, upstream_root=str(root))
+    else:
         print("npusim-conformance: no test fits", file=sys.stderr)
-        return cli.EXIT_NOTHING_EXECUTED
-    selection = {"upstream": [str(path) for path in options.paths], "tests": options.tests}
-    return execute(options, names, declared, selection, None, upstream_root=str(root))
+    print(_not_run(collected, len(names), shared.directory_of(options)), file=sys.stderr)
+    if status == cli.EXIT_OK and collected.unusable:
+        return cli.EXIT_FAILURES
+    return status
+
+
+def _not_run(collected: "Collected", chosen: int, directory: Path) -> str:
+    """Which tests said nothing about the device, and why, the most frequent reason first."""
+    from npusim_conformance.log import read
+    from npusim_conformance.verdict import Status
+
+    reasons: Counter[str] = Counter()
+    if len(collected.names) > chosen:
+        reasons["not chosen by --tests"] = len(collected.names) - chosen
+    if chosen:
+        for outcome in read(directory).outcomes.values():
+            if outcome.status in (Status.NA, Status.SKIPPED):
+                reasons[outcome.message] += 1
+    lines = [f"{count:7} {why}" for why, count in reasons.most_common()]
+    lines += [
+        f"{left.tests:7} {left.subject}, {left.suite}: {left.why}" for left in collected.left_out
+    ]
+    lines += [f"   file {subject}: {why}" for subject, why in collected.unusable.items()]
+    head = [f"{collected.plain} of {len(collected.names)} tests are in classes that name no device"]
+    return "\n".join([*head, "not run:", *(lines or ["   nothing"])])
 
 
 def _files(paths: list[Path]) -> tuple[list[Path], Path]:

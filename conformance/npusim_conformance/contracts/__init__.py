@@ -25,6 +25,7 @@ Check = Callable[[Run], None]
 # How torch's base classes say that a backend leaves a part out. That part is optional.
 LEFT_OUT = re.compile(
     r"Backend doesn't support|is not a DeviceAllocator|implement `\w+` at the same time"
+    r"|not implemented for this allocator yet"
 )
 
 

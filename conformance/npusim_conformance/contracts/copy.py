@@ -84,6 +84,13 @@ def padding_is_left_alone(run: Run) -> None:
         expected = torch.full((4, 5), -1.0)
         expected[1:3, 1:5:3] = 1
         same(f"the whole after a copy from {source.device.type}", whole, expected)
+    # With another dtype the copy goes through a buffer; it must still find its place.
+    for kind in (torch.float32, torch.float16, torch.int32):
+        there, here = torch.ones(2, 2).to(run.device), torch.ones(2, 2)
+        for source, place in ((there, here.device), (here, run.device)):
+            whole = torch.full((4, 5), -1.0, device=place)
+            whole[1:3, 1:5:3].copy_(source.to(kind))
+            same(f"the whole on {place.type} after a copy of {kind}", whole, expected)
 
 
 @contract()
@@ -175,10 +182,13 @@ def copies_to_itself(run: Run) -> None:
 
 @contract()
 def large_copies_arrive(run: Run) -> None:
-    """Copies of 16 MiB arrive whole, from contiguous and from strided memory."""
+    """Copies of 16 MiB and some bytes arrive whole, from contiguous and from strided memory."""
     here = torch.arange(1 << 22, dtype=torch.int32)
+    for odd in (0, 3, 1021):  # elements beyond a whole number of blocks
+        whole = torch.arange((1 << 22) + odd, dtype=torch.int32)
+        same_bytes = torch.equal(whole.to(run.device).cpu(), whole)
+        require(same_bytes, f"16 MiB and {4 * odd} bytes there and back are changed")
     there = here.to(run.device)
-    require(torch.equal(there.cpu(), here), "16 MiB there and back are changed")
     strided = there.view(2048, 2048).t()
     require(torch.equal(strided.cpu(), here.view(2048, 2048).t()), "transposed, they are changed")
 

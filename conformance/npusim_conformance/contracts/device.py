@@ -247,6 +247,14 @@ def synchronize_takes_devices(run: Run) -> None:
         same(f"synchronize{given}", module.synchronize(*given), None)
     if not run.under_test.is_cpu:
         same("synchronize(index)", module.synchronize(run.device.index), None)
+    second = run.under_test.second
+    if second is not None and run.under_test.has("current_stream"):
+        work = torch.ones(256, 256).to(second)
+        for _ in range(20):
+            work = work @ work
+        module.synchronize(second)
+        idle = module.current_stream(second).query()
+        same(f"query() of the stream of {second} after synchronize({str(second)!r})", idle, True)
 
 
 @contract(no_cpu="all are on the CPU")

@@ -3,7 +3,7 @@
 
 from npusim_conformance.contracts import LEFT_OUT, contract
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.script import ends_well, run_script
+from npusim_conformance.script import ends_well, run_script, said
 
 _LIVE = """
 kept = [torch.arange(1000).to(device) + 1]
@@ -48,7 +48,7 @@ def ends_with_live_streams(run: Run) -> None:
     """A process ends well with live streams, events, generators, and work nobody waited for."""
     done = run_script(run.under_test, _STREAMS, fresh=True)
     if LEFT_OUT.search(done.stderr):
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+        raise RuntimeError(said(done.stderr))
     ends_well(done)
 
 

@@ -69,6 +69,16 @@ def every_index_writes(run: Run) -> None:
 
 
 @contract()
+def writes_follow_each_other(run: Run) -> None:
+    """Elements written one after the other each keep their own value."""
+    there = torch.zeros(4, 3).to(run.device)
+    for row in range(4):
+        for column in range(3):
+            there[row, column] = 10 * row + column
+    same("the rows", there, torch.tensor([[10.0 * row + c for c in range(3)] for row in range(4)]))
+
+
+@contract()
 def slices_are_views(run: Run) -> None:
     """Basic indexes give views, indexes by tensors give copies."""
     base = torch.zeros(4, 5).to(run.device)
@@ -100,6 +110,18 @@ def ints_out_of_range_are_refused(run: Run) -> None:
     refuses("an index of floats", lambda: there[on(run.device, 1.0)], IndexError)
 
 
+# Numbers that no smaller or less exact dtype holds: each comes back as it is, or it went by one.
+_EXACT: dict[torch.dtype, complex] = {
+    torch.int8: -128,
+    torch.uint8: 255,
+    torch.int16: -32_767,
+    torch.int32: 2**31 - 1,
+    torch.int64: 2**53 + 1,
+    torch.float64: 1 + 2**-52,
+    torch.complex128: complex(1 + 2**-52, -1e-300),
+}
+
+
 @contract()
 def scalars_come_back(run: Run) -> None:
     """item(), tolist() and Python's conversions read the device's values."""
@@ -112,6 +134,11 @@ def scalars_come_back(run: Run) -> None:
     same("as an index", [10, 20, 30][torch.tensor(1).to(run.device)], 20)
     same("complex()", complex(torch.tensor(1 + 2j).to(run.device)), 1 + 2j)
     same("item() of a bool", torch.tensor([True]).to(run.device).item(), True)
+    for dtype, value in _EXACT.items():
+        there = torch.tensor(value, dtype=dtype).to(run.device)
+        same(f"item() of {dtype}", there.item(), value)
+        same(f"tolist() of {dtype}", there.expand(2).tolist(), [value, value])
+    there = torch.ones(2, 2).to(run.device)
     refuses("item() of four", there.item, (RuntimeError, ValueError))
     refuses("bool() of four", lambda: bool(there), RuntimeError)
 

@@ -68,6 +68,24 @@ def records_the_device(run: Run) -> None:
 
 
 @contract(no_cpu="the CPU's operators are the host's")
+def links_work_to_operators(run: Run) -> None:
+    """Each operator knows the work on the device that it launched, also in the Chrome trace."""
+    activity = _device_activity(run)
+    with profile(activities=(*_HOST, activity)) as found:
+        _work(run)
+        run.under_test.synchronize()
+    if all(event.device_type.name == "CPU" for event in found.events()):
+        raise NotApplicable("no event is the device's")
+    for name in ("aten::add", "aten::mul", "aten::sum"):
+        kernels = [one for event in found.events() if event.name == name for one in event.kernels]
+        require(bool(kernels), f"{name} is linked to nothing on the device")
+    flows = [one for one in _trace(found) if isinstance(one, dict) and one.get("ph") in ("s", "f")]
+    starts = {one["id"] for one in flows if one["ph"] == "s"}
+    ends = {one["id"] for one in flows if one["ph"] == "f"}
+    require(bool(starts & ends), "the trace has no arrow from an operator to the device")
+
+
+@contract(no_cpu="the CPU's operators are the host's")
 def table_and_trace_show_the_device(run: Run) -> None:
     """The table and the Chrome trace can be made of a profile of the device."""
     activity = _device_activity(run)

@@ -25,8 +25,9 @@ def _states(run: Run) -> tuple[Any, Any]:
     """get_state() and set_state(state) of the device's default generator."""
     if run.under_test.is_cpu:
         return torch.get_rng_state, torch.set_rng_state
-    module, device = run.under_test.module, run.device
-    return lambda: module.get_rng_state(device), lambda state: module.set_rng_state(state, device)
+    # By index, as torch.random.fork_rng() asks.
+    module, index = run.under_test.module, run.device.index
+    return lambda: module.get_rng_state(index), lambda state: module.set_rng_state(state, index)
 
 
 @contract()
@@ -73,9 +74,10 @@ def state_can_be_restored(run: Run) -> None:
     get_state, set_state = _states(run)
     _draw(run.device)
     state = get_state()
-    first = _draw(run.device)
+    first, second = _draw(run.device), _draw(run.device)
     set_state(state)
     same("numbers after the state was restored", _draw(run.device), first)
+    same("the numbers after them", _draw(run.device), second)
 
 
 @contract(needs=_STATE)
@@ -154,14 +156,29 @@ def drawing_leaves_the_cpu_alone(run: Run) -> None:
 def devices_have_their_own(run: Run) -> None:
     """Drawing on one device does not move another's generator; manual_seed() seeds all."""
     module, second = run.under_test.module, other_device(run)
-    before = module.get_rng_state(run.device)
+    before = module.get_rng_state(run.device.index)
     _draw(second)
-    same("the first device's state", module.get_rng_state(run.device), before)
+    same("the first device's state", module.get_rng_state(run.device.index), before)
     torch.manual_seed(7)
     first = _draw(second)
     torch.manual_seed(7)
     _draw(run.device)
     same("numbers on the second device", _draw(second), first)
+
+
+@contract(
+    no_cpu="there is one CPU",
+    two_devices=True,
+    needs=("get_rng_state_all", "set_rng_state_all"),
+)
+def states_of_all_can_be_restored(run: Run) -> None:
+    """set_rng_state_all(get_rng_state_all()) makes every device repeat itself."""
+    module, devices = run.under_test.module, (run.device, other_device(run))
+    states = module.get_rng_state_all()
+    first = [_draw(device) for device in devices]
+    module.set_rng_state_all(states)
+    for device, numbers in zip(devices, first, strict=True):
+        same(f"numbers on {device} after the states were restored", _draw(device), numbers)
 
 
 @contract()

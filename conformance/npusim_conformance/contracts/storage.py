@@ -55,6 +55,20 @@ def views_share_it(run: Run) -> None:
 
 
 @contract()
+def writes_land_where_a_view_lies(run: Run) -> None:
+    """A write to a view that starts at an odd element reaches its elements only, in every dtype."""
+    for dtype in (torch.bool, torch.uint8, torch.float16, torch.float32, torch.complex64):
+        for offset in (1, 2, 3):
+            here = torch.zeros(9, dtype=dtype)
+            there = here.to(run.device)
+            for base in (here, there):
+                base[offset : offset + 5].fill_(1)
+                base[offset + 1].zero_()
+                base[offset : offset + 2].logical_not_()
+            same(f"{dtype} from element {offset}", there, here)
+
+
+@contract()
 def complex_views_share_it(run: Run) -> None:
     """.real, .imag and view_as_real() are views: writes show in the base."""
     base = torch.tensor([1 + 2j, 3 + 4j]).to(run.device)
@@ -88,6 +102,16 @@ def set_takes_a_tensor(run: Run) -> None:
     same("it returns itself", returned is tensor, True)
     tensor[0] = 9
     same("the source", source, torch.tensor([9.0, 2.0, 3.0, 4.0]))
+
+
+@contract()
+def is_set_to_sees_it(run: Run) -> None:
+    """Tensor.is_set_to() is True for a tensor that set_() made of another, and for no other."""
+    source, tensor = on(run.device, 1, 2, 3), torch.empty(0, device=run.device)
+    tensor.set_(source)  # type: ignore[call-overload]
+    same("is_set_to() of what set_() took", source.is_set_to(tensor), True)
+    same("is_set_to() of a part", source.is_set_to(tensor[1:]), False)
+    same("is_set_to() of a copy", source.is_set_to(source.clone()), False)
 
 
 @contract()

@@ -138,9 +138,14 @@ def _same_pairs(host: _Shared, there: _Shared) -> None:
 
 
 def _ramp(like: torch.Tensor, first: int) -> torch.Tensor:
-    """Small numbers on the CPU, different from each other as far as the dtype allows."""
-    count = torch.arange(first, first + like.numel()) % 97
-    return count.view(like.shape).to(like.dtype)
+    """Small numbers on the CPU, different from each other as far as the dtype allows.
+
+    Elements that share an address get one number: which of them is written last is no promise.
+    """
+    reach = sum((size - 1) * step for size, step in zip(like.shape, like.stride(), strict=True))
+    count = torch.arange(first, first + max(reach, 0) + 1) % 97
+    laid = count.as_strided(like.shape, like.stride())
+    return laid.clone(memory_format=torch.contiguous_format).to(like.dtype)
 
 
 PROPERTIES = [Aliasing]

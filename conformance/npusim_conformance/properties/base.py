@@ -132,8 +132,16 @@ class Run:
             return False
         except Exception as same:
             error = same
+        if isinstance(error, NameError) and _is_raised_here(error):
+            raise RuntimeError(f"a mistake of the kit, not of the device: {error}") from error
         self.upstream_message = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
         return True
+
+
+def _is_raised_here(error: Exception) -> bool:
+    """Whether a line of the kit raised it, and not something that the kit called."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).split(".")[0] == __name__.split(".")[0]
 
 
 def in_profiles(**dtypes: Dtypes) -> Mapping[str, Dtypes]:

@@ -6,6 +6,7 @@ Several questions per sample, calls that may be refused, and tensors that lie in
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -25,6 +26,19 @@ LAYOUT_DEFINED = frozenset(
     """as_strided as_strided.partial_views as_strided_copy as_strided_scatter resize_
     resize_as_""".split()
 )
+
+
+@dataclass(frozen=True)
+class Part:
+    """A question, with what a script needs so that it shows this and not the plain call."""
+
+    ask: Examine
+    into: str = ""  # out= as an expression of `result` and `device`
+    sample: Callable[[], Sample] | None = None  # whose call shows it, if not the one asked about
+
+    def __call__(self, device: torch.device) -> None:
+        """Asks."""
+        self.ask(device)
 
 
 class PartedProperty(Property):

@@ -68,9 +68,7 @@ def _restore(run: Run) -> None:
     torch.set_default_device(None)
     if run.failures:
         gc.collect()  # a traceback may hold a stream or much memory
-    set_device = getattr(run.under_test.module, "set_device", None)
-    if set_device is not None and not run.under_test.is_cpu:
-        set_device(run.device)
+    run.under_test.make_current(run.under_test.device)
 
 
 def _property(contract: Contract) -> type[ContractProperty]:

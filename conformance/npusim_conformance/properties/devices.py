@@ -62,17 +62,18 @@ def _while_current(
     """Tensors on `place` while `current` is the current device."""
     if device != run.device:
         raise NotApplicable("the CPU is one device")
-    module = run.under_test.module
+    under_test = run.under_test
+    current_device = under_test.module.current_device
     run.reseed()
     expected = function(sample, device)
-    first = module.current_device()
+    first = torch.device(place.type, current_device())
     try:
-        module.set_device(current)
+        under_test.make_current(current)
         run.reseed()
         got = function(sample, place)
-        now = module.current_device()
+        now = current_device()
     finally:
-        module.set_device(first)
+        under_test.make_current(first)
     what = f"{function.__name__.strip('_')} on {place} while {current} is current"
     agreement = Agreement(run.agreement.bitwise, run.agreement.rtol, run.agreement.atol)
     agreement.where = f"on {device}"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The value of an operator, on every sample input, against the CPU."""
 
-from typing import Any
-
 import torch
 
 from npusim_conformance.device import CPU
@@ -36,11 +34,12 @@ class Forward(SampleProperty):
             run.agreement.check_metadata(expected, got, device)
             return
 
-        def recompute() -> Any:
-            return sample.finish(sample.run_wide())
-
+        finish = sample.finish
         run.agreement.check(
-            sample.finish(expected), sample.finish(got), device, recompute=recompute
+            finish(expected),
+            finish(got),
+            device,
+            recompute=lambda vary: finish(sample.run_varied(vary)),
         )
 
 

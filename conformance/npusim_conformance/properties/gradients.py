@@ -73,7 +73,7 @@ class Backward(SampleProperty):
             got,
             device,
             "gradient of input",
-            recompute=lambda: gradients(sample, sample.copy_wide(), run.seed),
+            recompute=lambda vary: gradients(sample, sample.copy_varied(vary), run.seed),
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Inputs that lie or are shaped unusually: gaps between elements, no elements, no dimensions."""
+"""Inputs that lie or are shaped unusually: with gaps, transposed, no elements, no dimensions."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
@@ -21,6 +21,7 @@ from npusim_conformance.properties.base import (
 from npusim_conformance.properties.calls import (
     LAYOUT_DEFINED,
     Examine,
+    Part,
     PartedProperty,
     same_decision,
     strided,
@@ -34,7 +35,7 @@ from npusim_conformance.verdict import NotApplicable
 
 
 class NonContiguous(PartedProperty):
-    """Inputs with gaps and offsets give the values and gradients of contiguous ones."""
+    """Inputs with gaps, offsets and exchanged dimensions give what contiguous ones give."""
 
     name = "noncontiguous"
     profiles = in_profiles(smoke=Dtypes.DEFAULT, standard=Dtypes.DEFAULT, full=Dtypes.ALL)
@@ -50,32 +51,43 @@ class NonContiguous(PartedProperty):
         return run.subject.info.supports_autograd and run.dtype in run.subject.dtypes(True)
 
     def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
-        """Values, then gradients."""
+        """With gaps values, then gradients; then values of what lies the other way round."""
         if run.agreement.rtol is None and run.agreement.atol is None:
             run.agreement.bitwise = False  # another loop may add in another order
             run.agreement.rtol = run.agreement.atol = _tolerance(run.dtype)
-        gapped = _Gapped(run, sample)
-        yield gapped.forward
+        gapped = _Gapped(run, sample, with_gaps)
+        yield Part(gapped.forward, sample=gapped.laid)
         if any(leaf.requires_grad for leaf in tensors_of(sample.copy(CPU))):
             yield gapped.backward
+        if any(leaf.dim() > 1 for leaf in tensors_of(sample.copy(CPU))):
+            turned = _Gapped(run, sample, reversed_in_memory)
+            yield Part(turned.forward, sample=turned.laid)
 
 
 class _Gapped:
-    """One sample with contiguous and with gapped inputs."""
+    """One sample with contiguous inputs, and with such as `lay` makes of them."""
 
-    def __init__(self, run: Run, sample: Sample) -> None:
+    def __init__(
+        self, run: Run, sample: Sample, lay: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
         self.run = run
         self.sample = sample
+        self.lay = lay
+
+    def laid(self) -> Sample:
+        """The sample as it lies when it is asked about."""
+        return self._gapped
 
     def forward(self, device: torch.device) -> None:
         """The operator's result."""
 
-        _, refused = tried(lambda: self._result(self._gapped.copy(CPU)))
         self.run.reseed()
         got, error = tried(lambda: self._result(self._gapped.copy(device)))
-        same_decision(refused, error, "inputs with gaps")
-        if error is None:
+        if error is None:  # also where the CPU refuses: who takes more and is right is not wrong
             self._compare(self._result, got, device, "result")
+            return
+        _, refused = tried(lambda: self._result(self._gapped.copy(CPU)))
+        same_decision(refused, error, "inputs with gaps")
 
     def backward(self, device: torch.device) -> None:
         """The gradients of its inputs."""
@@ -105,14 +117,14 @@ class _Gapped:
         if self.sample.is_random or not values_are_defined(self.sample.operator):
             agreement.check_metadata(expected, got, device, what)
         else:
-            wide = self.sample.copy_wide
-            agreement.check(expected, got, device, what, lambda: function(wide()))
+            varied = self.sample.copy_varied
+            agreement.check(expected, got, device, what, lambda vary: function(varied(vary)))
 
     @cached_property
     def _gapped(self) -> Sample:
         """The sample with gaps in its inputs."""
         leaves, structure = pytree.tree_flatten(self.sample.copy(CPU))
-        gapped = [with_gaps(leaf) if _is_plain(leaf) else leaf for leaf in leaves]
+        gapped = [self.lay(leaf) if _is_plain(leaf) else leaf for leaf in leaves]
         if all(map(_is, leaves, gapped)):
             raise NotApplicable("no input can have gaps")
         return self.sample.with_call(pytree.tree_unflatten(gapped, structure))
@@ -149,6 +161,18 @@ def with_gaps(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         gapped.copy_(tensor)
     return gapped.requires_grad_(tensor.requires_grad)
+
+
+def reversed_in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with the first dimension innermost, after an offset of one element."""
+    if tensor.dim() < 2 or tensor.is_conj() or tensor.is_neg():
+        return tensor
+    order = tuple(reversed(range(tensor.dim())))
+    buffer = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)[1:]
+    laid = buffer.view([tensor.shape[dim] for dim in order]).permute(order)
+    with torch.no_grad():
+        laid.copy_(tensor)
+    return laid.requires_grad_(tensor.requires_grad)
 
 
 class Degenerate(Property):

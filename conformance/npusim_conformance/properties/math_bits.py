@@ -108,7 +108,11 @@ class MathBits(PartedProperty):
             return
         finish = sample.finish
         run.agreement.check(
-            finish(expected), finish(got), device, what, lambda: finish(sample.run_wide())
+            finish(expected),
+            finish(got),
+            device,
+            what,
+            lambda vary: finish(sample.run_varied(vary)),
         )
 
 

@@ -7,6 +7,7 @@ dimensions longer than one, in tensors that hold something. Where the CPU's own 
 the prediction (https://github.com/pytorch/pytorch/issues/77553) the case counts as upstream.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,8 +21,17 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 
 from npusim_conformance.device import CPU
-from npusim_conformance.properties.base import Dtypes, Run, SampleProperty, in_profiles
+from npusim_conformance.properties.base import (
+    FAILURES_MAX,
+    Dtypes,
+    Run,
+    SampleProperty,
+    in_profiles,
+)
+from npusim_conformance.properties.calls import are_plain
+from npusim_conformance.properties.layouts import reversed_in_memory
 from npusim_conformance.samples import Sample
+from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 META = torch.device("meta")
@@ -38,6 +48,15 @@ class Meta(SampleProperty):
     profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
     few = 20
 
+    def check(self, run: Run) -> None:
+        """Each sample as it is, then with its inputs' dimensions the other way round in memory."""
+        for sample in run.few(self.few):
+            run.attempt(sample.index, partial(self.examine, run, sample))
+            if any(leaf.dim() > 1 for leaf in tensors_of(sample.copy(CPU))):
+                run.attempt(sample.index, partial(self.examine, run, _reversed(sample)))
+            if len(run.failures) >= FAILURES_MAX:
+                return
+
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
         """Runs the operator on the device and on the meta device."""
         try:
@@ -45,6 +64,14 @@ class Meta(SampleProperty):
         except Exception as error:  # no meta kernel, or a result that depends on the data
             raise NotApplicable(f"the meta device: {_first_line(error)}") from None
         check_prediction(predicted, sample.run(device), "the meta device")
+
+
+def _reversed(sample: Sample) -> Sample:
+    leaves, structure = pytree.tree_flatten(sample.copy(CPU))
+    if not are_plain(leaves):
+        return sample
+    laid = [reversed_in_memory(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return sample.with_call(pytree.tree_unflatten(laid, structure))
 
 
 class Fake(SampleProperty):

@@ -27,6 +27,7 @@ from npusim_conformance.properties.base import (
 from npusim_conformance.samples import spread
 from npusim_conformance.subjects import Subject
 from npusim_conformance.transfer import Transfer, tensors_of
+from npusim_conformance.variation import Variation
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 
@@ -114,19 +115,18 @@ class Forward(ModuleProperty):
             run.agreement.check_metadata(expected, got, device)
             return
 
-        def recompute() -> tuple[Any, dict[str, torch.Tensor]]:
-            module = copy.deepcopy(example.module).to(_wide(run))
-            args, kwargs = pytree.tree_map(_widened, example.input_on(CPU))
+        def recompute(vary: Variation) -> tuple[Any, dict[str, torch.Tensor]]:
+            module, args, kwargs = _varied(example, vary)
             return module(*args, **kwargs), dict(module.named_buffers())
 
-        run.agreement.check(expected[0], got[0], device, recompute=lambda: recompute()[0])
+        run.agreement.check(expected[0], got[0], device, recompute=lambda vary: recompute(vary)[0])
         for name, value in expected[1].items():
             run.agreement.check(
                 value,
                 got[1].get(name),
                 device,
                 f"buffer {name} after forward()",
-                recompute=lambda name=name: recompute()[1][name],  # type: ignore[misc]
+                recompute=lambda vary, name=name: recompute(vary)[1][name],  # type: ignore[misc]
             )
 
 
@@ -137,16 +137,13 @@ def _outcome(example: Example, device: torch.device) -> tuple[Any, dict[str, tor
     return module(*args, **kwargs), dict(module.named_buffers())
 
 
-def _wide(run: Run) -> torch.dtype:
-    is_complex = run.dtype is not None and run.dtype.is_complex
-    return torch.complex128 if is_complex else torch.float64
-
-
-def _widened(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
-        return leaf
-    wide = torch.complex128 if leaf.is_complex() else torch.float64
-    return leaf.detach().to(wide).requires_grad_(leaf.requires_grad)
+def _varied(example: Example, vary: Variation) -> tuple[torch.nn.Module, Any, Any]:
+    """The module on the CPU and its input, all numbers varied."""
+    module = copy.deepcopy(example.module)
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = vary(tensor.data)
+    args, kwargs = pytree.tree_map(vary, example.input_on(CPU))
+    return module, args, kwargs
 
 
 class Backward(ModuleProperty):
@@ -173,9 +170,8 @@ class Backward(ModuleProperty):
             run.agreement.check_metadata(expected, got, device, "gradient")
             return
 
-        def recompute() -> Any:
-            module = copy.deepcopy(example.module).to(_wide(run))
-            args, kwargs = pytree.tree_map(_widened, example.input_on(CPU))
+        def recompute(vary: Variation) -> Any:
+            module, args, kwargs = _varied(example, vary)
             return _gradients(module, args, kwargs)
 
         run.agreement.check(expected, got, device, "gradient", recompute=recompute)

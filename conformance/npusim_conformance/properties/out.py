@@ -12,6 +12,7 @@ from npusim_conformance.device import CPU
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, require, values_are_defined
 from npusim_conformance.properties.calls import (
     Examine,
+    Part,
     PartedProperty,
     are_plain,
     call_of,
@@ -53,19 +54,49 @@ class Out(PartedProperty):
         into = _Into(run, sample)
         if not into.is_accepted():
             return
-        yield partial(into.fitting, dense, "a fitting out=")
-        yield partial(into.fitting, strided, "a strided out=")
-        yield into.empty
+        yield Part(partial(into.fitting, dense, "a fitting out="), "torch.empty_like(result)")
+        yield Part(
+            partial(into.fitting, strided, "a strided out="),
+            "torch.empty(*result.shape, 2, dtype=result.dtype, device=device)[..., 0]",
+        )
+        yield Part(into.empty, "torch.empty(0, dtype=result.dtype, device=device)")
         if sample.index and run.executed > 6 * REFUSALS_MAX:
             return
-        yield into.of_another_shape
-        if sample.subject.name not in OUT_ANYWHERE:
-            for elsewhere in (CPU, run.under_test.second):
-                yield partial(into.on_another_device, elsewhere)
-        yield partial(into.of_another_dtype, _wider)
-        yield partial(into.of_another_dtype, _narrower)
+        yield Part(
+            into.of_another_shape,
+            "torch.empty(result.numel() + 1, dtype=result.dtype, device=device)",
+        )
+        for other in (_wider, _narrower):
+            to = other(into.dtype)
+            yield Part(
+                partial(into.of_another_dtype, other), f"torch.empty_like(result, dtype={to})"
+            )
         if sample.operator.supports_autograd:
-            yield into.with_gradient
+            yield Part(into.with_gradient, "torch.empty_like(result).requires_grad_()")
+
+
+class OutElsewhere(PartedProperty):
+    """out= in the memory of the host, or of another device, is refused."""
+
+    name = "out_elsewhere"
+    profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators with out= that do not copy into it."""
+        if subject.name in OUT_ANYWHERE:
+            return "the result is copied into out=, wherever it lies"
+        return "" if subject.info.supports_out else "the operator has no out="
+
+    def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
+        """On the host, then on the second device."""
+        into = _Into(run, sample)
+        if run.executed >= 2 * REFUSALS_MAX or not into.is_accepted():
+            return
+        for elsewhere in (CPU, run.under_test.second):
+            yield Part(
+                partial(into.on_another_device, elsewhere),
+                f'torch.empty_like(result, device="{elsewhere}")',
+            )
 
 
 class _Into:
@@ -80,6 +111,11 @@ class _Into:
         """Whether this form of the call takes out= at all; not every one does."""
         _, error = tried(lambda: self._call(CPU, self._outs(CPU, dense)))
         return error is None or not (isinstance(error, NotApplicable) or takes_no_out(error))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the first result."""
+        return tensors_of(self._functional(CPU))[0].dtype
 
     def fitting(self, make: Make, what: str, device: torch.device) -> None:
         """The right shape, full of garbage: memory and strides stay, every element is written."""
@@ -190,7 +226,11 @@ class _Into:
         if self._has_values:
             finish = self.sample.finish
             self.run.agreement.check(
-                finish(expected), finish(got), device, what, lambda: finish(self.sample.run_wide())
+                finish(expected),
+                finish(got),
+                device,
+                what,
+                lambda vary: finish(self.sample.run_varied(vary)),
             )
         else:
             self.run.agreement.check_metadata(expected, got, device, what)
@@ -232,4 +272,4 @@ def _narrower(dtype: torch.dtype) -> torch.dtype:
     return torch.int64 if dtype.is_floating_point else torch.bool
 
 
-PROPERTIES = [Out]
+PROPERTIES = [Out, OutElsewhere]

@@ -113,8 +113,8 @@ def _state_functions(
         if not run.under_test.has(name):
             raise NotApplicable(f"torch.{device.type} has no {name}()")
     return (
-        lambda: module.get_rng_state(device),
-        lambda state: module.set_rng_state(state, device),
+        lambda: module.get_rng_state(device.index),
+        lambda state: module.set_rng_state(state, device.index),
     )
 
 

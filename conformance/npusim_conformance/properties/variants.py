@@ -18,6 +18,7 @@ from npusim_conformance.properties.calls import (
     storage_of,
     tried,
 )
+from npusim_conformance.properties.layouts import reversed_in_memory
 from npusim_conformance.samples import Call, Sample
 from npusim_conformance.subjects import Subject
 from npusim_conformance.verdict import Mismatch, NotApplicable
@@ -44,9 +45,12 @@ class InPlace(PartedProperty):
     def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
         """Each form."""
         few = run.executed < SAMPLES_OF_OTHERS
-        for number, form in enumerate(_in_place_forms(sample.operator)):
+        forms = _in_place_forms(sample.operator)
+        for number, form in enumerate(forms):
             if number == 0 or few:
                 yield partial(self._examine, run, sample, form)
+        if isinstance(sample.raw.input, torch.Tensor) and sample.raw.input.dim() > 1:
+            yield partial(self._examine, run, _reversed(sample), forms[0])
 
     def _examine(self, run: Run, sample: Sample, form: Form, device: torch.device) -> None:
         name, function = form
@@ -96,6 +100,12 @@ class Method(PartedProperty):
             _compare(run, sample, expected, got, device, name)
 
 
+def _reversed(sample: Sample) -> Sample:
+    """The sample with its input's first dimension innermost in memory."""
+    given, *rest = sample.copy(CPU)
+    return sample.with_call((reversed_in_memory(given), *rest))  # type: ignore[arg-type]
+
+
 def _in_place(sample: Sample, function: Callable[..., Any], call: Call) -> set[str]:
     """Calls `function` and tells what it did not do to its input."""
     given = call[0]
@@ -132,7 +142,7 @@ def _compare(
         return
     finish = sample.finish
     run.agreement.check(
-        finish(expected), finish(got), device, name, lambda: finish(sample.run_wide())
+        finish(expected), finish(got), device, name, lambda vary: finish(sample.run_varied(vary))
     )
 
 

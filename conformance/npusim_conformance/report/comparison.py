@@ -53,6 +53,12 @@ class Comparison:
         )
 
     @property
+    def asks_the_same(self) -> bool:
+        """Whether the two runs had one selection; else what only one has says nothing."""
+        first, second = (side.head.get("selection") for side in (self.before, self.after))
+        return first == second
+
+    @property
     def new_failures(self) -> tuple[Outcome, ...]:
         """Unexpected cases that the run before did not have at all."""
         return tuple(outcome for outcome in self.only_after if _is_bad(outcome))

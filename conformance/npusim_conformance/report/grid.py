@@ -13,6 +13,7 @@ LETTERS: dict[Status, str] = {
     Status.FALLBACK_PASS: "H",  # right, but the host computed it
     Status.NA: "-",
     Status.SKIPPED: "S",
+    Status.NOT_RUN: "N",
     Status.UPSTREAM: "U",
     Status.XFAIL: "E",  # expected to fail
     Status.FLAKE: "K",
@@ -21,6 +22,7 @@ LETTERS: dict[Status, str] = {
     Status.OOM: "O",
     Status.FAIL: "F",
     Status.TIMEOUT: "T",
+    Status.MEMORY: "G",
     Status.CRASH: "C",
 }
 MEANINGS: dict[Status, str] = {
@@ -28,6 +30,7 @@ MEANINGS: dict[Status, str] = {
     Status.FALLBACK_PASS: "right, but computed by the CPU",
     Status.NA: "does not concern this case",
     Status.SKIPPED: "skipped, as the expectations file says",
+    Status.NOT_RUN: "not run: the time was spent, or a shard is missing",
     Status.UPSTREAM: "the CPU fails it too",
     Status.XFAIL: "fails, as the expectations file says",
     Status.FLAKE: "failed, then passed in a fresh process",
@@ -36,13 +39,14 @@ MEANINGS: dict[Status, str] = {
     Status.OOM: "out of memory",
     Status.FAIL: "fail",
     Status.TIMEOUT: "no answer in time",
+    Status.MEMORY: "too much host memory",
     Status.CRASH: "the process died",
 }
 _RANK = {status: rank for rank, status in enumerate(LETTERS)}
 NO_DTYPE = ""
 
 # Kinds whose cases are a plain list: every subject has properties of its own.
-LISTED_KINDS = frozenset({"contract", "upstream"})
+LISTED_KINDS = frozenset({"contract", "upstream", "aten"})
 
 SHORT_DTYPES = {
     "float32": "f32",

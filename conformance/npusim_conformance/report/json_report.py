@@ -7,9 +7,9 @@ from typing import Any
 
 from npusim_conformance.report.comparison import Comparison
 from npusim_conformance.summary import Cause, Summary
-from npusim_conformance.verdict import Outcome, Status
+from npusim_conformance.verdict import Status
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def render(summary: Summary, comparison: Comparison | None) -> str:
@@ -28,11 +28,12 @@ def to_json(summary: Summary, comparison: Comparison | None) -> dict[str, Any]:
         "unexpected": summary.unexpected,
         "seconds": round(sum(outcome.seconds for outcome in summary.outcomes), 6),
         "counts": {status.value: count for status, count in summary.counts.items()},
+        "traps": list(summary.traps),
         "causes": [_cause(cause) for cause in summary.causes],
         "not_applicable": reasons(summary, Status.NA),
         "upstream": reasons(summary, Status.UPSTREAM),
         "fallbacks": fallbacks(summary),
-        "cases": [case_record(outcome) for outcome in summary.outcomes],
+        "cases": [outcome.to_json() for outcome in summary.outcomes],
     }
     if comparison is not None:
         report["comparison"] = comparison.to_json()
@@ -66,18 +67,3 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "subjects": list(cause.subjects),
         "cases": list(cause.cases),
     }
-
-
-def case_record(outcome: Outcome) -> dict[str, Any]:
-    """One outcome, without the numbers that JSON does not have."""
-    record = outcome.to_json()
-    if outcome.error is not None:  # JSON has no infinity
-        error = {key: _finite(value) for key, value in record["error"].items()}
-        record["error"] = {key: value for key, value in error.items() if value is not None}
-    return record
-
-
-def _finite(value: float | None) -> float | str | None:
-    if value is None or value - value == 0:
-        return value
-    return str(value)

@@ -12,9 +12,9 @@ import xml.etree.ElementTree as ET
 from npusim_conformance.case import Case
 from npusim_conformance.report.comparison import Comparison
 from npusim_conformance.summary import Summary
-from npusim_conformance.verdict import PASSED, UNEXPECTED, Outcome, Status
+from npusim_conformance.verdict import DIED, PASSED, UNEXPECTED, Outcome, Status
 
-_ERRORS = frozenset({Status.CRASH, Status.TIMEOUT, Status.OOM})
+_ERRORS = DIED | {Status.OOM}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -25,6 +25,7 @@ _TITLES = {
     "custom": "Custom operators",
     "contract": "Contracts",
     "upstream": "PyTorch's own test files",
+    "aten": "Direct calls of overloads",
 }
 
 

@@ -9,7 +9,6 @@ Kind: https://github.com/ROCm/pytorch/issues/3194
 import torch
 
 THEME = "streams"
-MISSED = "values follow the order of launches; only the virtual clocks of the streams overlap"
 
 
 def _program(device: str, wait: bool) -> None:

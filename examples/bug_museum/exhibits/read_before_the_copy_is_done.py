@@ -9,7 +9,6 @@ Kind: https://github.com/sgl-project/sglang/pull/16493
 import torch
 
 THEME = "streams"
-MISSED = "commands run when they are launched, so the copy is done and the value right"
 
 
 def _program(device: str, wait: bool) -> None:

@@ -10,7 +10,6 @@ import torch
 
 THEME = "streams"
 POISON = "freed"
-MISSED = "the side stream's command has run when the block is poisoned and handed out again"
 
 
 def _program(device: str, record: bool) -> None:

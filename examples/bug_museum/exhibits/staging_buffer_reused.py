@@ -9,7 +9,6 @@ Kind: https://github.com/pytorch/pytorch/issues/127612
 import torch
 
 THEME = "streams"
-MISSED = "commands run when they are launched, so the copy is done before the buffer changes"
 
 
 def _program(device: str, wait: bool) -> None:

@@ -96,9 +96,13 @@ def test_a_run_that_ends_out_of_memory_is_explained(
 
 def test_commands_answer_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, pickled = str(tmp_path / "a.npt"), str(tmp_path / "a.pickle")
-    assert "kv-cache" in run(capsys, "generate")
+    listed = run(capsys, "generate")
+    assert "kv-cache" in listed
+    assert listed["llama-train"].startswith("Recorded: ")
+    taken = run(capsys, "generate", "llama-train", "--out", trace)
+    assert taken["info"]["source"] == "npusim run"
     made = run(capsys, "generate", "kv-cache", "--steps", "3", "--out", trace)
-    assert run(capsys, "bounds", trace)["max_live"] == made["max_live_bytes"]
+    assert run(capsys, "plan", trace)["at_least"] == made["max_live_bytes"]
     assert run(capsys, "replay", trace)["ooms"] == 0
     compared = run(capsys, "compare", trace, "--policy", "cuda-2.13,buddy,bfc")
     assert [row["policy"] for row in compared[0]["policies"]] == ["cuda-2.13", "buddy", "bfc"]
@@ -143,6 +147,98 @@ def test_mistakes_end_with_a_sentence(
     text.write_text("hello\n")
     assert main([word.format(trace=trace, text=text) for word in arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+POLICIES = """
+class Same:
+    "Gives everybody the same address."
+    def attach(self, device): self.address = device.acquire(1 << 40)
+    def malloc(self, bytes, stream): return self.answer(bytes)
+    def answer(self, bytes): return self.address
+    def free(self, address, bytes, stream): pass
+class Negative(Same):
+    def answer(self, bytes): return -5
+class Word(Same):
+    def answer(self, bytes): return "here"
+class Float(Same):
+    def answer(self, bytes): return 4096.0
+class Raises(Same):
+    def answer(self, bytes): return {}[bytes]
+class NoMalloc:
+    def attach(self, device): pass
+class NotMade(Same):
+    def __init__(self): raise RuntimeError("no licence")
+"""
+
+
+def test_violations_are_the_first_thing_said_and_never_ranked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.py").write_text(POLICIES)
+    trace, bad = str(tmp_path / "a.npt"), f"{tmp_path / 'bad.py'}:Same"
+    npusim_lab.save(npusim_lab.generate("zero3", steps=1), trace)
+    overlap = "which is in use by malloc 0"
+    commands = {
+        "replay": ["--policy", bad],
+        "compare": ["--policy", f"buddy,{bad},npusim"],
+        "report": ["--policy", f"buddy,{bad}", "--out", str(tmp_path / "a.html")],
+        "search": ["--policy", bad, "--grid", "x=,"],
+        "explain": ["--policy", bad, "--capacity", "2TiB"],
+        "plot": ["--policy", f"{bad},bfc", "--kind", "comparison", "--out", f"{tmp_path}/a.svg"],
+    }
+    for command, more in commands.items():
+        assert main([command, trace, *more]) == 1, command
+        lines = capsys.readouterr().out.splitlines()
+        first = lines[0] if command != "compare" else lines[1]
+        assert first.startswith(f"VIOLATION: {bad}: event 1: malloc 1 of "), command
+        assert f"{overlap} (the first of " in first
+        assert first.endswith("This policy cannot run on a device; it is not ranked.")
+        assert main([command, "--json", trace, *more]) == 1
+        text = capsys.readouterr().out
+        assert overlap in text
+        if command in ("replay", "compare"):
+            answer = json.loads(text)
+            row = answer if command == "replay" else answer[0]["policies"][1]
+            assert row["violations"] > 100
+            assert row["peak_reserved"] is None
+    page = (tmp_path / "a.html").read_text()
+    assert page.index(overlap) < page.index("<table")
+    rows = npusim_lab.compare(load(trace), npusim_lab.parse_choices(f"{bad},buddy,npusim"))
+    assert [row["over_max_live"] is None for row in rows] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Negative", "event 0: malloc returned -5; expected an address or None"),
+        ("Word", "event 0: malloc returned 'here'; expected an address or None"),
+        ("Float", "event 0: malloc returned 4096.0; expected an address or None"),
+        ("Raises", "event 0: malloc raised KeyError:"),
+        ("NoMalloc", "has no method malloc; expected attach(device), malloc(bytes, stream)"),
+        ("NotMade", "RuntimeError: no licence"),
+        ("Missing", "has no class Missing"),
+    ],
+)
+def test_what_a_policy_does_wrong_is_one_line(
+    name: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.py").write_text(POLICIES)
+    trace = str(tmp_path / "a.npt")
+    npusim_lab.save(npusim_lab.generate("zero3", steps=1), trace)
+    for command in ("replay", "compare"):
+        assert main([command, trace, "--policy", f"{tmp_path / 'bad.py'}:{name}"]) == 2
+        said = capsys.readouterr()
+        assert sentence in said.err
+        assert said.err.count("\n") == 1
+        assert said.out == ""
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    trace = str(tmp_path / "a.npt")
+    npusim_lab.save(npusim_lab.generate("zero3", steps=1), trace)
+    command = f"{sys.executable} -m npusim_lab replay {trace} | true; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_help_needs_neither_numpy_nor_torch() -> None:

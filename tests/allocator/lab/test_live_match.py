@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from allocator.lab import random_programs
 
+from npusim_lab.files import load
 from npusim_lab.matching import agreement
 from npusim_lab.recording import record_script, replay_recorded
 from npusim_lab.trace import Op
@@ -58,7 +62,7 @@ last = torch.empty(30 << 20, dtype=torch.uint8, device="npusim")
         ("npusim", "4GiB"),
         ("cuda-2.13,expandable_segments:True", "4GiB"),
         ("npusim,expandable_segments:True,max_split_size_mb:32", "4GiB"),
-        ("buddy,arena_mb:16", "4GiB"),
+        ("buddy,arena:16", "4GiB"),
         ("bfc", "4GiB"),
     ],
 )
@@ -72,9 +76,43 @@ def test_every_placement_is_the_same(
     assert trace.info["exit_status"] == 0
     assert {0, 1} <= set(trace.pool.tolist())
     assert (Op.SEGMENT_MAP in trace.op) == ("expandable" in rules)
-    # Some policies look at addresses across segments, so the replay gets the recorded ones.
-    addresses = trace.segment_addresses()
-    replay = replay_recorded(trace, validate=True, segment_addresses=addresses)
+    replay = replay_recorded(trace, validate=True)
     assert not replay.violations
     same = agreement(trace, replay)
     assert same.equal == same.compared == (trace.op == Op.MALLOC).sum() > 400, same
+
+
+CONFIGURATIONS = (
+    "npusim",
+    "cuda-2.13",
+    "cuda-2.11",
+    "ascend",
+    "npusim,fit:first",
+    "npusim,expandable_segments:True",
+    "cuda-2.13,expandable_segments:True,max_split_size_mb:32",
+    "cuda-2.13,max_split_size_mb:20,roundup_power2_divisions:4",
+    "cuda-2.13,garbage_collection_threshold:0.6,per_process_memory_fraction:0.8",
+    "buddy,arena:16",
+    "bfc",
+    "banked",
+)
+
+
+@pytest.mark.parametrize("rules", CONFIGURATIONS)
+def test_forty_programs_that_run_out_of_memory_match(
+    rules: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that were refused are refused again, and everything else is where it was."""
+    monkeypatch.setenv("NPUSIM_ALLOCATOR", rules)
+    monkeypatch.setenv("NPUSIM_DEVICE_MEMORY", "160MiB")
+    monkeypatch.setenv("NPUSIM_DEVICE_COUNT", "40")
+    command = [sys.executable, random_programs.__file__, str(tmp_path), "40"]
+    failures = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    matched = 0
+    for number in range(40):
+        trace = load(tmp_path / f"{number}.npt").with_attempts()
+        assert len(trace.info.get("attempts", [])) == int(failures[number])
+        same = agreement(trace, replay_recorded(trace))
+        matched += same.equal == same.compared == trace.compiled.mallocs > 200
+    assert matched == 40
+    assert sum(map(int, failures)) > 40

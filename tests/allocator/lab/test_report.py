@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,11 +17,24 @@ import pytest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from npusim_lab import drawing, pictures, plots
+from npusim_lab import pictures, plots
 from npusim_lab.corpus import generate
 from npusim_lab.html_report import report
-from npusim_lab.study import compare, parse_choices, replay
+from npusim_lab.study import compare, fragmentation, mib, parse_choices, replay
 from npusim_lab.trace import Op, Trace, TraceBuilder
+
+
+def data_of(page: str) -> Any:
+    """Return what a report's script reads."""
+    (text,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
+    return json.loads(text)
+
+
+def unpacked(column: dict[str, Any]) -> NDArray[np.float64]:
+    """Return a column of a report as its page unpacks it."""
+    raw = np.frombuffer(zlib.decompress(base64.b64decode(column["zip"])), f"<{column['type']}")
+    numbers = np.cumsum(raw, dtype=np.float64) if column["differences"] else raw.astype(np.float64)
+    return numbers * column["unit"]
 
 
 def test_a_report_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
@@ -26,41 +42,71 @@ def test_a_report_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
     trace = generate("kv-cache", steps=5)
     rows = report(trace, parse_choices("cuda-2.13,cuda-2.13,expandable_segments:True,bfc"), path)
     text = path.read_text()
-    assert not re.search(r"<script|<link|<img|@import|\bsrc=|\bhref=|url\(", text)
-    assert text.count("<svg") == 2 * len(rows) == 6
+    assert not re.search(r"<link|<img|<iframe|@import|\bsrc=|\bhref=|url\(|fetch\(|https?:", text)
+    assert "default-src 'none'" in text
+    assert not re.search(r"{{\w+}}", text)
     for row in rows:
-        assert f"{row['peak_reserved'] / (1 << 20):.1f} MiB" in text
-    for picture in re.findall(r"<svg.*?</svg>", text, re.S):
-        ElementTree.fromstring(picture)
+        assert mib(row["peak_reserved"]) in text
+
+
+def test_a_report_holds_every_block_and_curve_exactly(tmp_path: Path) -> None:
+    trace = generate("zero3", steps=1)
+    policies = ("cuda-2.13", "cuda-2.13,expandable_segments:True", "bfc", "stitching")
+    report(trace, parse_choices(",".join(policies)), tmp_path / "a.html", points=100)
+    data = data_of((tmp_path / "a.html").read_text())
+    compiled = trace.compiled
+    for name, column in (
+        ("begin", compiled.malloc_event),
+        ("end", compiled.completed_event),
+        ("bytes", compiled.malloc_bytes),
+        ("op", trace.op),
+    ):
+        np.testing.assert_array_equal(unpacked(data["columns"][name]), column)
+    results = [replay(trace, policy, curve_points=100, fragmentation=True) for policy in policies]
+    assert data["top"] == max(result.peak_reserved for result in results)
+    assert data["height"] == max(pictures.addresses(result).height for result in results)
+    for policy, result in zip(data["policies"], results, strict=True):
+        space = pictures.addresses(result)
+        columns = policy["columns"]
+        np.testing.assert_array_equal(unpacked(columns["low"]), space.offset(result.address))
+        np.testing.assert_array_equal(unpacked(columns["bytes"]), result.block_bytes)
+        np.testing.assert_array_equal(unpacked(columns["curves"]["active"]["high"]), result.active)
+        shares = unpacked(columns["fragmentation"]) / 1000
+        np.testing.assert_allclose(shares, fragmentation(result), atol=0.001)
+        assert len(unpacked(columns["segments"]["low"])) > 0
+
+
+def test_failures_and_violations_are_marked_with_their_events(tmp_path: Path) -> None:
+    (tmp_path / "same.py").write_text(
+        "class Same:\n"
+        "    def attach(self, device): self.address = device.acquire(1 << 30)\n"
+        "    def malloc(self, bytes, stream): return self.address\n"
+        "    def free(self, address, bytes, stream): pass\n"
+    )
+    out = TraceBuilder()
+    for _ in range(3):
+        out.malloc(60 << 20)
+    choices = parse_choices(f"npusim,{tmp_path / 'same.py'}:Same")
+    report(out.build(), choices, tmp_path / "a.html", capacity_bytes=1 << 30)
+    first, second = data_of((tmp_path / "a.html").read_text())["policies"]
+    assert first["oom_events"] == first["bad_events"] == []
+    assert second["bad_events"] == [1, 2]
+    assert "VIOLATION" in second["notes"]["1"][0]
+    report(out.build(), parse_choices("npusim"), tmp_path / "a.html", capacity_bytes=100 << 20)
+    (only,) = data_of((tmp_path / "a.html").read_text())["policies"]
+    assert only["oom_events"] == only["failed"] == [1, 2]
+    assert "out of memory" in only["notes"]["1"][0]
 
 
 def test_texts_of_a_trace_are_escaped(tmp_path: Path) -> None:
     out = TraceBuilder()
-    out.malloc(5000, stack=out.stack([("<script>", 1, "&evil")]))
-    trace = out.build({"script": "<b>", "ambiguous": ["<i>"]})
+    out.malloc(5000, stack=out.stack([("</script><script>", 1, "&evil")]))
+    trace = out.build({"script": "<b>{{data}}", "ambiguous": ["<i>"]})
     report(trace, parse_choices("npusim"), tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text()
-    assert "&lt;script&gt;" in text
-    assert not re.search("<script>|<b>|<i>", text)
-
-
-def test_the_highest_point_of_the_curve_is_the_peak() -> None:
-    trace = generate("transformer", steps=3)
-    result = replay(trace, curve_points=50)
-    picture = ElementTree.fromstring(drawing.curves(trace, result))
-    lines = picture.findall("{*}polyline")
-    heights = [float(point.split(",")[1]) for point in lines[0].attrib["points"].split()]
-    assert min(heights) == 0.0
-
-
-def test_a_map_of_many_blocks_says_that_it_is_a_selection() -> None:
-    trace = generate("kv-cache", steps=40)
-    text = drawing.address_map(trace, replay(trace))
-    assert text.count("<title>") == 3000
-    assert f"the 3000 largest of {trace.compiled.mallocs} blocks" in text
-    small = generate("zero3", steps=1)
-    for policy in ("cuda-2.13,expandable_segments:True", "bfc", "stitching"):
-        assert drawing.address_map(small, replay(small, policy)).count("<title>") > 100
+    assert text.count("<script") == text.count("</script") == 2
+    assert not re.search("<b>|<i>", text)
+    assert data_of(text)["stacks"][1] == "&evil (</script><script>:1)"
 
 
 def test_what_a_recorded_run_was_refused_is_asked_again(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from npusim_lab.corpus import GENERATORS, generate
@@ -52,6 +53,30 @@ def test_generated_traces_are_the_same_for_the_same_seed_and_run_everywhere(name
     for row in compare(trace, policies):
         assert row["ooms"] == 0
         assert row["peak_reserved"] >= limits["max_live"], row["policy"]
+
+
+def test_fragmentation_over_time_is_a_metric_of_every_policy() -> None:
+    out = TraceBuilder()
+    ids = [out.malloc(2 * MIB) for _ in range(9)]
+    for id in ids[1:8:2]:
+        out.add(Op.FREE, id)
+    trace = out.build()
+    policies = "cuda-2.13", "bfc", "best-fit", "stitching", "cuda-2.13,expandable_segments:True"
+    for row in compare(trace, parse_choices(",".join(policies))):
+        series = row["over_time"]
+        assert {len(column) for column in series.values()} == {len(trace)}
+        assert series["event"] == list(range(len(trace)))
+        assert max(series["reserved"]) == row["peak_reserved"]
+        assert max(series["active"]) == row["peak_active"]
+        assert row["fragmentation"] == pytest.approx(np.mean(series["fragmentation"]), abs=1e-4)
+        assert all(0 <= share < 1 for share in series["fragmentation"])
+    whole = replay(trace, "cuda-2.13", curve_points=len(trace), fragmentation=True)
+    share = 1 - whole.largest_free[-1] / whole.free_bytes[-1]
+    (row,) = compare(trace, [Choice("cuda-2.13")])
+    assert row["over_time"]["fragmentation"][-1] == pytest.approx(share, abs=1e-4)
+    assert share > 0
+    (timed,) = compare(trace, [Choice("cuda-2.13")], latency=True)
+    assert timed["over_time"] is timed["fragmentation"] is None
 
 
 def test_policies_that_ignore_streams_are_named_where_a_trace_has_several() -> None:

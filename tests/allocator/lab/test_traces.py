@@ -76,7 +76,7 @@ def small_trace() -> Trace:
         ({"version": 2}, "version 2 of the format; this npusim-lab reads 1"),
         ({"format": "other"}, "names another format"),
         ({"columns": ["op", "colour"]}, "columns .'colour'. are none"),
-        ({"columns": ["op", "id"]}, r"columns \['bytes'"),
+        ({"columns": ["op", "id"]}, "its members are .*, not what the head says"),
         ({"events": 9}, "column op is uint8 of shape"),
         ({"stacks": [[5]]}, "not a trace"),
     ],
@@ -382,6 +382,92 @@ def test_empty_cache_is_told_apart_from_a_full_device() -> None:
     assert Op.EMPTY_CACHE in from_snapshot(snapshot(*history[:2])).op
 
 
+@pytest.mark.parametrize(
+    ("name", "tail"),
+    [
+        ("a malloc without a map", []),
+        ("a smaller map", [entry("segment_map", 20 << 20, 20 << 20)]),
+    ],
+)
+def test_pages_given_back_by_a_full_device_are_no_empty_cache(
+    name: str, tail: list[dict[str, Any]]
+) -> None:
+    mib = 1 << 20
+    history = [
+        entry("segment_map", 0, 60 * mib),
+        entry("segment_unmap", 20 * mib, 40 * mib),
+        *tail,
+        entry("alloc", 0, 35 * mib),
+    ]
+    full = from_snapshot(snapshot(*history), capacity_bytes=80 * mib)
+    assert Op.EMPTY_CACHE not in full.op, name
+    assert any("entry 1: cached memory is given back" in doubt for doubt in full.ambiguous)
+    unknown = from_snapshot(snapshot(*history))
+    assert Op.EMPTY_CACHE not in unknown.op
+    assert "without the capacity" in unknown.ambiguous[-1]
+    roomy = from_snapshot(snapshot(*history), capacity_bytes=1 << 40)
+    assert Op.EMPTY_CACHE in roomy.op
+    assert not roomy.ambiguous
+
+
+def test_what_npusim_records_needs_no_inference() -> None:
+    history = [
+        entry("segment_reserve", 1 << 20, 90 << 20),
+        entry("segment_map", 1 << 20, 60 << 20),
+        entry("alloc", 1 << 20, 5000),
+        entry("retry", 0, 7000, pool_id=(0, 3)),
+        entry("free_requested", 1 << 20, 5000),
+        entry("retry", 0, 7000),
+        entry("free_completed", 1 << 20, 5000),
+        entry("segment_unmap", 1 << 20, 60 << 20),
+        {"action": "oom", "device_free": 9, "size": 7168, "stream": 0, "frames": []},
+        entry("empty_cache", 0, 0),
+        entry("memory_fraction", 0, 1 << 31),
+    ]
+    trace = from_snapshot({**snapshot(*history), "whole_history": True})
+    assert [(op, bytes) for op, _, bytes in rows(trace)] == [
+        (Op.SEGMENT_RESERVE, 90 << 20),
+        (Op.SEGMENT_MAP, 60 << 20),
+        (Op.MALLOC, 5000),
+        (Op.FREE_REQUESTED, 0),
+        (Op.SEGMENT_UNMAP, 60 << 20),
+        (Op.OOM, 7000),
+        (Op.FREE_COMPLETED, 0),
+        (Op.EMPTY_CACHE, 0),
+        (Op.MEMORY_FRACTION, 1 << 31),
+    ]
+    assert trace.segment_addresses() == [1 << 20]
+    assert not trace.ambiguous
+
+
+def two_ranges() -> list[dict[str, Any]]:
+    """Return a history of torch's with two expandable segments of one pool, the later one below."""
+    return [
+        entry("segment_map", 1 << 40, 20 << 20),
+        entry("alloc", 1 << 40, 15 << 20),
+        entry("segment_map", 1 << 36, 20 << 20),
+        entry("alloc", 1 << 36, 18 << 20),
+        entry("segment_map", (1 << 40) + (20 << 20), 40 << 20),
+        entry("alloc", (1 << 40) + (20 << 20), 33 << 20),
+    ]
+
+
+def test_expandable_segments_begin_where_the_lowest_page_was_mapped() -> None:
+    trace = from_snapshot(snapshot(*two_ranges()), capacity_bytes=1 << 34)
+    assert rows(trace)[0] == (Op.SEGMENT_RESERVE, 1 << 40, 60 << 20)
+    assert trace.segment_addresses() == [1 << 40, 1 << 36]
+    assert not trace.ambiguous
+
+
+def test_where_expandable_segments_begin_is_a_doubt_of_a_late_recording() -> None:
+    older = entry("free_requested", 1 << 39), entry("free_completed", 1 << 39)
+    trace = from_snapshot(snapshot(*older, *two_ranges()), capacity_bytes=1 << 34)
+    assert Op.SEGMENT_RESERVE not in trace.op
+    assert "entry 4: a second expandable segment of one pool and stream" in trace.ambiguous[-1]
+    no_second = from_snapshot(snapshot(*older, *two_ranges()[:2]), capacity_bytes=1 << 34)
+    assert not any("second expandable" in doubt for doubt in no_second.ambiguous)
+
+
 def test_a_recorded_oom_becomes_a_request_again() -> None:
     out = TraceBuilder()
     kept = out.malloc(100)
@@ -421,10 +507,15 @@ def test_rmm_logs_are_read_and_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("1,0,free,0x1,5,0", "line 2: free of 0x1, unpaired"),
-        ("1,0,melt,0x1,5,0", "line 2: action 'melt'"),
-        ("1,0,allocate,zzz,5,0", "line 2: 'zzz' is not a number"),
+        ("1,00:00:00:000000,free,0x1,5,0", "line 2: free of 0x1, unpaired"),
+        ("1,00:00:00:000000,melt,0x1,5,0", "line 2: action 'melt'"),
+        ("1,00:00:00:000000,allocate,zzz,5,0", "line 2: 'zzz' is not a number"),
         ("1,0,allocate", "line 2: too few columns"),
+        ("1,00:00:00:000000,allocate,0x1,5,0,9", "line 2: too many columns; expected 6"),
+        ("1,00:00:00:000000,allocate,0x1,1_000,0", "line 2: '1_000' is not a number"),
+        ("1,00:00:00:000000,allocate,0x1,٣,0", "line 2: '٣' is not a number"),
+        ("1,00:00:00:000000,allocate,0x1,-5,0", "line 2: -5; expected 0 to less than"),
+        ("1,soon,allocate,0x1,5,0", "line 2: time 'soon'; expected HH:MM:SS:microseconds"),
     ],
 )
 def test_lines_of_a_log_that_cannot_be_are_named(line: str, sentence: str, tmp_path: Path) -> None:
@@ -435,10 +526,12 @@ def test_lines_of_a_log_that_cannot_be_are_named(line: str, sentence: str, tmp_p
 
 def test_buffers_with_lifetimes_are_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,lower,upper,size\n0,0,3,10\n1,1,2,20\n2,2,5,30\n")
-    trace = read_buffers(tmp_path / "a.csv")
+    trace = read_buffers(tmp_path / "a.csv").as_trace()
     assert trace.compiled.max_live_bytes == 40
     write_buffers(trace, tmp_path / "b.csv")
-    assert read_buffers(tmp_path / "b.csv").compiled.max_live_bytes == 40
+    assert read_buffers(tmp_path / "b.csv").as_trace().compiled.max_live_bytes == 40
+    (tmp_path / "a.csv").write_text("id,lower,upper,size,gaps\nx,0,9,10,2-4\n")
+    assert "alignments and gaps" in read_buffers(tmp_path / "a.csv").as_trace().ambiguous[0]
     (tmp_path / "a.csv").write_text("id,lower,upper,size\n0,3,3,10\n")
     with pytest.raises(TraceError, match="line 2: lower 3, upper 3, size 10"):
         read_buffers(tmp_path / "a.csv")

@@ -24,7 +24,7 @@ CAPABILITIES = """inference training serialization rng device_generator rng_dist
 manifest = {
     "manifest_version": 1,
     "device_name": "npusim",
-    "backend_import": "broken_device",
+    "backend_import": "defects",
     "supported_dtypes": {getattr(torch, name): True for name in DTYPES},
     "device_count": 2,
     "semantic_level": 8,

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs the kit on the whole device and on each broken one: `python run_kit.py OUT [DEFECT...]`.
 
+The broken ones are the first fifteen of defects/own.py.
+
 OUT/<defect>/run.jsonl holds the outcomes ("whole": no defect), OUT/seconds.json what each run took.
 One process has the kit's databases loaded, and the workers that it forks load the device, so a
-defect costs its cases and not an interpreter. Needs broken_device on PYTHONPATH.
+defect costs its cases and not an interpreter. Needs tests/conformance on PYTHONPATH.
 """
 
 import json
@@ -25,7 +27,7 @@ CONTRACTS = "device event memory rng storage stream".split()
 
 def defects() -> list[str]:
     """Names of all defects; asked in another process, since this one must not load the device."""
-    script = "import broken_device; print(*broken_device.DEFECTS)"
+    script = "import defects; print(*[n for n, d in defects.DEFECTS.items() if d.catches])"
     told = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, check=True, text=True
     )
@@ -40,9 +42,9 @@ def cpu_seconds() -> float:
 
 def run(directory: Path, defect: str) -> dict[str, float]:
     """One run of the kit; returns its seconds."""
-    os.environ["BROKEN"] = "" if defect == "whole" else defect
+    os.environ["DEFECT"] = "" if defect == "whole" else defect
     command = ["run", "--device", "npusim", "--quiet", "--jobs", "1", "--timeout", "5"]
-    command += ["--expect", str(HERE.parent / "broken_device" / "expectations.toml")]
+    command += ["--expect", str(HERE.parent / "defects" / "expectations.toml")]
     subjects = [f"op:{name}" for name in OPERATORS] + [f"contract:{name}" for name in CONTRACTS]
     command += ["--ops", ",".join(subjects)]
     started, cpu = time.perf_counter(), cpu_seconds()

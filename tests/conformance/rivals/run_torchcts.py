@@ -55,7 +55,7 @@ def run(out: Path, defect: str, expression: str) -> dict[str, object]:
     command += ["--non-interactive", "--results-dir", str(out / defect)]
     command += ["--subprocess-timeout", "20", f"--junitxml={out / defect}.xml", "-k", expression]
     environment = os.environ | {
-        "BROKEN": "" if defect == "whole" else defect,
+        "DEFECT": "" if defect == "whole" else defect,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{HERE.parent}:{os.environ.get('PYTHONPATH', '')}",
     }

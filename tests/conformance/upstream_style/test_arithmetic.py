@@ -26,6 +26,16 @@ class TestArithmetic(TestCase):
     def test_wrong_on_the_device(self, device):
         self.assertEqual(device.partition(":")[0], "cpu")
 
+    def test_another_failure_hides_it(self, device):
+        # Both fail, for different reasons: the CPU's failure excuses nothing.
+        if device == "cpu":
+            raise RuntimeError("of the CPU")
+        raise ValueError("of the device")
+
+    def test_other_samples_hide_it(self, device):
+        index = 2 if device == "cpu" else 1
+        raise RuntimeError(f"wrong\n\nCaused by sample input at index {index}: SampleInput(...)")
+
     @onlyCUDA
     def test_for_another_device(self, device):
         self.fail("never run")
@@ -43,11 +53,6 @@ class TestArithmetic(TestCase):
 class TestSecondClass(TestCase):
     def test_zeros(self, device):
         self.assertEqual(torch.zeros(2, device=device).sum().item(), 0)
-
-
-class TestHostOnly(TestCase):
-    def test_is_not_for_devices(self):
-        self.fail("never run")
 
 
 instantiate_device_type_tests(TestArithmetic, globals())

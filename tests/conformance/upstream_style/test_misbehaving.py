@@ -19,5 +19,13 @@ class TestMisbehaving(TestCase):
     def test_c_fine(self, device):
         self.assertTrue(device)
 
+    def test_d_twin_crashes(self, device):
+        if device == "cpu":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        self.fail("the device's")
+
+    def test_e_wrong_everywhere(self, device):
+        self.fail("everybody's")
+
 
 instantiate_device_type_tests(TestMisbehaving, globals())

@@ -20,18 +20,24 @@
 #include <type_traits>
 #include <utility>
 
+#include "launcher.h"
+
 namespace torch_npusim {
 
 // KernelInterface is what torch_npusim offers to compiled extensions, as a table of functions, so
 // that an extension needs its header only. `version` grows when the table changes.
 struct KernelInterface {
-  static constexpr std::int64_t kVersion = 1;
+  static constexpr std::int64_t kVersion = 3;
   std::int64_t version;
   // address() returns where kernels find the first element of a tensor of the device.
   void* (*address)(const at::TensorBase& tensor);
-  // launch() checks the operands' devices, charges the modelled time and runs or queues body.
-  void (*launch)(const char* name, c10::ArrayRef<at::Tensor> operands, double flops,
-                 const std::function<void()>& body);
+  // launch() checks the operands' devices, charges the modelled time and runs or queues body. Bit i
+  // of `written`: the body writes to operand i; at most 64 operands are told apart.
+  void (*launch)(const char* name, c10::ArrayRef<at::Tensor> operands, std::uint64_t written,
+                 double flops, const std::function<void()>& body);
+  // launcher() returns what launches on a device without tensors, for as long as the process
+  // lives. Throws c10::Error if there is no such device.
+  const DeviceLauncher& (*launcher)(int device);
 };
 
 // kernel_interface() finds the table of the torch_npusim that is loaded. Throws c10::Error when
@@ -67,7 +73,9 @@ class Kernel {
   }
   template <class T>
   T* writes(const at::Tensor& tensor) {
-    return static_cast<T*>(operand<T>(tensor));
+    T* address = static_cast<T*>(operand<T>(tensor));
+    if (operands_.size() <= 64) written_ |= std::uint64_t{1} << (operands_.size() - 1);
+    return address;
   }
 
   // launch() runs body() as one command on the current stream of the operands' device. Its
@@ -76,7 +84,7 @@ class Kernel {
   template <class Body>
   void launch(double flops, Body body) const {
     static_assert(std::is_invocable_r_v<void, Body>, "body takes nothing and returns nothing");
-    kernel_interface().launch(name_, operands_, flops, std::move(body));
+    kernel_interface().launch(name_, operands_, written_, flops, std::move(body));
   }
 
  private:
@@ -92,6 +100,7 @@ class Kernel {
 
   const char* name_;
   c10::SmallVector<at::Tensor, 6> operands_;
+  std::uint64_t written_ = 0;
 };
 
 }  // namespace torch_npusim

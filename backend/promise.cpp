@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What streams and events were promised, in one table with one lock: promises come with
+// communication, which costs more.
+#include "backend/promise.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <unordered_map>
+
+#include "backend/stream.h"
+
+namespace npusim {
+
+namespace {
+
+struct Pledges {
+  std::mutex mutex;
+  std::unordered_map<const Stream*, Promises> streams;
+  std::unordered_map<const Event*, Promises> events;
+};
+Pledges& pledges() {
+  static auto* all = new Pledges;  // events may be destroyed after everything else
+  return *all;
+}
+
+bool nobody_was_promised_anything() noexcept { return !detail::needs_attention(detail::kPromised); }
+
+// Under the lock. Events keep what they were promised, so the bit stays while there are any.
+void settle_attention(const Pledges& all) noexcept {
+  if (all.streams.empty() && all.events.empty()) detail::clear_attention(detail::kPromised);
+}
+
+void drop(Stream& stream, const std::shared_ptr<Promise>& promise) {
+  Pledges& all = pledges();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.streams.find(&stream);
+  if (found == all.streams.end()) return;
+  std::erase(found->second, promise);
+  if (found->second.empty()) all.streams.erase(found);
+  settle_attention(all);
+}
+
+Promises promises_of_event(const Event& event) {
+  Pledges& all = pledges();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.events.find(&event);
+  return found == all.events.end() ? Promises{} : found->second;
+}
+
+}  // namespace
+
+void add_promise(Stream& stream, std::shared_ptr<Promise> promise) {
+  Pledges& all = pledges();
+  const std::lock_guard lock(all.mutex);
+  Promises& promised = all.streams[&stream];
+  if (std::find(promised.begin(), promised.end(), promise) == promised.end()) {
+    promised.push_back(std::move(promise));
+  }
+  detail::set_attention(detail::kPromised);
+}
+
+Promises promises_of(const Stream& stream) {
+  if (nobody_was_promised_anything()) return {};
+  Pledges& all = pledges();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.streams.find(&stream);
+  return found == all.streams.end() ? Promises{} : found->second;
+}
+
+void keep_promises(Stream& stream) {
+  for (const std::shared_ptr<Promise>& promise : promises_of(stream)) {
+    try {
+      stream.start_after_ns(settle_all({promise}, 0));
+    } catch (...) {
+      drop(stream, promise);
+      throw;
+    }
+    drop(stream, promise);
+  }
+}
+
+void forget_promises(const std::function<bool(const Promise&)>& which) {
+  const auto clean = [&](auto& promised) {
+    for (auto entry = promised.begin(); entry != promised.end();) {
+      std::erase_if(entry->second, [&](const auto& promise) { return which(*promise); });
+      entry = entry->second.empty() ? promised.erase(entry) : std::next(entry);
+    }
+  };
+  Pledges& all = pledges();
+  const std::lock_guard lock(all.mutex);
+  clean(all.streams);
+  clean(all.events);
+  settle_attention(all);
+}
+
+void keep_all_promises() noexcept {
+  Promises promised;
+  {
+    Pledges& all = pledges();
+    const std::lock_guard lock(all.mutex);
+    for (const auto& [stream, of_stream] : all.streams) {
+      promised.insert(promised.end(), of_stream.begin(), of_stream.end());
+    }
+  }
+  for (const std::shared_ptr<Promise>& promise : promised) {
+    try {
+      settle_all({promise}, 0);
+    } catch (...) {
+      continue;  // it is reported to whoever needs the result
+    }
+  }
+}
+
+std::int64_t settle_all(const Promises& promises, std::int64_t after_ns) {
+  struct Call {
+    const Promises& promises;
+    std::int64_t latest_ns;
+    std::exception_ptr failure;
+  } call{promises, after_ns, nullptr};
+  const auto settle = [](void* argument) {
+    auto& wanted = *static_cast<Call*>(argument);
+    try {
+      for (const auto& promise : wanted.promises) {
+        wanted.latest_ns = std::max(wanted.latest_ns, promise->settle());
+      }
+    } catch (...) {
+      wanted.failure = std::current_exception();
+    }
+  };
+  const bool at_once = std::all_of(promises.begin(), promises.end(),
+                                   [](const auto& promise) { return promise->settled(); });
+  at_once ? settle(&call) : detail::without_locks(settle, &call);
+  if (call.failure) std::rethrow_exception(call.failure);
+  return call.latest_ns;
+}
+
+void detail::promise_event(const Event& event, const Stream& recorded_on) {
+  if (nobody_was_promised_anything()) return;
+  Promises promised = promises_of(recorded_on);
+  Pledges& all = pledges();
+  const std::lock_guard lock(all.mutex);
+  if (promised.empty()) {
+    all.events.erase(&event);
+  } else {
+    all.events[&event] = std::move(promised);
+  }
+}
+
+void detail::pass_promises(const Event& event, Stream& blocked) {
+  if (nobody_was_promised_anything()) return;
+  for (auto& promise : promises_of_event(event)) add_promise(blocked, std::move(promise));
+}
+
+std::int64_t detail::promised_end_ns(const Event& event) {
+  return nobody_was_promised_anything() ? 0 : settle_all(promises_of_event(event), 0);
+}
+
+void detail::forget_event(const Event& event) noexcept {
+  if (nobody_was_promised_anything()) return;
+  Pledges& all = pledges();
+  const std::lock_guard lock(all.mutex);
+  all.events.erase(&event);
+  settle_attention(all);
+}
+
+}  // namespace npusim

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Timeline keeps what the devices and the host's clock did, as rows: what profiles are made of, and
+// what can be replayed to the nanosecond.
+// Invariant: memory is bounded; what comes when it is full is counted and not kept.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/observer.h"
+
+namespace npusim {
+
+struct TimelineRow {
+  bool is_command;
+  bool in_body;     // a wait of the allocator in the body of a command that was launched already
+  bool paid;        // CommandRecord::paid
+  OrderKind order;  // of what is no command
+  CommandKind command;
+  Precision precision;
+  Work work;
+  std::int16_t device;    // -1: the host alone
+  std::int16_t stream;    // -1: none
+  std::uint32_t thread;   // of the host, counted from 0
+  const char* name;       // of a command
+  std::int64_t host_ns;   // a command: when it was launched; else: afterwards
+  std::int64_t start_ns;  // of a command
+  std::int64_t end_ns;    // of a command; else OrderRecord::time_ns
+  std::int64_t extra_ns;  // a command's as in CommandRecord; of a timing event, rule E7; in_body:
+                          // how long the command seemed to take then
+  double flops;
+  double bytes;               // that are charged
+  double operand_bytes;       // of the operands, if each element counted once
+  std::uint64_t correlation;  // of a command
+  std::uint64_t event;        // which one, and its version
+  std::uint64_t version;
+  Site site;
+};
+
+// When a stream has finished what it was given before the timeline began.
+struct StreamState {
+  int device;
+  StreamId stream;
+  std::int64_t done_at_ns;
+};
+
+class Timeline : public Observer {
+ public:
+  // begin() forgets all rows and keeps up to `most_rows` new ones; end() keeps no more. Both throw
+  // as attach() does.
+  void begin(std::size_t most_rows);
+  void end() noexcept;
+
+  // The rest is meant for after end().
+  const std::deque<TimelineRow>& rows() const noexcept { return rows_; }
+  const std::vector<StreamState>& streams() const noexcept { return streams_; }
+  std::int64_t host_begin_ns() const noexcept { return host_begin_ns_; }
+  std::int64_t host_end_ns() const noexcept { return host_end_ns_; }
+  std::uint64_t dropped() const noexcept { return dropped_; }
+
+  void on_command(const CommandRecord& record, std::span<const Operand> operands) noexcept override;
+  void on_order(const OrderRecord& record) noexcept override;
+  void on_kept(const Promise* promise, std::int64_t start_ns,
+               std::int64_t end_ns) noexcept override;
+
+ protected:
+  ~Timeline() = default;
+
+ private:
+  void keep(const TimelineRow& row, const Promise* promise = nullptr) noexcept;
+
+  mutable std::mutex mutex_;  // guards the rest: a call may come for a moment after end()
+  bool on_ = false;
+  std::size_t most_rows_ = 0;
+  std::deque<TimelineRow> rows_;
+  std::unordered_map<const Promise*, std::size_t> promised_;  // rows whose end is not known yet
+  std::vector<StreamState> streams_;
+  std::int64_t host_begin_ns_ = 0;
+  std::int64_t host_end_ns_ = 0;
+  std::uint64_t dropped_ = 0;
+};
+
+}  // namespace npusim

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Inputs that kernels get wrong and torch's samples do not hold.
+
+Equal indexes, indexes out of range, lengths beyond a block, ties, infinities in reductions, bounds
+that cross, divisions that are not ordinary, rows left out of a gradient.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import inf, nan
+from typing import Any
+
+import torch
+
+from npusim_conformance.device import CPU
+from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles, require
+from npusim_conformance.properties.calls import tried
+from npusim_conformance.properties.errors import works_on
+from npusim_conformance.subjects import Subject
+from npusim_conformance.transfer import Transfer, tensors_of
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+LONG = 5000  # more than a block of any kernel, and no multiple of one
+
+
+def _call(*args: Any, **kwargs: Any) -> Call:
+    return args, kwargs
+
+
+def _floats(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def _whole(*values: int) -> torch.Tensor:
+    return torch.tensor(values)
+
+
+def _long(columns: int = 1) -> torch.Tensor:
+    """Small numbers that repeat, in rows; sums of them are exact."""
+    return (torch.arange(LONG * columns) % 7 - 3.0).view(LONG, columns) / 4
+
+
+def _grid() -> torch.Tensor:
+    return torch.arange(12.0).view(4, 3)
+
+
+_QUOTIENTS = [
+    _call(_floats(7, -7, 7, -7, 0, -0.0, inf, 1, 1, -1, nan, 3), divisors)
+    for divisors in (
+        _floats(2, 2, -2, -2, 1, 1, 1, inf, -inf, inf, 1, nan),
+        _floats(0, 0, -0.0, -0.0, 0, 0, 0, 0, 0, 0, 0, 0),
+    )
+] + [_call(_whole(7, -7, 7, -7, 6, -6), _whole(2, 2, -2, -2, 3, -3))]
+_EXTREMES = [
+    _call(_floats(3, 1, 3, 1, 2)),
+    _call(_floats(1, nan, 3)),
+    _call(_floats(-inf, -inf)),
+    _call(_floats(inf, -inf, 1)),
+    _call(_long()[:, 0]),
+]
+_ALONG = [_call(*args, 0) for args, _ in _EXTREMES] + [_call(_long(3), 0), _call(_long(3).T, 1)]
+_SCANS = [_call(_long()[:, 0], 0), _call(_long(3), 0), _call(_long(3).T, 1)]
+
+_NOTHING = (torch.ones(2, 0, 1), torch.ones(2, 0, 3), torch.ones(2, 3, 1))
+
+# Operator -> calls. What the CPU gives is right, or its refusal.
+EDGES: dict[str, list[Call]] = {
+    "cumsum": [*_SCANS, _call(torch.ones(300, dtype=torch.bool), 0)],
+    "cumprod": [_call(torch.ones(LONG).where(torch.arange(LONG) % 3 > 0, -1.0), 0)],
+    "cummax": _SCANS,
+    "cummin": _SCANS,
+    "logcumsumexp": [_call(_floats(-inf, -inf, 0, 1), 0), *_SCANS],
+    "sum": [*_EXTREMES, _call(_long(3), 0), _call(torch.ones(70_000).bfloat16())],
+    "mean": [*_EXTREMES, _call(_long(3), 0)],
+    "amax": _ALONG,
+    "amin": _ALONG,
+    "max.reduction_no_dim": _EXTREMES,
+    "min.reduction_no_dim": _EXTREMES,
+    "argmax": _EXTREMES,
+    "argmin": _EXTREMES,
+    "logsumexp": _ALONG,
+    "softmax": _ALONG,
+    "log_softmax": _ALONG,
+    "var": [_call(_floats(5)), _call(_long(3), 0), _call(_floats(1e4, 1e4 + 1, 1e4 + 2))],
+    "std": [_call(_floats(5)), _call(_long(3), 0), _call(_floats(1e4, 1e4 + 1, 1e4 + 2))],
+    "any": [_call(torch.zeros(LONG)), _call(_long() * 0 + torch.eye(LONG, 1).flip(0))],
+    "all": [_call(torch.ones(LONG)), _call(1 - torch.eye(LONG, 1).flip(0))],
+    "sort": [
+        _call(_floats(1, nan, 0, 1, -0.0, 0.0), stable=True),
+        _call(_long()[:, 0], stable=True),
+        _call(_long()[:, 0], stable=True, descending=True),
+        _call(torch.tensor([True, False, True, False]), stable=True),
+    ],
+    "topk": [_call(torch.arange(float(LONG)).flip(0), 40), _call(_floats(1, nan, 2), 2)],
+    "kthvalue": [_call(torch.arange(float(LONG)).flip(0), 33)],
+    "searchsorted": [
+        _call(_floats(1, 2, 2, 3), _floats(0, 1, 2, 3, 4, inf)),
+        _call(_floats(1, 2, 2, 3), _floats(0, 1, 2, 3, 4, inf), right=True),
+    ],
+    "clamp": [
+        _call(_floats(0, 2, 5, nan), 3.0, 1.0),
+        _call(_floats(0, 2, 5, nan), _floats(nan, 3, 3, 0), _floats(1, 1, 1, 1)),
+        _call(_whole(0, 3), 0.5, 2.5),
+    ],
+    "maximum": [_call(_floats(nan, 1, 0.0), _floats(1, nan, -1))],
+    "minimum": [_call(_floats(nan, 1, 0.0), _floats(1, nan, 1))],
+    "nan_to_num": [_call(_floats(nan, inf, -inf, 1)), _call(_floats(nan, 1), nan=2.0)],
+    "fmax": [_call(_floats(nan, 1, nan), _floats(1, nan, nan))],
+    "fmin": [_call(_floats(nan, 1, nan), _floats(1, nan, nan))],
+    "floor_divide": _QUOTIENTS,
+    "remainder": _QUOTIENTS,
+    "fmod": _QUOTIENTS,
+    "div.floor_rounding": [_call(*args, rounding_mode="floor") for args, _ in _QUOTIENTS],
+    "div.trunc_rounding": [_call(*args, rounding_mode="trunc") for args, _ in _QUOTIENTS],
+    "pow": [
+        _call(_floats(0, 0, -2, -2, inf, nan, 1), _floats(0, -1, 3, 0.5, 0, 0, nan)),
+        _call(_whole(-2, 3, 0), _whole(3, 0, 0)),
+    ],
+    "add": [_call(torch.tensor([127, -128], dtype=torch.int8), torch.tensor([1, -1]).char())],
+    "mul": [
+        _call(_whole(2**40, -3), _whole(2**40, 5)),
+        _call(_floats(1, 2), torch.arange(4.0)[3]),
+    ],
+    "index_select": [_call(_grid(), 0, _whole(1, 1, 3)), _call(_grid(), 0, _whole(1, 7))],
+    "gather": [_call(_grid(), 0, _whole(3, 3, 0).view(1, 3)), _call(_grid(), 1, _whole(3)[None])],
+    "take": [_call(_grid(), _whole(11, -1, 0, 0)), _call(_grid(), _whole(12))],
+    "index_add": [
+        _call(_grid(), 0, _whole(1, 1, 1), torch.ones(3, 3)),
+        _call(_grid(), 0, _whole(4), torch.ones(1, 3)),
+        _call(torch.ones(0, 1), 1, _whole(0), torch.ones(0, 1)),
+    ],
+    "index_copy": [_call(_grid(), 0, _whole(4), torch.ones(1, 3))],
+    "index_fill": [_call(_grid(), 0, _whole(1, 1), 9.0), _call(_grid(), 0, _whole(4), 9.0)],
+    "index_reduce.amax": [
+        _call(_grid(), 0, _whole(1, 1), torch.tensor([[20.0] * 3, [5.0] * 3]), "amax"),
+        _call(_grid(), 0, _whole(4), torch.ones(1, 3), "amax"),
+    ],
+    "scatter": [_call(_grid(), 0, _whole(4, 0, 0)[None], 1.0)],
+    "scatter_add": [
+        _call(torch.zeros(3), 0, _whole(1, 1, 2, 1), torch.ones(4)),
+        _call(torch.zeros(3), 0, _whole(3), torch.ones(1)),
+    ],
+    "index_put": [
+        _call(torch.zeros(3), (_whole(1, 1, 2),), torch.ones(3), True),
+        _call(torch.zeros(3), (_whole(3),), torch.ones(1)),
+    ],
+    "bincount": [_call(_whole(3, 3, 0, 3)), _call(_whole(*[2] * 3000))],
+    "unique": [_call(_floats(2, 1, 2, 1), return_inverse=True, return_counts=True)],
+    "nn.functional.embedding": [
+        _call(_grid().requires_grad_(), _whole(0, 1, 0), padding_idx=0),
+        _call(_grid().requires_grad_(), _whole(0, 1, 0)),
+        _call(_grid(), _whole(4)),
+    ],
+    "nn.functional.relu": [_call(_floats(-1, 0, 1).requires_grad_())],
+    "nn.functional.hardtanh": [_call(_floats(-1, 0, 1).requires_grad_())],
+    "nn.functional.relu6": [_call(_floats(-1, 0, 6, 7).requires_grad_())],
+    "nn.functional.leaky_relu": [_call(_floats(-1, 0, 1).requires_grad_())],
+    "nn.functional.hardswish": [_call(_floats(-3, 0, 3).requires_grad_())],
+    "nn.functional.max_pool2d": [
+        _call(_floats(0, 0, 0, 0, 9, 0, 0, 0, 0).view(1, 3, 3).requires_grad_(), 2, 1),
+        _call(torch.ones(1, 4, 4).requires_grad_(), 2, 2),
+    ],
+    "nn.functional.layer_norm": [
+        _call(_floats(1, 1, 1.01, 1).view(1, 4), (4,), torch.ones(4).requires_grad_()),
+        _call(_floats(1, 1, 1, 1), (4,)),
+    ],
+    "nn.functional.nll_loss": [
+        _call(_grid().log_softmax(1).requires_grad_(), _whole(0, 1, -100, 2)),
+    ],
+    "matmul": [_call(_long(2).T, _long(3)), _call(torch.ones(2, 0), torch.ones(0, 3))],
+    "mm": [
+        _call(torch.ones(1, 1).expand(4, 3), _grid().T + 1),  # what the gradient of a sum is
+        _call(torch.ones(2, 0), torch.ones(0, 3)),
+    ],
+    "bmm": [_call(_grid()[None].mT, _grid()[None] + 1), _call(*_NOTHING[1:])],
+    "baddbmm": [_call(*_NOTHING), _call(_NOTHING[0], torch.ones(2, 0, 0), torch.ones(2, 0, 1))],
+    "addbmm": [_call(torch.ones(3, 1), torch.ones(0, 3, 2), torch.ones(0, 2, 1))],
+    "addmm": [_call(torch.ones(2, 3), torch.ones(2, 0), torch.ones(0, 3))],
+    "addmv": [_call(torch.ones(2), torch.ones(2, 0), torch.ones(0))],
+    "mv": [_call(torch.ones(0, 9), torch.ones(9)), _call(torch.ones(2, 0), torch.ones(0))],
+    "dot": [_call(torch.ones(0), torch.ones(0))],
+    "vdot": [_call(torch.ones(0), torch.ones(0))],
+    "nn.functional.linear": [_call(torch.ones(3, 0), torch.ones(5, 0), torch.ones(5))],
+    "addcmul": [_call(*[torch.ones(2, dtype=torch.int16)] * 3, value=40_000)],
+    "masked_select": [_call(_long()[:, 0], torch.arange(LONG) % 3 == 1)],
+    "nonzero": [_call(_long())],
+    "where": [_call(_grid().T, (_grid() > 4).T, torch.tensor(-1.0))],
+    "cat": [_call([torch.ones(0), torch.ones(2), torch.ones(0)])],
+}
+
+
+# No fake tensor predicts their shape, but what views can be made of them is known.
+BY_COLUMNS = frozenset({"nonzero", "argwhere"})
+# torch's samples of these have one dimension only, so nothing of theirs can lie transposed.
+for _name in """celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish
+    relu relu6 selu silu softplus softshrink softsign tanhshrink threshold""".split():
+    _more: tuple[Any, ...] = (0.5, -1.0) if _name == "threshold" else ()
+    EDGES.setdefault(f"nn.functional.{_name}", []).append(_call((_grid() - 6).T, *_more))
+
+
+class Edges(Property):
+    """Ties, equal and wrong indexes, long and odd inputs give what the CPU gives."""
+
+    name = "edges"
+    profiles = in_profiles(smoke=Dtypes.NONE, standard=Dtypes.NONE, full=Dtypes.NONE)
+
+    def subjects(self) -> dict[str, Subject]:
+        """Operators that have such inputs in the table above."""
+        return {name: one for name, one in super().subjects().items() if name in EDGES}
+
+    def check(self, run: Run) -> None:
+        """One call after the other."""
+        for number, call in enumerate(EDGES[run.subject.name]):
+            run.attempt(number, partial(self._examine, run, call))
+
+    @staticmethod
+    def _examine(run: Run, call: Call, device: torch.device) -> None:
+        operator: Callable[..., Any] = run.subject.info
+        expected, refused = tried(lambda: _with_gradients(operator, Transfer(CPU)(call)))
+        there = Transfer(device)(call)
+        got, error = tried(lambda: _with_gradients(operator, there))
+        if refused is None:
+            if error is not None:
+                raise error
+            run.agreement.check(expected, got, device)
+            run.agreement.check(call, there, device, "input after the call")
+            if run.subject.name in BY_COLUMNS:
+                same = got.stride() == expected.stride()
+                require(same, f"strides {got.stride()}, on the CPU {expected.stride()}")
+            return
+        # With which exception is the property `errors`'s question, and no device's alone.
+        require(error is not None, f"accepted; the CPU says: {str(refused).splitlines()[0]}")
+        works_on(device)
+
+
+def _with_gradients(operator: Callable[..., Any], call: Call) -> Any:
+    """The result, and the gradients of what wants one."""
+    args, kwargs = call
+    result = operator(*args, **kwargs)
+    leaves = [leaf for leaf in tensors_of((args, kwargs)) if leaf.requires_grad]
+    if not leaves:
+        return result
+    cotangent = (torch.arange(float(result.numel())) + 1).view(result.shape)
+    cotangent = cotangent.to(result.device)
+    return result, torch.autograd.grad(result, leaves, cotangent)
+
+
+PROPERTIES = [Edges]

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Indexing, joining, masking and rearranging on route ii.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_index_put_impl_ops.h>
+#include <ATen/ops/_stack_ops.h>
+#include <ATen/ops/cat_native.h>
+#include <ATen/ops/cat_ops.h>
+#include <ATen/ops/embedding_dense_backward_ops.h>
+#include <ATen/ops/embedding_ops.h>
+#include <ATen/ops/flip_ops.h>
+#include <ATen/ops/gather_ops.h>
+#include <ATen/ops/index_ops.h>
+#include <ATen/ops/index_select_ops.h>
+#include <ATen/ops/masked_fill_ops.h>
+#include <ATen/ops/nonzero_static_ops.h>
+#include <ATen/ops/roll_ops.h>
+#include <ATen/ops/scatter_add_ops.h>
+#include <ATen/ops/scatter_ops.h>
+#include <ATen/ops/tril_ops.h>
+#include <ATen/ops/triu_ops.h>
+#include <c10/core/WrapDimMinimal.h>
+#include <c10/util/DimVector.h>
+#include <torch/library.h>
+
+#include "csrc/launch/structured.h"
+
+namespace torch_npusim {
+
+namespace {
+
+// Column by column: the layout that fake tensors promise for every device but the CPU.
+at::Tensor nonzero_static(const at::Tensor& self, c10::SymInt size, int64_t fill_value) {
+  const at::Tensor rows = CpuKernel<at::_ops::nonzero_static>::call(self, size, fill_value);
+  return rows.mT().clone(at::MemoryFormat::Contiguous).mT();
+}
+
+bool makes_results() { return fast_routes() && strict_align() != StrictAlign::copy; }
+
+at::Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
+  using OnHost = CpuKernel<at::_ops::cat>;
+  if (!makes_results()) return OnHost::call(tensors, dim);
+  return OnHost::command(
+      [](c10::DeviceIndex device, CpuCall& call, const at::ITensorListRef& parts, int64_t along) {
+        const cpu_kernel::ViewList views = cpu_kernel::view(call, parts);
+        const at::ITensorListRef shown = views;
+        OnViews<at::native::structured_cat_out_cpu, 1> kernel(device);
+        const auto found = kernel.meta(shown, along);
+        kernel.impl(shown, found.dim, found.valid, found.all_contiguous, found.all_same_dtype,
+                    found.all_same_sizes_and_stride, found.memory_format,
+                    kernel.maybe_get_output(0));
+        call.finish();
+        return kernel.take(0);
+      },
+      tensors, dim);
+}
+
+at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  using OnHost = CpuKernel<at::_ops::index_select>;
+  if (!makes_results() || self.dim() == 0) return OnHost::call(self, dim, index);
+  return OnHost::command(
+      [](c10::DeviceIndex device, CpuCall& call, const at::Tensor& operand, int64_t along,
+         const at::Tensor& chosen) {
+        c10::DimVector sizes(operand.sizes());
+        sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(along, operand.dim()))] = chosen.numel();
+        at::Tensor out = device_empty(sizes, operand.scalar_type(), device);
+        const FreshView view(operand);
+        const FreshView indices(chosen);
+        FreshView result(out, Use::writes);
+        at::_ops::index_select_out::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), *view,
+                                               along, *indices, *result);
+        call.finish();
+        return out;
+      },
+      self, dim, index);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("nonzero_static", TORCH_FN(nonzero_static));
+  m.impl("cat", TORCH_FN(cat));
+  m.impl("index_select", TORCH_FN(index_select));
+  register_cpu_kernels<at::_ops::index_Tensor, at::_ops::_index_put_impl_, at::_ops::gather,
+                       at::_ops::scatter_src, at::_ops::scatter_value, at::_ops::scatter__src,
+                       at::_ops::scatter__value, at::_ops::scatter_add, at::_ops::scatter_add_>(m);
+  register_cpu_kernels<at::_ops::_stack, at::_ops::masked_fill_Scalar,
+                       at::_ops::masked_fill__Scalar, at::_ops::masked_fill_Tensor,
+                       at::_ops::masked_fill__Tensor, at::_ops::triu, at::_ops::tril,
+                       at::_ops::triu_, at::_ops::tril_, at::_ops::flip, at::_ops::roll>(m);
+  register_cpu_kernels<at::_ops::embedding, at::_ops::embedding_dense_backward>(m);
+}
+
+}  // namespace torch_npusim

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Normalisation, losses, pooling and resampling on route ii.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_adaptive_avg_pool2d_backward_ops.h>
+#include <ATen/ops/_adaptive_avg_pool2d_ops.h>
+#include <ATen/ops/_native_batch_norm_legit_ops.h>
+#include <ATen/ops/avg_pool2d_backward_ops.h>
+#include <ATen/ops/avg_pool2d_ops.h>
+#include <ATen/ops/binary_cross_entropy_backward_ops.h>
+#include <ATen/ops/binary_cross_entropy_ops.h>
+#include <ATen/ops/max_pool2d_with_indices_backward_ops.h>
+#include <ATen/ops/max_pool2d_with_indices_ops.h>
+#include <ATen/ops/mse_loss_backward_ops.h>
+#include <ATen/ops/mse_loss_ops.h>
+#include <ATen/ops/native_batch_norm_backward_ops.h>
+#include <ATen/ops/native_batch_norm_ops.h>
+#include <ATen/ops/native_group_norm_backward_ops.h>
+#include <ATen/ops/native_group_norm_ops.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
+#include <ATen/ops/native_layer_norm_ops.h>
+#include <ATen/ops/nll_loss2d_backward_ops.h>
+#include <ATen/ops/nll_loss2d_forward_ops.h>
+#include <ATen/ops/nll_loss_backward_ops.h>
+#include <ATen/ops/nll_loss_forward_ops.h>
+#include <ATen/ops/smooth_l1_loss_backward_ops.h>
+#include <ATen/ops/smooth_l1_loss_ops.h>
+#include <ATen/ops/upsample_bilinear2d_backward_ops.h>
+#include <ATen/ops/upsample_bilinear2d_ops.h>
+#include <ATen/ops/upsample_nearest2d_backward_ops.h>
+#include <ATen/ops/upsample_nearest2d_ops.h>
+#include <torch/library.h>
+
+#include "csrc/launch/cpu_kernel.h"
+#include "csrc/launch/observe.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using at::Tensor;
+using NormOperand = std::optional<Tensor>;
+using NormResult = std::tuple<Tensor, Tensor, Tensor>;
+
+// The schema does not say that training changes the running statistics.
+NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
+                             const NormOperand& bias, const NormOperand& running_mean,
+                             const NormOperand& running_var, bool training, double momentum,
+                             double eps) {
+  using Op = at::_ops::native_batch_norm;
+  const auto body = [&](c10::DeviceIndex, CpuCall& call, const auto&... arguments) {
+    c10::SmallVector<const Tensor*, 2> changed;
+    for (const NormOperand* statistics : {&running_mean, &running_var}) {
+      if (training && statistics->has_value()) changed.push_back(&**statistics);
+    }
+    for (const Tensor* statistics : changed) note_use(*statistics, Use::writes);
+    NormResult result = Op::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                       cpu_kernel::view(call, arguments)...);
+    call.finish();
+    if (C10_UNLIKELY(npusim::command_failed())) {
+      for (const Tensor* statistics : changed) spoil(*statistics);
+    }
+    return cpu_kernel::on_device(call, std::move(result));
+  };
+  return CpuKernel<Op>::command(body, input, weight, bias, running_mean, running_var, training,
+                                momentum, eps);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  register_cpu_kernels<at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward,
+                       at::_ops::native_group_norm, at::_ops::native_group_norm_backward,
+                       at::_ops::native_batch_norm_backward, at::_ops::_native_batch_norm_legit,
+                       at::_ops::_native_batch_norm_legit_no_stats>(m);
+  m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
+  register_cpu_kernels<at::_ops::nll_loss_forward, at::_ops::nll_loss_backward,
+                       at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward,
+                       at::_ops::mse_loss, at::_ops::mse_loss_backward,
+                       at::_ops::binary_cross_entropy, at::_ops::binary_cross_entropy_backward,
+                       at::_ops::smooth_l1_loss, at::_ops::smooth_l1_loss_backward>(m);
+  register_cpu_kernels<at::_ops::max_pool2d_with_indices,
+                       at::_ops::max_pool2d_with_indices_backward, at::_ops::avg_pool2d,
+                       at::_ops::avg_pool2d_backward, at::_ops::_adaptive_avg_pool2d,
+                       at::_ops::_adaptive_avg_pool2d_backward>(m);
+  register_cpu_kernels<at::_ops::upsample_nearest2d, at::_ops::upsample_nearest2d_backward,
+                       at::_ops::upsample_bilinear2d, at::_ops::upsample_bilinear2d_backward>(m);
+}
+
+}  // namespace torch_npusim

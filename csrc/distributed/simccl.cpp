@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One way in for all: start() orders the streams, leaves word, hands the bytes to gloo. What each
+// collective gives to gloo is in collectives.cpp.
+#include "csrc/distributed/simccl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "csrc/distributed/call.h"
+#include "csrc/errors.h"
+#include "csrc/launch/launch.h"
+#include "csrc/launch/observe.h"
+
+namespace torch_npusim::distributed {
+
+using c10d::OpType;
+
+namespace {
+
+const std::string& command_name(OpType type) {
+  static const auto* names = [] {
+    auto* made = new std::map<OpType, std::string>;
+    for (int i = 0; i <= static_cast<int>(OpType::REDUCE_SCATTER_TENSOR_COALESCED); ++i) {
+      const auto one = static_cast<OpType>(i);
+      (*made)[one] = std::string("simccl::") + operation_name(one);
+    }
+    return made;
+  }();
+  return names->at(type);
+}
+
+// What torch's own backends call it in profiles.
+std::string title_of(OpType type) {
+  switch (type) {
+    case OpType::_ALLGATHER_BASE:
+      return ":_all_gather_base";
+    case OpType::_REDUCE_SCATTER_BASE:
+      return ":_reduce_scatter_base";
+    case OpType::ALLTOALL_BASE:
+      return ":all_to_all";
+    default:
+      return std::string(":") + operation_name(type);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<npusim::Rendezvous> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                         int size) {
+  const std::string key = "npusim/rendezvous";
+  std::shared_ptr<npusim::Rendezvous> words;
+  if (rank == 0) {
+    words = translated([&] { return npusim::Rendezvous::make(size); });
+    const std::string& address = words->address();
+    store->set(key, std::vector<uint8_t>(address.begin(), address.end()));
+  } else {
+    const std::vector<uint8_t> address = store->get(key);
+    words = translated([&] {
+      return npusim::Rendezvous::join(std::string(address.begin(), address.end()), size);
+    });
+  }
+  words->enter(rank);
+  return words;
+}
+
+Simccl::Simccl(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<npusim::Rendezvous> words,
+               const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
+               std::string name, std::chrono::milliseconds timeout, std::string label)
+    : Backend(rank, static_cast<int>(ranks.size())),
+      group_(std::make_shared<Group>()),
+      options_(c10::make_intrusive<Options>("simccl", timeout)),
+      label_(std::move(label)) {
+  group_->name = std::move(name);
+  group_->rank = rank;
+  group_->ranks = std::move(ranks);
+  group_->words = std::move(words);
+  group_->board = world ? world->group_->words : group_->words;
+  group_->gloo = std::move(gloo);
+}
+
+Simccl::~Simccl() { shutdown(); }
+
+void Simccl::setTimeout(std::chrono::milliseconds timeout) { options_->timeout = timeout; }
+
+std::chrono::milliseconds Simccl::limit(std::chrono::milliseconds asked) const {
+  return asked == c10d::kUnsetTimeout ? options_->timeout : asked;
+}
+
+// What is still under way gets a moment to end. What does not is left to gloo's own limit, and
+// nobody hears of it: streams are as good as new for the next group. Then the others know that they
+// need not wait for this rank.
+void Simccl::shutdown() {
+  constexpr auto kMoment = std::chrono::seconds(2);
+  std::vector<std::shared_ptr<Row>> rows = {collectives_};
+  for (const auto& [pair, row] : transfers_) rows.push_back(row);
+  for (const std::shared_ptr<Row>& row : rows) {
+    std::deque<std::shared_ptr<Pending>> open;
+    {
+      const std::lock_guard lock(row->mutex);
+      open = row->open;
+    }
+    for (const std::shared_ptr<Pending>& pending : open) {
+      pending->set_limit(kMoment);
+      try {
+        npusim::settle_all({pending}, 0);
+      } catch (const std::exception&) {  // nobody has asked for it
+      }
+    }
+  }
+  npusim::forget_promises([&](const npusim::Promise& promise) {
+    const auto* pending = dynamic_cast<const Pending*>(&promise);
+    return pending != nullptr && &pending->group() == group_.get() && pending->failed();
+  });
+  if (group_->words != nullptr) group_->words->leave(rank_);
+}
+
+void Simccl::abort() {
+  const std::lock_guard lock(group_->mutex);
+  group_->failed = true;
+}
+
+// A stream for the collectives, and one for each direction to each peer: to and fro must not wait
+// for each other, as two ranks may start with either.
+npusim::Stream& Simccl::communication_stream(int device, const Call& call) {
+  const int row = call.type == OpType::RECV ? -2 - call.peer : call.peer;
+  npusim::Stream*& stream = streams_[{device, row}];
+  if (stream == nullptr) {
+    translated([&] { stream = &npusim::next_stream(device, npusim::kHighestPriority); });
+  }
+  return *stream;
+}
+
+std::shared_ptr<Row> Simccl::transfers(int from, int to) {
+  std::shared_ptr<Row>& row = transfers_[{from, to}];
+  if (row == nullptr) {
+    row = std::make_shared<Row>();
+    row->channel = {from, to};
+  }
+  return row;
+}
+
+WorkPtr Simccl::start(Call& call) {
+  {
+    const std::lock_guard lock(group_->mutex);
+    TORCH_CHECK_WITH(DistBackendError, !group_->failed, "simccl: group '", group_->name,
+                     "' has failed or was aborted; destroy_process_group() and initialize again");
+  }
+  const std::shared_ptr<Row>& row = call.row != nullptr ? call.row : collectives_;
+  Tensors kept = call.reads;
+  kept.insert(kept.end(), call.writes.begin(), call.writes.end());
+  const int device = call.device ? call.device->index() : kept.at(0).device().index();
+
+  Description what;
+  what.type = call.type;
+  what.collective = call.collective;
+  what.dtype = kept.empty() ? at::kByte : kept[0].scalar_type();
+  what.reduction = call.asked;
+  what.root = call.root;
+  what.count = call.count;
+  what.bytes = call.bytes;
+  what.peer = call.peer;
+  what.numel_in = total_numel(call.reads);
+  what.numel_out = total_numel(call.writes);
+
+  return translated([&]() -> WorkPtr {
+    {  // Nobody may be further ahead of the others than the words are kept.
+      std::shared_ptr<Pending> oldest;
+      {
+        const std::lock_guard lock(row->mutex);
+        if (row->open.size() >= npusim::Rendezvous::kAhead) oldest = row->open.front();
+      }
+      if (oldest != nullptr) npusim::settle_all({oldest}, 0);
+    }
+    npusim::Stream& current = npusim::current_stream(device);
+    const bool own_stream = call.async || call.peer >= 0;
+    npusim::Stream& stream = own_stream ? communication_stream(device, call) : current;
+    // Gloo keeps the order within a row. What comes after anything else waits for it here.
+    const auto settle_others = [&](npusim::Stream& on) {
+      for (const auto& promise : npusim::promises_of(on)) {
+        const auto* pending = dynamic_cast<const Pending*>(promise.get());
+        if (pending == nullptr || call.prepares || !pending->chains_with(*row)) {
+          npusim::keep_promises(on);
+          return;
+        }
+      }
+    };
+    settle_others(current);
+    if (&stream != &current) {
+      npusim::Event before(device);
+      before.record(current);
+      before.block(stream);
+      settle_others(stream);
+    }
+    auto pending = std::make_shared<Pending>(group_, row, what, limit(call.timeout));
+    const npusim::CommandInfo info{command_name(call.type).c_str(),
+                                   npusim::CommandKind::collective};
+    const std::string line = current_line();
+    npusim::run_now(stream, info, [&] {
+      for (const at::Tensor& tensor : call.reads) note_use(tensor, Use::reads);
+      for (const at::Tensor& tensor : call.writes) note_use(tensor, Use::writes);
+      npusim::InlineRun& run = *npusim::detail::t_state.run;
+      if (run.fault().hit) {
+        pending->stay_away(run.fault().kind, line);
+        return;
+      }
+      run.promises(pending.get());
+      pending->announce(run.start_ns(), run.fault().slowdown, line);
+      const NoWrappers no_wrappers;
+      std::vector<Inner> works = call.move();  // which may say what is to be done at the end
+      pending->moving(std::move(works), kept, call.finish);
+    });
+    {
+      const std::lock_guard lock(row->mutex);
+      row->open.push_back(pending);
+    }
+    npusim::add_promise(stream, pending);
+    auto work = c10::make_intrusive<SimWork>(rank_, call.type, stream, pending,
+                                             call.writes.empty() ? call.reads : call.writes,
+                                             call.blocks_host, label_ + title_of(call.type),
+                                             call.reads.empty() ? call.writes : call.reads);
+    if (coalescing_ > 0) parts_.push_back(work);
+    // A transfer that nobody waits for by name is one that the current stream waits for.
+    if (!call.async && own_stream) work->synchronize();
+    return work;
+  });
+}
+
+void Simccl::startCoalescing() { ++coalescing_; }
+
+WorkPtr Simccl::endCoalescing() {
+  TORCH_CHECK(coalescing_ > 0, "simccl: endCoalescing() without startCoalescing()");
+  --coalescing_;
+  std::vector<c10::intrusive_ptr<SimWork>> parts = std::exchange(parts_, {});
+  if (parts.empty()) return nullptr;
+  return c10::make_intrusive<SimWork>(rank_, std::move(parts));
+}
+
+WorkPtr Simccl::coalesced(const std::function<void()>& calls) {
+  const std::size_t before = parts_.size();
+  ++coalescing_;
+  try {
+    calls();
+  } catch (...) {
+    --coalescing_;
+    parts_.resize(before);
+    throw;
+  }
+  --coalescing_;
+  if (coalescing_ > 0) return parts_.back();
+  return c10::make_intrusive<SimWork>(rank_, std::exchange(parts_, {}));
+}
+
+}  // namespace torch_npusim::distributed

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// simccl: the c10d backend of npusim. What NCCL accepts it accepts; gloo moves the bytes, the
+// fabric (backend/fabric.h) says how long it takes.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
+
+#include "csrc/distributed/pending.h"
+#include "csrc/distributed/work.h"
+
+namespace torch_npusim::distributed {
+
+using Tensors = std::vector<at::Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// meet() makes the memory in which the ranks of a group leave their words, by way of the store.
+std::shared_ptr<npusim::Rendezvous> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                         int size);
+
+class Simccl final : public c10d::Backend {
+ public:
+  // `gloo` is of the same ranks and has one thread, so that it keeps the order of what it is given.
+  // Without `words` it is a UniformRanks, and nobody else is there.
+  // `ranks` are the members' numbers in the whole job, whose words are those of `world`; nullptr:
+  // this group is the whole job. `label` is what profiles call the backend.
+  Simccl(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<npusim::Rendezvous> words,
+         const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
+         std::string name, std::chrono::milliseconds timeout, std::string label);
+  ~Simccl() override;
+
+  const std::string getBackendName() const override { return "simccl"; }
+  bool supportsCoalescing() const override { return true; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return collectives_->next; }
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+  void abort() override;
+  void shutdown() override;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  struct Call;  // one collective: what it is and how gloo does it
+  WorkPtr start(Call& call);
+  WorkPtr coalesced(const std::function<void()>& calls);
+  WorkPtr all_gather_uneven(Tensors& outputs, at::Tensor& input, bool async,
+                            std::chrono::milliseconds timeout);
+  npusim::Stream& communication_stream(int device, const Call& call);
+  std::shared_ptr<Row> transfers(int from, int to);
+  std::chrono::milliseconds limit(std::chrono::milliseconds asked) const;
+
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<Row> collectives_ = std::make_shared<Row>();
+  std::map<std::pair<int, int>, std::shared_ptr<Row>> transfers_;  // by sender and receiver
+  std::map<std::pair<int, int>, npusim::Stream*> streams_;         // by device and row
+  c10::intrusive_ptr<Options> options_;
+  const std::string label_;
+  int coalescing_ = 0;
+  std::vector<c10::intrusive_ptr<SimWork>> parts_;
+};
+
+}  // namespace torch_npusim::distributed

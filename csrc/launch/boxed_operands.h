@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// BoxedOperands: the operands among the arguments of a boxed call. Tensors and lists of tensors are
+// moved off the stack, so that they live as long as the call.
+#pragma once
+
+#include <ATen/core/List.h>
+#include <ATen/core/stack.h>
+
+#include "csrc/launch/op_record.h"
+
+namespace torch_npusim {
+
+class BoxedOperands {
+ public:
+  BoxedOperands(torch::jit::Stack& stack, const OpRecord& record)
+      : stack_(stack), record_(record), first_(stack.size() - record.written.size()) {
+    tensors_.reserve(record.written.size());  // the operands point into it
+    for (std::size_t i = 0; i < record.written.size(); ++i) collect(i);
+  }
+
+  CallOperands operands;
+
+ protected:
+  using Role = CallOperands::Role;
+  template <class Value>
+  using Placed = std::pair<std::size_t, Value>;
+
+  torch::jit::Stack& stack_;
+  const OpRecord& record_;
+  std::size_t first_;  // the position of the first argument on the stack
+  c10::SmallVector<Placed<at::Tensor>, 8> tensors_;
+  c10::SmallVector<Placed<c10::IValue>, 2> lists_;
+  std::optional<std::size_t> device_;  // the position of an npusim device
+
+ private:
+  void collect(std::size_t position) {
+    c10::IValue& value = stack_[first_ + position];
+    const Role role = record_.written[position] ? Role::written : Role::read;
+    if (value.isTensor()) {
+      tensors_.emplace_back(position, std::move(value).toTensor());
+      operands.add(tensors_.back().second, role);
+    } else if (value.isInt()) {
+      if (position == record_.output_size) operands.set_size_is_known();
+      operands.add_number(value.toInt());
+    } else if (value.isIntList()) {
+      for (const int64_t number : value.toIntVector()) operands.add_number(number);
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      const bool indices = value.isOptionalTensorList();
+      lists_.emplace_back(position, std::move(value));
+      int64_t covered = 0;  // dimensions up to the last index
+      int64_t place = 0;
+      for (const c10::IValue& item : lists_.back().second.toListRef()) {
+        ++place;
+        if (!item.isTensor()) continue;
+        operands.add(item.toTensor(), indices ? Role::index : role);
+        covered = place;
+      }
+      if (indices) operands.add_number(covered);
+    } else if (value.isDevice()) {
+      operands.set_device(value.toDevice());
+      if (value.toDevice().is_privateuseone()) device_ = position;
+    }
+  }
+};
+
+}  // namespace torch_npusim

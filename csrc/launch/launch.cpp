@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operand checks.
+#include "csrc/launch/launch.h"
+
+namespace torch_npusim {
+
+namespace {
+
+[[noreturn]] void refuse_devices(const char* op, c10::Device first, c10::Device other) {
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              first, " and ", other, "! (when checking the arguments of ", op,
+              "; move them with .to(\"", first, "\"))");
+}
+
+}  // namespace
+
+c10::DeviceIndex common_device(const char* op, c10::ArrayRef<const at::TensorBase*> operands,
+                               HostScalars host_scalars) {
+  const at::TensorBase* first = nullptr;
+  for (const at::TensorBase* operand : operands) {
+    if (!operand->defined() || !operand->is_privateuseone()) continue;
+    if (first == nullptr) {
+      first = operand;
+    } else if (operand->device() != first->device()) {
+      refuse_devices(op, first->device(), operand->device());
+    }
+    check_alignment(op, *operand);
+  }
+  TORCH_INTERNAL_ASSERT(first != nullptr, op, " was dispatched to npusim without an npusim tensor");
+  for (const at::TensorBase* operand : operands) {
+    if (!operand->defined() || operand->is_privateuseone()) continue;
+    const bool host_scalar = operand->is_cpu() && operand->dim() == 0;
+    const bool accepted = host_scalar && (host_scalars == HostScalars::accepted ||
+                                          operand->unsafeGetTensorImpl()->is_wrapped_number());
+    if (!accepted) refuse_devices(op, first->device(), operand->device());
+  }
+  return first->device().index();
+}
+
+}  // namespace torch_npusim

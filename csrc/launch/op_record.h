@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What an operator's schema says about its operands, and the checks that follow
+// from it: shared by the boxed kernel (fallback.cpp) and the typed ones
+// (cpu_kernel.h).
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+
+#include "csrc/launch/account.h"
+#include "csrc/launch/launch.h"
+
+namespace torch_npusim {
+
+// What an operator does with the elements that its index tensors choose.
+enum class Indices : std::uint8_t { none, read, written };
+
+// One record per overload, made on its first call and never destroyed.
+struct OpRecord {
+  std::string name;                   // "aten::sum.dim_IntList"
+  c10::SmallVector<bool, 8> written;  // per argument
+  bool writes = false;                // to any of them
+  HostScalars host_scalars = HostScalars::refused;
+  bool any_host_operand = false;    // takes host tensors of any shape beside device tensors
+  bool reads_values = false;        // the result's shape, say: the host must wait
+  Indices indices = Indices::none;  // ... or it waits for some index tensors only
+  bool runs_python = false;         // its CPU kernel is Python code
+  bool has_cpu_kernel = false;      // as of the first call; libraries may be loaded later
+  std::size_t return_count = 0;
+  CostTraits traits;
+  std::optional<std::size_t> generator;    // the position of the argument of that name
+  std::optional<std::size_t> output_size;  // likewise; given, it answers what the host waits for
+  std::atomic<std::int64_t> calls{0};      // of the boxed fallback
+};
+
+OpRecord& op_record(const c10::OperatorHandle& op);
+
+// The tensors among one call's arguments, in order. Whoever collects them keeps
+// them alive.
+class CallOperands {
+ public:
+  using Role = OperandRole;
+
+  void add(const at::TensorBase& tensor, Role role) {
+    if (!tensor.defined()) return;
+    tensors_.push_back(&tensor);
+    roles_.push_back(role);
+  }
+  void add_number(int64_t number) { numbers_.push_back(number); }
+  void set_device(c10::Device device) { device_argument_ = device; }
+  void set_size_is_known() { size_is_known_ = true; }
+
+  // device() returns the index of the device that all operands share, or that
+  // of the device argument, or the current one. Raises "Expected all tensors to
+  // be on the same device ...".
+  c10::DeviceIndex device(const OpRecord& record) const;
+
+  // waits() says whether the host must wait for values before it knows the
+  // result's shape.
+  bool waits(const OpRecord& record) const;
+
+  // all_dense() is false if an operand is sparse or quantized, or if there is
+  // none.
+  bool all_dense() const;
+
+  TensorPointers tensors() const { return tensors_; }
+
+  // account() is what the call costs so far; it points into this.
+  Account account(const OpRecord& record) const {
+    return Account(record.traits, tensors_, roles_, numbers_);
+  }
+
+ private:
+  bool on_one_device() const;
+
+  c10::SmallVector<const at::TensorBase*, 8> tensors_;
+  c10::SmallVector<Role, 8> roles_;
+  c10::SmallVector<int64_t, 8> numbers_;  // the integer arguments, lists spread out
+  std::optional<c10::Device> device_argument_;
+  bool size_is_known_ = false;
+};
+
+}  // namespace torch_npusim

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Bindings of the tally of commands: how often each ran and what it cost, by name; and of commands
+// whose bodies are Python's.
+#include <pybind11/stl.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/observer.h"
+#include "csrc/errors.h"
+#include "csrc/python/bindings.h"
+
+namespace py = pybind11;
+
+namespace torch_npusim {
+
+namespace {
+
+struct Row {
+  std::int64_t calls = 0;
+  double bytes = 0;
+  double flops = 0;
+  std::int64_t modelled_ns = 0;
+};
+
+class CommandTally final : public npusim::Observer {
+ public:
+  void on_command(const npusim::CommandRecord& record,
+                  std::span<const npusim::Operand>) noexcept override {
+    const std::lock_guard lock(mutex_);
+    Row& row = rows_[record.info.name];  // names live as long as the process
+    row.calls += 1;
+    row.bytes += record.cost.bytes;
+    row.flops += record.cost.flops;
+    row.modelled_ns += record.end_ns - record.start_ns;
+  }
+
+  std::map<std::string_view, Row> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(rows_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string_view, Row> rows_;
+};
+
+CommandTally& tally() {
+  static auto* const made = new CommandTally;  // leaked: an observer lives as long as the process
+  return *made;
+}
+
+py::dict taken() {
+  py::dict out;
+  for (const auto& [name, row] : tally().take()) {
+    py::dict entry;
+    entry["calls"] = row.calls;
+    entry["bytes"] = row.bytes;
+    entry["flops"] = row.flops;
+    entry["modelled_ns"] = row.modelled_ns;
+    out[py::str(std::string(name))] = entry;
+  }
+  return out;
+}
+
+// What a body of Python's returns: bytes, operations, and (address, bytes, written) of what it
+// touched.
+using Done = std::tuple<double, double, std::vector<std::tuple<std::intptr_t, std::size_t, bool>>>;
+
+const char* kept_name(const std::string& name) {
+  static auto* const names = new std::set<std::string>;  // guarded by the GIL
+  return names->insert(name).first->c_str();
+}
+
+// The addresses that `body` dereferences are those for kernels: user addresses + host_delta().
+void launch_python(int device, const std::string& name, const py::function& body) {
+  const npusim::CommandInfo info{kept_name(name), npusim::CommandKind::kernel, {}};
+  translated([&] {
+    npusim::initialize();
+    npusim::check_device(device);
+    npusim::submit(npusim::current_stream(device), info, [&] {
+      const auto [bytes, flops, touched] = body().cast<Done>();
+      for (const auto& [first, size, written] : touched) {
+        npusim::note_range(reinterpret_cast<const void*>(first), size, written);
+      }
+      npusim::recharge({flops, bytes, npusim::Precision::f32});
+    });
+  });
+}
+
+}  // namespace
+
+void bind_commands(py::module& m) {
+  m.def("launch_python", &launch_python);
+  m.def("host_delta", [] {
+    translated([] { npusim::initialize(); });
+    return npusim::g_address_map.host_delta.load();
+  });
+  m.def("begin_command_tally", [] {
+    translated([] {
+      tally().take();
+      npusim::attach(tally());
+    });
+  });
+  m.def("end_command_tally", [] {
+    npusim::detach(tally());
+    return taken();
+  });
+}
+
+}  // namespace torch_npusim

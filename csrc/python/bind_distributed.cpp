@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Bindings of the c10d backend, made once torch.distributed is there.
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "csrc/distributed/simccl.h"
+#include "csrc/distributed/uniform.h"
+#include "csrc/errors.h"
+#include "csrc/python/bindings.h"
+
+namespace py = pybind11;
+
+namespace torch_npusim {
+
+namespace {
+
+// Where torch's own files are: the line of a program is the innermost one outside.
+std::string& torch_folder() {
+  static auto* folder = new std::string;
+  return *folder;
+}
+
+std::string line_of_program() {
+  if (Py_IsInitialized() == 0) return "";
+  const py::gil_scoped_acquire gil;
+  PyFrameObject* frame = PyEval_GetFrame();  // borrowed
+  Py_XINCREF(frame);
+  std::string line;
+  while (frame != nullptr && line.empty()) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const char* file = PyUnicode_AsUTF8(code->co_filename);
+    if (file != nullptr &&
+        std::string_view(file).substr(0, torch_folder().size()) != torch_folder() &&
+        file[0] != '<' && !std::string_view(file).ends_with("/typing_extensions.py")) {
+      line = std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+    }
+    Py_DECREF(code);
+    PyFrameObject* caller = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = caller;
+  }
+  Py_XDECREF(frame);
+  return line;
+}
+
+// The names of npusim::Collective, Algorithm and Protocol, in their order.
+constexpr std::array kCollectives = {"all_reduce", "broadcast",      "reduce",
+                                     "all_gather", "reduce_scatter", "all_to_all",
+                                     "gather",     "scatter",        "transfer"};
+constexpr std::array kAlgorithms = {"ring", "tree", "nvls", "direct"};
+constexpr std::array kProtocols = {"LL", "LL128", "Simple"};
+
+npusim::Fabric fabric_of(const py::dict& values) {
+  npusim::Fabric fabric;
+  const std::map<std::string, std::function<void(const py::handle&)>> fields = {
+      {"name", [&](const py::handle& v) { fabric.name = v.cast<std::string>(); }},
+      {"ranks_per_node", [&](const py::handle& v) { fabric.ranks_per_node = v.cast<int>(); }},
+      {"nvlink", [&](const py::handle& v) { fabric.nvlink = v.cast<bool>(); }},
+      {"link", [&](const py::handle& v) { fabric.link = v.cast<double>(); }},
+      {"nvls", [&](const py::handle& v) { fabric.nvls = v.cast<double>(); }},
+      {"ll", [&](const py::handle& v) { fabric.ll = v.cast<double>(); }},
+      {"ll_across", [&](const py::handle& v) { fabric.ll_across = v.cast<double>(); }},
+      {"nic", [&](const py::handle& v) { fabric.nic = v.cast<double>(); }},
+      {"nics", [&](const py::handle& v) { fabric.nics = v.cast<int>(); }},
+      {"oversubscription",
+       [&](const py::handle& v) { fabric.oversubscription = v.cast<double>(); }},
+      {"base_us", [&](const py::handle& v) { fabric.base_us = v.cast<double>(); }},
+      {"step_us", [&](const py::handle& v) { fabric.step_us = v.cast<double>(); }},
+  };
+  for (const auto& [key, value] : values) {
+    const auto field = fields.find(key.cast<std::string>());
+    if (field == fields.end()) throw py::key_error(key.cast<std::string>());
+    field->second(value);
+  }
+  return fabric;
+}
+
+npusim::Collective collective_of(const std::string& name) {
+  const auto* found = std::find(kCollectives.begin(), kCollectives.end(), name);
+  if (found == kCollectives.end()) throw py::value_error("there is no collective '" + name + "'");
+  return static_cast<npusim::Collective>(found - kCollectives.begin());
+}
+
+py::list fabric_routes(const py::dict& fabric, const std::string& operation,
+                       const std::vector<int>& ranks, double bytes, double sharing) {
+  py::list all;
+  for (const npusim::Route& route :
+       npusim::routes(fabric_of(fabric), collective_of(operation), ranks, bytes, sharing)) {
+    all.append(py::make_tuple(kAlgorithms[static_cast<std::size_t>(route.algorithm)],
+                              kProtocols[static_cast<std::size_t>(route.protocol)], route.ns));
+  }
+  return all;
+}
+
+// The names are not those of _C, because their base class is there only with torch.distributed.
+void define_simccl(const py::object& scope, const std::string& folder) {
+  using distributed::Simccl;
+  using distributed::UniformRanks;
+  py::module_::import("torch._C._distributed_c10d");
+  torch_folder() = folder;
+  distributed::set_line_source(&line_of_program);
+  py::class_<npusim::Rendezvous, std::shared_ptr<npusim::Rendezvous>>(scope, "Rendezvous");
+  scope.attr("meet") =
+      py::cpp_function(&distributed::meet, py::call_guard<py::gil_scoped_release>());
+  py::class_<UniformRanks, c10d::Backend, c10::intrusive_ptr<UniformRanks>>(scope, "UniformRanks")
+      .def(py::init(
+          [](int rank, int size) { return c10::make_intrusive<UniformRanks>(rank, size); }));
+  py::class_<Simccl, c10d::Backend, c10::intrusive_ptr<Simccl>>(scope, "Simccl")
+      .def(py::init([](c10::intrusive_ptr<c10d::Backend> gloo,
+                       std::shared_ptr<npusim::Rendezvous> words,
+                       const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
+                       std::string name, std::chrono::milliseconds timeout, std::string label) {
+        return c10::make_intrusive<Simccl>(std::move(gloo), std::move(words), world, rank,
+                                           std::move(ranks), std::move(name), timeout,
+                                           std::move(label));
+      }));
+}
+
+}  // namespace
+
+void bind_distributed(py::module& m) {
+  m.def("define_simccl", &define_simccl);
+  m.def("set_fabric",
+        [](const py::dict& fabric) { translated([&] { npusim::set_fabric(fabric_of(fabric)); }); });
+  m.def("fabric_routes", &fabric_routes);
+  m.def("bus_factor", [](const std::string& operation, int ranks) {
+    return npusim::bus_factor(collective_of(operation), ranks);
+  });
+}
+
+}  // namespace torch_npusim

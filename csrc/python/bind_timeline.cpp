@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The timeline of the devices as rows for Python, and the switches of the profiler.
+#include <pybind11/stl.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "backend/timeline.h"
+#include "csrc/errors.h"
+#include "csrc/launch/dry_command.h"
+#include "csrc/python/bindings.h"
+#include "csrc/python/sites.h"
+#include "csrc/runtime/device.h"
+#include "csrc/runtime/profiler.h"
+
+namespace py = pybind11;
+
+namespace torch_npusim {
+
+namespace {
+
+class Recorded final : public npusim::Timeline {};
+
+npusim::Timeline& timeline() {
+  static auto* made = new Recorded;  // observers live as long as the process
+  return *made;
+}
+
+constexpr const char* kOrderWords[] = {
+    "event_record", "event_block",    "event_wait",     "event_end", "stream_wait",
+    "device_wait",  "allocator_wait", "allocator_mark", "query",     "host_time"};
+constexpr const char* kCommandWords[] = {"kernel",   "copy_h2d",  "copy_d2h",
+                                         "copy_d2d", "copy_peer", "collective"};
+
+// The order of timeline.Row in torch_npusim/sim/timeline.py.
+py::tuple row_tuple(const npusim::TimelineRow& row) {
+  return py::make_tuple(row.is_command ? kCommandWords[static_cast<std::size_t>(row.command)]
+                                       : kOrderWords[static_cast<std::size_t>(row.order)],
+                        row.is_command ? row.name : "", static_cast<int>(row.device),
+                        static_cast<int>(row.stream), row.thread, row.paid, row.in_body,
+                        row.host_ns, row.start_ns, row.end_ns, row.extra_ns, row.flops, row.bytes,
+                        static_cast<int>(row.precision), static_cast<int>(row.work),
+                        row.operand_bytes, row.event, row.version, row.site);
+}
+
+void begin(std::size_t most_rows, bool sites) {
+  const py::gil_scoped_release no_gil;
+  translated([&] {
+    npusim::initialize();
+    want_sites(SiteUser::timeline, sites);
+    timeline().begin(most_rows);
+  });
+}
+
+// The fields of timeline.Rates.
+py::dict rates_of(const npusim::DeviceSpec& spec) {
+  py::dict bandwidth;
+  bandwidth["memory"] = spec.memory_bytes_per_s * spec.achievable_bandwidth;
+  bandwidth["host"] = spec.host_bytes_per_s;
+  bandwidth["peer"] = spec.peer_bytes_per_s;
+  py::dict out;
+  out["peak_flops"] = py::tuple(py::cast(spec.peak_flops_per_s));
+  out["achievable"] = py::tuple(py::cast(spec.achievable));
+  out["ramp_ns"] = py::tuple(py::cast(spec.ramp_ns));
+  out["bandwidth"] = bandwidth;
+  out["launch_latency_ns"] = spec.launch_latency_ns;
+  out["kernel_floor_ns"] = spec.kernel_floor_ns;
+  out["copy_floor_ns"] = spec.copy_floor_ns;
+  out["query_ns"] = spec.query_ns;
+  out["record_ns"] = spec.record_ns;
+  return out;
+}
+
+py::dict device_rates(int device) {
+  const int index = checked_device(static_cast<c10::DeviceIndex>(device));
+  return rates_of(npusim::device_spec(index));
+}
+
+// A specification from a file, whose numbers Python has checked.
+void define_spec(const std::string& name, std::size_t memory_bytes,
+                 const std::array<double, npusim::kPrecisionCount>& peak_flops,
+                 const std::array<double, npusim::kWorkCount>& achievable,
+                 const std::array<std::int64_t, npusim::kWorkCount>& ramp_ns,
+                 const std::array<double, 4>& bandwidth,
+                 const std::array<std::int64_t, 5>& latency_ns,
+                 const std::array<int, 3>& hardware) {
+  npusim::DeviceSpec spec;
+  spec.name = name;
+  spec.memory_bytes = memory_bytes;
+  spec.peak_flops_per_s = peak_flops;
+  spec.achievable = achievable;
+  spec.ramp_ns = ramp_ns;
+  spec.memory_bytes_per_s = bandwidth[0];
+  spec.achievable_bandwidth = bandwidth[1];
+  spec.host_bytes_per_s = bandwidth[2];
+  spec.peer_bytes_per_s = bandwidth[3];
+  spec.launch_latency_ns = latency_ns[0];
+  spec.kernel_floor_ns = latency_ns[1];
+  spec.copy_floor_ns = latency_ns[2];
+  spec.query_ns = latency_ns[3];
+  spec.record_ns = latency_ns[4];
+  spec.capability_major = hardware[0];
+  spec.capability_minor = hardware[1];
+  spec.multiprocessor_count = hardware[2];
+  npusim::define_spec(spec);
+}
+
+py::dict end() {
+  {
+    const py::gil_scoped_release no_gil;
+    timeline().end();
+    want_sites(SiteUser::timeline, false);
+  }
+  py::list rows;
+  for (const npusim::TimelineRow& row : timeline().rows()) rows.append(row_tuple(row));
+  py::list streams;
+  for (const npusim::StreamState& state : timeline().streams()) {
+    streams.append(py::make_tuple(state.device, state.stream, state.done_at_ns));
+  }
+  py::dict out;
+  out["rows"] = rows;
+  out["streams"] = streams;
+  out["begin_ns"] = timeline().host_begin_ns();
+  out["end_ns"] = timeline().host_end_ns();
+  out["dropped"] = timeline().dropped();
+  return out;
+}
+
+// Tensors of `args`, `kwargs` and `results` come from without_memory(), or are on the host.
+void dry(const std::string& name, const std::string& overload, const py::tuple& args,
+         const py::dict& kwargs, const std::vector<at::Tensor>& results, int device) {
+  const c10::OperatorHandle op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
+  torch::jit::Stack stack = torch::jit::createStackForSchema(
+      op.schema(), torch::jit::tuple_slice(args), py::kwargs(kwargs), std::nullopt);
+  const py::gil_scoped_release no_gil;
+  launch_dry(op, std::move(stack), results, checked_device(static_cast<c10::DeviceIndex>(device)));
+}
+
+}  // namespace
+
+void bind_timeline(py::module& m) {
+  m.def("begin_timeline", &begin);
+  m.def("end_timeline", &end);
+  m.def("site", &site_dict);
+  m.def("device_rates", &device_rates);
+  m.def("spec_rates", [](const std::string& name) {
+    return translated([&] { return rates_of(npusim::named_spec(name)); });
+  });
+  m.def("define_spec", &define_spec);
+  m.def("without_memory", &without_memory);
+  m.def("launch_dry", &dry);
+  m.def("set_trace_names",
+        [](bool cuda) { set_trace_names(cuda ? TraceNames::cuda : TraceNames::npusim); });
+  m.def("set_profiling_paused", &set_profiling_paused);
+}
+
+}  // namespace torch_npusim

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Graph: operators, and kernels without one, that were captured once and are replayed with the same
+// arguments, into the same addresses, for the price of one launch.
+//
+//   capture   they run as ever, so that shapes are known, but take no time; what they write
+//             outside of the graph's pool is kept before and put back at the end
+//   replay    the same operators again; their allocations are given the blocks of the capture
+//
+// Invariant: a capture that has ended, well or not, has changed no byte, clock or generator.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/Storage.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/observer.h"
+#include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/memory_pools.h"
+
+namespace torch_npusim {
+
+class Graph {
+ public:
+  Graph() = default;
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  // capture_begin() captures on the current stream, which must not be a default one. Raises where
+  // something is captured already. Without a pool the graph makes one of its own.
+  void capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode mode);
+
+  // capture_end() raises if the capture is not valid; the graph is empty then.
+  void capture_end();
+
+  // replay() runs all nodes; those of the stream of the capture run on the current one.
+  void replay();
+
+  void reset();
+
+  // call() runs an operator, and captures it if it is for a stream that is being captured.
+  void call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
+
+  // A kernel that no operator launches: what submits it to a stream, which may run often and
+  // outlive its caller, and the memory that it writes. It keeps no tensor alive.
+  struct Kernel {
+    struct Range {
+      npusim::Address first;
+      std::size_t bytes;
+    };
+    const char* name = nullptr;  // lives as long as the process
+    std::function<void(npusim::Stream& stream)> submit;
+    std::vector<Range> writes;
+  };
+  // call() runs and captures a kernel for `stream`, which is being captured.
+  void call(npusim::Stream& stream, Kernel kernel);
+
+  bool is_captured() const noexcept { return captured_; }
+  npusim::alloc::PoolId pool() const;
+  std::size_t size() const noexcept { return nodes_.size(); }
+  std::string as_dot() const;
+
+  // capturing() is the graph that is being captured in this process, or nullptr.
+  static Graph* capturing() noexcept;
+  // Whether commands of `stream` are captured now.
+  static bool captures(const npusim::Stream& stream);
+
+  // What is called after a capture has begun, and before it ends: the layer above sees to it that
+  // operators come to call(). It lasts as long as the process.
+  using Switch = std::function<void(Graph& graph, bool on)>;
+  static void set_switch(Switch turn);
+
+ private:
+  friend class CaptureObserver;
+  enum class Kind : std::uint8_t { op, kernel, record, block };
+  struct Node {
+    Kind kind = Kind::op;
+    npusim::Stream* stream = nullptr;
+    std::optional<c10::OperatorHandle> op;
+    std::vector<c10::IValue> arguments;
+    std::vector<npusim::alloc::Block> blocks;
+    Kernel kernel;
+    std::size_t mark = 0;  // of record and block
+  };
+  struct PreImage {
+    c10::Storage storage;  // of an operator; none: `first` tells where it was
+    npusim::Address first = 0;
+    std::vector<char> bytes;
+  };
+  struct Saved {
+    at::Generator generator;
+    at::Tensor state;
+  };
+
+  void note_order(const npusim::OrderRecord& record);
+  c10::IValue frozen(const c10::IValue& value) const;
+  at::Tensor frozen(const at::Tensor& tensor) const;
+  bool is_ours(npusim::Address address) const;
+  bool is_ours(const c10::Storage& storage) const;
+  void keep_before_write(const c10::IValue& value);
+  void keep_before_write(const Kernel::Range& range);
+  void keep_generator(const at::Generator& generator);
+  void put_back();
+  void clear_nodes() noexcept;
+  std::string unjoined() const;
+
+  std::shared_ptr<PrivatePool> pool_;
+  c10::DeviceIndex device_ = 0;
+  npusim::Stream* origin_ = nullptr;
+  bool captured_ = false;
+  std::vector<Node> nodes_;
+  std::vector<std::unique_ptr<npusim::Event>> marks_;
+
+  // While it is being captured; mutex_ guards what events and operators change.
+  mutable std::mutex mutex_;
+  std::unordered_set<const npusim::Stream*> streams_;
+  // The latest mark of an event's version: an event that is gone leaves its address to another.
+  std::map<std::pair<const npusim::Event*, std::uint64_t>, std::size_t> known_marks_;
+  std::size_t marked_ = 0;  // records so far, each of which becomes one of marks_
+  std::map<npusim::Address, npusim::Address> ours_;      // begin -> end of what was allocated
+  std::vector<PreImage> before_;                         // in the order of the first writes
+  std::unordered_set<const c10::StorageImpl*> is_kept_;  // whole, in before_
+  std::vector<Saved> generators_;
+};
+
+}  // namespace torch_npusim

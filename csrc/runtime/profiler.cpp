@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The plugin of Kineto, torch's profiler. A session keeps a timeline; when the trace is made, each
+// command becomes a row of its stream and a row of the virtual host that launched it. Virtual times
+// are written as nanoseconds after the wall time at which the session began.
+#include "csrc/runtime/profiler.h"
+
+#include <libkineto.h>
+#include <output_base.h>
+#include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/timeline.h"
+#include "csrc/runtime/init.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using libkineto::ActivityType;
+using npusim::CommandKind;
+using npusim::TimelineRow;
+
+constexpr std::size_t kMostRows = std::size_t{1} << 20;
+constexpr int kVirtualHostThread = 1'000'000'000;  // no thread of the kernel has this number
+
+std::atomic<TraceNames> g_names{TraceNames::npusim};
+std::atomic<bool> g_paused{false};
+
+// The profiler's numbers of the operators, and of the user's ranges, that this thread is in.
+// Numbers of operators fit into 32 bits: Kineto looks them up as such.
+struct Correlations {
+  std::vector<std::uint64_t> operators, ranges;
+
+  void publish() const noexcept {
+    const std::uint64_t op = operators.empty() ? 0 : operators.back();
+    const std::uint64_t range = ranges.empty() ? 0 : ranges.back();
+    npusim::set_correlation(range << 32 | (op & 0xFFFF'FFFFU));
+  }
+};
+thread_local Correlations t_correlations;
+
+class ProfiledTimeline final : public npusim::Timeline {
+ public:
+  void on_command(const npusim::CommandRecord& record,
+                  std::span<const npusim::Operand> operands) noexcept override {
+    if (!g_paused.load(std::memory_order_relaxed)) Timeline::on_command(record, operands);
+  }
+};
+
+// Observers live as long as the process, so one serves all sessions.
+npusim::Timeline& timeline() {
+  static auto* made = new ProfiledTimeline;
+  return *made;
+}
+
+ActivityType type_of(CommandKind kind) {
+  const bool kernel = kind == CommandKind::kernel || kind == CommandKind::collective;
+  return kernel ? ActivityType::CONCURRENT_KERNEL : ActivityType::GPU_MEMCPY;
+}
+
+// What the row of a command is called. Tools for CUDA tell copies and communication from other
+// work by the begin of the name.
+std::string name_of(const TimelineRow& row) {
+  if (trace_names() == TraceNames::npusim) return row.name;
+  switch (row.command) {
+    case CommandKind::copy_h2d:
+      return "Memcpy HtoD";
+    case CommandKind::copy_d2h:
+      return "Memcpy DtoH";
+    case CommandKind::copy_d2d:
+      return "Memcpy DtoD";
+    case CommandKind::copy_peer:
+      return "Memcpy PtoP";
+    case CommandKind::collective:
+      return std::string("nccl:") + row.name;
+    default:
+      return row.name;
+  }
+}
+
+// What the virtual host does, by name. torch adds up rows of a runtime as time of the CPU, which is
+// wall time, so these are annotations unless a tool for CUDA shall read them.
+struct HostNames {
+  ActivityType type;
+  const char *launch, *copy, *wait_stream, *wait_event, *wait_device;
+};
+const HostNames& host_names() {
+  static const HostNames kOwn{
+      ActivityType::GPU_USER_ANNOTATION, "npusimLaunchKernel",     "npusimMemcpyAsync",
+      "npusimStreamSynchronize",         "npusimEventSynchronize", "npusimDeviceSynchronize"};
+  static const HostNames kCuda{ActivityType::CUDA_RUNTIME, "cudaLaunchKernel",
+                               "cudaMemcpyAsync",          "cudaStreamSynchronize",
+                               "cudaEventSynchronize",     "cudaDeviceSynchronize"};
+  return trace_names() == TraceNames::cuda ? kCuda : kOwn;
+}
+
+class Session final : public libkineto::IActivityProfilerSession {
+ public:
+  explicit Session(bool with_host) : with_host_(with_host) {}
+  ~Session() override { timeline().end(); }
+
+  void start() override {
+    g_paused = false;  // a pause is a part of one session: an earlier one's leaves nothing out here
+    wall_begin_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
+    try {
+      timeline().begin(kMostRows);
+      status_ = libkineto::TraceStatus::RECORDING;
+    } catch (const std::exception& error) {  // Kineto's caller cannot take it
+      errors_.emplace_back(error.what());
+      status_ = libkineto::TraceStatus::ERROR;
+    }
+  }
+
+  void stop() override {
+    timeline().end();
+    if (timeline().dropped() != 0) {
+      errors_.push_back("npusim: the profile holds " + std::to_string(kMostRows) +
+                        " rows of the devices; " + std::to_string(timeline().dropped()) +
+                        " later ones are missing. Profile fewer steps, with a schedule.");
+    }
+    status_ = libkineto::TraceStatus::PROCESSING;
+  }
+
+  std::vector<std::string> errors() override { return errors_; }
+
+  void processTrace(libkineto::ActivityLogger& logger) override { write(logger, {}); }
+  void processTrace(libkineto::ActivityLogger& logger, libkineto::getLinkedActivityCallback linked,
+                    std::int64_t, std::int64_t) override {
+    write(logger, linked);
+  }
+
+  // Kineto has one device per plugin: the first.
+  std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
+    return std::make_unique<libkineto::DeviceInfo>(
+        libkineto::DeviceInfo{0, libkineto::kExceedMaxPid, "npusim (virtual time)", "npusim:0"});
+  }
+
+  std::vector<libkineto::ResourceInfo> getResourceInfos() override {
+    std::vector<libkineto::ResourceInfo> all;
+    std::set<std::pair<int, int>> seen;
+    for (const TimelineRow& row : timeline().rows()) {
+      if (!row.is_command || !seen.insert({row.device, row.stream}).second) continue;
+      all.emplace_back(row.stream, row.stream, row.device,
+                       "stream " + std::to_string(row.stream) + " (virtual time)");
+    }
+    if (with_host_) {
+      all.emplace_back(kVirtualHostThread, kVirtualHostThread, getpid(),
+                       "launches (virtual time of the host)");
+    }
+    return all;
+  }
+
+  std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override { return nullptr; }
+
+  void pushCorrelationId(std::uint64_t id) override {
+    t_correlations.operators.push_back(id);
+    t_correlations.publish();
+  }
+  void popCorrelationId() override { pop(t_correlations.operators); }
+  void pushUserCorrelationId(std::uint64_t id) override {
+    t_correlations.ranges.push_back(id);
+    t_correlations.publish();
+  }
+  void popUserCorrelationId() override { pop(t_correlations.ranges); }
+
+  std::string getDeviceProperties() override {
+    std::string all;
+    for (int device = 0; device < npusim::device_count(); ++device) {
+      const npusim::DeviceSpec& spec = npusim::device_spec(device);
+      all += std::string(all.empty() ? "" : ", ") + "{\"id\": " + std::to_string(device) +
+             ", \"name\": \"" + spec.name +
+             "\", \"totalGlobalMem\": " + std::to_string(spec.memory_bytes) +
+             ", \"computeMajor\": " + std::to_string(spec.capability_major) +
+             ", \"computeMinor\": " + std::to_string(spec.capability_minor) +
+             ", \"numSms\": " + std::to_string(spec.multiprocessor_count) + "}";
+    }
+    return all;
+  }
+
+  std::unordered_map<std::string, std::string> getMetadata() override {
+    return {{"npusim_time",
+             "\"rows of npusim streams and of its launches are virtual time, in ns after the wall "
+             "time at which the profile began; all other rows are wall time\""},
+            {"npusim_dropped_rows", std::to_string(timeline().dropped())}};
+  }
+
+ private:
+  static void pop(std::vector<std::uint64_t>& numbers) {
+    if (!numbers.empty()) numbers.pop_back();
+    t_correlations.publish();
+  }
+
+  std::int64_t wall(std::int64_t virtual_ns) const {
+    return wall_begin_ns_ + (virtual_ns - timeline().host_begin_ns());
+  }
+
+  // A range of the user's, on the stream where it had commands.
+  struct Range {
+    std::int64_t begin_ns, end_ns;
+  };
+  using Ranges = std::map<std::pair<std::uint64_t, std::pair<int, int>>, Range>;
+
+  void write(libkineto::ActivityLogger& logger,
+             const libkineto::getLinkedActivityCallback& linked) {
+    Ranges ranges;
+    std::int32_t id = kFirstId;
+    for (const TimelineRow& row : timeline().rows()) {
+      ++id;
+      if (row.is_command) {
+        write_command(logger, linked, row, id);
+        if (const std::uint64_t range = row.correlation >> 32; range != 0) {
+          const auto [known, fresh] = ranges.try_emplace({range, {row.device, row.stream}},
+                                                         Range{row.start_ns, row.end_ns});
+          known->second.end_ns = std::max(known->second.end_ns, row.end_ns);
+        }
+      } else {
+        write_wait(logger, row, id);
+      }
+    }
+    for (const auto& [key, range] : ranges) {
+      const libkineto::ITraceActivity* of =
+          linked ? linked(static_cast<std::int32_t>(key.first)) : nullptr;
+      if (of == nullptr) continue;
+      libkineto::GenericTraceActivity row(span_, ActivityType::GPU_USER_ANNOTATION, of->name());
+      row.startTime = wall(range.begin_ns);
+      row.endTime = wall(range.end_ns);
+      row.id = ++id;
+      row.device = key.second.first;
+      row.resource = key.second.second;
+      // Tools for CUDA take every row with a stream for a kernel, as CUDA's own traces let them.
+      if (trace_names() == TraceNames::npusim) row.addMetadata("stream", row.resource);
+      row.log(logger);
+    }
+  }
+
+  void write_command(libkineto::ActivityLogger& logger,
+                     const libkineto::getLinkedActivityCallback& linked, const TimelineRow& row,
+                     std::int32_t id) {
+    const auto op = static_cast<std::int32_t>(row.correlation & 0xFFFF'FFFFU);
+    const libkineto::ITraceActivity* const of = linked && op != 0 ? linked(op) : nullptr;
+    const ActivityType type = type_of(row.command);
+    if (with_host_) {
+      const HostNames& names = host_names();
+      const char* const name = type == ActivityType::GPU_MEMCPY ? names.copy : names.launch;
+      const std::int64_t latency_ns = npusim::device_spec(row.device).launch_latency_ns;
+      libkineto::GenericTraceActivity launch =
+          host_row(names.type, name, row.host_ns - latency_ns, row.host_ns, id);
+      launch.addMetadata("External id", op);
+      launch.flow.id = static_cast<std::uint32_t>(id);
+      launch.flow.type = libkineto::kLinkAsyncCpuGpu;
+      launch.flow.start = 1;
+      launch.log(logger);
+    }
+    libkineto::GenericTraceActivity kernel(span_, type, name_of(row));
+    kernel.startTime = wall(row.start_ns);
+    kernel.endTime = wall(row.end_ns);
+    kernel.id = id;
+    kernel.device = row.device;
+    kernel.resource = row.stream;
+    kernel.linked = of;
+    kernel.addMetadata("device", row.device);
+    kernel.addMetadata("stream", row.stream);
+    kernel.addMetadata("correlation", id);
+    kernel.addMetadata("External id", op);
+    kernel.addMetadata("flops", row.flops);
+    kernel.addMetadata("bytes", row.bytes);
+    kernel.addMetadata("queued", row.start_ns - row.host_ns);
+    if (type == ActivityType::GPU_MEMCPY && row.end_ns > row.start_ns) {
+      kernel.addMetadata("memory bandwidth (GB/s)",
+                         row.bytes / static_cast<double>(row.end_ns - row.start_ns));
+    }
+    kernel.flow.id = static_cast<std::uint32_t>(id);
+    kernel.flow.type = libkineto::kLinkAsyncCpuGpu;
+    kernel.flow.start = 0;
+    kernel.log(logger);
+  }
+
+  void write_wait(libkineto::ActivityLogger& logger, const TimelineRow& row, std::int32_t id) {
+    const HostNames& names = host_names();
+    const char* name = nullptr;
+    switch (row.order) {
+      case npusim::OrderKind::stream_wait:
+        name = names.wait_stream;
+        break;
+      case npusim::OrderKind::event_wait:
+        name = names.wait_event;
+        break;
+      case npusim::OrderKind::device_wait:
+        name = names.wait_device;
+        break;
+      default:
+        break;
+    }
+    const std::int64_t since_ns = std::exchange(host_ns_, row.host_ns);
+    if (name == nullptr || !with_host_) return;
+    host_row(names.type, name, since_ns, row.host_ns, id).log(logger);
+  }
+
+  // A row of the virtual host.
+  libkineto::GenericTraceActivity host_row(ActivityType type, const char* name,
+                                           std::int64_t begin_ns, std::int64_t end_ns,
+                                           std::int32_t id) {
+    libkineto::GenericTraceActivity row(span_, type, name);
+    host_ns_ = end_ns;
+    row.startTime = wall(begin_ns);
+    row.endTime = wall(end_ns);
+    row.id = id;
+    row.device = getpid();
+    row.resource = kVirtualHostThread;
+    row.threadId = kVirtualHostThread;
+    row.addMetadata("correlation", id);
+    return row;
+  }
+
+  static constexpr std::int32_t kFirstId = 1
+                                           << 24;  // behind the numbers of the profiler's own rows
+
+  const bool with_host_;
+  libkineto::TraceSpan span_{0, 0, "npusim"};
+  std::int64_t wall_begin_ns_ = 0;
+  std::int64_t host_ns_ = 0;  // of the row of the host that was written last
+  std::vector<std::string> errors_;
+};
+
+class Profiler final : public libkineto::IActivityProfiler {
+ public:
+  const std::string& name() const override { return name_; }
+  const std::set<ActivityType>& availableActivities() const override { return types_; }
+  std::unique_ptr<libkineto::IActivityProfilerSession> configure(
+      const std::set<ActivityType>& types, const libkineto::Config&) override {
+    if (types.count(ActivityType::CONCURRENT_KERNEL) == 0) return nullptr;
+    return std::make_unique<Session>(true);
+  }
+  std::unique_ptr<libkineto::IActivityProfilerSession> configure(
+      std::int64_t, std::int64_t, const std::set<ActivityType>& types,
+      const libkineto::Config& config) override {
+    return configure(types, config);
+  }
+
+ private:
+  std::string name_{"npusim"};
+  std::set<ActivityType> types_{ActivityType::CONCURRENT_KERNEL, ActivityType::GPU_MEMCPY,
+                                ActivityType::GPU_MEMSET, ActivityType::GPU_USER_ANNOTATION,
+                                ActivityType::PRIVATEUSE1_RUNTIME};
+};
+
+}  // namespace
+
+void set_trace_names(TraceNames names) noexcept { g_names = names; }
+TraceNames trace_names() noexcept { return g_names; }
+void set_profiling_paused(bool paused) noexcept { g_paused = paused; }
+
+void register_profiler() {
+  torch::profiler::impl::PrivateUse1ProfilerRegistry::instance().registerFactory(
+      [] { return std::make_unique<Profiler>(); });
+}
+
+}  // namespace torch_npusim

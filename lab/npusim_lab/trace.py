@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A trace: what a program asked an allocator for, as columns, with stacks and its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npusim_lab import _lab
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Op = _lab.Op
+Frame = tuple[str, int, str]  # file, line, function
+Stack = tuple[Frame, ...]  # innermost first
+
+COLUMNS = {
+    "op": np.uint8,
+    "id": np.uint64,
+    "bytes": np.uint64,
+    "stream": np.uint32,
+    "pool": np.uint32,
+    "stack": np.uint32,
+    "time_ns": np.uint64,
+    "address": np.uint64,
+}
+OPTIONAL = ("time_ns", "address")
+_PIECE = 1 << 13  # events that a TraceBuilder keeps as rows
+OP_NAMES = {
+    value: name.lower() for name, value in vars(Op).items() if name.isupper()
+}  # 0: "malloc" and so on
+
+
+_A_NUMBER = "a number from 0 to 2^50"
+# What `info` may hold under the keys that are read, and its name for people.
+_INFO: dict[str, tuple[type, str]] = {
+    "capacity_bytes": (int, _A_NUMBER),
+    "initial_mallocs": (int, _A_NUMBER),
+    "exit_status": (int, "a number"),
+    "policy": (str, "a text"),
+    "settings": (str, "a text"),
+    "script": (str, "a text"),
+    "generator": (str, "a text"),
+    "ambiguous": (list, "a list of sentences"),
+    "attempts": (list, "a list of events"),
+}
+_ITEMS: dict[str, type] = {"ambiguous": str, "attempts": int}
+
+
+class TraceError(ValueError):
+    """A file, or a sequence of events, that is not a trace. The text says which event and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Events in columns of one length; what each op reads is in allocator/README.md.
+
+    Args:
+        op: uint8, codes of Op.
+        id: uint64, one number per allocation.
+        bytes: uint64, as requested, before rounding.
+        stream, pool, stack: uint32; `stack` is an index of `stacks`.
+        time_ns: uint64 or None.
+        address: uint64 or None; where the recorded run put each malloc, 0 where unknown.
+        stacks: of calls, innermost frame first; number 0 is the empty one.
+        info: where the trace is from, as JSON values. Keys that the lab reads: "capacity_bytes",
+            "policy", "settings" (of the recorded run), "initial_mallocs" (at the start, for blocks
+            older than the trace), "ambiguous" (a sentence per doubt), "streams", "pools" (the
+            recorded ids behind the numbers).
+
+    Raises:
+        TraceError: If the columns do not fit together.
+    """
+
+    op: NDArray[np.uint8]
+    id: NDArray[np.uint64]
+    bytes: NDArray[np.uint64]
+    stream: NDArray[np.uint32]
+    pool: NDArray[np.uint32]
+    stack: NDArray[np.uint32]
+    time_ns: NDArray[np.uint64] | None = None
+    address: NDArray[np.uint64] | None = None
+    stacks: tuple[Stack, ...] = ((),)
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, dtype in COLUMNS.items():
+            column = getattr(self, name)
+            if column is None and name in OPTIONAL:
+                continue
+            if column.dtype != dtype or column.shape != self.op.shape or column.ndim != 1:
+                raise TraceError(
+                    f"trace: column {name} is {column.dtype} of shape {column.shape}; "
+                    f"expected {np.dtype(dtype)} of shape ({len(self.op)},)"
+                )
+        _check_info(self.info)
+        if len(self.stack) and int(self.stack.max()) >= len(self.stacks):
+            event = int(np.argmax(self.stack >= len(self.stacks)))
+            raise TraceError(
+                f"trace: event {event}: stack {self.stack[event]}, but there are only "
+                f"{len(self.stacks)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @cached_property
+    def compiled(self) -> _lab.Trace:
+        """The same for the engine, checked.
+
+        Raises:
+            TraceError: Naming the event that cannot be, and why.
+        """
+        try:
+            return _lab.Trace(
+                self.op, self.id, self.bytes, self.stream, self.pool, self.stack, self.time_ns
+            )
+        except ValueError as problem:
+            raise TraceError(str(problem)) from None
+
+    def validate(self) -> Trace:
+        """Return the trace itself if its events can be.
+
+        Raises:
+            TraceError: Naming the event that cannot be, and why.
+        """
+        assert self.compiled is not None
+        return self
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Of the device that was recorded, where known."""
+        capacity = self.info.get("capacity_bytes")
+        return None if capacity is None else int(capacity)
+
+    @property
+    def ambiguous(self) -> tuple[str, ...]:
+        """What is not known about the recorded run, a sentence each."""
+        return tuple(self.info.get("ambiguous", ()))
+
+    def stack_text(self, number: int, frames: int = 4) -> str:
+        """Return the innermost frames of a stack, one a line; empty where unknown."""
+        lines = [f"{name} ({file}:{line})" for file, line, name in self.stacks[number][:frames]]
+        return "\n".join(lines)
+
+    def segment_addresses(self) -> list[int]:
+        """Return the addresses of the recorded segments, in order of acquisition.
+
+        Of expandable ones it is where they begin.
+        """
+        acquired = np.isin(self.op, (Op.SEGMENT_ALLOC, Op.SEGMENT_RESERVE))
+        return [int(address) for address in self.id[acquired]]
+
+    def with_attempts(self) -> Trace:
+        """Return a trace in which every recorded OOM is a request that is tried again.
+
+        A recorded run that caught the error went on without the memory, so the block is freed at
+        once, wherever it fits.
+        """
+        failed = np.flatnonzero((self.op == Op.OOM) & (self.bytes > 0))
+        if not len(failed):
+            return self
+        order = np.insert(np.arange(len(self)), failed + 1, failed)
+        columns = {
+            name: column[order] for name in COLUMNS if (column := getattr(self, name)) is not None
+        }
+        first = failed + np.arange(len(failed))
+        fresh = int(self.id[self.op < Op.RECORD_STREAM].max(initial=0)) + 1
+        numbers = np.arange(fresh, fresh + len(failed), dtype=np.uint64)
+        columns["op"][first] = Op.MALLOC
+        columns["op"][first + 1] = Op.FREE
+        for event in (first, first + 1):
+            columns["id"][event] = numbers
+            if "address" in columns:
+                columns["address"][event] = 0
+        info = {**self.info, "attempts": first.tolist()}
+        return Trace(**columns, stacks=self.stacks, info=info)
+
+    def with_info(self, **info: Any) -> Trace:
+        """Return the same events with more, or other, entries of `info`."""
+        return replace(self, info={**self.info, **info})
+
+
+def _check_info(info: Mapping[str, Any]) -> None:
+    """Refuse values of another type than what reads them expects."""
+    for key, (kind, expected) in _INFO.items():
+        if key not in info:
+            continue
+        value: Any = info[key]
+        right = isinstance(value, kind) and not isinstance(value, bool)
+        if right and kind is int:
+            right = 0 <= value <= 1 << 50
+        elif right and key in _ITEMS:
+            right = all(type(item) is _ITEMS[key] for item in value)
+        if not right:
+            raise TraceError(f"trace: info: {key!r} is {str(value)[:60]!r}; expected {expected}")
+
+
+class TraceBuilder:
+    """Collects events one by one; for importers and generators."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self._pieces: list[dict[str, NDArray[Any]]] = []  # what _rows held before, as columns
+        self._length = 0
+        self._stacks: dict[Stack, int] = {(): 0}
+        self._next_id = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def stack(self, frames: Iterable[Frame]) -> int:
+        """Return the number of a stack, the same for equal ones."""
+        return self._stacks.setdefault(tuple(frames), len(self._stacks))
+
+    def add(
+        self,
+        op: int,
+        id: int = 0,
+        bytes: int = 0,
+        stream: int = 0,
+        pool: int = 0,
+        stack: int = 0,
+        time_ns: int = 0,
+        address: int = 0,
+    ) -> None:
+        """Append an event; one that cannot be is named by build(), at the latest."""
+        self._rows.append((op, id, bytes, stream, pool, stack, time_ns, address))
+        self._length += 1
+        if len(self._rows) == _PIECE:
+            self._pack()
+
+    def malloc(
+        self, bytes: int, stream: int = 0, pool: int = 0, stack: int = 0, **more: int
+    ) -> int:
+        """Append a malloc with a new id, and return the id."""
+        self._next_id += 1
+        self.add(Op.MALLOC, self._next_id, bytes, stream, pool, stack, **more)
+        return self._next_id
+
+    def build(self, info: Mapping[str, Any] | None = None) -> Trace:
+        """Return the checked trace.
+
+        Raises:
+            TraceError: Naming the event that cannot be, and why.
+        """
+        self._pack()
+        columns = {}
+        for name in COLUMNS:
+            columns[name] = np.concatenate([piece.pop(name) for piece in self._pieces])
+        self._pieces = [dict(columns)]
+        present = {
+            name: column for name, column in columns.items() if name not in OPTIONAL or column.any()
+        }
+        return Trace(**present, stacks=tuple(self._stacks), info=dict(info or {})).validate()
+
+    def _pack(self) -> None:
+        """Turn rows into columns, which take a fifth of the memory.
+
+        Raises:
+            TraceError: Naming the event that cannot be, and why.
+        """
+        before = self._length - len(self._rows)
+        try:
+            table = np.array(self._rows, np.uint64).reshape(-1, len(COLUMNS))
+        except OverflowError:
+            wrong, row = next(
+                (before + i, row)
+                for i, row in enumerate(self._rows)
+                if not 0 <= min(row) <= max(row) < 2**64
+            )
+            raise TraceError(
+                f"trace: event {wrong}: {row}; expected numbers from 0 to 2^64 - 1"
+            ) from None
+        self._pieces.append(
+            {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(COLUMNS.items())}
+        )
+        self._rows.clear()

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.compile under the alias."""
+
+import os
+
+import pytest
+import torch
+from repo.sources import ROOT
+
+from torch_npusim import cuda_alias
+
+
+@pytest.fixture(autouse=True)
+def _compiles_anew():
+    from torch._inductor import config
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(ROOT / "build" / "inductor")
+    torch._dynamo.reset()
+    with config.patch(compile_threads=1, fx_graph_cache=False):
+        yield
+    torch._dynamo.reset()
+
+
+def test_reset():
+    import torch._inductor.cudagraph_trees
+
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_is_cuda_is_the_same_in_compiled_code(backend):
+    def branch(x):
+        y = x * 2
+        inside = torch.zeros(2, device="cuda")
+        return x + 1 if x.is_cuda and y.is_cuda and inside.is_cuda else x - 1
+
+    compiled = torch.compile(branch, backend=backend)
+    for x in (torch.ones(3, device="cuda"), torch.nn.Parameter(torch.ones(3, device="cuda"))):
+        assert torch.equal(compiled(x), x + 1)
+        assert torch.equal(compiled(x), branch(x))
+    assert torch.equal(compiled(torch.ones(3)), torch.zeros(3))
+
+
+def test_cached_tensors_of_cuda_graphs_are_refused():
+    with pytest.raises(NotImplementedError, match="records no CUDA graphs"):
+        torch._C._set_cached_tensors_enabled(True)
+
+
+def test_kernels_are_commands_of_npusim_and_no_triton():
+    from torch._inductor import utils
+
+    from torch_npusim.inductor import report
+
+    def function(x):
+        return (x * 2 + 1).relu().sum(0), torch.rand(4, device="cuda") < 2
+
+    assert not utils.is_gpu("cuda")
+    assert not torch.utils._triton.has_triton()
+    compiled = torch.compile(function, fullgraph=True)
+    x = torch.randn(4, 8, device="cuda")
+    compiled(x)
+    with report.counted_commands() as rows:
+        found = compiled(x)
+    assert [t.device.type for t in found] == ["cuda", "cuda"]
+    torch.testing.assert_close(found[0], function(x)[0])
+    assert any(name.startswith("npusim_fused") for name in rows)
+
+
+def test_a_device_that_is_too_old_for_triton_is_none_for_its_own_kernels(monkeypatch):
+    """Such as NPUSIM_SPEC=ascend-910b; Inductor asks whether Triton could write for it."""
+    from types import SimpleNamespace
+
+    old = SimpleNamespace(name="old", major=1, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: old)
+    x = torch.ones(4, device="cuda")
+    assert torch.equal(torch.compile(lambda x: x * 3 - 1, fullgraph=True)(x), x * 2)
+
+
+def test_what_the_compiler_knows_of_cuda_comes_back():
+    from torch._dynamo import device_interface
+    from torch._inductor import compile_fx, utils  # noqa: F401
+    from torch._inductor.codegen.common import device_op_overrides_dict
+
+    with_alias = device_interface.get_interface_for_device("cuda")
+    cuda_alias.disable()
+    try:
+        assert device_interface.get_interface_for_device("cuda") is device_interface.CudaInterface
+        assert "cuda" in utils.GPU_TYPES
+        assert "CUDA" in type(device_op_overrides_dict["cuda"]).__name__
+        x = torch.ones(4, device="npusim")
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(lambda x: x + 1)(x), x + 1)
+    finally:
+        cuda_alias.enable()
+    assert device_interface.get_interface_for_device("cuda") is with_alias
+    assert not utils.is_gpu("cuda")

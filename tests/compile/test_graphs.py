@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiled code within graphs, and mode="reduce-overhead": compiled code as one graph."""
+
+import pytest
+import torch
+
+from torch_npusim.sim import timeline
+
+DEVICE = "npusim"
+
+
+def pointwise(x, y):
+    return (x * 2 + y).relu()
+
+
+def launched(function):
+    """The commands that the host pays for, by name."""
+    with timeline.record() as made:
+        function()
+    return [row.name for row in made.commands() if row.paid]
+
+
+def randn(*shape):
+    return torch.randn(*shape).to(DEVICE)
+
+
+def test_a_capture_holds_compiled_code_and_changes_nothing():
+    def change(x, y):
+        x.mul_(3)
+        return x + y
+
+    x, y = randn(4, 5), randn(4, 5)
+    first, second = (torch.compile(f, fullgraph=True) for f in (pointwise, change))
+    first(x, y), second(x.clone(), y)
+    before = x.clone()
+    graph = torch.npusim.NPUSIMGraph()
+    with torch.npusim.graph(graph):
+        results = first(x, y), second(x, y)
+    assert torch.equal(x, before)
+    assert all(result.count_nonzero() == 0 for result in results)
+    for _ in range(2):
+        before = x.clone()
+        assert launched(graph.replay) == ["npusim_fused_add_mul_relu_0"]
+        assert torch.equal(results[0], pointwise(before, y))
+        assert torch.equal(x, before * 3)
+        assert torch.equal(results[1], x + y)
+
+
+def test_what_reads_memory_of_the_host_is_refused_by_name():
+    x, number = randn(4), torch.tensor(2.0)
+    compiled = torch.compile(lambda x, number: x * number, fullgraph=True)
+    compiled(x, number)
+    graph = torch.npusim.NPUSIMGraph()
+    with pytest.raises(NotImplementedError, match=r"npusim_fused_mul_0 .* uses memory of the host"):
+        with torch.npusim.graph(graph):
+            compiled(x, number)
+    assert torch.equal(compiled(x, number), x * 2)
+
+
+def test_reduce_overhead_is_one_launch():
+    model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.GELU())
+    model = model.to(DEVICE)
+    compiled = torch.compile(model, mode="reduce-overhead", fullgraph=True)
+    for step in range(5):
+        x = randn(4, 8)
+        with torch.no_grad():
+            commands = launched(lambda x=x: compiled(x))
+            torch.testing.assert_close(compiled(x), model(x))
+        if step > 1:
+            assert len(commands) == 2, commands  # the copy of x, and the graph
+
+
+def test_reduce_overhead_trains():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).to(DEVICE)
+    compiled = torch.compile(model, mode="reduce-overhead", fullgraph=True)
+    for _ in range(7):
+        x = randn(4, 8)
+        model.zero_grad()
+        compiled(x).square().sum().backward()
+        expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_results_of_a_replay_are_the_callers_for_as_long_as_he_likes():
+    compiled = torch.compile(pointwise, mode="reduce-overhead", fullgraph=True)
+    y = randn(4)
+    inputs = [randn(4) for _ in range(9)]
+    kept = [compiled(x, y) for x in inputs]
+    for x, result in zip(inputs, kept, strict=True):
+        assert torch.equal(result, pointwise(x, y))
+
+
+def test_what_a_replay_cannot_change_runs_as_it_is():
+    def change(x):
+        return x.add_(1)
+
+    compiled = torch.compile(change, mode="reduce-overhead", fullgraph=True)
+    for _ in range(4):
+        x = randn(4)
+        before = x.clone()
+        held = torch.empty(4, device=DEVICE)  # so that the next x is elsewhere
+        compiled(x)
+        assert torch.equal(x, before + 1)
+        del held
+    same = randn(4)
+    before = same.clone()
+    for _ in range(4):
+        compiled(same)
+    assert torch.equal(same, before + 4)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tiny models, compiled on npusim, against eager npusim: forward and gradients.
+
+The tolerance is twice the error of compiled CPU against eager CPU on the same sample, and no less
+than a few roundings. All models: python tests/compile/test_models.py.
+"""
+
+import copy
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norms beside a shortcut."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+
+    def forward(self, x):
+        return F.relu(self.body(x) + x)
+
+
+class Recurrent(nn.Module):
+    """An LSTM over a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 12, batch_first=True)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+def resnet():
+    head = nn.Conv2d(3, 8, 3, padding=1)
+    model = nn.Sequential(head, Residual(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    return model, torch.randn(2, 3, 12, 12)
+
+
+def lstm():
+    return Recurrent(), torch.randn(2, 5, 8)
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config), torch.randint(0, 64, (2, 9))
+
+
+def bert():
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return BertModel(config), torch.randint(0, 64, (2, 9))
+
+
+def vit():
+    from transformers import ViTConfig, ViTModel
+
+    config = ViTConfig(
+        image_size=16,
+        patch_size=8,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return ViTModel(config), torch.randn(2, 3, 16, 16)
+
+
+MODELS = {make.__name__: make for make in (resnet, lstm, llama, bert, vit)}
+SAMPLE = ("resnet",)
+
+
+def results(model, x, device, compile):
+    """The first output and all gradients, on the CPU."""
+    torch._dynamo.reset()
+    model = copy.deepcopy(model).to(device)
+    out = (torch.compile(model) if compile else model)(x.to(device))
+    first = out if isinstance(out, torch.Tensor) else next(iter(out.values()))
+    first.square().mean().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return [t.detach().cpu() for t in (first, *gradients)]
+
+
+def distance(ours, theirs):
+    return max(
+        ((a - b).abs().max() / b.abs().max().clamp(min=1e-3)).item()
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def errors(name):
+    """How far compiled is from eager: on npusim, and on the CPU."""
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    return tuple(
+        distance(results(model, x, device, True), results(model, x, device, False))
+        for device in ("npusim", "cpu")
+    )
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_compiled_models_are_eagers(name):
+    ours, theirs = errors(name)
+    assert ours <= 2 * max(theirs, 1e-6)
+
+
+if __name__ == "__main__":  # all, or those that are named
+    import torch_npusim  # noqa: F401
+
+    for chosen in sys.argv[1:] or MODELS:
+        found, on_cpu = errors(chosen)
+        verdict = "ok" if found <= 2 * max(on_cpu, 1e-6) else "FAIL"
+        print(f"{verdict:4}  {chosen:8} npusim {found:.2e}  CPU {on_cpu:.2e}", flush=True)

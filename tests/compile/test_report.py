@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch_npusim.compile_report(), `npusim compile-report` and pytest --npusim-max-graph-breaks."""
+
+import json
+import textwrap
+
+import pytest
+import torch
+
+import torch_npusim
+from torch_npusim import cli
+
+
+def breaking(x):
+    y = x * 2 + 1
+    if y.sum().item() > 0:
+        y = y.relu() - 1
+    return y + 3
+
+
+def test_a_report_explains_a_graph_break():
+    x = torch.ones(8, device="npusim")
+    report = torch_npusim.compile_report(breaking, x)
+    assert torch.equal(report.value, breaking(x))
+    assert len(report.graph_breaks) == 1
+    found = report.graph_breaks[0]
+    assert found.place.startswith(__file__)
+    assert "item()" in found.code
+    assert "Tensor.item()" in found.reason
+    assert "capture_scalar_outputs" in found.instead
+    assert {frame.place.rpartition(":")[0] for frame in report.frames} == {__file__}
+    assert all(frame.seconds > 0 and frame.guards > 0 for frame in report.frames)
+    # mul, add, sum, relu, sub, add; reading one value is no command.
+    assert report.eager.launches == 6
+    assert report.compiled.launches < report.eager.launches
+    assert report.compiled.modelled_us < report.eager.modelled_us
+    fused = [kernel for kernel in report.kernels if kernel.operators]
+    assert {"aten.mul.Tensor", "aten.relu.default"} <= {o for k in fused for o in k.operators}
+    assert all(kernel.bytes > 0 and kernel.calls == 1 for kernel in fused)
+
+
+def test_a_report_names_the_guard_that_failed():
+    def function(x, factor):
+        return x * factor
+
+    compiled = torch.compile(function, dynamic=False)
+    x = torch.ones(4, device="npusim")
+
+    def sizes():
+        return [compiled(x[:n], 2) for n in (2, 3)]
+
+    from torch_npusim.inductor import report as reports
+
+    made = reports.CompileReport()
+    with reports.watched_compiler(made):
+        sizes()
+    assert len(made.frames) == 2
+    assert len(made.recompiles) == 1
+    assert "size mismatch" in made.recompiles[0].recompiled
+
+
+def test_report_as_text_json_and_page():
+    report = torch_npusim.compile_report(lambda x: x * 2, torch.ones(4, device="npusim"))
+    shown = json.loads(report.to_json())
+    assert shown["compiled"]["launches"] == 1
+    assert shown["graph_breaks"] == []
+    assert "Graph breaks: 0" in str(report)
+    page = report.to_html()
+    assert page.startswith("<!doctype html>")
+    assert "npusim_fused_mul_0" in page
+
+
+def test_the_command(tmp_path, capsys):
+    script = tmp_path / "program.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys, torch
+            function = torch.compile(lambda x: (x + 1).cos() * int(sys.argv[1]))
+            print(function(torch.ones(4, device="npusim")).sum().item())
+            """
+        )
+    )
+    html = tmp_path / "report.html"
+    status = cli.main(["compile-report", "--json", "--html", str(html), str(script), "2"])
+    out = capsys.readouterr().out
+    assert status == 0
+    shown = json.loads(out[out.index("{") :])
+    assert shown["compiled"]["launches"] < shown["eager"]["launches"]
+    assert any("aten.cos.default" in kernel["operators"] for kernel in shown["kernels"])
+    assert html.read_text().startswith("<!doctype html>")
+    assert cli.main(["compile-report", str(tmp_path / "none.py")]) == 2
+
+
+@pytest.mark.parametrize(("limit", "fails"), [(0, True), (1, False)])
+def test_pytest_can_limit_graph_breaks(tmp_path, limit, fails, run_script):
+    test = tmp_path / "test_program.py"
+    test.write_text(
+        textwrap.dedent(
+            """
+            import torch
+
+            def test_it():
+                def function(x):
+                    return x + 1 if x.sum().item() > 0 else x
+                torch.compile(function, backend="eager")(torch.ones(2, device="npusim"))
+            """
+        )
+    )
+    command = f"""
+        import sys, pytest
+        sys.exit(pytest.main(["-p", "no:cacheprovider", "--rootdir", {str(tmp_path)!r},
+                              "--npusim-max-graph-breaks={limit}", {str(test)!r}]))
+    """
+    done = run_script(command)
+    assert (done.returncode != 0) is fails, done.stdout
+    if fails:
+        assert "graph breaks: 1; at most 0 are allowed" in done.stdout
+        assert "test_program.py:6: return x + 1 if x.sum().item() > 0 else x" in done.stdout

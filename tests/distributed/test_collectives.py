@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every collective of torch.distributed, in every type, beside gloo on CPU or beside arithmetic."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as differentiable
+from rank_processes import run_ranks
+from torch.distributed import ReduceOp
+from torch.distributed import _functional_collectives as functional
+
+TYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+]
+
+
+def start(rank, size, store, backend, device):
+    if device == "npusim":
+        torch.npusim.set_device(rank)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
+
+
+def values(rank, dtype, device, count=6):
+    return (torch.arange(count) + 2 * rank + 1).to(dtype).to(device)
+
+
+def moved_and_reduced(rank, size, dtype, device):
+    """Yields what each collective leaves on this rank."""
+
+    def made(count=6):
+        return values(rank, dtype, device, count)
+
+    for op in (ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT):
+        x = made()
+        dist.all_reduce(x, op=op)
+        yield x
+    x = made()
+    dist.reduce(x, dst=1)
+    yield x if rank == 1 else torch.zeros(1)
+    x = made()
+    dist.broadcast(x, src=1)
+    yield x
+    parts = [torch.empty_like(made()) for _ in range(size)]
+    dist.all_gather(parts, made())
+    yield torch.stack(parts)
+    whole = torch.empty(6 * size, dtype=dtype, device=device)
+    dist.all_gather_into_tensor(whole, made())
+    yield whole
+    part = torch.empty(3, dtype=dtype, device=device)
+    dist.reduce_scatter_tensor(part, made(3 * size))
+    yield part
+    dist.reduce_scatter(part, list(made(3 * size).chunk(size)))
+    yield part
+    swapped = torch.empty(2 * size, dtype=dtype, device=device)
+    dist.all_to_all_single(swapped, made(2 * size))
+    yield swapped
+    gathered = [torch.empty(6, dtype=dtype, device=device) for _ in range(size)]
+    dist.gather(made(), gathered if rank == 0 else None, dst=0)
+    yield torch.stack(gathered) if rank == 0 else torch.zeros(1)
+    x = torch.empty(6, dtype=dtype, device=device)
+    dist.scatter(x, [made() + k for k in range(size)] if rank == 1 else None, src=1)
+    yield x
+    x = made()
+    if rank == 0:
+        dist.send(x, 1)
+    elif rank == 1:
+        dist.recv(x, 0)
+    yield x
+
+
+def run_all(rank, size, store, backend, device, types):
+    start(rank, size, store, backend, device)
+    found = {
+        dtype: [x.cpu() for x in moved_and_reduced(rank, size, dtype, device)] for dtype in types
+    }
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_collective_in_every_type_is_gloos(size):
+    here = run_ranks(run_all, size, "simccl", "npusim", TYPES)
+    there = run_ranks(run_all, size, "gloo", "cpu", TYPES)
+    for rank in range(size):
+        for dtype in TYPES:
+            for k, (mine, other) in enumerate(
+                zip(here[rank][dtype], there[rank][dtype], strict=True)
+            ):
+                assert torch.equal(mine, other), (rank, dtype, k)
+
+
+def beside_arithmetic(rank, size, store):
+    start(rank, size, store, "cpu:gloo,npusim:simccl", "npusim")
+    device = "npusim"
+
+    def made(dtype=torch.float32, count=6):
+        return values(rank, dtype, device, count)
+
+    def total(dtype=torch.float32, count=6):
+        return sum(values(k, dtype, "cpu", count) for k in range(size))
+
+    x = made()
+    dist.all_reduce(x, op=ReduceOp.AVG)
+    torch.testing.assert_close(x.cpu(), total() / size)  # scaled before the sum, as by NCCL
+    x = made(torch.int64)
+    dist.all_reduce(x, op=ReduceOp.AVG)
+    assert torch.equal(x.cpu(), total(torch.int64) // size)
+    x = made()
+    dist.all_reduce(x, op=dist._make_nccl_premul_sum(0.5))
+    assert torch.equal(x.cpu(), total() * 0.5)
+    part = torch.empty(3, device=device)
+    before = made(count=3 * size)
+    kept = before.clone()
+    dist.reduce_scatter_tensor(part, before, op=ReduceOp.AVG)
+    assert torch.equal(before, kept)
+    torch.testing.assert_close(part.cpu(), (total(count=3 * size) / size).chunk(size)[rank])
+
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        x = made().to(dtype)
+        wanted = sum(values(k, torch.float32, "cpu").to(dtype).float() for k in range(size))
+        dist.all_reduce(x)
+        assert torch.equal(x.cpu().float(), wanted.to(dtype).float())
+    x = torch.tensor([rank == 0, False], device=device)
+    dist.all_reduce(x)
+    assert x.tolist() == [True, False]
+    x = torch.view_as_complex(made().view(3, 2))
+    dist.all_reduce(x)
+    assert torch.equal(torch.view_as_real(x).view(-1).cpu(), total())
+    x = made(torch.int16)
+    dist.broadcast(x, src=0)
+    assert torch.equal(x.cpu(), values(0, torch.int16, "cpu"))
+
+    outputs = [torch.empty(k + 1, device=device) for k in range(size)]
+    dist.all_gather(outputs, made(count=rank + 1))
+    for k in range(size):
+        assert torch.equal(outputs[k].cpu(), values(k, torch.float32, "cpu", k + 1))
+    outputs = [torch.empty(2, device=device) for _ in range(size)]
+    dist.all_to_all(outputs, list(made(count=2 * size).chunk(size)))
+    for k in range(size):
+        wanted = values(k, torch.float32, "cpu", 2 * size).chunk(size)[rank]
+        assert torch.equal(outputs[k].cpu(), wanted)
+    # rank k sends k + 1 rows to everyone
+    swapped = torch.empty(sum(k + 1 for k in range(size)), 2, device=device)
+    rows = made(count=2 * size * (rank + 1)).view(-1, 2)
+    dist.all_to_all_single(swapped, rows, [k + 1 for k in range(size)], [rank + 1] * size)
+    wanted = [
+        values(k, torch.float32, "cpu", 2 * size * (k + 1)).view(-1, 2).split(k + 1)[rank]
+        for k in range(size)
+    ]
+    assert torch.equal(swapped.cpu(), torch.cat(wanted))
+
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": k} for k in range(size)]
+    objects = [rank, "x"]
+    dist.broadcast_object_list(objects, src=1, device=torch.device("npusim", rank))
+    assert objects == [1, "x"]
+
+    ring = [
+        dist.P2POp(dist.isend, made(), (rank + 1) % size),
+        dist.P2POp(dist.irecv, x := torch.empty(6, device=device), (rank - 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(ring):
+        work.wait()
+    assert torch.equal(x.cpu(), values((rank - 1) % size, torch.float32, "cpu"))
+
+    with dist._coalescing_manager(device=torch.device("npusim", rank), async_ops=True) as many:
+        x, y = made(), made() * 2
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    many.wait()
+    assert torch.equal(x.cpu(), total())
+    assert torch.equal(y.cpu(), total() * 2)
+
+    evens = dist.new_group(list(range(0, size, 2)))
+    if rank % 2 == 0:
+        x = made()
+        dist.all_reduce(x, group=evens)
+        wanted = sum(values(k, torch.float32, "cpu") for k in range(0, size, 2))
+        assert torch.equal(x.cpu(), wanted)
+
+    x = functional.all_reduce(made(), "sum", dist.group.WORLD)
+    assert torch.equal(x.cpu(), total())
+    x = functional.all_gather_tensor(made(), 0, dist.group.WORLD)
+    assert x.shape == (6 * size,)
+    x = made().requires_grad_()
+    (differentiable.all_reduce(x) * (rank + 1)).sum().backward()
+    assert x.grad.tolist() == [sum(k + 1.0 for k in range(size))] * 6
+
+    future = dist.all_reduce(x := made(), async_op=True).get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2).wait()
+    assert torch.equal(doubled.cpu(), total() * 2)
+
+    host = values(rank, torch.float32, "cpu")
+    dist.all_reduce(host)
+    assert torch.equal(host, total())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_gloo_has_not(size):
+    run_ranks(beside_arithmetic, size, timeout=30)
+
+
+def refused(rank, size, store):
+    start(rank, size, store, "simccl", "npusim")
+    x = torch.ones(4, 4, device="npusim")
+    with pytest.raises(ValueError, match="Tensors must be contiguous"):
+        dist.all_reduce(x.t()[:2])
+    with pytest.raises(ValueError, match="Tensors must be contiguous"):
+        dist.send(x[:, :2], 1 - rank)
+    with pytest.raises(TypeError, match="not supported for simccl process group"):
+        dist.all_reduce(torch.ones(2, dtype=torch.int16, device="npusim"))
+    with pytest.raises(TypeError, match="boolean"):
+        dist.all_reduce(torch.ones(2, dtype=torch.bool, device="npusim"), op=ReduceOp.AVG)
+    with pytest.raises(ValueError, match="BAND"):
+        dist.all_reduce(torch.ones(2, dtype=torch.int32, device="npusim"), op=ReduceOp.BAND)
+    with pytest.raises(RuntimeError, match="recvAnysource"):
+        dist.recv(x)
+    with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+        dist.all_reduce(torch.ones(2))
+    dist.all_reduce(x)
+    assert x.tolist() == [[2.0] * 4] * 4
+
+
+def test_what_nccl_refuses_is_refused_and_loses_nothing():
+    run_ranks(refused, 2)
+
+
+def test_gloo_on_npusim_is_refused_with_what_to_write(tmp_path):
+    with pytest.raises(ValueError, match="'cpu:gloo,npusim:simccl'"):
+        dist.init_process_group(
+            "cpu:gloo,npusim:gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+        )
+
+
+def fake(rank, size, store):
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=3, world_size=1024, store=FakeStore())
+    x = torch.ones(3, device="npusim")
+    dist.all_reduce(x)
+    return dist.get_world_size(), x.device.type
+
+
+def test_the_fake_group_takes_the_device():
+    assert run_ranks(fake, 1) == [(1024, "npusim")]

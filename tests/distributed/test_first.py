@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""simccl from end to end: two processes, a few collectives, DDP beside gloo on CPU."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_processes import run_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def start(rank, size, store, backend, device):
+    if device != "cpu":
+        torch.npusim.set_device(rank)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
+
+
+def collectives(rank, size, store, backend, device):
+    start(rank, size, store, backend, device)
+    results = []
+    x = torch.arange(6.0, device=device) + rank
+    dist.all_reduce(x)
+    results.append(x.cpu())
+    y = torch.full((3,), rank + 5, device=device)
+    dist.broadcast(y, src=1)
+    results.append(y.cpu())
+    parts = [torch.empty(2, device=device) for _ in range(size)]
+    dist.all_gather(parts, torch.tensor([rank, -rank], device=device, dtype=torch.float32))
+    results += [part.cpu() for part in parts]
+    dist.barrier()
+    dist.destroy_process_group()
+    return results
+
+
+def test_collectives_are_gloos():
+    here = run_ranks(collectives, 2, "simccl", "npusim")
+    there = run_ranks(collectives, 2, "gloo", "cpu")
+    assert torch.equal(here[0][0], torch.arange(6.0) * 2 + 1)
+    for mine, other in zip(here, there, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+
+
+def train(rank, size, store, backend, device):
+    start(rank, size, store, backend, device)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True)
+    torch.manual_seed(rank)
+    losses = []
+    for _ in range(4):
+        inputs, targets = torch.randn(16, 8), torch.randn(16, 4)
+        loss = nn.functional.mse_loss(model(inputs.to(device)), targets.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    clock = None
+    if device != "cpu":
+        torch.npusim.synchronize()
+        clock = torch_clock()
+    weights = [weight.detach().cpu() for weight in model.parameters()]
+    dist.destroy_process_group()
+    return losses, weights, clock
+
+
+def torch_clock():
+    from torch_npusim.sim import clock
+
+    return clock.host_time_ns()
+
+
+@pytest.mark.parametrize("backend", ["simccl", None, "cpu:gloo,npusim:simccl"])
+def test_ddp_is_gloos_on_cpu(backend):
+    here = run_ranks(train, 2, backend, "npusim")
+    there = run_ranks(train, 2, "gloo", "cpu")
+    for mine, other in zip(here, there, strict=True):
+        assert mine[0] == other[0]
+        assert all(torch.equal(a, b) for a, b in zip(mine[1], other[1], strict=True))
+    assert here[0][2] == here[1][2]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ranks as threads of one process."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_processes import run_ranks as run_processes
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from torch_npusim.testing.ranks import RanksFailed, run_ranks
+
+
+def summed():
+    x = torch.full((4,), float(dist.get_rank()), device="npusim")
+    dist.all_reduce(x)
+    return x.tolist(), x.device.index
+
+
+def trained(kind):
+    torch.manual_seed(0) if dist.get_rank() == 0 else None
+    dist.barrier()
+    torch.npusim.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16, device="npusim"), nn.Linear(16, 4, device="npusim"))
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    else:
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, mesh=init_device_mesh("npusim", (dist.get_world_size(),)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.full((2, 8), 1.0 + dist.get_rank(), device="npusim")
+    for _ in range(2):
+        model(x).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [
+        (w.full_tensor() if hasattr(w, "full_tensor") else w).detach().cpu()
+        for w in model.parameters()
+    ]
+
+
+def in_threads(rank, size, store):
+    results = {"sum": run_ranks(summed, 8)}
+    for kind in ("ddp", "fsdp2"):
+        results[kind] = run_ranks(trained, 4, kind)
+    return results
+
+
+def test_collectives_ddp_and_fsdp2():
+    (results,) = run_processes(in_threads, 1)
+    assert results["sum"] == [([28.0] * 4, k) for k in range(8)]
+    for kind in ("ddp", "fsdp2"):
+        first = results[kind][0]
+        for other in results[kind][1:]:
+            assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    for a, b in zip(results["ddp"][0], results["fsdp2"][0], strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def one_raises():
+    if dist.get_rank() == 1:
+        raise KeyError("lost")
+
+
+def test_what_a_rank_raises_reaches_the_caller():
+    with pytest.raises(RanksFailed, match="rank 1: KeyError: 'lost'") as raised:
+        run_ranks(one_raises, 2)
+    assert list(raised.value.failures) == [1]
+    assert not dist.is_initialized()
+    assert run_ranks(dist.get_rank, 2) == [0, 1]
+
+
+def test_more_ranks_than_devices_are_refused():
+    with pytest.raises(ValueError, match="65 ranks need as many devices"):
+        run_ranks(dist.get_rank, 65)

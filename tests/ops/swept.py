@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The operators of op_db whose samples the sweeps run: one in twelve, or all (`make sweeps`)."""
+
+import os
+import zlib
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map
+
+NPU = torch.device("npusim")
+ALL = os.environ.get("NPUSIM_TESTS") == "sweeps"
+ONE_IN = 12  # of them otherwise
+
+# What does not define its result's values reads and writes nothing.
+WITHOUT_VALUES = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
+                  "new_empty_strided", "resize_", "resize_as_"}  # fmt: skip
+
+
+def _runs(op: Any) -> bool:
+    if op.name in WITHOUT_VALUES or op.name.startswith("jiterator"):  # CUDA's alone
+        return False
+    return torch.float32 in op.dtypes and (
+        ALL or zlib.crc32(op.formatted_name.encode()) % ONE_IN == 0
+    )
+
+
+over_operators = pytest.mark.parametrize(
+    "op", [op for op in op_db if _runs(op)], ids=lambda op: op.formatted_name
+)
+
+
+def on_device(sample: Any) -> tuple[Any, Any, Any]:
+    """Returns input, arguments and keywords of a sample, on npusim."""
+    moved: tuple[Any, Any, Any] = tree_map(
+        lambda value: value.to(NPU) if isinstance(value, torch.Tensor) else value,
+        (sample.input, sample.args, sample.kwargs),
+    )
+    return moved
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """Returns the tensors among the leaves of a tree."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

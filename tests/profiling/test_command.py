@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The commands `npusim profile` and `npusim specs`, and assertions about launches."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_npusim import _specs
+from torch_npusim.cli import main
+from torch_npusim.testing import assert_launches, assert_no_host_waits
+
+SCRIPTS = Path(__file__).parent / "scripts"
+DEVICE = "npusim"
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import torch\nx = torch.ones(8, device='npusim')\nfor _ in range(20): x = x + 1\n"
+    )
+    return str(path)
+
+
+def test_a_page_is_self_contained(script, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["profile", "--html", str(page), script]) == 0
+    text = page.read_text()
+    for part in ("advice", "saved", "timeline", "roofline", "heaviest"):
+        assert f'id="{part}"' in text
+    assert "script.py:3" in text
+    assert not re.search(r"(src|href)=|https?://|@import|url\(", text)
+    assert "What would help" in capsys.readouterr().out
+
+
+def test_json_and_comparison(script, tmp_path, capsys):
+    out = tmp_path / "report.json"
+    assert main(["profile", "--json", "--out", str(out), script]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(out.read_text())
+    assert printed["commands"] == 21
+    assert main(["profile", "--compare", str(out), str(out)]) == 0
+    assert "+0.0%" in capsys.readouterr().out
+
+
+def test_a_budget_fails_deterministically(script, capsys):
+    assert main(["profile", "--max-step-ms", "1", script]) == 0
+    assert main(["profile", "--max-step-ms", "0.01", script]) == 1
+    assert "more than the 0.01 ms" in capsys.readouterr().err
+
+
+def test_missing_scripts_are_named(capsys):
+    assert main(["profile", "nowhere.py"]) == 2
+    assert "no script nowhere.py" in capsys.readouterr().err
+    assert main(["profile"]) == 2
+
+
+def test_steps_are_those_of_optimizers():
+    from torch_npusim.profiling import diagnose, record
+
+    model = torch.nn.Linear(4, 4, device=DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with record() as made:
+        for _ in range(4):
+            model(torch.ones(2, 4, device=DEVICE)).sum().backward()
+            optimizer.step()
+    found = diagnose(made)
+    assert found.steps == 4
+    assert found.step_ns * 3 == made.steps[-1] - made.steps[0]
+
+
+def test_launches_are_counted_where_they_are():
+    x = torch.ones(8, device=DEVICE)
+    with assert_launches(2) as made:
+        x + 1
+        x + 2
+    assert len(made.commands()) == 2
+    words = r"3 launches, at most 2 expected\n.*aten::add"
+    with pytest.raises(AssertionError, match=words) as told, assert_launches(2):
+        [x + 1 for _ in range(3)]
+    assert "test_command.py" in str(told.value)
+    with pytest.raises(AssertionError, match="exactly 2"), assert_launches(2, exactly=True):
+        x + 1
+
+
+def test_waits_of_the_host_are_named():
+    x = torch.ones(8, device=DEVICE)
+    with assert_no_host_waits():
+        x + 1
+    words = r"waited for a device 1 times\n  at .*test_command"
+    with pytest.raises(AssertionError, match=words), assert_no_host_waits():
+        x.sum().item()
+
+
+# --- specifications
+
+
+@pytest.mark.parametrize("name", [n for n in _specs.names() if n not in _specs.BUILT_IN])
+def test_every_number_has_its_source(name):
+    spec = _specs.load(name)
+    given = {key for key, value in spec.numbers.items() if key in spec.sources}
+    assert {
+        "memory.capacity_gib",
+        "peak_tflops.f16",
+        "link.host_gb_s",
+        "latency_us.launch",
+    } <= given
+    assert all(spec.sources.values())
+    assert spec.numbers["peak_tflops.f64"] <= spec.numbers["peak_tflops.f16"]
+
+
+def test_the_specs_of_the_issue_are_there():
+    wanted = """a100-40-sxm a100-80-sxm a100-40-pcie a100-80-pcie h100-sxm h100-pcie h200 b200
+        v100-16-sxm rtx-4090 l4 t4 mi300x ascend-910b tpu-v4-like edge-npu npusim-one"""
+    assert set(wanted.split()) <= set(_specs.names())
+
+
+GOOD = (_specs.FOLDER / "t4.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[memory]", "[memory", "not a TOML file"),
+        ("capacity_gib = [16", "capacity_gib = [-1", "`memory.capacity_gib` must be more than 0"),
+        ("capacity_gib", "capacity", "`memory.capacity` is unknown"),
+        ('bandwidth_gb_s = [320, "datasheet"]', "", "`memory.bandwidth_gb_s` is missing"),
+        ('[16, "datasheet"]', "16", r"must be \[number, "),
+        ('[16, "datasheet"]', '[16, "hearsay"]', "names the source 'hearsay'"),
+        ("matmul = [0.8", "matmul = [1.8", "at most 1"),
+        ("[7, 5]", "7.5", "`capability` must be"),
+        ("title", "tilte", "`tilte` is unknown"),
+    ],
+)
+def test_a_wrong_file_says_what_is_wrong(old, new, message, tmp_path):
+    assert old in GOOD
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(_specs.SpecError, match=message) as told:
+        _specs.load(str(path))
+    assert "mine.toml" in str(told.value)
+
+
+def test_the_list_and_one_of_it(capsys):
+    assert main(["specs"]) == 0
+    assert "h100-sxm" in capsys.readouterr().out
+    assert main(["specs", "h100-sxm"]) == 0
+    assert "datasheet" in capsys.readouterr().out
+    assert main(["specs", "h101"]) == 1
+    assert "accepted: npusim-one" in capsys.readouterr().out
+
+
+def test_a_device_is_what_npusim_spec_says(run_script, tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(GOOD.replace("capacity_gib = [16", "capacity_gib = [3"))
+    script = """
+        import torch, torch_npusim
+        p = torch.npusim.get_device_properties()
+        print(p.total_memory >> 30, p.peak_flops["float16"] / 1e12, p.major, p.minor)
+        """
+    done = run_script(script, environment={"NPUSIM_SPEC": str(mine)})
+    assert done.stdout.split() == ["3", "65.0", "7", "5"], done.stderr
+    done = run_script(script, environment={"NPUSIM_SPEC": "h101"})
+    assert "NPUSIM_SPEC: there is no device specification `h101`; accepted:" in done.stderr
+
+
+def test_the_alias_has_the_capability_of_the_chip(run_script):
+    script = """
+        import torch, torch_npusim.as_cuda
+        print(torch.cuda.get_device_capability(), torch.cuda.get_device_name())
+        """
+    done = run_script(script, environment={"NPUSIM_SPEC": "h100-sxm"})
+    assert done.stdout.strip() == "(9, 0) h100-sxm", done.stderr
+
+
+def test_float32_counts_as_tf32_where_flags_allow_it(run_script):
+    script = """
+        import torch, torch_npusim
+        from torch_npusim.sim import timeline
+
+        def precision_of(work):
+            with timeline.record() as made:
+                work()
+            return timeline.PRECISIONS[made.commands()[-1].precision]
+
+        a = torch.ones(8, 8, device="npusim")
+        image = torch.ones(1, 4, 8, 8, device="npusim")
+        weight = torch.ones(4, 4, 3, 3, device="npusim")
+        found = [precision_of(lambda: a @ a)]
+        torch.set_float32_matmul_precision("high")
+        found += [precision_of(lambda: a @ a), precision_of(lambda: a + a)]
+        found += [precision_of(lambda: torch.conv2d(image, weight))]
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+        found += [precision_of(lambda: torch.conv2d(image, weight))]
+        print(*found)
+        """
+    done = run_script(script, environment={"NPUSIM_SPEC": "a100-80-sxm"})
+    assert done.stdout.split() == ["f32", "tf32", "f32", "tf32", "f32"], done.stderr
+
+
+# --- published figures that need no model
+
+
+def test_a_product_on_an_h100_is_as_fast_as_published(run_script):
+    """4224 x 8192 x 2048 in bf16 at 780 TFLOP/s; the stated error of the model is 5 %."""
+    script = """
+        from torch_npusim.sim.timeline import Rates, Row
+        import torch_npusim
+        m, n, k = 4224, 8192, 2048
+        row = Row(**{name: 0 for name in Row._fields} | dict(
+            kind="kernel", flops=2.0 * m * n * k, bytes=2.0 * (m * k + k * n + m * n), precision=2,
+            work=1))
+        print(row.flops / Rates.of_device().duration_ns(row) / 1e3)
+        """
+    done = run_script(script, environment={"NPUSIM_SPEC": "h100-sxm"})
+    assert float(done.stdout) == pytest.approx(780, rel=0.05), done.stderr

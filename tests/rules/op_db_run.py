@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs torch's own samples under the rules for CUDA, in a process of its own.
+
+    python tests/rules/op_db_run.py [--part 0/20]
+
+Every dtype that op_db declares for CUDA must run, and every dtype that it declares for the CPU only
+must be refused, but for what tools/cuda_rules.py and FAILS_ANYWAY name with a reason. Prints a
+report as JSON; the exit status is 1 if something is wrong.
+"""
+
+import argparse
+import json
+import sys
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import cuda_rules
+
+#: Operators of op_db that do not run on npusim for another reason than a dtype.
+FAILS_ANYWAY = (
+    "torch.ops.aten._flash_attention_forward",  # private kernels of CUDA, refused by name
+    "torch.ops.aten._efficient_attention_forward",
+    "jiterator_",  # compiles code of CUDA
+)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    part, parts = map(int, arguments.part.split("/"))
+    cuda_rules.declared()  # op_db, for a chip of that capability
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    warnings.simplefilter("ignore")
+    torch.npusim.set_rules("cuda")
+    report = {"ran": 0, "refused": 0, "false refusals": [], "not refused": []}
+    pairs = [
+        (info, dtype)
+        for info in op_db
+        for dtype in sorted(info.dtypes | info.dtypesIfCUDA, key=str)
+        if arguments.only in info.full_name
+    ]
+    for number, (info, dtype) in enumerate(pairs):
+        if number % parts != part or info.full_name.startswith(FAILS_ANYWAY):
+            continue
+        torch.manual_seed(0)
+        name = f"{info.full_name} {str(dtype)[6:]}"
+        try:
+            samples = list(info.sample_inputs("npusim", dtype, requires_grad=False))
+        except Exception as error:
+            report["false refusals"].append(f"{name}: samples: {str(error)[:200]}")
+            continue
+        if dtype in info.dtypesIfCUDA:
+            run_declared(info, name, samples, report)
+        elif info.full_name not in cuda_rules.NO_REFUSAL:
+            run_refused(info, name, samples, report)
+    print(json.dumps(report, indent=1))
+    return 1 if report["false refusals"] or report["not refused"] else 0
+
+
+def run_declared(info, name, samples, report):
+    import torch
+
+    for sample in samples:
+        report["ran"] += 1
+        try:
+            info(sample.input, *sample.args, **sample.kwargs)
+        except Exception as error:
+            torch.npusim.set_rules("off")
+            try:
+                info(sample.input, *sample.args, **sample.kwargs)
+                without = "runs without the rules"
+            except Exception:
+                without = "fails without too"
+            torch.npusim.set_rules("cuda")
+            report["false refusals"].append(f"{name}: ({without}) {str(error)[:200]}")
+            return
+
+
+def run_refused(info, name, samples, report):
+    for sample in samples:
+        try:
+            info(sample.input, *sample.args, **sample.kwargs)
+        except (NotImplementedError, RuntimeError):
+            report["refused"] += 1
+            return
+    report["not refused"].append(name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Single calls under the rules: refusals in CUDA's words, alerts, wider dtypes, indices."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from torch_npusim.sim import faults, rules
+
+NPU = torch.device("npusim")
+
+
+def of(dtype, *shape):
+    return torch.ones(shape or (4, 4), dtype=dtype, device=NPU)
+
+
+INTEGERS = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
+REFUSED = {
+    "mm": (lambda x: x @ x, INTEGERS, "addmm_cuda"),
+    "addmm": (lambda x: torch.addmm(x, x, x), INTEGERS, "addmm_cuda"),
+    "addmm_": (lambda x: x.addmm_(x.clone(), x.clone()), INTEGERS, "addmm_cuda"),
+    "mm.out": (lambda x: torch.mm(x, x, out=torch.empty_like(x)), INTEGERS, "addmm_cuda"),
+    "bmm": (lambda x: torch.bmm(x[None], x[None]), INTEGERS, "baddbmm_cuda"),
+    "einsum": (lambda x: torch.einsum("bij,bjk->bik", x[None], x[None]), INTEGERS, "baddbmm_cuda"),
+    "linear": (lambda x: F.linear(x, x), INTEGERS, "addmm_cuda"),
+    "mv": (lambda x: x @ x[0], INTEGERS, "addmv_impl_cuda"),
+    "dot": (lambda x: x[0] @ x[0], INTEGERS, "dot"),
+    "vdot": (lambda x: torch.vdot(x[0], x[0]), INTEGERS, "vdot"),
+    "max_pool2d": (
+        lambda x: F.max_pool2d(x[None], 2),
+        INTEGERS,
+        "max_pool2d_with_indices_out_cuda_frame",
+    ),
+    "max_pool3d": (
+        lambda x: F.max_pool3d(x[None, None], (1, 2, 2)),
+        INTEGERS,
+        "max_pool3d_with_indices_out_frame",
+    ),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x[None], 2), [torch.int64], "avg_pool2d_out_cuda_frame"),
+    "bilinear": (
+        lambda x: F.interpolate(x[None, None], size=8, mode="bilinear"),
+        [torch.uint8],
+        "upsample_bilinear2d_out_frame",
+    ),
+    "igamma": (lambda x: torch.igamma(x, x), [torch.half, torch.bfloat16], "igamma_cuda"),
+    "angle": (lambda x: x.angle(), [torch.half, torch.bfloat16], "angle_cuda"),
+    "histc": (lambda x: x.histc(), [torch.half, torch.bfloat16], "histc"),
+    "scatter_reduce": (
+        lambda x: x[0].scatter_reduce(0, of(torch.long, 4), x[0], "amax"),
+        [torch.bool],
+        "cuda_scatter_gather_base_kernel_func",
+    ),
+}
+CASES = [(name, dtype) for name, (_, dtypes, _) in REFUSED.items() for dtype in dtypes]
+WORDS = {"uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
+WORDS |= {"float16": "Half", "bfloat16": "BFloat16", "bool": "Bool"}
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES, ids=str)
+def test_a_dtype_that_cuda_lacks_is_refused_in_its_words(name, dtype):
+    call, _, kernel = REFUSED[name]
+    text = f"\"{kernel}\" not implemented for '{WORDS[str(dtype)[6:]]}'"
+    with pytest.raises(NotImplementedError) as caught:
+        call(of(dtype))
+    assert str(caught.value).startswith(text)
+    assert "NPUSIM_RULES=cuda" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "scatter_reduce"])
+def test_float32_is_not(name):
+    REFUSED[name][0](of(torch.float32))
+
+
+def test_a_convolution_of_integers_is_refused_as_cudnn_does():
+    x = of(torch.int64, 1, 1, 4, 4)
+    with pytest.raises(
+        RuntimeError, match=r"^getCudnnDataTypeFromScalarType\(\) not supported for"
+    ):
+        F.conv2d(x, x)
+
+
+def test_what_launches_nothing_is_not_refused():
+    empty = torch.empty(0, 4, dtype=torch.int64, device=NPU)
+    assert (empty @ empty.T).shape == (0, 0)
+    pixels = of(torch.uint8, 1, 1, 4, 4)
+    assert torch.equal(F.interpolate(pixels, size=4, mode="bilinear"), pixels)
+
+
+def test_without_the_rules_everything_runs():
+    torch.npusim.set_rules("off")
+    assert torch.npusim.get_rules() == "off"
+    x = of(torch.int64)
+    assert (x @ x).eq(4).all()
+    torch.npusim.set_rules("cuda")
+    with pytest.raises(NotImplementedError):
+        x @ x
+
+
+def test_a_wrong_book_is_named():
+    with pytest.raises(ValueError, match="'auto', 'off' or 'cuda'; got 'rocm'"):
+        torch.npusim.set_rules("rocm")
+
+
+def backward(call):
+    def run(x):
+        call(x.requires_grad_()).sum().backward()
+
+    return run
+
+
+ALERTS = {
+    "adaptive_avg_pool2d_backward_cuda": backward(lambda x: F.adaptive_avg_pool2d(x[None], 2)),
+    "adaptive_avg_pool3d_backward_cuda": backward(
+        lambda x: F.adaptive_avg_pool3d(x[None, None], (1, 2, 2))
+    ),
+    "adaptive_max_pool2d_backward_cuda": backward(lambda x: F.adaptive_max_pool2d(x[None], 2)),
+    "avg_pool3d_backward_cuda": backward(lambda x: F.avg_pool3d(x[None, None], (1, 2, 2))),
+    "max_pool3d_with_indices_backward_cuda": backward(
+        lambda x: torch.ops.aten.max_pool3d_with_indices(x[None, None], (1, 2, 2))[0]
+    ),
+    "upsample_linear1d_backward_out_cuda": backward(
+        lambda x: F.interpolate(x[None], size=8, mode="linear")
+    ),
+    "upsample_bicubic2d_backward_out_cuda": backward(
+        lambda x: F.interpolate(x[None, None], size=8, mode="bicubic")
+    ),
+    "upsample_bilinear2d_backward_out_cuda": backward(
+        lambda x: torch.ops.aten.upsample_bilinear2d(x[None, None], [8, 8], False)
+    ),
+    "reflection_pad1d_backward_out_cuda": backward(lambda x: F.pad(x, (1, 1), mode="reflect")),
+    "reflection_pad3d_backward_out_cuda": backward(
+        lambda x: F.pad(x.expand(1, 1, 4, 4, 4), (1,) * 6, mode="reflect")
+    ),
+    "nll_loss2d_forward_out_cuda_template": lambda x: F.nll_loss(
+        x[None, None], of(torch.long, 1, 4, 4) - 1
+    ),
+    "embedding_bag_backward_cuda_max": backward(
+        lambda x: F.embedding_bag(of(torch.long, 2, 2), x, mode="max")
+    ),
+    "_histc_cuda with floating point input": lambda x: x.histc(4, 0, 2),
+    "_bincount_cuda": lambda x: torch.bincount(x[0].long(), weights=x[0]),
+    "median CUDA with indices output": lambda x: x.median(0),
+    "grid_sampler_2d_backward_cuda": backward(
+        lambda x: F.grid_sample(x[None, None], of(torch.float32, 1, 2, 2, 2), align_corners=False)
+    ),
+    "index_reduce_cuda": lambda x: x.index_reduce_(0, of(torch.long, 4), x.clone(), "prod"),
+    "scatter_reduce_cuda_prod_": lambda x: x.scatter_reduce(0, of(torch.long), x, "prod"),
+    "max_unpooling2d_forward_out": lambda x: F.max_unpool2d(
+        x[None], torch.arange(16, device=NPU).view(1, 4, 4), 2
+    ),
+    "put_": lambda x: x.put_(of(torch.long, 2), of(torch.float32, 2)),
+}
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_what_is_not_deterministic_on_cuda_raises_if_it_must_be(name):
+    ALERTS[name](of(torch.float32))
+    torch.use_deterministic_algorithms(True)
+    with pytest.raises(RuntimeError, match=f"^{name} does not have a deterministic implementation"):
+        ALERTS[name](of(torch.float32))
+
+
+def test_an_alert_may_be_a_warning():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with pytest.warns(UserWarning, match="_histc_cuda with floating point input does not have"):
+        of(torch.float32).histc(4, 0, 2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.cumsum(0),  # torch 2.13 has a deterministic form of it
+        lambda x: x.kthvalue(1),
+        lambda x: torch.bincount(x[0].long()),
+        lambda x: x.long().histc(4, 0, 2),
+        lambda x: x.median(),
+        lambda x: x.scatter_reduce(0, of(torch.long), x, "sum"),
+        lambda x: F.nll_loss(x[None, None], of(torch.long, 1, 4, 4) - 1, reduction="none"),
+        backward(lambda x: F.embedding_bag(of(torch.long, 2, 2), x, mode="sum")),
+        backward(lambda x: F.interpolate(x[None, None], size=8, mode="bilinear")),
+    ],
+)
+def test_what_is_deterministic_on_cuda_runs(call):
+    torch.use_deterministic_algorithms(True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        call(of(torch.float32))
+
+
+def test_half_transforms_run_in_float32_and_say_so():
+    before = rules.widened_calls().get("aten::fft_fft", 0)
+    x = torch.arange(8, device=NPU).half().requires_grad_()
+    result = torch.fft.fft(x)
+    assert result.dtype == torch.complex32
+    assert rules.widened_calls()["aten::fft_fft"] == before + 1
+    expected = torch.fft.fft(torch.arange(8.0))
+    torch.testing.assert_close(result.to(torch.complex64).cpu(), expected, rtol=1e-3, atol=1e-2)
+    torch.view_as_real(result.to(torch.complex64)).sum().backward()
+    assert x.grad.dtype == torch.half
+    torch.npusim.set_rules("off")
+    with pytest.raises(RuntimeError, match="Unsupported dtype Half"):
+        torch.fft.fft(x)
+
+
+def test_half_transforms_of_other_sizes_are_refused_as_cufft_does():
+    for size in (6, 12):
+        with pytest.raises(RuntimeError, match=rf"powers of two.*signal size of\[{size}\]"):
+            torch.fft.rfft(of(torch.half, size))
+    torch.fft.rfft(of(torch.half, 6), n=8)
+
+
+def test_stft_of_half():
+    window = torch.hann_window(16, device=NPU).half()
+    result = torch.stft(of(torch.half, 64), 16, window=window, return_complex=True)
+    assert result.dtype == torch.complex32
+
+
+def test_results_that_are_written_keep_their_place():
+    x, out = of(torch.half, 1, 2, 2, 2), torch.empty(0, dtype=torch.half, device=NPU)
+    pooled = torch._C._nn.avg_pool3d(x, (2, 2, 2), out=out)
+    assert pooled is out
+    assert pooled.dtype == torch.half
+    assert pooled.flatten().tolist() == [1.0]
+
+
+def test_nansum_of_complex_numbers():
+    x = torch.tensor([1 + 1j, complex("nan"), 2j], device=NPU)
+    assert x.nansum().item() == 1 + 3j
+
+
+OUT_OF_RANGE = {
+    "embedding": lambda: F.embedding(torch.tensor([9], device=NPU), of(torch.float32)),
+    "index": lambda: of(torch.float32)[torch.tensor([9], device=NPU)],
+    "gather": lambda: of(torch.float32, 4).gather(0, torch.tensor([9], device=NPU)),
+    "index_select": lambda: of(torch.float32).index_select(0, torch.tensor([9], device=NPU)),
+    "scatter_": lambda: of(torch.float32, 4).scatter_(0, torch.tensor([9], device=NPU), 1.0),
+    "nll_loss": lambda: F.nll_loss(of(torch.float32), torch.full((4,), 9, device=NPU)),
+    "index_put_": lambda: of(torch.float32).__setitem__(torch.tensor([9], device=NPU), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_an_index_out_of_range_says_what_cuda_would(name):
+    with pytest.raises((IndexError, RuntimeError), match="On CUDA this is a device-side assert"):
+        OUT_OF_RANGE[name]()
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_an_index_out_of_range_may_be_late_and_stick(name):
+    rules.set_device_assert("late")
+    OUT_OF_RANGE[name]()
+    for _ in range(2):
+        with pytest.raises(torch.AcceleratorError, match="device-side assert triggered"):
+            torch.npusim.synchronize()
+    with pytest.raises(torch.AcceleratorError, match="device-side assert triggered"):
+        of(torch.float32) + 1
+    faults.clear()
+    assert (of(torch.float32) + 1).eq(2).all()
+
+
+PROGRAM = """
+import torch
+print(torch.npusim.get_rules())
+import torch_npusim.as_cuda as alias
+print(torch.npusim.get_rules())
+alias.disable()
+print(torch.npusim.get_rules())
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("auto", "off cuda off"), ("off", "off off off"), ("cuda", "cuda cuda cuda")],
+)
+def test_the_variable_says_when(value, expected, monkeypatch):
+    monkeypatch.setenv("NPUSIM_RULES", value)
+    monkeypatch.delenv("NPUSIM_AS_CUDA", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split() == expected.split()

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Writes torch_npusim/cuda_rules.csv: what CUDA's kernels refuse and have, beside the CPU's.
+
+    python tools/cuda_rules.py > torch_npusim/cuda_rules.csv
+
+The dtypes are those that torch's own table of operators (op_db) declares for CUDA and for the CPU,
+for a chip of the alias's capability. op_db says what is tested, per operator; which overload
+refuses, in which words, is what the tables here add, each row with its source. Files named *.cu and
+*.cpp are files of aten/src/ATen/native/cuda; "libtorch_cuda" is the library of the CUDA wheel of
+torch 2.13.0, of which was read which functions call Context::alertNotDeterministic, with what.
+tests/rules/test_table.py recomputes the file.
+"""
+
+import csv
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+COLUMNS = ("operator", "verdict", "when", "dtypes", "text", "source")
+_TESTED = "op_db"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Overloads that refuse the dtypes that op_db declares for the CPU only."""
+
+    infos: str  # names in op_db
+    operators: str  # base names; every overload with a kernel of its own
+    text: str  # name of the kernel in the error, or the whole text
+    source: str
+    when: str = ""
+    verdict: str = "refuse"
+
+
+_FLOATING_AND_COMPLEX = "AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2"
+REFUSALS = (
+    Refusal(
+        "mm addmm addmm.decomposed addbmm matmul nn.functional.linear tensordot inner einsum "
+        "linalg.multi_dot __rmatmul__ nn.functional.bilinear",
+        "mm addmm addmm_ _addmm_activation addbmm addbmm_",
+        "addmm_cuda",
+        f"Blas.cpp {_FLOATING_AND_COMPLEX}",
+    ),
+    Refusal(
+        "bmm baddbmm", "bmm baddbmm baddbmm_", "baddbmm_cuda", f"Blas.cpp {_FLOATING_AND_COMPLEX}"
+    ),
+    Refusal("mv addmv", "mv addmv addmv_", "addmv_impl_cuda", f"Blas.cpp {_FLOATING_AND_COMPLEX}"),
+    Refusal("dot", "dot", "dot", f"Blas.cpp {_FLOATING_AND_COMPLEX}"),
+    Refusal("vdot", "vdot", "vdot", f"Blas.cpp {_FLOATING_AND_COMPLEX}"),
+    Refusal(
+        "nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d "
+        "nn.functional.conv_transpose1d nn.functional.conv_transpose2d "
+        "nn.functional.conv_transpose3d",
+        "convolution convolution_overrideable",
+        "getCudnnDataTypeFromScalarType() not supported for {dtype}",
+        "aten/src/ATen/cudnn/Descriptors.cpp; text in libtorch_cuda",
+    ),
+    Refusal(
+        "nn.functional.avg_pool1d nn.functional.avg_pool2d nn.functional.local_response_norm",
+        "avg_pool2d",
+        "avg_pool2d_out_cuda_frame",
+        "pytorch issue 139115",
+    ),
+    Refusal("nn.functional.avg_pool3d", "avg_pool3d", "avg_pool3d_out_cuda", "AveragePool3d.cu"),
+    Refusal(
+        "nn.functional.max_pool2d",
+        "max_pool2d_with_indices",
+        "max_pool2d_with_indices_out_cuda_frame",
+        "DilatedMaxPool2d.cu AT_DISPATCH_FLOATING_TYPES_AND2",
+    ),
+    Refusal(
+        "nn.functional.max_pool3d",
+        "max_pool3d_with_indices",
+        "max_pool3d_with_indices_out_frame",
+        "DilatedMaxPool3d.cu AT_DISPATCH_FLOATING_TYPES_AND2",
+    ),
+    Refusal(
+        "nn.functional.interpolate.bilinear nn.functional.upsample_bilinear",
+        "upsample_bilinear2d",
+        "upsample_bilinear2d_out_frame",
+        "UpSampleBilinear2d.cu; equal sizes are a copy",
+        when="output_size resizes",
+    ),
+    Refusal(
+        "nn.functional.interpolate.bicubic",
+        "upsample_bicubic2d",
+        "upsample_bicubic2d_out_frame",
+        "UpSampleBicubic2d.cu; equal sizes are a copy",
+        when="output_size resizes",
+    ),
+    Refusal(
+        "_upsample_bilinear2d_aa",
+        "_upsample_bilinear2d_aa",
+        "upsample_gen2d_aa_out_cuda",
+        "UpSampleBilinear2d.cu; text in libtorch_cuda",
+        when="output_size resizes",
+    ),
+    Refusal(
+        "igamma", "igamma igamma_", "igamma_cuda", "IGammaKernel.cu AT_DISPATCH_FLOATING_TYPES"
+    ),
+    Refusal(
+        "igammac", "igammac igammac_", "igammac_cuda", "IGammaKernel.cu AT_DISPATCH_FLOATING_TYPES"
+    ),
+    Refusal("angle", "angle", "angle_cuda", "UnaryComplexKernels.cu AT_DISPATCH_FLOATING_TYPES"),
+    Refusal("histc", "histc", "histc", "SummaryOps.cu AT_DISPATCH_ALL_TYPES"),
+    Refusal(
+        "native_dropout_backward",
+        "native_dropout_backward",
+        "masked_scale_cuda",
+        "Dropout.cu; text in libtorch_cuda",
+    ),
+    Refusal(
+        "scatter_reduce.prod scatter_reduce.amin scatter_reduce.amax",
+        "scatter_reduce scatter_reduce_",
+        "cuda_scatter_gather_base_kernel_func",
+        "ScatterGatherKernel.cu",
+        when="reduce=prod|amin|amax",
+    ),
+    Refusal(
+        "histogram histogramdd",
+        "histogram _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors",
+        "Could not run '{operator}' with arguments from the 'CUDA' backend.",
+        "native_functions.yaml dispatches them to the CPU only",
+        verdict="unavailable",
+    ),
+)
+
+#: What op_db declares for the CPU only and is no refusal all the same, and why.
+NO_REFUSAL = {
+    "norm": "linalg.vector_norm, which it calls, declares complex32 for CUDA",
+    "norm.inf": "linalg.vector_norm, which it calls, declares complex32 for CUDA",
+    "torch._scaled_mm": "a private operator; the dtypes are other vendors' formats of 8 bits",
+    "torch._scaled_mm_v2": "a private operator; the dtypes are other vendors' formats of 8 bits",
+}
+
+# An alert: base names, condition, dtypes, what it calls itself.
+_ALERT = "libtorch_cuda alertNotDeterministic"
+ALERTS = (
+    ("_adaptive_avg_pool2d_backward", "", "", "adaptive_avg_pool2d_backward_cuda"),
+    ("_adaptive_avg_pool3d_backward", "", "", "adaptive_avg_pool3d_backward_cuda"),
+    ("adaptive_max_pool2d_backward", "", "", "adaptive_max_pool2d_backward_cuda"),
+    ("avg_pool3d_backward", "", "", "avg_pool3d_backward_cuda"),
+    ("fractional_max_pool2d_backward", "", "", "fractional_max_pool2d_backward_cuda"),
+    ("fractional_max_pool3d_backward", "", "", "fractional_max_pool3d_backward_cuda"),
+    ("max_pool3d_with_indices_backward", "", "", "max_pool3d_with_indices_backward_cuda"),
+    ("upsample_linear1d_backward", "", "", "upsample_linear1d_backward_out_cuda"),
+    ("upsample_bilinear2d_backward", "", "", "upsample_bilinear2d_backward_out_cuda"),
+    ("_upsample_bilinear2d_aa_backward", "", "", "upsample_bilinear2d_aa_backward_out_cuda"),
+    ("upsample_bicubic2d_backward", "", "", "upsample_bicubic2d_backward_out_cuda"),
+    ("_upsample_bicubic2d_aa_backward", "", "", "upsample_bicubic2d_aa_backward_out_cuda"),
+    ("upsample_trilinear3d_backward", "", "", "upsample_trilinear3d_backward_out_cuda"),
+    ("reflection_pad1d_backward", "", "", "reflection_pad1d_backward_out_cuda"),
+    ("reflection_pad3d_backward", "", "", "reflection_pad3d_backward_out_cuda"),
+    ("replication_pad1d_backward", "", "", "replication_pad1d_backward_cuda"),
+    ("replication_pad2d_backward", "", "", "replication_pad2d_backward_cuda"),
+    ("replication_pad3d_backward", "", "", "replication_pad3d_backward_cuda"),
+    ("nll_loss2d_forward", "reduction!=0", "", "nll_loss2d_forward_out_cuda_template"),
+    ("_ctc_loss_backward", "", "", "ctc_loss_backward_gpu"),
+    ("_embedding_bag_backward", "mode=2", "", "embedding_bag_backward_cuda_max"),
+    ("_embedding_bag_dense_backward", "mode=2", "", "embedding_bag_backward_cuda_max"),
+    ("histc", "", "float", "_histc_cuda with floating point input"),
+    ("bincount", "weights", "", "_bincount_cuda"),
+    ("median.dim", "", "", "median CUDA with indices output"),
+    ("nanmedian.dim", "", "", "median CUDA with indices output"),
+    ("grid_sampler_2d_backward", "", "", "grid_sampler_2d_backward_cuda"),
+    ("grid_sampler_3d_backward", "", "", "grid_sampler_3d_backward_cuda"),
+    ("index_reduce index_reduce_", "", "", "index_reduce_cuda"),
+    ("scatter_reduce scatter_reduce_", "reduce=prod", "", "scatter_reduce_cuda_prod_"),
+    ("scatter.reduce scatter_.reduce", "", "", "scatter_reduce_cuda_kernel"),
+)
+_FLOATS = ("float16", "float32", "float64", "bfloat16")
+
+#: Operators that check indices in a kernel of CUDA, with CUDA_KERNEL_ASSERT.
+ASSERTS = (
+    "index _index_put_impl_ index_select index_add index_add_ index_copy index_copy_ take gather "
+    "scatter scatter_ scatter_add scatter_add_ embedding embedding_dense_backward "
+    "_embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward "
+    "multi_margin_loss multilabel_margin_loss_forward"
+)
+
+# What CUDA has and the CPU lacks: base names, dtype, wider dtype, verdict.
+_FFTS = (
+    "fft_fft fft_fft2 fft_fftn fft_hfft fft_hfft2 fft_hfftn fft_rfft fft_rfft2 fft_rfftn fft_ifft "
+    "fft_ifft2 fft_ifftn fft_ihfft fft_ihfft2 fft_ihfftn fft_irfft fft_irfft2 fft_irfftn"
+)
+_POINTWISE = (
+    "acos acosh asin asinh atan atanh cos cosh exp log sin sinh tan tanh rsqrt sqrt sigmoid div "
+    "pow lerp angle logaddexp prod sum trace"
+)
+_CONVOLUTIONS = "convolution convolution_overrideable convolution_backward"
+_POOLS = (
+    "avg_pool3d avg_pool3d_backward multi_margin_loss multi_margin_loss_backward "
+    "multilabel_margin_loss_forward multilabel_margin_loss_backward _upsample_bilinear2d_aa "
+    "_upsample_bilinear2d_aa_backward"
+)
+WIDENED = (
+    (_FFTS, "float16", "float32", "fft"),
+    (_FFTS, "complex32", "complex64", "fft"),
+    ("_fft_r2c", "float16", "float32", "fft"),
+    ("_fft_c2r _fft_c2c", "complex32", "complex64", "fft"),
+    (_POINTWISE, "complex32", "complex64", "widen"),
+    (_CONVOLUTIONS, "complex32", "complex64", "widen"),
+    (_POOLS, "float16", "float32", "widen"),
+    (_POOLS, "bfloat16", "float32", "widen"),
+    ("rrelu_with_noise rrelu_with_noise_ round.decimals polygamma", "float16", "float32", "widen"),
+    ("abs abs_", "bool", "uint8", "widen"),
+    ("trace", "bool", "int64", "keep"),
+    ("nansum", "complex32 complex64 complex128", "", "sum_of_numbers"),
+)
+
+
+def declared() -> dict[str, tuple[set[str], set[str]]]:
+    """Returns op_db's dtypes for the CPU and for CUDA by full name.
+
+    Wants a process of its own, in which nobody has imported op_db.
+
+    op_db asks what the CUDA device can do when it is imported, so it is told.
+    """
+    import torch
+
+    from torch_npusim.cuda_alias._torch_cuda import CAPABILITY
+
+    before = torch.cuda.is_available, torch.cuda.get_device_capability, torch.version.cuda
+    torch.cuda.is_available = lambda: True
+    torch.cuda.get_device_capability = lambda device=None: CAPABILITY
+    torch.version.cuda = "13.0"
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    torch.cuda.is_available, torch.cuda.get_device_capability, torch.version.cuda = before
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for info in op_db:
+        cpu, cuda = ({str(d)[6:] for d in of} for of in (info.dtypes, info.dtypesIfCUDA))
+        before = found.get(info.full_name, (set(), set()))
+        found[info.full_name] = (before[0] | cpu, before[1] | cuda)
+    return found
+
+
+# out= forms that are not named after their overload.
+_OUT = {"median.dim": "dim_values", "nanmedian.dim": "dim_values"}
+
+
+def overloads(base: str, composite: bool = False) -> list[str]:
+    """Returns the overloads of an operator that have a kernel of a device, or of all of them."""
+    import torch
+
+    name, _, overload = base.partition(".")
+    keys = ["CPU", "PrivateUse1", *(["CompositeImplicitAutograd"] if composite else [])]
+    forms = {overload, f"{overload}_out", _OUT.get(base, "")}
+    kept = []
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+        if "dtype" in schema.overload_name or (overload and schema.overload_name not in forms):
+            continue
+        full = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+        try:
+            kernels = [torch._C._dispatch_has_kernel_for_dispatch_key(full, key) for key in keys]
+        except RuntimeError:  # TorchScript's own, which the dispatcher does not know
+            continue
+        if any(kernels):
+            kept.append(full)
+    if not kept:
+        raise LookupError(f"no overload of aten::{base} has a kernel")
+    return kept
+
+
+def _row(operator: str, verdict: str, when: str, dtypes: Iterable[str], text: str, source: str):
+    return operator, verdict, when, " ".join(dtypes), text.replace("{operator}", operator), source
+
+
+def rows() -> list[Sequence[str]]:
+    """Returns the table."""
+    dtypes = declared()
+    table = []
+    for refusal in REFUSALS:
+        only_cpu = set().union(
+            *(dtypes[name][0] - dtypes[name][1] for name in refusal.infos.split())
+        )
+        if refusal.verdict == "unavailable":
+            only_cpu = set()
+        for base in refusal.operators.split():
+            for it in overloads(base):
+                source = f"{_TESTED} {refusal.infos.split()[0]}; {refusal.source}"
+                table.append(
+                    _row(it, refusal.verdict, refusal.when, sorted(only_cpu), refusal.text, source)
+                )
+    for bases, when, kind, text in ALERTS:
+        for base in bases.split():
+            for it in overloads(base):
+                table.append(
+                    _row(it, "nondeterministic", when, _FLOATS if kind else (), text, _ALERT)
+                )
+    for bases, narrow, wide, verdict in WIDENED:
+        for base in bases.split():
+            for it in overloads(base, composite=verdict == "fft"):
+                if verdict != "fft" or not it.endswith("out"):
+                    table.append(_row(it, verdict, "", narrow.split(), wide, _TESTED))
+    for base in ASSERTS.split():
+        for it in overloads(base):
+            table.append(_row(it, "asserts", "", (), "", "CUDA_KERNEL_ASSERT in its kernel"))
+    order = ("refuse", "unavailable", "nondeterministic", "fft", "widen", "keep", "sum_of_numbers")
+    return sorted(table, key=lambda row: (row[0], [*order, "asserts"].index(row[1]), row))
+
+
+def main() -> None:
+    """Writes the table to the standard output."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(rows())
+
+
+if __name__ == "__main__":
+    # The other device's names must not be there: overloads() looks at core's kernels and ours.
+    os.environ["NPUSIM_RULES"] = "off"
+    main()

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`npusim new-backend NAME`: a PyTorch backend of your own, which compiles and works."""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TEMPLATE = Path(__file__).resolve().parents[1] / "new_backend"
+STEPS = range(1, 7)
+_NAME = "mychip"  # in the template
+_ELSEWHERE = {"github_workflow.yml": ".github/workflows/conformance.yml"}
+
+
+class NotWritten(Exception):
+    """Nothing was written; the message says why."""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds the subcommand to the `npusim` command."""
+    text = "write a PyTorch backend for a chip of yours, that compiles and works"
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "new-backend", help=text, description=text
+    )
+    parser.add_argument("name", help="as in torch.device(NAME): lower-case letters and digits")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: torch_NAME")
+    parser.add_argument(
+        "--step",
+        type=int,
+        choices=STEPS,
+        metavar="N",
+        help="add step N (1 to 6) of docs/new_backend.md to the project that is there",
+    )
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the files; 1 where it must not."""
+    folder = arguments.out or Path(f"torch_{arguments.name}")
+    try:
+        check_name(arguments.name)
+        written = write(arguments.name, folder, arguments.step)
+    except NotWritten as problem:
+        sys.stderr.write(f"npusim new-backend: {problem}\n")
+        return 1
+    shown = [str(path.relative_to(folder)) for path in written]
+    if arguments.json:
+        print(json.dumps({"folder": str(folder), "files": shown}, indent=2))
+        return 0
+    print(f"{folder}: {', '.join(shown)}")
+    if arguments.step is None:
+        print(f"next: cd {folder} && pip install --no-build-isolation -e . && pytest tests")
+    return 0
+
+
+def check_name(name: str) -> None:
+    """Raises NotWritten for what cannot be the name of a new device."""
+    if not re.fullmatch("[a-z][a-z0-9]*", name):
+        raise NotWritten(
+            f"{name!r} is no name of a device: lower-case letters and digits, as mychip"
+        )
+    try:
+        torch.device(name)
+    except RuntimeError:
+        return
+    raise NotWritten(f"torch knows a device {name!r} already")
+
+
+def write(name: str, folder: Path, step: int | None = None) -> list[Path]:
+    """Writes the project, or adds a step to it; returns the files.
+
+    Raises:
+        NotWritten: If a file that differs is there, or the project is not.
+    """
+    there = (folder / f"torch_{name}").is_dir()
+    if step is not None and not there:
+        raise NotWritten(f"{folder} holds no torch_{name}; write it first, without --step")
+    source = TEMPLATE / "project" if step is None else TEMPLATE / "steps" / str(step)
+    files = {folder / path: text for path, text in _files(source, name)}
+    for path, text in files.items():
+        if path.exists() and path.read_text() != text:
+            raise NotWritten(f"{path} is there already, and says something else")
+    for path, text in files.items():
+        if not path.exists():  # what is the same keeps its time: nothing is compiled again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return sorted(files)
+
+
+def _files(source: Path, name: str) -> Iterator[tuple[str, str]]:
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            place = str(path.relative_to(source))
+            yield _named(_ELSEWHERE.get(place, place), name), _named(path.read_text(), name)
+
+
+def _named(text: str, name: str) -> str:
+    return text.replace(_NAME, name).replace(_NAME.upper(), name.upper())

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""simccl: what torch.distributed does on npusim. Loaded when the first process group is made.
+
+    torch.distributed.init_process_group()           # or "simccl", or "cpu:gloo,npusim:simccl"
+    torch.distributed.all_reduce(torch.ones(3, device="npusim"))
+
+docs/distributed.md says what is moved, what it costs and where the limits are.
+"""
+
+import os
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroupGloo
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.distributed_c10d import Store
+
+from torch_npusim import _C
+
+__all__ = ["Simccl", "create_backend", "create_uniform"]
+
+#: Gloo's own limit is a little later than ours, which knows what to say.
+_GRACE = timedelta(seconds=2)
+
+_types: Any = SimpleNamespace()
+_C.define_simccl(_types, os.path.dirname(torch.__file__) + os.sep)
+
+#: The class of the backends.
+Simccl: Any = _types.Simccl
+
+
+def create_backend(
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    ranks: list[int],
+    label: str = "simccl",
+) -> Any:
+    """Returns the backend of a process group; every member calls it.
+
+    Args:
+        store: Of the group alone.
+        rank: Of this process in the group.
+        size: Number of members.
+        timeout: Limit of a collective.
+        name: As messages call the group.
+        ranks: The members' ranks in the whole job; empty: all.
+        label: What profiles call the backend.
+
+    Raises:
+        RuntimeError: If the members are not processes of one host.
+    """
+    if not ranks:
+        shares_process = type(c10d._world).__name__ == "ThreadLocalWorld"
+        (_C.set_thread_rank if shares_process else _C.set_rank)(rank)
+    words = _types.meet(store, rank, size)
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [ProcessGroupGloo.create_default_device()]
+    options._timeout = timeout + _GRACE
+    options._threads = 1  # it then keeps the order in which it is given work
+    gloo = ProcessGroupGloo(store, rank, size, options)
+    world = _world() if ranks else None
+    return Simccl(gloo, words, world, rank, ranks or list(range(size)), name, timeout, label)
+
+
+def create_uniform(rank: int, size: int, timeout: timedelta, name: str, ranks: list[int]) -> Any:
+    """Returns the backend of a group of which this process is the only one, for any size.
+
+    The other ranks are taken to be like this one: sums are multiples, what is gathered is repeated.
+    It takes what the fabric says.
+
+    Args:
+        rank: Of this process in the group.
+        size: Number of members.
+        timeout: Limit of a collective.
+        name: As messages call the group.
+        ranks: The members' ranks in the whole job; empty: all.
+    """
+    if not ranks:
+        _C.set_rank(rank)
+    members = ranks or list(range(size))
+    alike = _types.UniformRanks(rank, size)
+    return Simccl(alike, None, None, rank, members, name, timeout, "uniform")
+
+
+def _world() -> Any:
+    """Returns simccl's part of the default group, or None."""
+    try:
+        backend = c10d._get_default_group()._get_backend(torch.device("npusim"))
+    except (RuntimeError, ValueError):
+        return None
+    return backend if isinstance(backend, Simccl) else None

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What "nccl" means under the CUDA alias: simccl, behind the names that torch asks NCCL by."""
+
+from datetime import timedelta
+from typing import Any
+
+from torch_npusim.distributed import Simccl, create_backend
+
+
+class _Named(type):
+    """Calls of the class make a backend; backends are its instances."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Simccl)
+
+    def __call__(
+        cls, store: Any, rank: int, size: int, options: "ProcessGroupNCCL.Options | None" = None
+    ) -> Any:
+        chosen = options or ProcessGroupNCCL.Options()
+        return create_backend(
+            store,
+            rank,
+            size,
+            chosen._timeout,
+            chosen.group_name,
+            list(chosen.global_ranks_in_group),
+            label="nccl",
+        )
+
+
+class _Config:
+    """The tunables of a communicator: kept, and without effect on a simulated fabric."""
+
+    def __init__(self) -> None:
+        self.blocking = True
+        self.cga_cluster_size = 0
+        self.min_ctas = 0
+        self.max_ctas = 0
+        self.net_name: str | None = None
+        self.split_share = False
+
+
+class ProcessGroupNCCL(metaclass=_Named):
+    """Stands for torch.distributed.ProcessGroupNCCL."""
+
+    class Options:
+        """As NCCL's. Those that choose hardware resources have no effect."""
+
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = _Config()
+            self._timeout = timedelta(minutes=10)
+            self.group_name = ""
+            self.global_ranks_in_group: list[int] = []
+            self.split_from: Any = None
+            self.split_color = 0
+            self.backend = "nccl"

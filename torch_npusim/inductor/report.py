@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the compiler did with a program, and what that is worth: torch_npusim.compile_report()."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch._dynamo import utils as dynamo_utils
+from torch._inductor import config as inductor_config
+
+from torch_npusim import _C
+from torch_npusim.inductor import runtime
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One compilation of a function, or of what follows a graph break in it.
+
+    Attributes:
+        place: "file:line" of the function.
+        function: Its name.
+        compile_id: Dynamo's number of the compilation, "frame/version".
+        seconds: What compiling took.
+        guards: How many conditions are checked before the compiled code runs.
+        cache: "hit" or "miss" of Inductor's cache of graphs; "" where no graph was compiled.
+        recompiled: The guard that failed, for a version that is not the first.
+        failure: Why it was not compiled, else "".
+    """
+
+    place: str
+    function: str
+    compile_id: str
+    seconds: float
+    guards: int
+    cache: str
+    recompiled: str
+    failure: str
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """A place where a graph ends, because the rest needs Python.
+
+    Attributes:
+        place: "file:line" in the user's code.
+        code: That line.
+        reason: Dynamo's reason.
+        instead: What can be written instead, where Dynamo has a hint.
+    """
+
+    place: str
+    code: str
+    reason: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A command of the device, by name, summed over its calls.
+
+    Attributes:
+        name: Of the command.
+        operators: The operators of torch that are fused in it; none: an eager kernel.
+        calls: How often it ran.
+        bytes: What all calls read and wrote.
+        flops: What all calls computed.
+        modelled_us: Their modelled time.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    calls: int
+    bytes: float
+    flops: float
+    modelled_us: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the device did in one run.
+
+    Attributes:
+        launches: Number of commands.
+        modelled_us: Their modelled time, one after the other.
+    """
+
+    launches: int
+    modelled_us: float
+
+
+@dataclass
+class CompileReport:
+    """What was compiled, and what eager and compiled runs did.
+
+    Attributes:
+        frames: The compilations, in order.
+        graph_breaks: Where graphs end.
+        kernels: What ran on the device in the compiled run, the longest first.
+        eager: The run without the compiler; None where it was not asked for.
+        compiled: The run with compiled code.
+        value: What the compiled function returned.
+    """
+
+    frames: list[Frame] = field(default_factory=list)
+    graph_breaks: list[GraphBreak] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    eager: Run | None = None
+    compiled: Run = field(default_factory=lambda: Run(0, 0.0))
+    value: Any = field(default=None, repr=False)
+
+    @property
+    def recompiles(self) -> list[Frame]:
+        """The compilations of what had been compiled before."""
+        return [frame for frame in self.frames if frame.recompiled]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all but `value` as dictionaries, lists, numbers and strings."""
+        fields = {name: value for name, value in vars(self).items() if name != "value"}
+        return {name: _plain(value) for name, value in fields.items()}
+
+    def to_json(self) -> str:
+        """Returns to_dict() as JSON."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_html(self) -> str:
+        """Returns a page."""
+        from torch_npusim.inductor import report_page
+
+        return report_page.page(self)
+
+    def __str__(self) -> str:
+        from torch_npusim.inductor import report_page
+
+        return report_page.text(self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [asdict(one) for one in value]
+    return None if value is None else asdict(value)
+
+
+def compile_report(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileReport:
+    """Runs a function eagerly, compiles it, and says what the compiler did with it.
+
+    The function is called three times: eagerly, compiled for the first time, and compiled again,
+    which is the run whose commands are counted. It sees the same arguments each time.
+
+    Args:
+        function: A function or a module; one that torch.compile() made is used as it is.
+        *args: Its arguments.
+        **kwargs: Likewise.
+
+    Returns:
+        The report; `print()` shows it.
+    """
+    report = CompileReport()
+    compiled = function if _is_compiled(function) else torch.compile(function)
+    torch._dynamo.reset()
+    with torch.compiler.set_stance("force_eager"), counted_commands() as rows:
+        compiled(*args, **kwargs)
+    report.eager = _run(rows)
+    with watched_compiler(report):
+        compiled(*args, **kwargs)
+        with counted_commands() as rows:
+            report.value = compiled(*args, **kwargs)
+    report.compiled, report.kernels = _run(rows), _kernels(rows)
+    return report
+
+
+def _is_compiled(function: Any) -> bool:
+    return isinstance(function, torch._dynamo.OptimizedModule) or hasattr(
+        function, "_torchdynamo_orig_callable"
+    )
+
+
+@contextmanager
+def counted_commands() -> Iterator[dict[str, dict[str, float]]]:
+    """Yields a dictionary that holds, at the end, what each command of the device cost, by name."""
+    rows: dict[str, dict[str, float]] = {}
+    _C.begin_command_tally()
+    try:
+        yield rows
+    finally:
+        rows.update(_C.end_command_tally())
+
+
+def _run(rows: dict[str, dict[str, float]]) -> Run:
+    return Run(
+        int(sum(row["calls"] for row in rows.values())),
+        sum(row["modelled_ns"] for row in rows.values()) / 1000,
+    )
+
+
+def _kernels(rows: dict[str, dict[str, float]]) -> list[Kernel]:
+    made = []
+    for name, row in rows.items():
+        known = runtime.kernels.get(name)
+        made.append(
+            Kernel(
+                name,
+                known.operators if known else (),
+                int(row["calls"]),
+                row["bytes"],
+                row["flops"],
+                row["modelled_ns"] / 1000,
+            )
+        )
+    return sorted(made, key=lambda kernel: (-kernel.modelled_us, kernel.name))
+
+
+@contextmanager
+def watched_compiler(report: CompileReport) -> Iterator[None]:
+    """Adds what is compiled meanwhile to a report."""
+    metrics_before = len(dynamo_utils.get_compilation_metrics())
+    breaks_before = len(dynamo_utils.graph_break_reasons)
+    try:
+        yield
+    finally:
+        for metrics in dynamo_utils.get_compilation_metrics()[metrics_before:]:
+            if metrics.is_forward is not False and metrics.co_filename is not None:
+                report.frames.append(_frame(metrics))
+        found = map(_graph_break, dynamo_utils.graph_break_reasons[breaks_before:])
+        report.graph_breaks += dict.fromkeys(found)
+
+
+def _frame(metrics: Any) -> Frame:
+    hits = metrics.inductor_fx_local_cache_hit_count or 0
+    misses = metrics.inductor_fx_local_cache_miss_count or 0
+    return Frame(
+        f"{metrics.co_filename}:{metrics.co_firstlineno}",
+        metrics.co_name or "",
+        metrics.compile_id or "",
+        (metrics.duration_us or 0) / 1e6,
+        metrics.guard_count or 0,
+        "hit" if hits and not misses else "miss" if misses or not _caches() else "",
+        metrics.recompile_reason or "",
+        metrics.fail_reason or "",
+    )
+
+
+def _caches() -> bool:
+    return bool(inductor_config.fx_graph_cache)
+
+
+def _graph_break(found: Any) -> GraphBreak:
+    where = found.user_stack[-1] if found.user_stack else None
+    text = str(found.reason)
+    hints = re.findall(r"Hint: (.*)", text)
+    explanation = re.search(r"Explanation: (.*)", text)
+    first = text.splitlines()[0] if text else ""
+    reason = f"{first}: {explanation[1]}" if explanation else first
+    return GraphBreak(
+        f"{where.filename}:{where.lineno}" if where else "",
+        (where.line or "") if where else "",
+        reason,
+        " ".join(hints),
+    )
+
+
+def script_report(path: str, arguments: list[str], eager: bool = True) -> CompileReport:
+    """Runs a script and reports on what it compiles.
+
+    Args:
+        path: Of the script, which runs as __main__.
+        arguments: Its command line.
+        eager: Whether it runs first without the compiler, for comparison; its output is dropped.
+    """
+    import contextlib
+    import io
+    import runpy
+
+    report = CompileReport()
+
+    def run() -> None:
+        before = sys.argv
+        sys.argv = [path, *arguments]
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as left:
+            if left.code not in (None, 0):
+                raise RuntimeError(f"{path} ended with status {left.code}") from left
+        finally:
+            sys.argv = before
+
+    if eager:
+        silent = contextlib.redirect_stdout(io.StringIO())
+        with torch.compiler.set_stance("force_eager"), counted_commands() as rows, silent:
+            run()
+        report.eager = _run(rows)
+        torch._dynamo.reset()
+    with watched_compiler(report), counted_commands() as rows:
+        run()
+    report.compiled, report.kernels = _run(rows), _kernels(rows)
+    return report

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the code that Inductor generates for npusim imports."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from torch_npusim import _C
+from torch_npusim.inductor.replay import replayed
+
+__all__ = [
+    "KernelDescription",
+    "describe_kernel",
+    "get_launcher",
+    "kernels",
+    "npusim_devices",
+    "replayed",
+]
+
+#: The devices, by index.
+npusim_devices = tuple(torch.device("npusim", index) for index in range(_C.device_count()))
+
+#: Returns the address of a device's DeviceLauncher (torch_npusim/launcher.h), by index.
+get_launcher = _C.device_launcher
+
+
+@dataclass(frozen=True)
+class KernelDescription:
+    """What a fused kernel is.
+
+    Attributes:
+        name: Of its commands.
+        operators: The operators of torch that it does, by name.
+        bytes: What a call reads and writes: a number, or an expression of its sizes.
+        flops: What it computes, likewise.
+    """
+
+    name: str
+    operators: tuple[str, ...] = field(default=())
+    bytes: str = "0"
+    flops: str = "0"
+
+
+#: The kernels that are loaded, by name; the newest where several graphs have one of that name.
+kernels: dict[str, KernelDescription] = {}
+
+
+def describe_kernel(name: str, operators: tuple[str, ...], bytes: str, flops: str) -> None:
+    """Notes a kernel; generated code calls this when it is loaded, from a cache or not."""
+    kernels[name] = KernelDescription(name, operators, bytes, flops)

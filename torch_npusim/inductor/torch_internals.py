@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every private name of torch that compiled code on npusim rests on, and what is changed there.
+
+NAMES is checked by tests/compile/test_torch_internals.py, which says what has moved; the patches
+have a test each that says when one is no longer needed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch._inductor import scheduler, utils
+from torch._inductor.codegen import cpp_utils
+from torch._inductor.codegen.common import get_scheduling_for_device
+from torch._inductor.virtualized import V
+
+from torch_npusim._names import device_type, is_npusim
+
+#: Module -> the names that this package uses of it, by subclass, call or patch.
+NAMES: dict[str, tuple[str, ...]] = {
+    "torch._dynamo.output_graph": ("GraphCompileReason",),
+    "torch._dynamo.utils": ("get_compilation_metrics", "graph_break_reasons"),
+    "torch._dynamo.device_interface": (
+        "CudaInterface",
+        "DeviceInterface",
+        "caching_worker_current_devices",
+        "device_interfaces",
+        "get_registered_device_interfaces",
+        "register_interface_for_device",
+    ),
+    "torch._functorch._aot_autograd.utils": ("register_graphsafe_rng_device_type",),
+    "torch": ("_C._storage_Use_Count",),
+    "torch._C._dynamo.eval_frame": (
+        "_FrameAction",
+        "_FrameExecStrategy",
+        "set_code_exec_strategy",
+    ),
+    "torch._inductor.cudagraph_utils": ("log_cudagraph_skip_and_bump_counter",),
+    "torch._inductor.codegen.common": (
+        "DeviceOpOverrides",
+        "IndentedBuffer",
+        "RemovedArg",
+        "custom_backend_codegen_configs",
+        "custom_backend_passes",
+        "device_codegens",
+        "get_scheduling_for_device",
+        "register_backend_for_device",
+        "register_device_op_overrides",
+    ),
+    "torch._inductor.codegen.cpp": (
+        "CppScheduling.codegen_node",
+        "CppScheduling.codegen_template",
+        "CppScheduling.define_kernel",
+        "get_export_declaration",
+        "get_fused_kernel_name",
+    ),
+    "torch._inductor.codegen.cpp_utils": ("DEVICE_TO_ATEN", "cexpr"),
+    "torch._inductor.codegen.cuda.device_op_overrides": ("CUDADeviceOpOverrides",),
+    "torch._inductor.codegen.wrapper": (
+        "PythonWrapperCodegen._generate_kernel_call_helper",
+        "PythonWrapperCodegen.create",
+        "PythonWrapperCodegen.generate_after_suffix",
+        "PythonWrapperCodegen.make_allocation",
+        "PythonWrapperCodegen.write_get_raw_stream",
+        "PythonWrapperCodegen.write_header",
+        "SubgraphPythonWrapperCodegen",
+    ),
+    "torch._inductor.custom_graph_pass": ("CustomGraphModulePass",),
+    "torch._inductor.dependencies": ("MemoryDep", "WeakDep"),
+    "torch._inductor.scheduler": (
+        "BaseSchedulerNode.is_cpu",
+        "Scheduler._has_multi_stream_nodes",
+        "Scheduler.create_backend",
+        "device_need_guard",
+    ),
+    "torch._inductor.utils": ("GPU_TYPES", "Placeholder", "get_dtype_size", "sympy_product"),
+    "torch._inductor.virtualized": ("V",),
+    "torch._subclasses.fake_impls": ("op_implementations_dict",),
+    "torch._subclasses.fake_tensor": ("FakeTensor", "in_kernel_invocation_manager"),
+}
+
+ORIGINAL_IS_CPU: Callable[[Any], bool]
+ORIGINAL_DEVICE_NEED_GUARD: Callable[[str], bool]
+ORIGINAL_CREATE_BACKEND: Callable[[Any, Any], Any]
+
+
+def patch() -> None:
+    """Changes what has no hook; once, when Inductor has been imported."""
+    if "ORIGINAL_IS_CPU" not in globals():
+        _write_loops_as_on_the_host()
+        _guard_devices_of_streams()
+        _ask_nobody_about_triton()
+
+
+def name_of_device(name: str) -> None:
+    """Tells Inductor's tables of names about npusim devices that are called `name`."""
+    cpp_utils.DEVICE_TO_ATEN[name] = "at::kPrivateUse1"
+    # What is on this list is compiled by Triton, recorded in CUDA graphs and guarded.
+    if name in utils.GPU_TYPES:
+        utils.GPU_TYPES.remove(name)
+
+
+def name_of_cuda() -> None:
+    """Puts Inductor's tables of names back as they are for real CUDA devices."""
+    cpp_utils.DEVICE_TO_ATEN["cuda"] = "at::kCUDA"
+    if "cuda" not in utils.GPU_TYPES:
+        utils.GPU_TYPES.insert(0, "cuda")
+
+
+def _write_loops_as_on_the_host() -> None:
+    """A scheduler takes each node that is not on the CPU for one of a SIMD backend.
+
+    is_cpu() decides whether loops may be reindexed, which only those allow: their groups are
+    (numel, rnumel), those of C++ kernels pairs of tuples ("can't multiply sequence by non-int").
+    Upstream: no issue known. Goes when the backend is asked.
+    """
+    global ORIGINAL_IS_CPU
+    ORIGINAL_IS_CPU = original = scheduler.BaseSchedulerNode.is_cpu
+
+    def is_cpu(self: Any) -> bool:
+        device = self.get_device()
+        return original(self) or (device is not None and is_npusim(device))
+
+    scheduler.BaseSchedulerNode.is_cpu = is_cpu  # type: ignore[method-assign]
+
+
+def _guard_devices_of_streams() -> None:
+    """A graph with streams declares them in a guard of the device, which only GPU_TYPES get.
+
+    Without the patch such a graph ends in "NameError: stream1". Graphs without streams need no
+    guard, because every allocation and every launch names its device. Upstream: no issue known.
+    Goes when the backend is asked.
+    """
+    global ORIGINAL_DEVICE_NEED_GUARD
+    module: Any = scheduler  # it does not export the name to mypy
+    original: Callable[[str], bool] = module.device_need_guard
+    ORIGINAL_DEVICE_NEED_GUARD = original
+
+    def device_need_guard(device: str) -> bool:
+        if device not in ("npusim", device_type()):
+            return original(device)
+        return bool(V.graph.scheduler._has_multi_stream_nodes())
+
+    module.device_need_guard = device_need_guard
+
+
+def _ask_nobody_about_triton() -> None:
+    """What is called "cuda" must be new enough for Triton, whoever writes its kernels.
+
+    Under the alias a device of capability 1.0, such as the spec ascend-910b, ended in
+    GPUTooOldForTriton. Upstream: no issue known. Goes when the backend is asked.
+    """
+    global ORIGINAL_CREATE_BACKEND
+    ORIGINAL_CREATE_BACKEND = original = scheduler.Scheduler.create_backend
+
+    def create_backend(self: Any, device: Any) -> Any:
+        if not is_npusim(device):
+            return original(self, device)
+        V.graph.add_device_info(device)
+        made: Any = get_scheduling_for_device(device.type)
+        return made(self)
+
+    scheduler.Scheduler.create_backend = create_backend  # type: ignore[method-assign]

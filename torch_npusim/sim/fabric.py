@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What joins the devices of several ranks, and how long communication takes on it.
+
+    >>> from torch_npusim.sim import fabric
+    >>> fabric.names()
+    ['ascend-910b', 'dgx-a100', 'dgx-h100', 'ethernet-cluster', 'pcie-box']
+    >>> best = fabric.routes("dgx-h100", "all_reduce", ranks=8, size=1 << 30)[0]
+    >>> best.algorithm, best.protocol
+    ('nvls', 'Simple')
+
+The model is that of backend/fabric.h; the files in fabrics/ say where their numbers come from.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from torch_npusim import _C
+
+__all__ = ["OPERATIONS", "Route", "Send", "describe", "names", "ring", "routes", "use"]
+
+#: What routes() takes.
+OPERATIONS = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "transfer",
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way of doing an operation.
+
+    Attributes:
+        algorithm: "ring", "tree", "nvls" (in the switch) or "direct".
+        protocol: "LL", "LL128" or "Simple".
+        microseconds: From when the last rank is ready until all are done.
+        bus_bandwidth: In GB/s, as nccl-tests counts it.
+    """
+
+    algorithm: str
+    protocol: str
+    microseconds: float
+    bus_bandwidth: float
+
+
+@dataclass(frozen=True)
+class Send:
+    """One message of a ring.
+
+    Attributes:
+        sender: Rank.
+        receiver: The next one.
+        chunk: Which part of the tensor it is; there are as many as ranks.
+        adds: Whether the receiver adds it to its own; else it takes its place.
+    """
+
+    sender: int
+    receiver: int
+    chunk: int
+    adds: bool
+
+
+def ring(ranks: int) -> list[list[Send]]:
+    """Returns what a ring sends in an all-reduce, step by step.
+
+    In the first `ranks - 1` steps sums grow on their way round, until each rank has the whole sum
+    of one chunk; in as many more these go round.
+
+    Args:
+        ranks: That take part.
+    """
+    return [
+        [
+            Send(rank, (rank + 1) % ranks, (rank - step + (0 if adds else 1)) % ranks, adds)
+            for rank in range(ranks)
+        ]
+        for adds in (True, False)
+        for step in range(ranks - 1)
+    ]
+
+
+def names() -> list[str]:
+    """Returns the names of the fabrics that are known."""
+    files = resources.files("torch_npusim.sim") / "fabrics"
+    return sorted(
+        file.name.removesuffix(".toml") for file in files.iterdir() if file.name.endswith(".toml")
+    )
+
+
+def _read(name: str) -> dict[str, Any]:
+    if name not in names():
+        raise ValueError(f"there is no fabric {name!r}; known are {', '.join(names())}")
+    file = resources.files("torch_npusim.sim") / "fabrics" / f"{name}.toml"
+    return tomllib.loads(file.read_text())
+
+
+def describe(name: str) -> str:
+    """Returns one line that says what a fabric is.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    return str(_read(name)["description"])
+
+
+def use(name: str) -> None:
+    """Makes the collectives of this process take what they take on a fabric; all ranks do so.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    _C.set_fabric({"name": name, **_read(name)["fabric"]})
+
+
+def routes(
+    name: str,
+    operation: str,
+    *,
+    ranks: int,
+    size: float,
+    sharing: float = 1,
+    per_node: int | None = None,
+) -> list[Route]:
+    """Returns the ways of doing an operation, the cheapest first.
+
+    Args:
+        name: Of the fabric.
+        operation: One of OPERATIONS.
+        ranks: That take part.
+        size: In bytes, as nccl-tests counts: the larger of one rank's input and output.
+        sharing: So many groups use the links at a time, or so much less bandwidth do links have.
+        per_node: Ranks on each node; default: they fill one node after the other.
+
+    Raises:
+        ValueError: For an unknown name or operation, or more ranks on a node than it has.
+    """
+    values = _read(name)["fabric"]
+    room = int(values["ranks_per_node"])
+    there = room if per_node is None else per_node
+    if not 1 <= there <= room:
+        raise ValueError(f"a node of {name} has 1 to {room} ranks, got {there}")
+    numbers = [rank // there * room + rank % there for rank in range(ranks)]
+    factor = _C.bus_factor(operation, ranks)
+    found = _C.fabric_routes(values, operation, numbers, float(size), float(sharing))
+    return [
+        Route(algorithm, protocol, ns / 1e3, factor * size / ns if ns else 0.0)
+        for algorithm, protocol, ns in found
+    ]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What `import torch` calls (entry point group "torch.backends"): decides whether to load npusim.
+
+A package of its own, because importing any module of torch_npusim registers the device, and this
+must be able to decide against it. It is a guest in every `import torch` of the environment: it
+steps back silently for others, costs next to nothing then, and never raises.
+
+NPUSIM_AUTOLOAD: "auto" as described, "1" always loads, "0" never. NPUSIM_AS_CUDA=1 loads too: the
+program says "cuda" and means npusim, and a real device then is a reason to warn, not to step back.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+#: Called once torch_npusim is registered: for tools that must not import it themselves.
+AFTER_LOADING: list[Callable[[], None]] = []
+
+GROUP = "torch.backends"
+DISTRIBUTION = "torch-npusim"
+
+
+def autoload() -> None:
+    """Imports torch_npusim unless that could disturb another device; a failure is one warning."""
+    if "torch_npusim" in sys.modules:
+        return  # `import torch_npusim` came first, and its `import torch` has led here
+    try:
+        if _wanted():
+            import torch_npusim  # noqa: F401
+    except Exception as problem:
+        reason = str(problem).partition("\n")[0]  # without the C++ stack
+        report(f"torch_npusim was not loaded: {reason}")
+
+
+def _wanted() -> bool:
+    choice = os.environ.get("NPUSIM_AUTOLOAD", "")
+    if choice in ("0", "1"):
+        return choice == "1"
+    if os.environ.get("NPUSIM_AS_CUDA") == "1":
+        return True
+    return not (_privateuse1_is_taken() or _accelerator_is_present() or other_backends())
+
+
+def other_backends() -> list[str]:
+    """Returns the other distributions that `import torch` loads, as "name (what it loads)"."""
+    return sorted(
+        f"{entry.dist.name if entry.dist else '?'} ({entry.value})"
+        for entry in entry_points(group=GROUP)
+        if entry.dist is None or entry.dist.name.replace("_", "-").lower() != DISTRIBUTION
+    )
+
+
+def _privateuse1_is_taken() -> bool:
+    import torch
+
+    return bool(torch._C._get_privateuse1_backend_name() != "privateuseone")
+
+
+def _accelerator_is_present() -> bool:
+    import torch
+
+    return torch.accelerator.is_available()
+
+
+def report(message: str) -> None:
+    """Warns; where warnings are errors it writes the line, because the import must go on."""
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    except Warning:
+        sys.stderr.write(f"{message}\n")
