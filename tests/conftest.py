@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Fixtures of all tests: one seed, and scripts in processes of their own."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -29,6 +30,14 @@ collect_ignore = [
 def _one_seed():
     """No test depends on which tests ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_of_others():
+    """Cycles that earlier tests left go between tests, never while a test counts its bytes."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -61,6 +61,7 @@ def test_capability_names_the_dtypes():
 
 def test_memory_is_that_of_the_device_module(empty_device):
     memory = torch.accelerator.memory
+    reserved = torch.npusim.memory_reserved()  # by pools that earlier tests still hold
     kept = torch.empty(3 << 20, dtype=torch.uint8, device=empty_device)
     assert memory.memory_allocated() == torch.npusim.memory_allocated() >= kept.nbytes
     assert memory.memory_reserved() == torch.npusim.memory_reserved()
@@ -78,7 +79,7 @@ def test_memory_is_that_of_the_device_module(empty_device):
     memory.reset_accumulated_memory_stats()
     assert torch.npusim.memory_stats()["allocation.all.allocated"] == 0
     memory.empty_cache()
-    assert torch.npusim.memory_reserved() == 0 or torch.npusim.memory_allocated() > 0
+    assert torch.npusim.memory_reserved() <= reserved
 
 
 def test_host_cache_can_be_emptied():
