@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch.npusim.memory: statistics, summary, snapshot, history, limits."""
 
-import gc
 import pickle
 import sys
 import threading
