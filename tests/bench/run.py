@@ -19,7 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import children, compiled, distributed, machine, plan, report, sharing
+from bench import children, compiled, diagnosis, distributed, machine, plan, report, sharing
 
 MEASUREMENTS = {
     "noise": plan.noise,
@@ -39,6 +39,7 @@ MEASUREMENTS = {
     "distributed": distributed.collectives,
     "passive": children.passive_training,
     "sharing": sharing.sharing,
+    "diagnosis": diagnosis.diagnosis,
     "import": children.import_time,
 }
 

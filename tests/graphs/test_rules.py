@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the documentation of torch.cuda promises of graphs, rule by rule (docs/graphs.md)."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -505,3 +506,17 @@ def test_an_event_at_the_address_of_another_is_another():
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (0, "done\n"), ran.stderr
+
+
+def test_garbage_is_collected_before_a_capture_only_if_asked():
+    """As torch.cuda.graph does: a collection costs more than most captures."""
+    collections = []
+    gc.callbacks.append(lambda phase, info: collections.append((phase, info["generation"])))
+    try:
+        for asked in (False, True):
+            collections.clear()
+            with torch.compiler.config.patch(force_cudagraph_gc=asked):
+                captured(lambda: torch.ones(4, device=DEVICE) * 2)
+            assert (("stop", 2) in collections) == asked
+    finally:
+        gc.callbacks.pop()

@@ -195,7 +195,8 @@ class graph:
 
     def __enter__(self) -> None:
         _device.synchronize()
-        gc.collect()
+        if torch.compiler.config.force_cudagraph_gc:  # TORCH_CUDAGRAPH_GC, as in torch.cuda
+            gc.collect()
         memory.empty_cache()
         self._on_stream.__enter__()
         try:

@@ -32,4 +32,5 @@ def main(pageable):
     torch.npusim.synchronize()
 
 
-main(pageable="mended" not in sys.argv)
+if __name__ == "__main__":
+    main(pageable="mended" not in sys.argv)

@@ -28,4 +28,5 @@ def main(slow):
     torch.npusim.synchronize()
 
 
-main(slow="mended" not in sys.argv)
+if __name__ == "__main__":
+    main(slow="mended" not in sys.argv)
