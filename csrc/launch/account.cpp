@@ -183,8 +183,8 @@ npusim::Cost elementwise_cost(TensorPointers operands, double flops_per_element)
 }
 
 Account::Account(const CostTraits& traits, TensorPointers operands,
-                 c10::ArrayRef<OperandRole> roles, c10::ArrayRef<int64_t> numbers)
-    : traits_(traits), operands_(operands), roles_(roles), numbers_(numbers) {
+                 c10::ArrayRef<OperandRole> roles, c10::ArrayRef<int64_t> numbers, bool flag)
+    : traits_(traits), operands_(operands), roles_(roles), numbers_(numbers), flag_(flag) {
   if (C10_UNLIKELY(part_of_another_)) return;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const at::TensorBase& operand = *operands[i];
@@ -248,7 +248,7 @@ void Account::settle_results(TensorPointers made) const {
     cost.flops = std::max(cost.flops, static_cast<double>(result->numel()));
   }
   if (traits_.rule != nullptr && have_sizes(operands_) && have_sizes(made)) {
-    traits_.rule({operands_, roles_, numbers_, made}, cost);
+    traits_.rule({operands_, roles_, numbers_, made, flag_}, cost);
   }
   npusim::recharge(cost);
   if (C10_LIKELY(!npusim::command_failed())) return;

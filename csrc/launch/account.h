@@ -25,6 +25,7 @@ struct CostedCall {
   c10::ArrayRef<OperandRole> roles;  // empty: all are read
   c10::ArrayRef<int64_t> numbers;    // the integer arguments in order, lists spread out
   TensorPointers results;            // new ones
+  bool flag = false;                 // the first boolean argument: training, of batch norms
 };
 
 // A rule changes what the default made of a call.
@@ -55,7 +56,7 @@ npusim::Cost elementwise_cost(TensorPointers operands, double flops_per_element 
 class Account {
  public:
   Account(const CostTraits& traits, TensorPointers operands, c10::ArrayRef<OperandRole> roles = {},
-          c10::ArrayRef<int64_t> numbers = {});
+          c10::ArrayRef<int64_t> numbers = {}, bool flag = false);
   // For kernels that say themselves what their operands cost.
   explicit Account(const npusim::Cost& operands);
 
@@ -93,6 +94,7 @@ class Account {
   TensorPointers operands_;
   c10::ArrayRef<OperandRole> roles_;
   c10::ArrayRef<int64_t> numbers_;
+  bool flag_ = false;
   npusim::Cost cost_;
   bool part_of_another_ = npusim::in_command_body();
   bool has_gaps_ = false;  // an operand is not row-major

@@ -42,6 +42,8 @@ class BoxedOperands {
     } else if (value.isInt()) {
       if (position == record_.output_size) operands.set_size_is_known();
       operands.add_number(value.toInt());
+    } else if (value.isBool()) {
+      operands.add_flag(value.toBool());
     } else if (value.isIntList()) {
       for (const int64_t number : value.toIntVector()) operands.add_number(number);
     } else if (value.isTensorList() || value.isOptionalTensorList()) {

@@ -243,11 +243,15 @@ void row_passes(const Call& call, Cost& cost) {
 }
 
 // Normalised over everything but channels: statistics first, then the values, so that each large
-// input is read twice.
-template <int flops>
+// input is read twice. In evaluation the statistics are known.
+template <int training, int evaluation = 0>
 void batch_passes(const Call& call, Cost& cost) {
   const double all = elements(*call.operands[0]);
-  cost.flops = flops * all;
+  if (evaluation != 0 && !call.flag) {
+    cost.flops = evaluation * all;
+    return;
+  }
+  cost.flops = training * all;
   for (const at::TensorBase* operand : inputs(call)) {
     if (elements(*operand) == all) cost.bytes += touched_bytes(*operand);
   }
@@ -453,10 +457,10 @@ const std::unordered_map<std::string, CostRule>& rules() {
       {"_log_softmax", row_passes<1, 3>},
       {"_softmax_backward_data", row_passes<1, 3>},
       {"_log_softmax_backward_data", row_passes<1, 3>},
-      {"native_batch_norm", batch_passes<5>},
-      {"_native_batch_norm_legit", batch_passes<5>},
+      {"native_batch_norm", batch_passes<5, 2>},
+      {"_native_batch_norm_legit", batch_passes<5, 2>},
       {"_batch_norm_with_update", batch_passes<5>},
-      {"native_batch_norm_backward", batch_passes<8>},
+      {"native_batch_norm_backward", batch_passes<8, 5>},
       {"native_layer_norm", per_element<5>},
       {"native_group_norm", per_element<5>},
       {"native_layer_norm_backward", per_element<8>},

@@ -49,6 +49,9 @@ class CallOperands {
     roles_.push_back(role);
   }
   void add_number(int64_t number) { numbers_.push_back(number); }
+  void add_flag(bool flag) {
+    if (!flag_.has_value()) flag_ = flag;
+  }
   void set_device(c10::Device device) { device_argument_ = device; }
   void set_size_is_known() { size_is_known_ = true; }
 
@@ -69,7 +72,7 @@ class CallOperands {
 
   // account() is what the call costs so far; it points into this.
   Account account(const OpRecord& record) const {
-    return Account(record.traits, tensors_, roles_, numbers_);
+    return Account(record.traits, tensors_, roles_, numbers_, flag_.value_or(false));
   }
 
  private:
@@ -78,6 +81,7 @@ class CallOperands {
   c10::SmallVector<const at::TensorBase*, 8> tensors_;
   c10::SmallVector<Role, 8> roles_;
   c10::SmallVector<int64_t, 8> numbers_;  // the integer arguments, lists spread out
+  std::optional<bool> flag_;              // the first boolean argument
   std::optional<c10::Device> device_argument_;
   bool size_is_known_ = false;
 };

@@ -138,6 +138,12 @@ BYTES = {
         ),
         3 * N + 256,
     ),
+    "batch_norm in evaluation": (
+        lambda o: aten.native_batch_norm(
+            o["image"], *[o["channels"]] * 4, False, 0.1, 1e-5
+        ),
+        2 * N + 256,
+    ),
     "conv2d": (lambda o: torch.conv2d(o["image"], o["one_by_one"]), 2 * N + 1024),
     "max_pool2d": (
         lambda o: aten.max_pool2d_with_indices(o["image"], [2, 2], [2, 2]),
