@@ -20,6 +20,7 @@
 #   make browser the pages of `npusim-lab report` in a headless Chromium (chromium, chromium-driver)
 #   make hta     HolisticTraceAnalysis over a trace of npusim's
 #   make new-backend  `npusim new-backend` and its six steps: built, tested, and asked by the kit
+#   make -k nightly   all that is too long for every commit, one after the other: some hours
 #   make clean   everything but .venv
 
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3)
@@ -41,7 +42,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser new-backend parallel triton hta clean
+.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser new-backend parallel triton hta nightly clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -190,6 +191,11 @@ $(TRITON): $(ENVIRONMENT)
 
 triton: build $(TRITON)
 	@TRITON_INTERPRET=1 PYTHONPATH=build/triton $(PY) -m pytest tests/triton_kernels $(PYTEST_ARGS)
+
+nightly: asan tsan races sweeps rules conformance new-backend parallel triton hta browser
+	@$(PY) tests/rank_faults.py
+	@$(PY) tests/sharing/kills.py --tensors 1000 --processes 4
+	@$(PY) tests/distributed/battery.py
 
 clean:
 	rm -rf build dist *.egg-info lab/build lab/*.egg-info conformance/*.egg-info
