@@ -19,7 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import children, compiled, diagnosis, distributed, machine, plan, report, sharing
+from bench import alias, children, compiled, diagnosis, distributed, machine, plan, report, sharing
 
 MEASUREMENTS = {
     "noise": plan.noise,
@@ -38,6 +38,7 @@ MEASUREMENTS = {
     "compile_time": compiled.compile_time,
     "distributed": distributed.collectives,
     "passive": children.passive_training,
+    "alias": alias.alias_and_rules,
     "sharing": sharing.sharing,
     "diagnosis": diagnosis.diagnosis,
     "import": children.import_time,
