@@ -2,8 +2,8 @@
 """What the remedies of `npusim profile` gain in real time, where this machine's clock can show it.
 
 The scripts are those of tests/profiling/scripts; each is timed as it is and mended. A loader and
-many small operators cost the host real time. Copies are made while they are launched, so one that is
-not waited for is no quicker here, and the row says so; it has no target.
+many small operators cost the host real time. Copies are made while they are launched, so one that
+is not waited for is no quicker here, and the row says so; it has no target.
 """
 
 import runpy
