@@ -139,9 +139,7 @@ BYTES = {
         3 * N + 256,
     ),
     "batch_norm in evaluation": (
-        lambda o: aten.native_batch_norm(
-            o["image"], *[o["channels"]] * 4, False, 0.1, 1e-5
-        ),
+        lambda o: aten.native_batch_norm(o["image"], *[o["channels"]] * 4, False, 0.1, 1e-5),
         2 * N + 256,
     ),
     "conv2d": (lambda o: torch.conv2d(o["image"], o["one_by_one"]), 2 * N + 1024),
