@@ -166,10 +166,17 @@ def beside_arithmetic(rank, size, store):
     ring = [
         dist.P2POp(dist.isend, made(), (rank + 1) % size),
         dist.P2POp(dist.irecv, x := torch.empty(6, device=device), (rank - 1) % size),
+        # to itself, in their order
+        dist.P2POp(dist.irecv, first := torch.empty(6, device=device), rank),
+        dist.P2POp(dist.isend, made(), rank),
+        dist.P2POp(dist.isend, made() * 2, rank),
+        dist.P2POp(dist.irecv, second := torch.empty(6, device=device), rank),
     ]
     for work in dist.batch_isend_irecv(ring):
         work.wait()
     assert torch.equal(x.cpu(), values((rank - 1) % size, torch.float32, "cpu"))
+    assert torch.equal(first, made())
+    assert torch.equal(second, made() * 2)
 
     with dist._coalescing_manager(device=torch.device("npusim", rank), async_ops=True) as many:
         x, y = made(), made() * 2
@@ -223,6 +230,10 @@ def refused(rank, size, store):
         dist.all_reduce(torch.ones(2, dtype=torch.bool, device="npusim"), op=ReduceOp.AVG)
     with pytest.raises(ValueError, match="BAND"):
         dist.all_reduce(torch.ones(2, dtype=torch.int32, device="npusim"), op=ReduceOp.BAND)
+    with pytest.raises(dist.DistBackendError, match="within batch_isend_irecv"):
+        dist.isend(x, rank)
+    with pytest.raises(dist.DistBackendError, match="with one end only"):
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, x, rank)])
     with pytest.raises(RuntimeError, match="recvAnysource"):
         dist.recv(x)
     with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
