@@ -217,6 +217,35 @@ def test_what_gloo_has_not(size):
     run_ranks(beside_arithmetic, size, timeout=30)
 
 
+def parts_of_a_group(rank, size, store):
+    from torch_npusim import _patches
+
+    start(rank, size, store, "simccl", "npusim")
+    device = torch.device("npusim", rank)
+    world = dist.group.WORLD
+    world.bound_device_id = device
+    with pytest.raises(RuntimeError, match="does not support splitting"):
+        _patches.ORIGINAL_SPLIT_GROUP(world, [[0, 2]])  # when it does, the patch can go
+    pair = dist.split_group(world, [[0, 2]])
+    if rank == 1:
+        assert pair is None
+        return None
+    assert dist.get_process_group_ranks(pair) == [0, 2]
+    assert pair.bound_device_id == device
+    alone = dist.split_group(pair, [[0], [1]], group_desc="alone")  # ranks in the pair
+    assert dist.get_process_group_ranks(alone) == [rank]
+    found = []
+    for group in (pair, alone):
+        x = torch.full((2,), rank + 1.0, device=device)
+        dist.all_reduce(x, group=group)
+        found += x.tolist()
+    return found
+
+
+def test_groups_are_split():
+    assert run_ranks(parts_of_a_group, 3) == [[4, 4, 1, 1], None, [4, 4, 3, 3]]
+
+
 def refused(rank, size, store):
     start(rank, size, store, "simccl", "npusim")
     x = torch.ones(4, 4, device="npusim")
