@@ -204,7 +204,9 @@ def _hash_tensors(tensors: list[torch.Tensor]) -> int:
     """Returns a number that is the same for the same bytes; not the number that CUDA has."""
     number = 0
     for tensor in tensors:
-        number = zlib.crc32(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy(), number)
+        number = zlib.crc32(
+            tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), number
+        )
     return number
 
 
