@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch's own tests of torch.distributed, as for NCCL, on simulated devices.
 
-    python tests/distributed/battery.py                     all, about ten minutes on two cores
+    python tests/distributed/battery.py                     all on 2 ranks: two minutes on two cores
+    python tests/distributed/battery.py --ranks 4           six minutes; a few tests want 8
     python tests/distributed/battery.py --part 1/4          a quarter of them
     python tests/distributed/battery.py --only test_barrier -v
-    python tests/distributed/battery.py --page PAGE.md      write the table between two marks
+    python tests/distributed/battery.py --page PAGE.md      write the table of all that is kept
 
 The tests are those that the wheel carries, testing/_internal/distributed/distributed_test.py, under
 the CUDA alias and with BACKEND=nccl: under another name most of them skip themselves. torch's own
@@ -53,7 +54,6 @@ def prepare(world_size):
         "NPUSIM_DEVICE_COUNT": str(max(world_size, 2)),
         "BACKEND": "nccl",
         "WORLD_SIZE": str(world_size),
-        "TEMP_DIR": tempfile.mkdtemp(prefix="npusim_battery"),
         "MASTER_ADDR": "127.0.0.1",
         "OMP_NUM_THREADS": "1",
         "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
