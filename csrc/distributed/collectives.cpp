@@ -465,9 +465,9 @@ WorkPtr Simccl::to_itself(const at::Tensor& tensor, std::deque<at::Tensor>& ends
   const at::Tensor to = std::exchange(own_recvs_.front(), {});
   own_sends_.pop_front();
   own_recvs_.pop_front();
-  TORCH_CHECK_VALUE(from.dtype() == to.dtype() && from.numel() == to.numel(),
-                    "simccl: rank ", rank_, " sends itself ", from.numel(), " elements of ",
-                    from.dtype(), " and receives ", to.numel(), " of ", to.dtype());
+  TORCH_CHECK_VALUE(from.dtype() == to.dtype() && from.numel() == to.numel(), "simccl: rank ",
+                    rank_, " sends itself ", from.numel(), " elements of ", from.dtype(),
+                    " and receives ", to.numel(), " of ", to.dtype());
   Call call{OpType::SEND, Collective::transfer, {from}, {to}};
   call.count = from.numel();
   call.bytes = static_cast<double>(from.nbytes());
