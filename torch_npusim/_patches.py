@@ -24,6 +24,7 @@ ORIGINAL_DLPACK: Callable[..., Any]
 ORIGINAL_SET_DEFAULT_TENSOR_TYPE: Callable[[Any], None]
 ORIGINAL_PARALLEL_DEVICE_INDEX: Callable[..., int]
 ORIGINAL_NEW_GROUP: Callable[..., Any]
+ORIGINAL_SPLIT_GROUP: Callable[..., Any]
 ORIGINAL_ACC_DTYPE: Callable[[torch.dtype, torch.device | None], torch.dtype | None]
 ORIGINAL_AUTOGRAD_CHECK: Callable[..., None]
 ORIGINAL_AUTOGRAD_PROFILE: Callable[..., None]
@@ -43,6 +44,7 @@ def apply() -> None:
     if torch.distributed.is_available():
         _register_simccl()
         _choose_backends_for_npusim()
+        _make_parts_of_groups_anew()
 
 
 def _patch_dlpack_device() -> None:
@@ -281,3 +283,53 @@ def _choose_backends_for_npusim() -> None:
         return original(group_size, group_rank, ranks, backend, *args, **kwargs)
 
     c10d._new_process_group_helper = make  # type: ignore[assignment]
+
+
+def _make_parts_of_groups_anew() -> None:
+    """split_group() asks for a backend with communicators that can be split, as NCCL's.
+
+    init_device_mesh() calls it wherever the default group has a device_id, so no mesh with more
+    than one dimension could be made. Not a defect of torch; a group of simccl costs nothing to make
+    anew. Goes when simccl's backend has Backend::split().
+    """
+    global ORIGINAL_SPLIT_GROUP
+    from torch.distributed import device_mesh
+    from torch.distributed import distributed_c10d as c10d
+
+    ORIGINAL_SPLIT_GROUP = original = c10d.split_group
+
+    @functools.wraps(original)
+    def split_group(
+        parent_pg: Any = None,
+        split_ranks: list[list[int]] | None = None,
+        timeout: Any = None,
+        pg_options: Any = None,
+        group_desc: str | None = None,
+        backend: Any = None,
+    ) -> Any:
+        parent = parent_pg or c10d._get_default_group()
+        if not split_ranks or not _is_simccl(parent):
+            return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
+        mine = next((part for part in split_ranks if parent.rank() in part), None)
+        if mine is None:
+            return None
+        return c10d.new_group(
+            [c10d.get_global_rank(parent, rank) for rank in mine],
+            timeout=timeout,
+            backend=backend or c10d._world.pg_map[parent][0],
+            pg_options=pg_options,
+            use_local_synchronization=True,
+            group_desc=group_desc,
+        )
+
+    for module in (torch.distributed, c10d, device_mesh):
+        module.split_group = split_group  # type: ignore[attr-defined]
+
+
+def _is_simccl(group: Any) -> bool:
+    from torch_npusim.distributed import Simccl
+
+    try:
+        return isinstance(group._get_backend(torch.device("npusim")), Simccl)
+    except RuntimeError:  # it has none for this device
+        return False

@@ -423,6 +423,7 @@ WorkPtr Simccl::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAll
 WorkPtr Simccl::send(Tensors& tensors, int to, int /*tag*/) {
   at::Tensor& tensor = only(tensors);
   check_operand(tensor, /*transfer=*/true);
+  if (to == rank_) return to_itself(tensor, own_sends_);
   Call call{OpType::SEND, Collective::transfer, {tensor}, {}};
   call.count = tensor.numel();
   call.bytes = total_bytes(tensors);
@@ -438,6 +439,7 @@ WorkPtr Simccl::send(Tensors& tensors, int to, int /*tag*/) {
 WorkPtr Simccl::recv(Tensors& tensors, int from, int /*tag*/) {
   at::Tensor& tensor = only(tensors);
   check_operand(tensor, /*transfer=*/true);
+  if (from == rank_) return to_itself(tensor, own_recvs_);
   Call call{OpType::RECV, Collective::transfer, {}, {tensor}};
   call.count = tensor.numel();
   call.bytes = total_bytes(tensors);
@@ -446,6 +448,35 @@ WorkPtr Simccl::recv(Tensors& tensors, int from, int /*tag*/) {
   call.move = [&]() -> std::vector<Inner> {
     Tensors bytes = {bytes_of(tensor)};
     return {group_->gloo->recv(bytes, from, 0)};
+  };
+  return start(call);
+}
+
+// Gloo has no pair of a rank and itself. As with NCCL both ends have to be in one group of calls;
+// whichever comes second does the copy.
+WorkPtr Simccl::to_itself(const at::Tensor& tensor, std::deque<at::Tensor>& ends) {
+  TORCH_CHECK_WITH(DistBackendError, coalescing_ > 0, "simccl: rank ", rank_,
+                   " can transfer to itself within batch_isend_irecv() only, as with NCCL");
+  ends.push_back(tensor);
+  if (own_sends_.empty() || own_recvs_.empty()) {
+    return c10::make_intrusive<SimWork>(rank_, std::vector<c10::intrusive_ptr<SimWork>>{});
+  }
+  const at::Tensor from = std::exchange(own_sends_.front(), {});
+  const at::Tensor to = std::exchange(own_recvs_.front(), {});
+  own_sends_.pop_front();
+  own_recvs_.pop_front();
+  TORCH_CHECK_VALUE(from.dtype() == to.dtype() && from.numel() == to.numel(), "simccl: rank ",
+                    rank_, " sends itself ", from.numel(), " elements of ", from.dtype(),
+                    " and receives ", to.numel(), " of ", to.dtype());
+  Call call{OpType::SEND, Collective::transfer, {from}, {to}};
+  call.count = from.numel();
+  call.bytes = static_cast<double>(from.nbytes());
+  call.peer = rank_;
+  call.row = transfers(rank_, rank_);
+  call.prepares = true;
+  call.move = [&]() -> std::vector<Inner> {
+    bytes_of(to).copy_(bytes_of(from));
+    return {};
   };
   return start(call);
 }

@@ -107,7 +107,8 @@ Pending::Pending(std::shared_ptr<Group> group, std::shared_ptr<Row> row, Descrip
       sequence_(row_->next++),
       limit_(began_ + timeout) {
   if (what.peer >= 0) {
-    members_ = {group_->rank, what.peer};
+    members_ = {group_->rank};
+    if (what.peer != group_->rank) members_.push_back(what.peer);
   } else {
     members_.resize(group_->ranks.size());
     std::iota(members_.begin(), members_.end(), 0);

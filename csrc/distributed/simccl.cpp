@@ -3,6 +3,8 @@
 // collective gives to gloo is in collectives.cpp.
 #include "csrc/distributed/simccl.h"
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -206,6 +208,8 @@ WorkPtr Simccl::start(Call& call) {
       run.promises(pending.get());
       pending->announce(run.start_ns(), run.fault().slowdown, line);
       const NoWrappers no_wrappers;
+      // Gloo's threads would go on recording when the profiler has ended.
+      const at::DisableRecordFunctionGuard unseen;
       std::vector<Inner> works = call.move();  // which may say what is to be done at the end
       pending->moving(std::move(works), kept, call.finish);
     });
@@ -231,6 +235,11 @@ WorkPtr Simccl::endCoalescing() {
   TORCH_CHECK(coalescing_ > 0, "simccl: endCoalescing() without startCoalescing()");
   --coalescing_;
   std::vector<c10::intrusive_ptr<SimWork>> parts = std::exchange(parts_, {});
+  const bool half = !own_sends_.empty() || !own_recvs_.empty();
+  own_sends_.clear();
+  own_recvs_.clear();
+  TORCH_CHECK_WITH(DistBackendError, !half, "simccl: rank ", rank_,
+                   " transfers to itself with one end only");
   if (parts.empty()) return nullptr;
   return c10::make_intrusive<SimWork>(rank_, std::move(parts));
 }

@@ -3,6 +3,7 @@
 // fabric (backend/fabric.h) says how long it takes.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -80,6 +81,7 @@ class Simccl final : public c10d::Backend {
   WorkPtr coalesced(const std::function<void()>& calls);
   WorkPtr all_gather_uneven(Tensors& outputs, at::Tensor& input, bool async,
                             std::chrono::milliseconds timeout);
+  WorkPtr to_itself(const at::Tensor& tensor, std::deque<at::Tensor>& ends);
   npusim::Stream& communication_stream(int device, const Call& call);
   std::shared_ptr<Row> transfers(int from, int to);
   std::chrono::milliseconds limit(std::chrono::milliseconds asked) const;
@@ -92,6 +94,7 @@ class Simccl final : public c10d::Backend {
   const std::string label_;
   int coalescing_ = 0;
   std::vector<c10::intrusive_ptr<SimWork>> parts_;
+  std::deque<at::Tensor> own_sends_, own_recvs_;  // of this rank to itself, one end only so far
 };
 
 }  // namespace torch_npusim::distributed

@@ -175,10 +175,14 @@ def rows(found: dict[str, dict[str, dict[str, str]]]) -> list[str]:
 
 def table(found: dict[str, dict[str, dict[str, str]]]) -> str:
     """Returns the table and its count in Markdown."""
-    caught = sum(bool(of["wrong"]["npusim"]) for of in found.values())
+    caught, by_gloo = (
+        sum(bool(of["wrong"].get(subject)) for of in found.values())
+        for subject in ("npusim", "gloo")
+    )
     return "\n".join(
         [
-            f"Of {len(found)} wrong programs npusim stops {caught}; it stops none of their twins.",
+            f"Of {len(found)} wrong programs npusim stops {caught}; it stops none of their twins. "
+            f"On CPU gloo stops {by_gloo}.",
             "",
             "| exhibit | | CPU and gloo | npusim | kind of issue |",
             "|---|---|---|---|---|",

@@ -373,6 +373,27 @@ def test_nccl_is_simccl(tmp_path, backend):
         torch.distributed.destroy_process_group()
 
 
+def test_objects_are_gathered_where_their_hashes_are_logged(tmp_path, caplog):
+    """With TORCH_DISTRIBUTED_DEBUG=DETAIL torch asks NCCL's part of itself for a hash."""
+    level = torch.distributed.get_debug_level()
+    where = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("nccl", init_method=where, rank=0, world_size=1)
+    torch.distributed.set_debug_level(torch.distributed.DebugLevel.DETAIL)
+    try:
+        with caplog.at_level("WARNING", "torch.distributed.distributed_c10d"):
+            for _ in range(2):
+                gathered = [None]
+                torch.distributed.all_gather_object(gathered, {"rank": 0})
+                assert gathered == [{"rank": 0}]
+    finally:
+        torch.distributed.set_debug_level(level)
+        torch.distributed.destroy_process_group()
+    hashes = {
+        record.args[1] for record in caplog.records if "_object_to_tensor" in record.getMessage()
+    }
+    assert len(hashes) == 1
+
+
 def test_gloo_does_not_touch_the_device(tmp_path):
     where = f"file://{tmp_path}/store"
     torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)

@@ -166,10 +166,17 @@ def beside_arithmetic(rank, size, store):
     ring = [
         dist.P2POp(dist.isend, made(), (rank + 1) % size),
         dist.P2POp(dist.irecv, x := torch.empty(6, device=device), (rank - 1) % size),
+        # to itself, in their order
+        dist.P2POp(dist.irecv, first := torch.empty(6, device=device), rank),
+        dist.P2POp(dist.isend, made(), rank),
+        dist.P2POp(dist.isend, made() * 2, rank),
+        dist.P2POp(dist.irecv, second := torch.empty(6, device=device), rank),
     ]
     for work in dist.batch_isend_irecv(ring):
         work.wait()
     assert torch.equal(x.cpu(), values((rank - 1) % size, torch.float32, "cpu"))
+    assert torch.equal(first, made())
+    assert torch.equal(second, made() * 2)
 
     with dist._coalescing_manager(device=torch.device("npusim", rank), async_ops=True) as many:
         x, y = made(), made() * 2
@@ -210,6 +217,35 @@ def test_what_gloo_has_not(size):
     run_ranks(beside_arithmetic, size, timeout=30)
 
 
+def parts_of_a_group(rank, size, store):
+    from torch_npusim import _patches
+
+    start(rank, size, store, "simccl", "npusim")
+    device = torch.device("npusim", rank)
+    world = dist.group.WORLD
+    world.bound_device_id = device
+    with pytest.raises(RuntimeError, match="does not support splitting"):
+        _patches.ORIGINAL_SPLIT_GROUP(world, [[0, 2]])  # when it does, the patch can go
+    pair = dist.split_group(world, [[0, 2]])
+    if rank == 1:
+        assert pair is None
+        return None
+    assert dist.get_process_group_ranks(pair) == [0, 2]
+    assert pair.bound_device_id == device
+    alone = dist.split_group(pair, [[0], [1]], group_desc="alone")  # ranks in the pair
+    assert dist.get_process_group_ranks(alone) == [rank]
+    found = []
+    for group in (pair, alone):
+        x = torch.full((2,), rank + 1.0, device=device)
+        dist.all_reduce(x, group=group)
+        found += x.tolist()
+    return found
+
+
+def test_groups_are_split():
+    assert run_ranks(parts_of_a_group, 3) == [[4, 4, 1, 1], None, [4, 4, 3, 3]]
+
+
 def refused(rank, size, store):
     start(rank, size, store, "simccl", "npusim")
     x = torch.ones(4, 4, device="npusim")
@@ -223,6 +259,10 @@ def refused(rank, size, store):
         dist.all_reduce(torch.ones(2, dtype=torch.bool, device="npusim"), op=ReduceOp.AVG)
     with pytest.raises(ValueError, match="BAND"):
         dist.all_reduce(torch.ones(2, dtype=torch.int32, device="npusim"), op=ReduceOp.BAND)
+    with pytest.raises(dist.DistBackendError, match="within batch_isend_irecv"):
+        dist.isend(x, rank)
+    with pytest.raises(dist.DistBackendError, match="with one end only"):
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, x, rank)])
     with pytest.raises(RuntimeError, match="recvAnysource"):
         dist.recv(x)
     with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):

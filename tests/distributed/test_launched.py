@@ -15,15 +15,14 @@ from repo.sources import ROOT
 SCRIPT = ROOT / "tests" / "distributed" / "launched.py"
 TORCHRUN = ["torch.distributed.run", "--nproc-per-node=2"]
 TORCHRUN += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-ACCELERATE = ["accelerate.commands.launch", "--num_processes=2", "--num_machines=1"]
+ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"]
 ACCELERATE += ["--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0"]
 
 
 def launched(program, device, folder):
     """Returns the losses and the backend of a program."""
-    launcher = TORCHRUN
-    if program == "accelerate":
-        launcher = [*ACCELERATE, "--cpu" if device == "cpu" else "--multi_gpu"]
+    # accelerate starts several processes on CPU by MPI alone.
+    launcher = ACCELERATE if program == "accelerate" and device == "cuda" else TORCHRUN
     path = folder / f"{device}.json"
     environment = {name: value for name, value in os.environ.items() if "NPUSIM" not in name}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "0"}

@@ -31,11 +31,14 @@ def blocks(width=16, count=2):
     return nn.Sequential(*[Block(width) for _ in range(count)])
 
 
-def start(rank, size, store, device):
+def start(rank, size, store, device, bound=False):
     if device == "npusim":
         torch.npusim.set_device(rank)
     backend = "cpu:gloo,npusim:simccl" if device == "npusim" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
+    where = torch.device(device, rank) if bound and device == "npusim" else None
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=size, device_id=where
+    )
 
 
 def whole(weight):
@@ -99,7 +102,7 @@ def fsdp2(rank, size, store, device, half):
 def hsdp(rank, size, store, device):
     from torch.distributed.fsdp import fully_shard
 
-    start(rank, size, store, device)
+    start(rank, size, store, device, bound=True)  # the mesh then splits the group
     mesh = init_device_mesh(device, (2, size // 2), mesh_dim_names=("replicas", "shards"))
     model = blocks().to(device)
     for block in model:

@@ -64,6 +64,18 @@ def test_the_table_is_as_committed(findings):
     )
 
 
+def test_what_autograds_thread_still_holds_is_no_leak(run_script):
+    """In one of twenty runs of this exhibit it has not let go of the last step in time."""
+    done = run_script("""
+        import torch
+        from examples.bug_museum.harness import examine
+
+        torch.set_num_threads(1)
+        print({examine("create_graph_cycle", "fixed", "npusim") for _ in range(100)})
+        """)
+    assert done.stdout == "{''}\n", done.stdout + done.stderr[-3000:]
+
+
 @pytest.mark.parametrize(
     ("subject", "wrong", "fixed", "verdict"),
     [

@@ -2,6 +2,7 @@
 """Places outside torch.cuda that know CUDA by its name or take it as a default."""
 
 import functools
+import zlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -199,6 +200,16 @@ def _patch_profiler(patcher: Patcher) -> None:
 # --- torch.distributed
 
 
+def _hash_tensors(tensors: list[torch.Tensor]) -> int:
+    """Returns a number that is the same for the same bytes; not the number that CUDA has."""
+    number = 0
+    for tensor in tensors:
+        number = zlib.crc32(
+            tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), number
+        )
+    return number
+
+
 def _patch_distributed(patcher: Patcher) -> None:
     if not torch.distributed.is_available():
         return
@@ -209,6 +220,8 @@ def _patch_distributed(patcher: Patcher) -> None:
     patcher.set(distributed_c10d, "_NCCL_AVAILABLE", True)
     for module in (distributed_c10d, torch.distributed):
         patcher.set(module, "ProcessGroupNCCL", ProcessGroupNCCL)
+    # Objects are logged with it where TORCH_DISTRIBUTED_DEBUG is DETAIL.
+    patcher.set(torch._C._distributed_c10d, "_hash_tensors", _hash_tensors)
     # Gloo can reach CUDA's memory, and not that of npusim: here it serves the host alone.
     capability = {**Backend.backend_capability, Backend.GLOO: ["cpu"]}
     patcher.set(Backend, "backend_capability", capability)
