@@ -17,7 +17,9 @@ class Suite:
         tests: Paths in the sdist.
         switch: How the tests come to a device, in words.
         counterpart: Maps a test on CUDA to the same test on CPU, None for any other; without it the
-            suite runs twice, with suite_device.py.
+            suite runs twice.
+        own: Options of pytest for a suite that runs twice and comes to the device by itself, with
+            {} for the device, in `variables` too; without it suite_device.py sets the default.
         needs: Requirements that the tests import, installed without their dependencies.
         options: Of pytest.
         variables: Environment.
@@ -31,6 +33,7 @@ class Suite:
     tests: tuple[str, ...]
     switch: str
     counterpart: Callable[[str], str | None] | None = None
+    own: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
@@ -46,6 +49,7 @@ class Suite:
 
 
 DEFAULT_DEVICE = "default device, on both sides"
+ASKS = "the tests ask `torch.cuda.is_available()`, on both sides"
 READS_TYPE = "the test compares `device.type` with the string it was given; it reads `npusim`"
 NO_INDUCTOR = "`torch.compile` with Inductor, which has no code generator for npusim"
 OTHER_NUMBERS = (
@@ -57,6 +61,18 @@ OTHER_NUMBERS = (
 def by_parameter(name: str) -> str | None:
     """test_x[cuda-3] -> test_x[cpu-3]."""
     on_cpu = re.sub(r"(?<=[\[-])cuda(?=[\]-])", "cpu", name)
+    return on_cpu if on_cpu != name else None
+
+
+def by_number(name: str) -> str | None:
+    """test_x[3-device1] -> test_x[3-device0], where the devices are CPU and CUDA in this order."""
+    on_cpu = re.sub(r"(?<=[\[-])device1(?=[\]-])", "device0", name)
+    return on_cpu if on_cpu != name else None
+
+
+def by_class(name: str) -> str | None:
+    """TestX_cuda_jit::test_y -> TestX_cpu_jit::test_y."""
+    on_cpu = re.sub(r"_cuda(?=::|_jit::)", "_cpu", name)
     return on_cpu if on_cpu != name else None
 
 
@@ -140,5 +156,80 @@ SUITES = (
         ),
         note="Tests of distributed processes and those in `nlp/` are left out.",
         reasons={r"test_epoch_metric::test_(epoch_metric|skip_unrolling)": READS_TYPE},
+    ),
+    Suite(
+        name="torchsde",
+        version="0.2.6",
+        sdist="torchsde",
+        tests=("tests",),
+        switch="the suite's own parameter `device`, in one process",
+        counterpart=by_number,
+        needs=("trampoline==0.1.2",),
+    ),
+    Suite(
+        name="pytorch-optimizer",
+        version="4.1.0",
+        sdist="pytorch_optimizer",
+        tests=("tests",),
+        switch="the suite's option `--device`, on both sides",
+        own=("--device={}",),
+    ),
+    Suite(
+        name="timm",
+        version="1.0.31",
+        sdist="timm",
+        tests=(
+            *(f"tests/test_{name}.py" for name in ("layers", "layers_pool", "layers_pos_embed")),
+            *(f"tests/test_{name}.py" for name in ("layers_drop", "optim", "utils", "data")),
+        ),
+        switch="the suite's variable `TORCH_DEVICE`, on both sides",
+        own=("-p", "without_vision_ops"),
+        variables={"TORCH_DEVICE": "{}"},
+        needs=("torchvision==0.28.0",),
+    ),
+    Suite(
+        name="skorch",
+        version="1.4.0",
+        sdist="skorch",
+        tests=("skorch/tests",),
+        switch=ASKS,
+        own=(),
+        needs=("tabulate==0.10.0", "pandas==3.1.1", "flaky==3.8.1"),
+    ),
+    Suite(
+        name="opacus",
+        version="1.6.0",
+        sdist="opacus",
+        tests=("opacus/tests",),
+        switch=ASKS,
+        own=("-p", "without_vision_ops", "-o", "python_files=*_test.py"),
+        needs=("opt-einsum==3.4.0", "torchvision==0.28.0"),
+    ),
+    Suite(
+        name="torchani",
+        version="2.9.0",
+        sdist="torchani",
+        tests=("tests",),
+        switch="`class_cuda` beside `class_cpu`, in one process",
+        counterpart=by_class,
+        needs=("parameterized==0.9.0", "h5py==3.16.0", "ase==3.29.0", "pandas==3.1.1"),
+    ),
+    Suite(
+        name="deepinv",
+        version="0.5.0",
+        sdist="deepinv",
+        tests=("deepinv/tests",),
+        switch=ASKS,
+        own=("-p", "without_vision_ops"),
+        needs=("torchvision==0.28.0", "h5py==3.16.0", "natsort==8.4.0", "torchmetrics==1.9.0"),
+    ),
+    Suite(
+        name="accelerate",
+        version="1.15.0",
+        sdist="accelerate",
+        tests=("tests",),
+        switch=ASKS,
+        own=(),
+        needs=("parameterized==0.9.0",),
     ),
 )
