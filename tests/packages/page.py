@@ -46,9 +46,9 @@ def write_page(suites: Sequence[Suite], results: dict[str, Any]) -> str:
     if failed:
         parts.append(
             "## Not counted\n\nTests that fail on CPU already, for lack of a package that they "
-            "import, of a network to load models and data from, or with the versions and random "
-            "numbers here. Files that cannot be imported "
-            "for lack of a package are left out on both sides."
+            "import or of a file that the sdist has not or the network had, or with the versions "
+            "and random numbers here. Files that cannot be imported for lack of a package are left "
+            "out on both sides."
         )
         parts.append("\n".join(["| package | test |", "|---|---|", *failed]))
     return "\n\n".join(parts) + "\n"
