@@ -244,8 +244,9 @@ SUITES = (
         sdist="deepinv",
         tests=tuple(f"deepinv/tests/test_{name}.py" for name in DEEPINV),
         note="One of its 20 files, for time.",
-        switch=ASKS,
-        own=("-p", "without_vision_ops"),
+        switch="the suite's own parameter `device`, in one process",
+        counterpart=by_number,
+        options=("-p", "without_vision_ops"),
         needs=("torchvision==0.28.0", "h5py==3.16.0", "natsort==8.4.0", "torchmetrics==1.9.0"),
     ),
     Suite(
