@@ -57,12 +57,14 @@ def python_in(folder: Path) -> Path:
     return python
 
 
-def fetch(suite: Suite, folder: Path, python: Path) -> Path:
-    """Unpacks the suite's sdist and installs its wheels; returns the sdist's folder."""
+def fetch(suite: Suite, folder: Path, python: Path) -> tuple[Path, Path]:
+    """Unpacks the suite's sdist and installs its wheels; returns the folders of both."""
     pip = [python, "-m", "pip"]
     sdists = folder / "sdist"
-    if suite.needs:
-        subprocess.run([*pip, "install", "-q", "--no-deps", *suite.needs], check=True)
+    needs = folder / "needs" / suite.name  # of its own: what one suite needs changes no other
+    if suite.needs and not needs.exists():
+        target = ["--no-deps", "--target", needs]
+        subprocess.run([*pip, "install", "-q", *target, *suite.needs], check=True)
     target = sdists / f"{suite.sdist}-{suite.version}"
     if not target.exists():
         wanted = f"{suite.name}=={suite.version}"
@@ -70,15 +72,17 @@ def fetch(suite: Suite, folder: Path, python: Path) -> Path:
         subprocess.run([*pip, "download", "-q", *options, wanted], check=True)
         with tarfile.open(f"{target}.tar.gz") as archive:
             archive.extractall(sdists, filter="data")
-    return target
+    return target, needs
 
 
-def run_suite(suite: Suite, python: Path, source: Path, device: str | None, report: Path) -> Run:
+def run_suite(suite: Suite, python: Path, folder: Path, device: str | None, report: Path) -> Run:
     """Runs a suite once; `device` is None where the tests themselves name both devices."""
+    source, needs = fetch(suite, folder, python)
     environment = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
-    paths = [str(HERE), str(ROOT)]
+    paths = [str(HERE), str(ROOT), str(needs)]
     # One thread: the processor's time is then the time that the test takes.
-    environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **suite.variables}
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    environment |= {name: text.format(device) for name, text in suite.variables.items()}
     environment["PATH"] = os.pathsep.join([str(python.parent), environment.get("PATH", "")])
     environment |= {"NPUSIM_AS_CUDA": "0" if device == "cpu" else "1"}
     environment["NPUSIM_AUTOLOAD"] = "0" if device == "cpu" else "1"
@@ -93,9 +97,11 @@ def run_suite(suite: Suite, python: Path, source: Path, device: str | None, repo
         f"--junitxml={report}",
     ]
     command += ["--continue-on-collection-errors", *suite.options]
-    if device is not None:
+    if device is not None and suite.own is None:
         environment["SUITE_DEVICE"] = device
         command += ["-p", "suite_device"]
+    elif device is not None:
+        command += [option.format(device) for option in suite.own]
     with open(report.with_suffix(".log"), "w") as log:
         subprocess.run(command, cwd=source, env=environment, stdout=log, stderr=log, check=False)
     return read_report(report)
@@ -124,30 +130,36 @@ def fastest(runs: list[Run]) -> Run:
 
 
 def pairs_of(suite: Suite, run: Run) -> tuple[Run, Run]:
-    """Splits a run whose tests name their device: the CPU's and npusim's, by the CPU's name."""
+    """Splits a run whose tests name their device: the CPU's and npusim's, by the CPU's name.
+
+    A test on npusim that has no counterpart keeps its own name.
+    """
     on_cpu, on_npusim = {}, {}
     for name, case in run.items():
         counterpart = suite.counterpart(name)
-        if counterpart is not None and counterpart in run:
+        if counterpart is None:
+            continue
+        if counterpart in run:
             on_cpu[counterpart] = run[counterpart]
             on_npusim[counterpart] = case
+        else:
+            on_npusim[name] = case
     return on_cpu, on_npusim
 
 
 def measure(suite: Suite, folder: Path, repeat: int) -> dict[str, object]:
     """Runs a suite on both devices in turn and compares."""
     python = python_in(folder)
-    source = fetch(suite, folder, python)
     report = folder / f"{suite.name}.xml"
     if suite.counterpart is not None:
-        runs = [run_suite(suite, python, source, None, report) for _ in range(repeat)]
+        runs = [run_suite(suite, python, folder, None, report) for _ in range(repeat)]
         on_cpu, on_npusim = pairs_of(suite, fastest(runs))
     else:
         both: dict[str, list[Run]] = {"cpu": [], "cuda": []}
         for _ in range(repeat):
             for device, runs in both.items():
                 name = report.with_stem(f"{suite.name}-{device}")
-                runs.append(run_suite(suite, python, source, device, name))
+                runs.append(run_suite(suite, python, folder, device, name))
         on_cpu, on_npusim = fastest(both["cpu"]), fastest(both["cuda"])
     return compare(suite, on_cpu, on_npusim)
 
@@ -155,9 +167,15 @@ def measure(suite: Suite, folder: Path, repeat: int) -> dict[str, object]:
 def compare(suite: Suite, on_cpu: Run, on_npusim: Run) -> dict[str, object]:
     """Counts, failures of npusim alone with their reasons, and the ratio of times."""
     ran = [name for name, case in on_cpu.items() if case.outcome != "skipped"]
+    alone = [
+        name
+        for name, case in on_npusim.items()
+        if case.outcome != "skipped" and name not in set(ran)
+    ]
+    alone_passed = [name for name in alone if on_npusim[name].outcome == "passed"]
     passed = [name for name in ran if on_cpu[name].outcome == "passed"]
     kept = [name for name in passed if on_npusim.get(name, Case("failed", 0)).outcome == "passed"]
-    lost = sorted(set(passed) - set(kept))
+    lost = sorted((set(passed) - set(kept)) | (set(alone) - set(alone_passed)))
     times = [sum(run[name].seconds for name in kept) for run in (on_cpu, on_npusim)]
     return {
         "name": suite.name,
@@ -166,6 +184,8 @@ def compare(suite: Suite, on_cpu: Run, on_npusim: Run) -> dict[str, object]:
         "tests": len(ran),
         "passed_on_cpu": len(passed),
         "passed_on_both": len(kept),
+        "only_with_a_gpu": len(alone),
+        "only_with_a_gpu_passed": len(alone_passed),
         "failed_on_cpu": sorted(set(ran) - set(passed)),
         "lost": {name: suite.reason(name) for name in lost},
         "seconds_cpu": round(times[0], 2),

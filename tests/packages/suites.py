@@ -17,7 +17,9 @@ class Suite:
         tests: Paths in the sdist.
         switch: How the tests come to a device, in words.
         counterpart: Maps a test on CUDA to the same test on CPU, None for any other; without it the
-            suite runs twice, with suite_device.py.
+            suite runs twice.
+        own: Options of pytest for a suite that runs twice and comes to the device by itself, with
+            {} for the device, in `variables` too; without it suite_device.py sets the default.
         needs: Requirements that the tests import, installed without their dependencies.
         options: Of pytest.
         variables: Environment.
@@ -31,6 +33,7 @@ class Suite:
     tests: tuple[str, ...]
     switch: str
     counterpart: Callable[[str], str | None] | None = None
+    own: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
@@ -46,8 +49,7 @@ class Suite:
 
 
 DEFAULT_DEVICE = "default device, on both sides"
-READS_TYPE = "the test compares `device.type` with the string it was given; it reads `npusim`"
-NO_INDUCTOR = "`torch.compile` with Inductor, which has no code generator for npusim"
+ASKS = "the tests ask `torch.cuda.is_available()`, on both sides"
 OTHER_NUMBERS = (
     "the tolerance fits the random numbers of CPU, and npusim's are others: on CPU, {} of 10 other "
     "seeds fail (SUITE_SEED_SHIFT=1 to 10)"
@@ -60,15 +62,38 @@ def by_parameter(name: str) -> str | None:
     return on_cpu if on_cpu != name else None
 
 
+def by_number(name: str) -> str | None:
+    """test_x[3-device1] -> test_x[3-device0], where the devices are CPU and CUDA in this order."""
+    on_cpu = re.sub(r"(?<=[\[-])device1(?=[\]-])", "device0", name)
+    return on_cpu if on_cpu != name else None
+
+
+def by_class(name: str) -> str | None:
+    """TestX_cuda_jit::test_y -> TestX_cpu_jit::test_y."""
+    on_cpu = re.sub(r"_cuda(?=::|_jit::)", "_cpu", name)
+    return on_cpu if on_cpu != name else None
+
+
 def by_suffix(name: str) -> str | None:
-    """test_x_cuda -> test_x."""
-    return name.removesuffix("_cuda") if name.endswith("_cuda") else None
+    """test_x_cuda -> test_x, and test_x_to_gpu -> test_x_to, which there is none of."""
+    on_cpu = re.sub(r"_(cuda|gpu)$", "", name)
+    return on_cpu if on_cpu != name else None
 
 
 GPYTORCH_EXAMPLES = (
     *("kissgp_gp", "kissgp_white_noise", "svgp_gp", "white_noise", "sgpr", "model_list_gp"),
     *("grid_gp", "kronecker_multitask_ski_gp", "simple_gp", "batch_svgp_gp"),
 )
+
+OPACUS = (
+    *("module_validator", "randomness", "multidevice_optimizer", "mixed_precision", "poisson"),
+    *("gradient_accumulation", "grad_sample_hooks", "dpdataloader"),
+)
+TORCHANI = (
+    *("neighbors", "aev", "potentials_acceptance", "infer", "forces", "electro", "embed", "nn"),
+    *("energies", "ensemble", "grad_module", "repulsion", "dispersion", "sae", "vibrational"),
+)
+DEEPINV = ("noise_model",)
 
 SUITES = (
     Suite(
@@ -78,7 +103,6 @@ SUITES = (
         tests=("einops/tests",),
         switch=DEFAULT_DEVICE,
         needs=("einops==0.8.2",),  # a test starts an interpreter that imports it
-        reasons={"test_torch_compile": NO_INDUCTOR},
         variables={"EINOPS_TEST_BACKENDS": "numpy,torch"},
     ),
     Suite(
@@ -122,9 +146,9 @@ SUITES = (
         switch="`test_x_cuda` beside `test_x`, in one process",
         counterpart=by_suffix,
         needs=("linear-operator==0.6.1", "jaxtyping==0.3.11", "wadler-lindig==0.1.8"),
-        note="Its 10 tests `test_..._prior_to_gpu` have no counterpart on CPU. On npusim all fail: "
-        "5 compare `device.type` with `cuda`, 3 look at a tensor that `.cuda()` does not move, "
-        "and 2 use an attribute that the class does not have.",
+        note="Its 10 tests `test_..._prior_to_gpu` have no counterpart on CPU. On npusim 4 pass; 3 "
+        "look at a tensor that `.cuda()` does not move, as `.double()` does not on CPU; 2 read an "
+        "attribute that the class does not have; 1 recurses without end, on CPU too.",
     ),
     Suite(
         name="pytorch-ignite",
@@ -139,6 +163,100 @@ SUITES = (
             "(cpu or cuda) and not TestDistributed and not distrib",
         ),
         note="Tests of distributed processes and those in `nlp/` are left out.",
-        reasons={r"test_epoch_metric::test_(epoch_metric|skip_unrolling)": READS_TYPE},
+    ),
+    Suite(
+        name="torchsde",
+        version="0.2.6",
+        sdist="torchsde",
+        tests=tuple(f"tests/test_brownian_{name}.py" for name in ("path", "tree", "interval")),
+        options=("-k", "not interval or shape or determinism_simple"),
+        note="Two of its files, and of `test_brownian_interval.py` the quick tests.",
+        switch="the suite's own parameter `device`, in one process",
+        counterpart=by_number,
+        needs=("trampoline==0.1.2",),
+    ),
+    Suite(
+        name="pytorch-optimizer",
+        version="4.1.0",
+        sdist="pytorch_optimizer",
+        tests=("tests",),
+        switch="the suite's option `--device`, on both sides",
+        own=("--device={}",),
+        options=("-o", "addopts=", "--ignore=tests/test_create_optimizer.py"),
+        note="`test_create_optimizer.py` is left out: three quarters of the time, and no device.",
+    ),
+    Suite(
+        name="timm",
+        version="1.0.31",
+        sdist="timm",
+        tests=(
+            *(f"tests/test_{name}.py" for name in ("layers", "layers_pool", "layers_pos_embed")),
+            *(f"tests/test_{name}.py" for name in ("layers_drop", "utils", "data")),
+        ),
+        switch="the suite's variable `TORCH_DEVICE`, on both sides",
+        own=("-p", "without_vision_ops"),
+        variables={"TORCH_DEVICE": "{}"},
+        needs=("torchvision==0.28.0",),
+        reasons={
+            "test_prefetch_loader_consumer_lifetime": "it calls `torch.cuda._sleep()`, which the "
+            "alias refuses by name; with a sleep that takes virtual time of the stream it passes",
+        },
+        note="The tests of layers, of utilities and of data.",
+    ),
+    Suite(
+        name="skorch",
+        version="1.4.0",
+        sdist="skorch",
+        tests=("skorch/tests/test_net.py", "skorch/tests/test_utils.py"),
+        options=("-o", "addopts=", "-k", "test_utils or cuda or device"),
+        note="`test_utils.py`, and of `test_net.py` the tests with `cuda` or `device` in the name.",
+        switch=ASKS,
+        own=(),
+        needs=("tabulate==0.10.0", "pandas==3.1.1", "flaky==3.8.1"),
+        reasons={
+            "test_load_cuda_params_to_cuda": "the sdist lacks the files that the test loads, "
+            "`net_cuda.pt` and `optimizer_cuda.pt`",
+        },
+    ),
+    Suite(
+        name="opacus",
+        version="1.6.0",
+        sdist="opacus",
+        tests=tuple(f"opacus/tests/{name}_test.py" for name in OPACUS),
+        note="Eight of its files; the tests on several GPUs start processes and are left out.",
+        switch=ASKS,
+        own=("-p", "without_vision_ops", "-o", "python_files=*_test.py"),
+        needs=("opt-einsum==3.4.0", "torchvision==0.28.0"),
+    ),
+    Suite(
+        name="torchani",
+        version="2.9.0",
+        sdist="torchani",
+        tests=tuple(f"tests/test_{name}.py" for name in TORCHANI),
+        note="The files of models and their parts; not of datasets and CUDA kernels.",
+        switch="`class_cuda` beside `class_cpu`, in one process",
+        counterpart=by_class,
+        needs=("parameterized==0.9.0", "h5py==3.16.0", "ase==3.29.0", "pandas==3.1.1"),
+    ),
+    Suite(
+        name="deepinv",
+        version="0.5.0",
+        sdist="deepinv",
+        tests=tuple(f"deepinv/tests/test_{name}.py" for name in DEEPINV),
+        note="One of its 20 files, for time.",
+        switch="the suite's own parameter `device`, in one process",
+        counterpart=by_number,
+        options=("-p", "without_vision_ops"),
+        needs=("torchvision==0.28.0", "h5py==3.16.0", "natsort==8.4.0", "torchmetrics==1.9.0"),
+    ),
+    Suite(
+        name="accelerate",
+        version="1.15.0",
+        sdist="accelerate",
+        tests=("tests/test_hooks.py", "tests/test_utils.py", "tests/test_modeling_utils.py"),
+        note="Three of its files; most others start programs or load models from the network.",
+        switch=ASKS,
+        own=(),
+        needs=("parameterized==0.9.0",),
     ),
 )
