@@ -20,7 +20,7 @@
 #   make browser the pages of `npusim-lab report` in a headless Chromium (chromium, chromium-driver)
 #   make hta     HolisticTraceAnalysis over a trace of npusim's
 #   make new-backend  `npusim new-backend` and its six steps: built, tested, and asked by the kit
-#   make -k nightly   all that is too long for every commit, one after the other: some hours
+#   make nightly  what is too long for every commit (with -k it goes on after a failure)
 #   make clean   everything but .venv
 
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3)

@@ -24,6 +24,7 @@ ENDS_WITH_EVERYTHING_ALIVE = """
     event = torch.npusim.Event(enable_timing=True)
     layer = torch.nn.Linear(8, 8).to("npusim")
     pinned = torch.ones(1000).pin_memory()
+    side.wait_stream(torch.npusim.current_stream())
     with torch.npusim.stream(side):
         moved = pinned.to("npusim", non_blocking=True)
         other = moved.to("npusim:1")

@@ -98,6 +98,7 @@ def recorded_twice():
     with torch.npusim.stream(side):
         x * 2
     event.synchronize()
+    torch.npusim.current_stream().wait_stream(side)
 
 
 def host_works():

@@ -28,6 +28,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 side = torch.npusim.Stream()
 for step in range(5):
     x = torch.randn(8 * (1 + step % 3), 64, 256, device="npusim")
+    side.wait_stream(torch.npusim.current_stream())
     with torch.npusim.stream(side):
         y = x * 2
         x.record_stream(side)
