@@ -33,6 +33,7 @@ ENDS_WITH_EVERYTHING_ALIVE = """
         with torch.no_grad():
             layer.weight.sub_(layer.weight.grad)
         event.record(side)
+    torch.npusim.current_stream().wait_stream(side)
     moved.record_stream(torch.npusim.default_stream())
     graph = loss * 2
     cycle = [layer, graph]
