@@ -20,6 +20,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 side = torch.npusim.Stream()
 for step in range(4):
     x = torch.randn(16 + step, 64, device="npusim")
+    side.wait_stream(torch.npusim.current_stream())
     with torch.npusim.stream(side):
         y = x * 2
         x.record_stream(side)
@@ -96,6 +97,7 @@ def plain_training(tmp_path_factory):
         capture_output=True,
         text=True,
         check=True,
+        timeout=120,
     )
     return done.stdout
 

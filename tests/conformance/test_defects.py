@@ -32,7 +32,7 @@ def runs(tmp_path_factory):
     environment = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'conformance'}:{HERE}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(HERE / "rivals" / "run_kit.py"), str(directory)]
-    subprocess.run(command, env=environment, check=True, timeout=300, capture_output=True)
+    subprocess.run(command, env=environment, check=True, timeout=900, capture_output=True)
     return {run.parent.name: statuses(run) for run in directory.glob("*/run.jsonl")}
 
 
