@@ -119,8 +119,8 @@ def run_ranks(function, size, *arguments, environment=None, timeout=60, errors=F
             for rank in ranks:
                 rank.join(max(0.1, deadline - time.monotonic()))
             if any(rank.is_alive() for rank in ranks):
-                texts = [(Path(place) / f"output{rank}").read_text() for rank in range(size)]
-                raise RankError(f"still running after {timeout} s:\n" + "\n".join(texts))
+                states = [_state(Path(place), rank) for rank in range(size)]
+                raise RankError(f"still running after {timeout} s:\n" + "\n".join(states))
         finally:
             for rank in ranks:
                 rank.kill()
@@ -128,12 +128,21 @@ def run_ranks(function, size, *arguments, environment=None, timeout=60, errors=F
         return [_outcome(Path(place), rank, errors) for rank in range(size)]
 
 
-def _outcome(place, rank, errors):
+def _read(place, rank):
     file = place / str(rank)
-    outcome = pickle.loads(file.read_bytes()) if file.exists() else None
+    return pickle.loads(file.read_bytes()) if file.exists() else None
+
+
+def _state(place, rank):
+    outcome = _read(place, rank)
+    ended = "no result" if outcome is None else str(outcome[-1])
+    return f"rank {rank}: {ended}\n" + (place / f"output{rank}").read_text()
+
+
+def _outcome(place, rank, errors):
+    outcome = _read(place, rank)
     if outcome is not None and outcome[0] == "result":
         return outcome[1]
     if errors:
         return outcome and outcome[1:3]
-    text = (place / f"output{rank}").read_text()
-    raise RankError(f"rank {rank}: {outcome[3] if outcome else 'no result'}\n{text}")
+    raise RankError(_state(place, rank))

@@ -3,6 +3,7 @@
 // whose bodies are Python's.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -95,10 +96,25 @@ void launch_python(int device, const std::string& name, const py::function& body
   });
 }
 
+// Occupies the current stream of the current device for that long, charged as a kernel that moves
+// as many bytes as the device can meanwhile.
+void sleep(double ns) {
+  translated([&] {
+    npusim::initialize();
+    npusim::Stream& stream = npusim::current_stream(npusim::current_device());
+    const auto kernel = npusim::CommandKind::kernel;
+    const npusim::CostRates& rates = stream.rates();
+    const auto floor = static_cast<double>(rates.floor_ns[static_cast<std::size_t>(kernel)]);
+    const double bytes = (ns - floor) / rates.ns_per_byte[static_cast<std::size_t>(kernel)];
+    npusim::submit(stream, {"npusim::sleep", kernel, {0, std::max(0.0, bytes)}}, [] {});
+  });
+}
+
 }  // namespace
 
 void bind_commands(py::module& m) {
   m.def("launch_python", &launch_python);
+  m.def("sleep", &sleep, py::call_guard<py::gil_scoped_release>());
   m.def("host_delta", [] {
     translated([] { npusim::initialize(); });
     return npusim::g_address_map.host_delta.load();

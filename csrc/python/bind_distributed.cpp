@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "csrc/distributed/simccl.h"
+#include "csrc/distributed/threads.h"
 #include "csrc/distributed/uniform.h"
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
@@ -103,6 +104,7 @@ py::list fabric_routes(const py::dict& fabric, const std::string& operation,
 // The names are not those of _C, because their base class is there only with torch.distributed.
 void define_simccl(const py::object& scope, const std::string& folder) {
   using distributed::Simccl;
+  using distributed::ThreadRanks;
   using distributed::UniformRanks;
   py::module_::import("torch._C._distributed_c10d");
   torch_folder() = folder;
@@ -113,6 +115,12 @@ void define_simccl(const py::object& scope, const std::string& folder) {
   py::class_<UniformRanks, c10d::Backend, c10::intrusive_ptr<UniformRanks>>(scope, "UniformRanks")
       .def(py::init(
           [](int rank, int size) { return c10::make_intrusive<UniformRanks>(rank, size); }));
+  py::class_<ThreadRanks, c10d::Backend, c10::intrusive_ptr<ThreadRanks>>(scope, "ThreadRanks")
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                       std::chrono::milliseconds timeout) {
+             return c10::make_intrusive<ThreadRanks>(store, rank, size, timeout);
+           }),
+           py::call_guard<py::gil_scoped_release>());
   py::class_<Simccl, c10d::Backend, c10::intrusive_ptr<Simccl>>(scope, "Simccl")
       .def(py::init([](c10::intrusive_ptr<c10d::Backend> gloo,
                        std::shared_ptr<npusim::Rendezvous> words,

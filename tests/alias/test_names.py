@@ -300,10 +300,25 @@ def test_the_tables_name_nothing_else():
     assert set(REFUSED_BY_NPUSIM) <= names
 
 
-@pytest.mark.parametrize("name", ["_sleep", "_compile_kernel", "jiterator._create_jit_fn"])
+@pytest.mark.parametrize("name", ["_compile_kernel", "jiterator._create_jit_fn"])
 def test_private_names_that_libraries_call_raise_too(name):
     with pytest.raises(NotImplementedError, match=rf"torch\.cuda\.{name}\b"):
         value_of(name)()
+
+
+def test_a_sleep_takes_virtual_time_of_its_stream():
+    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    side = torch.cuda.Stream()
+    begin.record()
+    torch.cuda._sleep(3_000_000)  # a cycle is a nanosecond
+    with torch.cuda.stream(side):
+        middle.record()
+    assert middle.query()
+    end.record()
+    assert not end.query()
+    end.synchronize()
+    assert begin.elapsed_time(end) == pytest.approx(3.0, rel=0.01)
+    torch.cuda._sleep(0)
 
 
 @pytest.mark.parametrize("name", ["_record_memory_history", "_snapshot", "_dump_snapshot"])

@@ -9,6 +9,8 @@ from rank_processes import run_ranks
 from torch.distributed import ReduceOp
 from torch.distributed import _functional_collectives as functional
 
+from torch_npusim.testing import run_ranks as run_threads
+
 TYPES = [
     torch.float32,
     torch.float64,
@@ -75,19 +77,32 @@ def moved_and_reduced(rank, size, dtype, device):
     yield x
 
 
-def run_all(rank, size, store, backend, device, types):
-    start(rank, size, store, backend, device)
-    found = {
-        dtype: [x.cpu() for x in moved_and_reduced(rank, size, dtype, device)] for dtype in types
+def all_of(device):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return {
+        dtype: [x.cpu() for x in moved_and_reduced(rank, size, dtype, device)] for dtype in TYPES
     }
+
+
+def run_all(rank, size, store, backend, device):
+    start(rank, size, store, backend, device)
+    found = all_of(device)
     dist.destroy_process_group()
     return found
 
 
+def as_threads(_rank, _size, _store, ranks, function, *arguments):
+    return run_threads(function, ranks, *arguments)
+
+
 @pytest.mark.parametrize("size", [2, 3])
-def test_every_collective_in_every_type_is_gloos(size):
-    here = run_ranks(run_all, size, "simccl", "npusim", TYPES)
-    there = run_ranks(run_all, size, "gloo", "cpu", TYPES)
+@pytest.mark.parametrize("ranks_are", ["processes", "threads"])
+def test_every_collective_in_every_type_is_gloos(size, ranks_are):
+    if ranks_are == "processes":
+        here = run_ranks(run_all, size, "simccl", "npusim")
+    else:
+        (here,) = run_ranks(as_threads, 1, size, all_of, "npusim")
+    there = run_ranks(run_all, size, "gloo", "cpu")
     for rank in range(size):
         for dtype in TYPES:
             for k, (mine, other) in enumerate(
@@ -96,9 +111,8 @@ def test_every_collective_in_every_type_is_gloos(size):
                 assert torch.equal(mine, other), (rank, dtype, k)
 
 
-def beside_arithmetic(rank, size, store):
-    start(rank, size, store, "cpu:gloo,npusim:simccl", "npusim")
-    device = "npusim"
+def beside_arithmetic():
+    rank, size, device = dist.get_rank(), dist.get_world_size(), "npusim"
 
     def made(dtype=torch.float32, count=6):
         return values(rank, dtype, device, count)
@@ -209,18 +223,29 @@ def beside_arithmetic(rank, size, store):
     dist.all_reduce(host)
     assert torch.equal(host, total())
     dist.barrier()
+
+
+def as_process(rank, size, store, function):
+    start(rank, size, store, "cpu:gloo,npusim:simccl", "npusim")
+    function()
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_what_gloo_has_not(size):
-    run_ranks(beside_arithmetic, size, timeout=30)
+    run_ranks(as_process, size, beside_arithmetic, timeout=30)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_gloo_has_not_in_threads(size):
+    run_ranks(as_threads, 1, size, beside_arithmetic, timeout=30)
 
 
 def parts_of_a_group(rank, size, store):
     from torch_npusim import _patches
 
     start(rank, size, store, "simccl", "npusim")
+    dist.barrier()  # rank 1 ends at once, and gloo may not be connected to it everywhere yet
     device = torch.device("npusim", rank)
     world = dist.group.WORLD
     world.bound_device_id = device

@@ -26,7 +26,6 @@ REFUSED: dict[str, str] = {
             "get_stream_from_external",
             "GreenContext",
             "green_contexts.GreenContext",
-            "_sleep",
         ),
         _RUNTIME,
     ),

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_npusim import npusim
+from torch_npusim import _C, npusim
 from torch_npusim.cuda_alias._limits import REFUSED, refuse_class, refuse_function
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.cuda_alias._sparse_types import TYPES as SPARSE_TYPES
@@ -145,6 +145,7 @@ _OWN: dict[str, Any] = {
     "tunable.is_enabled": lambda: False,
     "tunable.record_untuned_is_enabled": lambda: False,
     "tunable.tuning_is_enabled": lambda: False,
+    "_sleep": _C.sleep,  # a cycle is a nanosecond of virtual time
     "_utils._get_device_index": npusim._utils._get_device_index,
 }
 

@@ -54,17 +54,24 @@ def create_backend(
     Raises:
         RuntimeError: If the members are not processes of one host.
     """
+    in_threads = type(c10d._world).__name__ == "ThreadLocalWorld"  # testing.run_ranks()
     if not ranks:
-        shares_process = type(c10d._world).__name__ == "ThreadLocalWorld"
-        (_C.set_thread_rank if shares_process else _C.set_rank)(rank)
+        (_C.set_thread_rank if in_threads else _C.set_rank)(rank)
     words = _types.meet(store, rank, size)
+    if in_threads:
+        mover = _types.ThreadRanks(store, rank, size, timeout)
+    else:
+        mover = _gloo(store, rank, size, timeout)
+    world = _world() if ranks else None
+    return Simccl(mover, words, world, rank, ranks or list(range(size)), name, timeout, label)
+
+
+def _gloo(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_default_device()]
     options._timeout = timeout + _GRACE
     options._threads = 1  # it then keeps the order in which it is given work
-    gloo = ProcessGroupGloo(store, rank, size, options)
-    world = _world() if ranks else None
-    return Simccl(gloo, words, world, rank, ranks or list(range(size)), name, timeout, label)
+    return ProcessGroupGloo(store, rank, size, options)
 
 
 def create_uniform(rank: int, size: int, timeout: timedelta, name: str, ranks: list[int]) -> Any:
