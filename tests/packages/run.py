@@ -29,7 +29,7 @@ from suites import SUITES, Suite
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULTS = HERE / "results.json"
-BUILD_TOOLS = ("setuptools", "wheel", "hatchling", "flit_core")
+BUILD_TOOLS = ("setuptools", "wheel", "hatchling", "flit_core", "pdm-backend")
 
 
 @dataclass

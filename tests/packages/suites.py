@@ -197,10 +197,6 @@ SUITES = (
         own=("-p", "without_vision_ops"),
         variables={"TORCH_DEVICE": "{}"},
         needs=("torchvision==0.28.0",),
-        reasons={
-            "test_prefetch_loader_consumer_lifetime": "it calls `torch.cuda._sleep()`, which the "
-            "alias refuses by name; with a sleep that takes virtual time of the stream it passes",
-        },
         note="The tests of layers, of utilities and of data.",
     ),
     Suite(
