@@ -8,6 +8,7 @@
 namespace torch_npusim {
 
 void bind_commands(pybind11::module& m);
+void bind_compiled(pybind11::module& m);
 void bind_cuda_names(pybind11::module& m);
 void bind_device(pybind11::module& m);
 void bind_distributed(pybind11::module& m);

@@ -51,6 +51,7 @@ PYBIND11_MODULE(_C, m) {
   npusim::set_wait_hook(&wait_without_gil);
   torch_npusim::register_backend();
   torch_npusim::bind_commands(m);
+  torch_npusim::bind_compiled(m);
   torch_npusim::bind_cuda_names(m);
   torch_npusim::bind_device(m);
   torch_npusim::bind_distributed(m);

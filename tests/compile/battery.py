@@ -53,6 +53,23 @@ def reductions():
 
 
 @case
+def positions():
+    """In the order of the tensor's elements, whatever that of memory."""
+
+    def function(x, y):
+        return x.argmax(), x.t().argmin(), y.argmax(), y.argmin(1), y.flatten(1).argmax(1)
+
+    y = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    return function, (torch.randn(6, 5).t(), y), {}
+
+
+@case
+def quotients():
+    """By a constant: the CPU divides, a GPU would multiply with the reciprocal."""
+    return lambda x: (x / 3.0, x / 7, x.mean(0) / 10), (torch.randn(64, 33),), {}
+
+
+@case
 def boolean_reductions():
     return lambda x: ((x > 0).any(1), (x > -9).all(), (x > 0).sum()), (torch.randn(9, 40),), {}
 

@@ -8,6 +8,8 @@ SAMPLE = (
     "pointwise",
     "layer_norm_and_product",
     "reductions",
+    "positions",
+    "quotients",
     "indexing",
     "scatter",
     "views",

@@ -2,13 +2,14 @@
 """What of torch this rests on without a promise: names that have moved, patches that can go."""
 
 import functools
+import inspect
 from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._inductor.compile_fx
-from torch._inductor import scheduler
+from torch._inductor import lowering, scheduler
 
 from torch_npusim.inductor import torch_internals
 
@@ -34,6 +35,18 @@ def test_nothing_of_the_compiler_is_imported_with_the_device(run_script):
         print([m for m in sys.modules if m.startswith("torch_npusim.inductor.")])
     """
     assert run_script(script).stdout == "[]\n[]\n"
+
+
+def test_lowering_patches_are_still_needed():
+    """When this fails, a lowering asks the backend, not the device's name, and its patch can go."""
+    assert torch_internals.ORIGINAL_GET_DEVICE_TYPE(torch.device("npusim", 0)) == "npusim"
+    for function in (
+        torch_internals.ORIGINAL_USE_TWO_STEP_VARIANCE,
+        lowering.div_prim,  # asks get_constant_value() unless the device is the CPU
+    ):
+        assert 'type == "cpu"' in inspect.getsource(function) or (
+            'type != "cpu"' in inspect.getsource(function)
+        )
 
 
 def test_is_cpu_patch_is_still_needed():

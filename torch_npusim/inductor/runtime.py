@@ -3,22 +3,20 @@
 
 from dataclasses import dataclass, field
 
-import torch
-
 from torch_npusim import _C
 from torch_npusim.inductor.replay import replayed
 
 __all__ = [
     "KernelDescription",
     "describe_kernel",
+    "empty_strided_npusim",
     "get_launcher",
     "kernels",
-    "npusim_devices",
     "replayed",
 ]
 
-#: The devices, by index.
-npusim_devices = tuple(torch.device("npusim", index) for index in range(_C.device_count()))
+#: Allocates a buffer: sizes, strides, dtype and the index of its device.
+empty_strided_npusim = _C.empty_strided
 
 #: Returns the address of a device's DeviceLauncher (torch_npusim/launcher.h), by index.
 get_launcher = _C.device_launcher

@@ -8,7 +8,7 @@ have a test each that says when one is no longer needed.
 from collections.abc import Callable
 from typing import Any
 
-from torch._inductor import scheduler, utils
+from torch._inductor import config, ir, lowering, scheduler, utils
 from torch._inductor.codegen import cpp_utils
 from torch._inductor.codegen.common import get_scheduling_for_device
 from torch._inductor.virtualized import V
@@ -66,6 +66,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "torch._inductor.custom_graph_pass": ("CustomGraphModulePass",),
     "torch._inductor.dependencies": ("MemoryDep", "WeakDep"),
+    "torch._inductor.ir": ("get_device_type",),
+    "torch._inductor.lowering": ("get_constant_value", "use_two_step_variance"),
     "torch._inductor.scheduler": (
         "BaseSchedulerNode.is_cpu",
         "Scheduler._has_multi_stream_nodes",
@@ -78,6 +80,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch._subclasses.fake_tensor": ("FakeTensor", "in_kernel_invocation_manager"),
 }
 
+ORIGINAL_GET_DEVICE_TYPE: Callable[[Any], str | None]
+ORIGINAL_GET_CONSTANT_VALUE: Callable[[Any], Any]
+ORIGINAL_USE_TWO_STEP_VARIANCE: Callable[..., bool]
 ORIGINAL_IS_CPU: Callable[[Any], bool]
 ORIGINAL_DEVICE_NEED_GUARD: Callable[[str], bool]
 ORIGINAL_CREATE_BACKEND: Callable[[Any, Any], Any]
@@ -86,6 +91,7 @@ ORIGINAL_CREATE_BACKEND: Callable[[Any, Any], Any]
 def patch() -> None:
     """Changes what has no hook; once, when Inductor has been imported."""
     if "ORIGINAL_IS_CPU" not in globals():
+        _lower_as_on_the_host()
         _write_loops_as_on_the_host()
         _guard_devices_of_streams()
         _ask_nobody_about_triton()
@@ -104,6 +110,43 @@ def name_of_cuda() -> None:
     cpp_utils.DEVICE_TO_ATEN["cuda"] = "at::kCUDA"
     if "cuda" not in utils.GPU_TYPES:
         utils.GPU_TYPES.insert(0, "cuda")
+
+
+def _lower_as_on_the_host() -> None:
+    """Lowerings ask for the name "cpu" where they mean that loops are written in C++.
+
+    Any other device gets what Triton or its GPU needs: positions of argmax() in the order of memory
+    instead of the tensor's, a quotient by a constant as a product with the reciprocal, Welford's
+    variance in short rows, convolutions without their bias, and other limits for what is fused.
+    So compiled code differed from eager where the CPU's does not, by wrong positions even.
+    Upstream: no issue known. Goes when the backend is asked.
+    """
+    global ORIGINAL_GET_DEVICE_TYPE, ORIGINAL_GET_CONSTANT_VALUE, ORIGINAL_USE_TWO_STEP_VARIANCE
+    ORIGINAL_GET_DEVICE_TYPE = get_type = ir.get_device_type
+    ORIGINAL_GET_CONSTANT_VALUE = get_constant = lowering.get_constant_value
+    ORIGINAL_USE_TWO_STEP_VARIANCE = use_two_steps = lowering.use_two_step_variance
+
+    def get_device_type(x: Any) -> str | None:
+        found = get_type(x)
+        return "cpu" if found in ("npusim", device_type()) else found
+
+    def get_constant_value(x: Any) -> Any:  # of a divisor
+        return None if is_on_npusim(x) else get_constant(x)
+
+    def use_two_step_variance(x: Any, *args: Any, **kwargs: Any) -> bool:
+        if not is_on_npusim(x):
+            return use_two_steps(x, *args, **kwargs)
+        longest = config.cpp.use_two_step_variance_threshold
+        with config.patch(unroll_reductions_threshold=longest):
+            return use_two_steps(x, *args, **kwargs)
+
+    def is_on_npusim(x: Any) -> bool:
+        device = x.get_device() if isinstance(x, ir.IRNode) else None
+        return device is not None and is_npusim(device)
+
+    ir.get_device_type = get_device_type
+    lowering.get_constant_value = get_constant_value
+    lowering.use_two_step_variance = use_two_step_variance
 
 
 def _write_loops_as_on_the_host() -> None:

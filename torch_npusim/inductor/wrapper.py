@@ -58,10 +58,7 @@ class _OnNpusim(PythonWrapperCodegen):
             return code
         allocated = shape if allocation_shape is None else allocation_shape
         sizes, strides = map(self.codegen_python_shape_tuple, (allocated, stride))
-        code = (
-            f"{name} = empty_strided({sizes}, {strides}, "
-            f"device=npusim_devices[{device.index}], dtype={dtype})"
-        )
+        code = f"{name} = empty_strided_npusim({sizes}, {strides}, {dtype}, {device.index})"
         wanted = self.codegen_python_shape_tuple(shape)
         return code if wanted == sizes else f"{code}.as_strided({wanted}, {strides})"
 
@@ -118,7 +115,7 @@ class NpusimWrapper(_OnNpusim):
         """Writes the imports of the generated code."""
         super().write_header()
         self.header.splice(
-            "from torch_npusim.inductor.runtime import describe_kernel, npusim_devices"
+            "from torch_npusim.inductor.runtime import describe_kernel, empty_strided_npusim"
         )
 
     def generate_after_suffix(self, result: Any) -> None:
