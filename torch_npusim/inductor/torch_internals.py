@@ -124,7 +124,8 @@ def _lower_as_on_the_host() -> None:
     global ORIGINAL_GET_DEVICE_TYPE, ORIGINAL_GET_CONSTANT_VALUE, ORIGINAL_USE_TWO_STEP_VARIANCE
     ORIGINAL_GET_DEVICE_TYPE = get_type = ir.get_device_type
     ORIGINAL_GET_CONSTANT_VALUE = get_constant = lowering.get_constant_value
-    ORIGINAL_USE_TWO_STEP_VARIANCE = use_two_steps = lowering.use_two_step_variance
+    use_two_steps: Callable[..., bool] = lowering.use_two_step_variance
+    ORIGINAL_USE_TWO_STEP_VARIANCE = use_two_steps
 
     def get_device_type(x: Any) -> str | None:
         found = get_type(x)
