@@ -16,6 +16,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils._pytree import tree_leaves
 from torch.utils.dlpack import DLDeviceType
 
+from torch_npusim import _flex_attention
 from torch_npusim._after_import import after_import
 from torch_npusim._names import device_type, is_npusim
 
@@ -41,6 +42,7 @@ def apply() -> None:
     _accumulate_cross_entropy_in_float32()
     _profile_with_kineto()
     after_import(_OPCHECK, _let_opcheck_ask_about_autograd)
+    after_import(_flex_attention.MODULE, _flex_attention.install)
     if torch.distributed.is_available():
         _register_simccl()
         _choose_backends_for_npusim()

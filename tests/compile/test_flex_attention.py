@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""flex_attention: eager is the CPU's to the bit, compiled code is eager's with its gradients."""
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from torch_npusim import _flex_attention
+
+
+def causal(batch, head, query, key):
+    return query >= key
+
+
+def attention(device, *, masked, gradients, compiled, heads=2):
+    torch.manual_seed(0)
+    q, k, v = (
+        torch.randn(2, n, 16, 8).to(device).requires_grad_(gradients) for n in (2, heads, heads)
+    )
+    bias = torch.randn(16).to(device)
+    mask = create_block_mask(causal, None, None, 16, 16, device=device) if masked else None
+
+    def function(q, k, v):
+        def score(value, batch, head, query, key):
+            return value + bias[query] * (query - key)
+
+        return flex_attention(q, k, v, score_mod=score, block_mask=mask, enable_gqa=heads == 1)
+
+    result = (torch.compile(function, fullgraph=True) if compiled else function)(q, k, v)
+    if gradients:
+        result.square().sum().backward()
+    return [one.detach().cpu() for one in (result, q.grad, k.grad, v.grad) if one is not None]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_eager_is_the_cpus(masked, heads):
+    options = {"masked": masked, "gradients": False, "compiled": False, "heads": heads}
+    (here,), (there,) = attention("npusim", **options), attention("cpu", **options)
+    assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_compiled_is_eager_with_its_gradients(masked, heads):
+    options = {"masked": masked, "gradients": True, "heads": heads}
+    eager = attention("npusim", compiled=False, **options)
+    compiled = attention("npusim", compiled=True, **options)
+    assert len(eager) == 4
+    for one, other in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_the_patch_is_still_needed():
+    """When this fails, the check of the device's name can stay as it is."""
+    x = torch.ones(2, 2, 16, 8, device="npusim")
+    with pytest.raises(ValueError, match="only supported on CUDA, CPU, HPU, or MPS"):
+        _flex_attention.ORIGINAL_VALIDATE_DEVICE(x, x, x)
