@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-RUNS = 30
+RUNS = 10
 
 ENDS_IN_BACKWARD = """
     import torch, torch_npusim
