@@ -163,8 +163,7 @@ Block* CachingAllocator::Impl::allocate(Request& request) {
   block->state = BlockState::allocated;
   block->requested_bytes = request.requested_bytes;
   block->context = history_mode == HistoryMode::off ? 0 : request.context;
-  record(HistoryAction::alloc, block->address, request.requested_bytes, request.stream,
-         request.context, pool.id);
+  record_block(HistoryAction::alloc, block, request.context);
   ledger.increase(Ledger::kAllocation, request.is_small, 1);
   ledger.increase(Ledger::kAllocatedBytes, request.is_small, signed_bytes(block->bytes));
   ledger.increase(Ledger::kActive, request.is_small, 1);
@@ -199,16 +198,17 @@ void CachingAllocator::Impl::release_to_pool(Block* block, ContextId context) {
   const bool is_small = segment.is_small;
   const std::size_t bytes = block->bytes;
   const std::size_t requested_bytes = block->requested_bytes;
-  record(HistoryAction::free_completed, block->address, requested_bytes, block->stream, context,
-         segment.shelf->pool->id);
+  record_block(HistoryAction::free_completed, block, context);
   std::int64_t net_blocks = 0;
   std::int64_t net_bytes = 0;
-  for (Block* neighbour : {block->prev, block->next}) {
+  const auto merge_with = [&](Block* neighbour) {
     if (const Block* merged = merge(block, neighbour)) {
       net_blocks -= 1;
       net_bytes -= signed_bytes(merged->bytes);
     }
-  }
+  };
+  merge_with(block->prev);
+  merge_with(block->next);
   index_insert(block);
   if (!segment.is_expandable) [[likely]] {
     if (block->is_split()) {
@@ -237,8 +237,7 @@ void CachingAllocator::Impl::refuse_dead(const Block* block, const char* verb) c
 
 void CachingAllocator::Impl::book_free(const Block* block, ContextId context) {
   const bool is_small = block->segment->is_small;
-  record(HistoryAction::free_requested, block->address, block->requested_bytes, block->stream,
-         context, block->segment->shelf->pool->id);
+  record_block(HistoryAction::free_requested, block, context);
   ledger.decrease(Ledger::kAllocation, is_small, 1);
   ledger.decrease(Ledger::kAllocatedBytes, is_small, signed_bytes(block->bytes));
   if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.decrease(1);
@@ -293,18 +292,18 @@ Block* CachingAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryR
                                 ContextId context, PoolId pool) {
   if (bytes == 0) return nullptr;
   Impl& impl = *impl_;
-  const std::optional<std::size_t> rounded = impl.round(bytes);
+  const std::size_t rounded = impl.round(bytes);
   Request request{.requested_bytes = bytes, .stream = stream, .context = context, .report = report};
   const Lock lock(impl.mutex);
   MemoryPool& from = pool.is_default() ? *impl.default_pool : impl.pool_with_users(pool, "malloc");
-  request.is_small = rounded && *rounded <= impl.config.small_limit_bytes;
+  request.is_small = rounded <= impl.config.small_limit_bytes;
   request.is_expandable = from.is_expandable;
   request.shelf = &impl.shelf_of(from, stream, request.is_small);
-  if (!rounded) {
+  if (rounded == kUnlimited) [[unlikely]] {
     impl.fail(request, OutOfMemoryReport::Cause::over_one_exabyte);
     return nullptr;
   }
-  request.rounded_bytes = *rounded;
+  request.rounded_bytes = rounded;
   return impl.allocate(request);
 }
 

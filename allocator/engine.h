@@ -30,8 +30,11 @@ struct CachingAllocator::Impl {
 
   // --- caching_allocator.cpp
   Block* allocate(Request& request);
-  std::optional<std::size_t> round(std::size_t bytes) const noexcept {
-    if (!plain_rounding || bytes >= kRequestLimit) return round_request(config, bytes);
+  // round() is round_request(), with kUnlimited for nothing.
+  std::size_t round(std::size_t bytes) const noexcept {
+    if (!plain_rounding || bytes >= kRequestLimit) [[unlikely]] {
+      return round_request(config, bytes).value_or(kUnlimited);
+    }
     return (bytes + config.pad_bytes + config.quantum_bytes - 1) & ~(config.quantum_bytes - 1);
   }
   Block* take_free_block(const Request& request);         // null, or a block out of its index
@@ -63,6 +66,12 @@ struct CachingAllocator::Impl {
   void index_insert(Block* block);  // starts the block's age
   void record(HistoryAction action, Address address, std::size_t bytes, StreamId stream,
               ContextId context, PoolId pool);
+  void record_block(HistoryAction action, const Block* block, ContextId context) {
+    if (history.recording()) [[unlikely]] {
+      record(action, block->address, block->requested_bytes, block->stream, context,
+             block->segment->shelf->pool->id);
+    }
+  }
 
   // --- reclaim.cpp
   Block* acquire_or_reclaim(Request& request);  // what to try, in order

@@ -44,11 +44,14 @@ class ExactBins {
     top_ |= bit(slot / 4096);
   }
 
+  // Without a branch: whether a word becomes 0 is anybody's guess.
   void mark_empty(std::size_t bytes) noexcept {
     const std::size_t slot = bytes >> shift_;
-    if ((words_[slot / 64] &= ~bit(slot)) != 0) return;
-    if ((groups_[slot / 4096] &= ~bit(slot / 64)) != 0) return;
-    top_ &= ~bit(slot / 4096);
+    std::uint64_t& word = words_[slot / 64];
+    std::uint64_t& group = groups_[slot / 4096];
+    word &= ~bit(slot);
+    group &= ~(std::uint64_t{word == 0} << (slot / 64 % 64));
+    top_ &= ~(std::uint64_t{group == 0} << (slot / 4096 % 64));
   }
 
   // at_least() is the first root of a size >= bytes, or null.

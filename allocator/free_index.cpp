@@ -67,12 +67,9 @@ void FreeIndex::insert(Block* block) {
   block->heap_child = block->heap_sibling = block->heap_prev = nullptr;
   if (is_exact(block->bytes)) {
     Block*& root = exact_.root(block->bytes);
-    if (exact_.is_used(block->bytes)) {
-      root = meld(root, block);
-    } else {
-      root = block;
-      exact_.mark_used(block->bytes);
-    }
+    Block* ties = exact_.is_used(block->bytes) ? root : nullptr;
+    exact_.mark_used(block->bytes);
+    root = ties ? meld(ties, block) : block;
     return;
   }
   const SortedBins::Cursor at = sorted_.seek(block->bytes);

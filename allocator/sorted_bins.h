@@ -35,7 +35,7 @@ class SortedBins {
   static constexpr std::size_t kChunk = 64;
   struct Chunk {
     std::size_t count = 0;
-    std::array<std::size_t, kChunk> bytes;  // entries from count on are nothing
+    std::array<std::size_t, kChunk> bytes;  // entries from count on are kUnlimited
     std::array<Block*, kChunk> roots;
   };
   std::unique_ptr<Chunk> new_chunk();
