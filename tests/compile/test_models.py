@@ -104,13 +104,16 @@ SAMPLE = ("resnet",)
 
 
 def results(model, x, device, compile):
-    """The first output and all gradients, on the CPU."""
+    """The first output and all gradients, on the CPU.
+
+    Where the loss does not reach a parameter, compiled code makes a gradient of zeros.
+    """
     torch._dynamo.reset()
     model = copy.deepcopy(model).to(device)
     out = (torch.compile(model) if compile else model)(x.to(device))
     first = out if isinstance(out, torch.Tensor) else next(iter(out.values()))
     first.square().mean().backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     return [t.detach().cpu() for t in (first, *gradients)]
 
 
