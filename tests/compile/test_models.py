@@ -99,7 +99,49 @@ def vit():
     return ViTModel(config), torch.randn(2, 3, 16, 16)
 
 
-MODELS = {make.__name__: make for make in (resnet, lstm, llama, bert, vit)}
+def timm_resnet():
+    import timm
+
+    return timm.create_model("resnet10t", num_classes=4), torch.randn(2, 3, 32, 32)
+
+
+def timm_convnext():
+    import timm
+
+    sizes = {"depths": (1, 1, 1, 1), "dims": (8, 16, 24, 32)}
+    return timm.create_model("convnext_atto", num_classes=4, **sizes), torch.randn(2, 3, 32, 32)
+
+
+class Denoiser(nn.Module):
+    """The U-Net of diffusers at one time step."""
+
+    def __init__(self):
+        super().__init__()
+        from diffusers import UNet2DModel
+
+        self.unet = UNet2DModel(
+            sample_size=16,
+            in_channels=3,
+            out_channels=3,
+            layers_per_block=1,
+            block_out_channels=(8, 16),
+            norm_num_groups=4,
+            attention_head_dim=4,
+            down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+            up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        )
+
+    def forward(self, x):
+        return self.unet(x, 7).sample
+
+
+def unet():
+    return Denoiser(), torch.randn(2, 3, 16, 16)
+
+
+# The last three want the packages timm and diffusers.
+ALL = (resnet, lstm, llama, bert, vit, timm_resnet, timm_convnext, unet)
+MODELS = {make.__name__: make for make in ALL}
 SAMPLE = ("resnet",)
 
 
@@ -146,4 +188,4 @@ if __name__ == "__main__":  # all, or those that are named
     for chosen in sys.argv[1:] or MODELS:
         found, on_cpu = errors(chosen)
         verdict = "ok" if found <= 2 * max(on_cpu, 1e-6) else "FAIL"
-        print(f"{verdict:4}  {chosen:8} npusim {found:.2e}  CPU {on_cpu:.2e}", flush=True)
+        print(f"{verdict:4}  {chosen:13} npusim {found:.2e}  CPU {on_cpu:.2e}", flush=True)
