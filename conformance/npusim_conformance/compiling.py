@@ -12,6 +12,12 @@ _LEFT_OUT = "left out: "
 
 # Compiled code may compute in another order than eager mode; what it gets wrong is far off.
 _HEAD = """
+def say_the_cause_last(kind, error, trace):
+    sys.__excepthook__(kind, error, trace)
+    print(f"{kind.__name__}: {' '.join(str(error).split())[:400]}", file=sys.stderr)
+
+sys.excepthook = say_the_cause_last  # torch's own errors end with advice
+
 def close(what, expected, got):
     got, expected = got.detach(), expected.detach()
     told = (got.device, got.dtype, tuple(got.shape))
@@ -19,7 +25,7 @@ def close(what, expected, got):
     assert told == wanted, f"{what}: {told}, in eager mode {wanted}"
     torch.testing.assert_close(
         got.cpu(), expected.cpu(), rtol=1e-4, atol=1e-4, equal_nan=True,
-        msg=lambda text: f"{what}: {' '.join(text.split())}",
+        msg=lambda text: f"{what}: {text}",
     )
 
 def program(x, weight):

@@ -86,6 +86,11 @@ def test_code_that_computes_something_else_is_found():
         compiles(on_npusim("torch_npusim"), "holds(lambda x, weight: program(2 * x, weight), 4)")
 
 
+def test_an_error_of_several_lines_is_told_from_its_start():
+    with pytest.raises(Mismatch, match=r"exit status 1: ValueError: the cause and advice$"):
+        compiles(on_npusim("torch_npusim"), "raise ValueError('the cause\\nand advice')")
+
+
 def test_npusims_generated_code_is_right(outcome):
     found = outcome("inductor/generated_code_runs_where_its_arguments_lie")
     assert (found.status, found.message) == (Status.PASS, "")
