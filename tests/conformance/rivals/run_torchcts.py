@@ -41,7 +41,7 @@ GROUPS = {
 # TorchCTS's tests that compile take minutes for each defect; they are not asked.
 COMPILED = {"contract:compile", "contract:inductor"}
 BROKEN = ("passed -> failed", "passed -> error")
-SECONDS_MAX = 300  # for one run
+SECONDS_MAX = 120  # for one run
 WHOLE_SECONDS_MAX = 3600
 # Parts of a device -> what is in the names of TorchCTS's tests and files about them.
 PARTS = {
@@ -182,11 +182,11 @@ def write_page(out: Path) -> None:
     for group, title in GROUPS.items():
         rows = {}
         for name, told in described().items():
-            if told["group"] == group and name in results:
-                rows[name] = verdict(results[name])
+            if told["group"] == group:
+                rows[name] = verdict(results[name]) if name in results else "not asked"
         seen = sum(text.startswith(("caught", "seen")) for text in rows.values())
-        about = sum("no test" not in text for text in rows.values())
-        lines += [f"### {title}: {seen} of {len(rows)} ({about} have a test about them)", ""]
+        asked = sum(text.startswith(("caught", "seen", "missed")) for text in rows.values())
+        lines += [f"### {title}: TorchCTS finds {seen} of {asked} that it could be asked", ""]
         lines += ["| defect | npusim-conformance: first case, cases | TorchCTS |", "|---|---|---|"]
         lines += [
             f"| {(said := name.replace('_', ' '))} | {found_by.get(said, '')} | {text} |"
