@@ -18,6 +18,7 @@ DEFECTS = {name: defect for name, defect in ALL.items() if defect.catches}
 # One of each kind, and quick to find: `mutations.py` asks for all.
 SAMPLE = (
     "clamp_loses_nan",
+    "gradients_lie_in_rows",
     "index_fill_checks_nothing",
     "infinite_gradients_are_not_found",
     "randn_repeats_itself",

@@ -2,14 +2,16 @@
 """Contracts on a c10d backend, the profiler and the compiler: what is broken is found."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.autograd.profiler_util import FunctionEvent
 
+from npusim_conformance.compiling import compiles
 from npusim_conformance.contracts import distributed
 from npusim_conformance.expectations import Expectations
-from npusim_conformance.verdict import Status
+from npusim_conformance.verdict import Mismatch, NotApplicable, Status
 from npusim_conformance.worker import Worker, WorkerConfig
 
 BROKEN = {
@@ -54,3 +56,41 @@ def test_work_without_its_operator_is_found(outcome, monkeypatch):
     found = outcome("profiler/links_work_to_operators")
     assert found.status is Status.FAIL
     assert "aten::add is linked to nothing on the device" in found.message
+
+
+# --- the compiler
+
+
+def on_npusim(import_name):
+    """A run whose scripts import a module for the device."""
+    device = torch.device("npusim", 0)
+    return SimpleNamespace(
+        under_test=SimpleNamespace(import_name=import_name, is_cpu=False, device=device)
+    )
+
+
+def test_a_backend_without_a_code_generator_is_told_so(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with pytest.raises(NotApplicable, match=r"^Inductor has no code generator for npusim$"):
+        compiles(on_npusim("without_a_generator"), "raise AssertionError", generator=True)
+
+
+def test_a_graph_for_each_size_is_found():
+    script = 'serves(torch.compile(program, backend="aot_eager", dynamic=False), (4, 5))'
+    with pytest.raises(Mismatch, match=r"5 rows made graph 2: a size became a constant"):
+        compiles(on_npusim("torch_npusim"), script)
+
+
+def test_code_that_computes_something_else_is_found():
+    with pytest.raises(Mismatch, match=r"values, 4 rows: Tensor-likes are not close!"):
+        compiles(on_npusim("torch_npusim"), "holds(lambda x, weight: program(2 * x, weight), 4)")
+
+
+def test_an_error_of_several_lines_is_told_from_its_start():
+    with pytest.raises(Mismatch, match=r"exit status 1: ValueError: the cause and advice$"):
+        compiles(on_npusim("torch_npusim"), "raise ValueError('the cause\\nand advice')")
+
+
+def test_npusims_generated_code_is_right(outcome):
+    found = outcome("inductor/generated_code_runs_where_its_arguments_lie")
+    assert (found.status, found.message) == (Status.PASS, "")

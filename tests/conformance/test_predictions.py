@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The kit's `meta`, `fake` and `vmap`: results as torch predicts them, and in batches."""
+"""`meta`, `fake`, `fake_backward`, `vmap`: results as torch predicts them, and in batches."""
 
 import pytest
 import torch
@@ -35,6 +35,29 @@ def test_fake_sees_a_result_elsewhere(bench):
     outcome = bench.outcome("op:tanh/fake/float32")
     assert outcome.status is FAIL
     assert "predicted by fake tensors: npusim:0" in outcome.message
+
+
+class Transposing(torch.autograd.Function):
+    """Gives its input, and back a gradient that lies in columns."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return transposed(lambda: gradient)
+
+
+def test_gradients_unlike_their_prediction_are_seen(bench):
+    case = "op:tanh/fake_backward/float32"
+    assert bench.status(case) is PASS
+    bench.plant_results("tanh", lambda right, x: right(Transposing.apply(x)))
+    assert bench.status("op:tanh/fake/float32") is PASS
+    outcome = bench.outcome(case)
+    assert outcome.status is FAIL
+    assert "predicted by fake tensors" in outcome.message
+    assert outcome.upstream_samples == 0
 
 
 def test_results_that_depend_on_the_data_are_not_predicted(bench):

@@ -1,50 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.compile on the device: tracing with fake tensors, functionalization, gradients.
+"""torch.compile on the device without generated code: functionalization, gradients, sizes."""
 
-Each contract compiles in a process of its own: the compiler leaves much behind.
-"""
-
+from npusim_conformance.compiling import compiles
 from npusim_conformance.contracts import contract
-from npusim_conformance.properties.base import Run, require
-from npusim_conformance.script import run_script, said
-
-_HEAD = """
-def program(x, weight):
-    mixed = torch.nn.functional.gelu(x @ weight)
-    mixed[:, 0].mul_(2.0)  # a view that is written to
-    scaled = torch.softmax(mixed - mixed.mean(dim=1, keepdim=True), dim=1)
-    return (scaled * mixed.cumsum(1)).sum(dim=0), scaled.argmax(dim=1)
-
-def inputs(rows):
-    numbers = torch.Generator().manual_seed(rows)
-    x = torch.randn(rows, 6, generator=numbers).to(device).requires_grad_()
-    return x, torch.randn(6, 5, generator=numbers).to(device).requires_grad_()
-
-def with_gradients(function, rows):
-    arguments = inputs(rows)
-    values, indices = function(*arguments)
-    values.square().sum().backward()
-    results = [values, indices, *(argument.grad for argument in arguments)]
-    assert all(one.device == device for one in results), [one.device for one in results]
-    return [one.detach().cpu() for one in results]
-
-def holds(function, rows):
-    names = ("values", "indices", "gradient of x", "gradient of weight")
-    eager, compiled = with_gradients(program, rows), with_gradients(function, rows)
-    for name, one, other in zip(names, eager, compiled):
-        torch.testing.assert_close(other, one, msg=lambda text: f"{name}, {rows} rows: {text}")
-"""
-
-
-def _compiles(run: Run, script: str) -> None:
-    done = run_script(run.under_test, _HEAD + script)
-    require(done.returncode == 0, f"exit status {done.returncode}: {said(done.stderr)}")
+from npusim_conformance.properties.base import Run
 
 
 @contract(quick=False)
 def functionalization_changes_nothing(run: Run) -> None:
     """A function that writes to views gives the same without mutation, traced and run."""
-    _compiles(
+    compiles(
         run,
         """
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -52,8 +17,8 @@ x, weight = (one.detach() for one in inputs(4))
 traced = make_fx(torch.func.functionalize(program), tracing_mode="fake")(x, weight)
 written = [node for node in traced.graph.nodes if str(node.target).startswith("aten.mul_")]
 assert not written, written
-for one, other in zip(program(x, weight), traced(x, weight)):
-    torch.testing.assert_close(other.cpu(), one.cpu())
+for name, one, other in zip(("values", "indices"), program(x, weight), traced(x, weight)):
+    close(name, one, other)
 """,
     )
 
@@ -61,4 +26,46 @@ for one, other in zip(program(x, weight), traced(x, weight)):
 @contract(quick=False)
 def compiled_without_code_gives_the_same(run: Run) -> None:
     """torch.compile(backend="aot_eager"): values, indices and gradients are those of eager mode."""
-    _compiles(run, 'holds(torch.compile(program, backend="aot_eager"), 4)\n')
+    compiles(run, 'holds(torch.compile(program, backend="aot_eager"), 4)\n')
+
+
+@contract(quick=False)
+def one_graph_serves_all_sizes(run: Run) -> None:
+    """A graph with dynamic shapes is right for other sizes, and is not made again for them."""
+    script = 'serves(torch.compile(program, backend="aot_eager", dynamic=True), (4, 7, 33))\n'
+    compiles(run, script)
+
+
+@contract(quick=False)
+def sizes_of_none_and_one_are_right(run: Run) -> None:
+    """With dynamic shapes, no row and one row give what they give in eager mode."""
+    compiles(
+        run,
+        """
+function = torch.compile(program, backend="aot_eager", dynamic=True)
+for rows in (4, 1, 0):
+    holds(function, rows)
+""",
+    )
+
+
+@contract(quick=False)
+def sizes_may_depend_on_values(run: Run) -> None:
+    """nonzero() and a mask are traced into one graph, which is right for any number of elements."""
+    compiles(
+        run,
+        """
+import torch._dynamo.config
+torch._dynamo.config.capture_dynamic_output_shape_ops = True
+
+def chosen(x):
+    return x.nonzero() + 1, x[x > 0] * 2
+
+function = torch.compile(chosen, backend="aot_eager", fullgraph=True)
+for bound in (0.0, 0.5, 9.0):
+    x = (inputs(7)[0].detach() - bound).relu()
+    for name, one, other in zip(("places", "values"), chosen(x), function(x)):
+        close(f"{name} of {int((x > 0).sum())} elements", one, other)
+assert graphs() == 1, f"{graphs()} graphs: the number of elements became a constant"
+""",
+    )

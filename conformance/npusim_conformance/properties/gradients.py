@@ -77,7 +77,21 @@ class Backward(SampleProperty):
         )
 
 
-def gradients(sample: Sample, call: Call, seed: int) -> list[torch.Tensor | None]:
+def numbers_like(output: torch.Tensor, seed: int) -> torch.Tensor:
+    """Random numbers that depend on the shape alone, exact in every dtype but float8."""
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.complex128 if output.is_complex() else torch.float64
+    values = torch.randint(-128, 129, (*output.shape, 2), generator=generator).double() / 64
+    values = torch.view_as_complex(values) if wide.is_complex else values[..., 0]
+    return values.contiguous().to(output.dtype).to(output.device)
+
+
+def gradients(
+    sample: Sample,
+    call: Call,
+    seed: int,
+    cotangent: Callable[[torch.Tensor, int], torch.Tensor] = numbers_like,
+) -> list[torch.Tensor | None]:
     """One gradient per input that requires one, or nothing where no result depends on them.
 
     Sparse gradients are coalesced: the order of their entries is nobody's promise.
@@ -88,7 +102,7 @@ def gradients(sample: Sample, call: Call, seed: int) -> list[torch.Tensor | None
     outputs = [_dense(leaf) for leaf in tensors_of(results) if leaf.requires_grad]
     if not inputs or not outputs:
         return []
-    cotangents = [_cotangent(output, seed + index) for index, output in enumerate(outputs)]
+    cotangents = [cotangent(output, seed + index) for index, output in enumerate(outputs)]
     grads = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
     return [
         grad.coalesce() if grad is not None and grad.layout == torch.sparse_coo else grad
@@ -98,15 +112,6 @@ def gradients(sample: Sample, call: Call, seed: int) -> list[torch.Tensor | None
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
-
-
-def _cotangent(output: torch.Tensor, seed: int) -> torch.Tensor:
-    """Random numbers that depend on the shape alone, exact in every dtype but float8."""
-    generator = torch.Generator().manual_seed(seed)
-    wide = torch.complex128 if output.is_complex() else torch.float64
-    values = torch.randint(-128, 129, (*output.shape, 2), generator=generator).double() / 64
-    values = torch.view_as_complex(values) if wide.is_complex else values[..., 0]
-    return values.contiguous().to(output.dtype).to(output.device)
 
 
 class FiniteDifferences(SampleProperty):

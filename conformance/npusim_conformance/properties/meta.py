@@ -29,8 +29,10 @@ from npusim_conformance.properties.base import (
     in_profiles,
 )
 from npusim_conformance.properties.calls import are_plain
+from npusim_conformance.properties.gradients import gradients
 from npusim_conformance.properties.layouts import reversed_in_memory
-from npusim_conformance.samples import Sample
+from npusim_conformance.samples import Call, Sample
+from npusim_conformance.subjects import Subject
 from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
@@ -41,21 +43,26 @@ ONE_PREDICTED = frozenset({"native_batch_norm", "_native_batch_norm_legit"})
 UNPREDICTABLE = (DataDependentOutputException, DynamicOutputShapeException)
 
 
-class Meta(SampleProperty):
-    """Results have the shapes, strides and dtypes that the meta device predicts."""
+class BothWays(SampleProperty):
+    """Looks at each sample as it is, then with its inputs' dimensions the other way round."""
 
-    name = "meta"
-    profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
     few = 20
 
     def check(self, run: Run) -> None:
-        """Each sample as it is, then with its inputs' dimensions the other way round in memory."""
-        for sample in run.few(self.few):
+        """Of results, strides are wrong more often for inputs whose memory is not in rows."""
+        for sample in run.few(self.few, self.requires_grad):
             run.attempt(sample.index, partial(self.examine, run, sample))
             if any(leaf.dim() > 1 for leaf in tensors_of(sample.copy(CPU))):
                 run.attempt(sample.index, partial(self.examine, run, _reversed(sample)))
             if len(run.failures) >= FAILURES_MAX:
                 return
+
+
+class Meta(BothWays):
+    """Results have the shapes, strides and dtypes that the meta device predicts."""
+
+    name = "meta"
+    profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
 
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
         """Runs the operator on the device and on the meta device."""
@@ -81,19 +88,23 @@ class Fake(SampleProperty):
     profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
     few = 12
 
+    def compute(self, run: Run, sample: Sample, call: Call) -> Any:
+        """What is predicted, from real or fake tensors."""
+        given, args, kwargs = call
+        results = sample.operator(given, *args, **kwargs)
+        return results[0] if sample.subject.name in ONE_PREDICTED else results
+
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
         """Not to predict what depends on the data is right where the CPU's do not either."""
         try:
-            predicted = _run_fake(sample, device)
+            predicted = self._predicted(run, sample, device)
         except UNPREDICTABLE as error:
             if device != CPU:
-                self._expect_unpredictable(sample, error)
+                self._expect_unpredictable(run, sample, error)
             return
         except (UnsupportedFakeTensorException, UnsupportedOperatorException) as error:
             raise NotApplicable(f"fake tensors: {_first_line(error)}") from None
-        got = sample.run(device)
-        if sample.subject.name in ONE_PREDICTED:
-            predicted, got = predicted[0], got[0]
+        got = self.compute(run, sample, sample.copy(device))
         check_prediction(predicted, got, "fake tensors")
         leaves = zip(pytree.tree_leaves(predicted), pytree.tree_leaves(got), strict=True)
         for number, (one, other) in enumerate(leaves):
@@ -102,10 +113,19 @@ class Fake(SampleProperty):
                     f"result {number}: on {other.device}; predicted by fake tensors: {one.device}"
                 )
 
-    @staticmethod
-    def _expect_unpredictable(sample: Sample, error: Exception) -> None:
+    def _predicted(self, run: Run, sample: Sample, device: torch.device) -> Any:
+        """The results for fake tensors that stand for `device`; nothing is computed there."""
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        call = pytree.tree_map(
+            lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf,
+            sample.copy(device),
+        )
+        with mode:
+            return self.compute(run, sample, call)
+
+    def _expect_unpredictable(self, run: Run, sample: Sample, error: Exception) -> None:
         try:
-            _run_fake(sample, CPU)
+            self._predicted(run, sample, CPU)
         except UNPREDICTABLE:
             return
         raise Mismatch(
@@ -114,15 +134,26 @@ class Fake(SampleProperty):
         ) from error
 
 
-def _run_fake(sample: Sample, device: torch.device) -> Any:
-    """The operator on fake tensors that stand for `device`; nothing is computed there."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    given, args, kwargs = pytree.tree_map(
-        lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf,
-        sample.copy(device),
+class FakeBackward(BothWays, Fake):
+    """Fake tensors of the device predict shapes, strides, dtypes and device of the gradients."""
+
+    name = "fake_backward"
+    profiles = in_profiles(
+        standard=Dtypes.DEFAULT_DIFFERENTIABLE, full=Dtypes.DEFAULT_DIFFERENTIABLE
     )
-    with mode:
-        return sample.operator(given, *args, **kwargs)
+    few = 6
+    requires_grad = True
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators with a backward."""
+        return "" if subject.info.supports_autograd else "the operator has no gradient"
+
+    def compute(self, run: Run, sample: Sample, call: Call) -> Any:
+        """One gradient, or None, for each input that requires one."""
+        grads = gradients(sample, call, run.seed, lambda output, seed: torch.ones_like(output))
+        if not grads:
+            raise NotApplicable("no result that depends on an input with a gradient")
+        return grads
 
 
 def check_prediction(predicted: Any, got: Any, by: str) -> None:
@@ -168,4 +199,4 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-PROPERTIES = [Meta, Fake]
+PROPERTIES = [Meta, Fake, FakeBackward]

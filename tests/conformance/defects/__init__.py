@@ -9,7 +9,7 @@ import os
 import torch_npusim  # noqa: F401  (before what stands in for it)
 from torch_npusim.sim import fallback
 
-from . import blind, linked_device, linked_layouts, linked_values, own
+from . import blind, linked_device, linked_layouts, linked_values, own, own_compiled
 from .planting import DEFECTS, Defect, fallbacks
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "linked_layouts",
     "linked_values",
     "own",
+    "own_compiled",
 ]
 
 
