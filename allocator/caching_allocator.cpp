@@ -51,6 +51,14 @@ CachingAllocator::Impl::Impl(Provider& provider_in, const Config& config_in, Sha
   default_pool = &add_pool({}, {});
 }
 
+inline void CachingAllocator::Impl::record_block(HistoryAction action, const Block* block,
+                                                 ContextId context) {
+  if (history.recording()) [[unlikely]] {
+    record(action, block->address, block->requested_bytes, block->stream, context,
+           block->segment->shelf->pool->id);
+  }
+}
+
 void CachingAllocator::Impl::turn_to(MemoryPool& pool, StreamId stream) {
   last_shelves = &pool.streams.try_emplace(stream, config, &pool).first->second;
   last_pool = &pool;

@@ -54,9 +54,7 @@ struct CachingAllocator::Impl {
   void book_free(const Block* block, ContextId context);
   void process_events();
   Shelf& shelf_of(MemoryPool& pool, StreamId stream, bool is_small) {
-    if (last_pool != &pool || last_stream != stream) [[unlikely]] {
-      turn_to(pool, stream);
-    }
+    if (last_pool != &pool || last_stream != stream) [[unlikely]] turn_to(pool, stream);
     return last_shelves->of(is_small);
   }
   void turn_to(MemoryPool& pool, StreamId stream);
@@ -66,12 +64,7 @@ struct CachingAllocator::Impl {
   void index_insert(Block* block);  // starts the block's age
   void record(HistoryAction action, Address address, std::size_t bytes, StreamId stream,
               ContextId context, PoolId pool);
-  void record_block(HistoryAction action, const Block* block, ContextId context) {
-    if (history.recording()) [[unlikely]] {
-      record(action, block->address, block->requested_bytes, block->stream, context,
-             block->segment->shelf->pool->id);
-    }
-  }
+  void record_block(HistoryAction action, const Block* block, ContextId context);
 
   // --- reclaim.cpp
   Block* acquire_or_reclaim(Request& request);  // what to try, in order
