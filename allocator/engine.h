@@ -54,7 +54,7 @@ struct CachingAllocator::Impl {
   void book_free(const Block* block, ContextId context);
   void process_events();
   Shelf& shelf_of(MemoryPool& pool, StreamId stream, bool is_small) {
-    if (last_pool != &pool || last_stream != stream) [[unlikely]] turn_to(pool, stream);
+    if (last_pool != &pool || last_stream != stream) turn_to(pool, stream);
     return last_shelves->of(is_small);
   }
   void turn_to(MemoryPool& pool, StreamId stream);
