@@ -12,7 +12,6 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from torch_npusim import _C
@@ -341,7 +340,7 @@ def test_attention_agrees_with_torchs_counter_under_the_names_of_cuda():
 
 
 def test_the_counter_knows_nothing_else():
-    """Every operator of its list is compared above, or has no kernel here: CUDA's alone."""
+    """Every operator of its list is compared, is made of such, or has no kernel here: CUDA's."""
     compared = {name.split(",")[0] for name in COUNTED} | {"_slow_conv2d_forward"}
     for op in flop_registry:
         name = str(op).removeprefix("aten.")
@@ -349,10 +348,7 @@ def test_the_counter_knows_nothing_else():
             continue
         assert "attention" in name or name == "cudnn_convolution", name
         if name.startswith("flex_attention"):
-            q, k, v = heads()
-            with pytest.raises(ValueError, match="only supported on CUDA, CPU"):  # torch's word
-                flex_attention(q, k, v)
-            continue
+            continue  # a program of products that are compared (torch_npusim/_flex_attention.py)
         for overload in op.overloads():
             qualified = getattr(op, overload).name()
             for key in ("CPU", "PrivateUse1"):
