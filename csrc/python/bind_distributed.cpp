@@ -115,12 +115,13 @@ void define_simccl(const py::object& scope, const std::string& folder) {
   py::class_<UniformRanks, c10d::Backend, c10::intrusive_ptr<UniformRanks>>(scope, "UniformRanks")
       .def(py::init(
           [](int rank, int size) { return c10::make_intrusive<UniformRanks>(rank, size); }));
+  // The ranks wait for each other, without the GIL; what pybind11 notes of an object needs it.
   py::class_<ThreadRanks, c10d::Backend, c10::intrusive_ptr<ThreadRanks>>(scope, "ThreadRanks")
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                        std::chrono::milliseconds timeout) {
-             return c10::make_intrusive<ThreadRanks>(store, rank, size, timeout);
-           }),
-           py::call_guard<py::gil_scoped_release>());
+        const py::gil_scoped_release no_gil;
+        return c10::make_intrusive<ThreadRanks>(store, rank, size, timeout);
+      }));
   py::class_<Simccl, c10d::Backend, c10::intrusive_ptr<Simccl>>(scope, "Simccl")
       .def(py::init([](c10::intrusive_ptr<c10d::Backend> gloo,
                        std::shared_ptr<npusim::Rendezvous> words,

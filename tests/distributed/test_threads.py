@@ -58,6 +58,23 @@ def test_collectives_ddp_and_fsdp2():
         torch.testing.assert_close(a, b)
 
 
+def many_groups():
+    for _ in range(40):
+        group = dist.new_group(list(range(8)))
+    x = torch.ones(1, device="npusim")
+    dist.all_reduce(x, group=group)
+    return x.item()
+
+
+def in_many_groups(rank, size, store):
+    return [run_ranks(many_groups, 8, backend="npusim:simccl") for _ in range(3)]
+
+
+def test_groups_that_all_ranks_make_at_once():
+    """pybind11 notes each backend in a table that the GIL guards; it was filled without."""
+    assert run_processes(in_many_groups, 1) == [[[8.0] * 8] * 3]
+
+
 def one_raises():
     if dist.get_rank() == 1:
         raise KeyError("lost")
