@@ -23,8 +23,8 @@ ORIGINAL_VALIDATE_DEVICE: Callable[..., None]
 def install() -> None:
     """Patches the check of the device's name, and how the operators are traced.
 
-    The check knows CUDA, CPU, XPU, HPU and MPS by name ("TODO: Remove once non cuda/cpu devices
-    support is added"). Goes when it asks the backend, and Inductor the scheduling for a template.
+    The check knows CUDA, CPU, XPU, HPU and MPS by name, and says itself that it is not to stay.
+    Goes when it asks the backend, and Inductor the scheduling for a template.
     """
     global ORIGINAL_VALIDATE_DEVICE
     module: Any = import_module(MODULE)

@@ -25,10 +25,10 @@ std::shared_ptr<npusim::Rendezvous> meet(const c10::intrusive_ptr<c10d::Store>& 
 
 class Simccl final : public c10d::Backend {
  public:
-  // `gloo` is of the same ranks and has one thread, so that it keeps the order of what it is given.
-  // Without `words` it is a UniformRanks, and nobody else is there.
-  // `ranks` are the members' numbers in the whole job, whose words are those of `world`; nullptr:
-  // this group is the whole job. `label` is what profiles call the backend.
+  // `gloo` moves the bytes among the same ranks and keeps the order of what it is given: gloo's own
+  // backend with one thread, or ThreadRanks; without `words`, and with nobody else there,
+  // UniformRanks. `ranks` are the members' numbers in the whole job, whose words are those of
+  // `world`; nullptr: this group is the whole job. `label` is what profiles call the backend.
   Simccl(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<npusim::Rendezvous> words,
          const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
          std::string name, std::chrono::milliseconds timeout, std::string label);

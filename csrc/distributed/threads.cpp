@@ -4,6 +4,7 @@
 
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
+#include <torch/csrc/distributed/c10d/exception.h>
 
 #include <deque>
 #include <map>
@@ -109,7 +110,14 @@ class Meeting {
         meeting->all_here_.finish();
       }
     }
-    meeting->all_here_.wait(timeout);
+    try {
+      meeting->all_here_.wait(timeout);
+    } catch (const c10::Error&) {  // the only one: the time is over
+      const std::lock_guard lock(mutex_of_all());
+      TORCH_CHECK_WITH(DistBackendError, false, "simccl: of the ", meeting->size_,
+                       " ranks of a group only ", meeting->entered_, " came to make it within ",
+                       timeout.count(), " ms");
+    }
     return meeting;
   }
 

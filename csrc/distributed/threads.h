@@ -31,7 +31,7 @@ class ThreadRanks final : public c10d::Backend {
   using Parts = std::vector<Part>;  // by rank
 
   // Every rank of the group makes one, with a store of the group alone, and waits there for the
-  // others.
+  // others. Throws DistBackendError if they have not come when the time is over.
   ThreadRanks(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
               std::chrono::milliseconds timeout);
 

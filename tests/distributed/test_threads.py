@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Ranks as threads of one process."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -73,6 +75,24 @@ def in_many_groups(rank, size, store):
 def test_groups_that_all_ranks_make_at_once():
     """pybind11 notes each backend in a table that the GIL guards; it was filled without."""
     assert run_processes(in_many_groups, 1) == [[[8.0] * 8] * 3]
+
+
+def one_stays_away():
+    if dist.get_rank() != 1:
+        dist.new_group([0, 1, 2], timeout=timedelta(seconds=1))
+
+
+def in_an_unfinished_group(rank, size, store):
+    try:
+        run_ranks(one_stays_away, 3, backend="npusim:simccl")
+    except RanksFailed as failed:
+        return {rank: str(failure) for rank, failure in failed.failures.items()}
+
+
+def test_a_group_that_a_rank_does_not_come_to_says_so():
+    (failures,) = run_processes(in_an_unfinished_group, 1)
+    assert set(failures) == {0, 2}
+    assert all("of the 3 ranks of a group only 2 came" in text for text in failures.values())
 
 
 def one_raises():

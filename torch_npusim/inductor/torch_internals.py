@@ -34,6 +34,16 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_FrameExecStrategy",
         "set_code_exec_strategy",
     ),
+    "torch._higher_order_ops.flex_attention": (
+        "flex_attention.python_key_table",
+        "flex_attention_backward.python_key_table",
+        "sdpa_dense",
+        "sdpa_dense_backward",
+    ),
+    "torch._inductor.config": (
+        "cpp.use_two_step_variance_threshold",
+        "unroll_reductions_threshold",
+    ),
     "torch._inductor.cudagraph_utils": ("log_cudagraph_skip_and_bump_counter",),
     "torch._inductor.codegen.common": (
         "DeviceOpOverrides",
@@ -78,6 +88,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch._inductor.virtualized": ("V",),
     "torch._subclasses.fake_impls": ("op_implementations_dict",),
     "torch._subclasses.fake_tensor": ("FakeTensor", "in_kernel_invocation_manager"),
+    "torch._subclasses.functional_tensor": ("FunctionalTensorMode",),
+    "torch.nn.attention.flex_attention": ("_validate_device",),
 }
 
 ORIGINAL_GET_DEVICE_TYPE: Callable[[Any], str | None]
