@@ -10,19 +10,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import _meta_registrations
+from torch._decomp import decompositions
 from torch._functorch._aot_autograd.utils import register_graphsafe_rng_device_type
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.utils import _pytree
 
-from torch_npusim._names import is_npusim
+from torch_npusim._names import device_type, is_npusim
 
 ORIGINAL_FAKE_CONVOLUTION: Callable[..., Any]
+ORIGINAL_DEVICE_HINT: Callable[[Any], str]
+ORIGINAL_BATCH_NORM: Callable[..., Any]
+ORIGINAL_FAKE_LAYER_NORM: Callable[..., Any]
 
 
 def register() -> None:
     """Tells torch; called once, when the device is registered."""
     _keep_the_layout_of_fake_convolutions()
+    _ask_meta_functions_as_on_the_host()
+    _save_what_normalizations_save()
     # A graph that draws again what a checkpoint drew does so by states that generators share.
     register_graphsafe_rng_device_type("npusim")
 
@@ -66,3 +73,60 @@ def _keep_the_layout_of_fake_convolutions() -> None:
         aten.convolution_backward.default,
     ):
         fake_impls.op_implementations_dict[operator] = convolution
+
+
+def _ask_meta_functions_as_on_the_host() -> None:
+    """Meta functions ask for the device's name where backends differ, and take others for CUDA.
+
+    Whether offset2bag of an embedding bag is empty, whether pixel_shuffle() keeps channels_last,
+    whether nonzero_static() is row-major: the kernels of npusim are the CPU's. Upstream: no issue
+    known. Goes when fake tensors ask the backend.
+    """
+    global ORIGINAL_DEVICE_HINT
+    ORIGINAL_DEVICE_HINT = original = _meta_registrations.device_hint
+
+    def device_hint(tensor: Any) -> str:
+        name = original(tensor)
+        return "cpu" if name in ("npusim", device_type()) else name
+
+    _meta_registrations.device_hint = device_hint
+
+
+def _save_what_normalizations_save() -> None:
+    """Batch and layer norm also return what backward needs: on the CPU, and so here, in the dtype
+    of the input unless weights have another, and of a batch norm in evaluation nothing.
+
+    Decomposed and fake ones do so for a device that is called "cpu". Upstream: no issue known, and
+    fake ones of the CPU are wrong where the weights have another dtype. Goes when they ask the
+    backend.
+    """
+    global ORIGINAL_BATCH_NORM, ORIGINAL_FAKE_LAYER_NORM
+    ORIGINAL_BATCH_NORM = batch_norm = decompositions.native_batch_norm_helper
+    native_layer_norm = torch.ops.aten.native_layer_norm.default
+    layer_norm = fake_impls.op_implementations_dict[native_layer_norm]
+    ORIGINAL_FAKE_LAYER_NORM = layer_norm
+
+    def kept(x: torch.Tensor, parameters: tuple[Any, ...]) -> torch.dtype:
+        dtypes = [p.dtype for p in parameters if p is not None]
+        return dtypes[0] if dtypes else x.dtype
+
+    def native_batch_norm_helper(
+        x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *rest: Any
+    ) -> Any:
+        found = batch_norm(x, weight, bias, mean, var, training, *rest)
+        out, *saved, new_mean, new_var = found
+        if is_npusim(x.device):
+            dtype = kept(x, (weight, bias, mean, var))
+            saved = [one.to(dtype) if training else x.new_zeros((0,)) for one in saved]
+        return (out, *saved, new_mean, new_var)
+
+    def fake_layer_norm(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        out, *saved = layer_norm(fake_mode, func, *args, **kwargs)
+        if is_npusim(out.device):
+            _, _, weight, bias, *_ = (*args, *kwargs.values(), None, None)
+            with fake_mode:
+                saved = [one.to(kept(out, (weight, bias))) for one in saved]
+        return (out, *saved)
+
+    decompositions.native_batch_norm_helper = native_batch_norm_helper  # type: ignore[assignment]
+    fake_impls.op_implementations_dict[native_layer_norm] = fake_layer_norm

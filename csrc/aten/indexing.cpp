@@ -12,7 +12,6 @@
 #include <ATen/ops/index_ops.h>
 #include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/masked_fill_ops.h>
-#include <ATen/ops/nonzero_static_ops.h>
 #include <ATen/ops/roll_ops.h>
 #include <ATen/ops/scatter_add_ops.h>
 #include <ATen/ops/scatter_ops.h>
@@ -27,12 +26,6 @@
 namespace torch_npusim {
 
 namespace {
-
-// Column by column: the layout that fake tensors promise for every device but the CPU.
-at::Tensor nonzero_static(const at::Tensor& self, c10::SymInt size, int64_t fill_value) {
-  const at::Tensor rows = CpuKernel<at::_ops::nonzero_static>::call(self, size, fill_value);
-  return rows.mT().clone(at::MemoryFormat::Contiguous).mT();
-}
 
 bool makes_results() { return fast_routes() && strict_align() != StrictAlign::copy; }
 
@@ -77,7 +70,6 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("nonzero_static", TORCH_FN(nonzero_static));
   m.impl("cat", TORCH_FN(cat));
   m.impl("index_select", TORCH_FN(index_select));
   register_cpu_kernels<at::_ops::index_Tensor, at::_ops::_index_put_impl_, at::_ops::gather,

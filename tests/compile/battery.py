@@ -189,11 +189,6 @@ def embedding_bag_of_operators():
 
 
 @case
-def scalars_of_the_host():
-    return lambda x, s: x * s + 1, (torch.randn(5), torch.tensor(2.5)), {"host": (1,)}
-
-
-@case
 def constants():
     table = torch.arange(6.0)
     return lambda x: x + table.to(x.device), (torch.randn(6),), {}
@@ -229,6 +224,26 @@ def max_autotune():
 @case
 def reduce_overhead():
     return lambda x: x.sin() + 1, (torch.randn(8),), {"mode": "reduce-overhead"}
+
+
+@case
+def scalars_of_the_host():
+    """Whichever operand comes first, the device's decides where a kernel runs."""
+
+    def function(x, scalar):
+        return torch.fmax(x + 1, scalar), scalar * x, torch.where(x > 0, scalar, x), scalar + 1
+
+    return function, (torch.randn(5, 3), torch.tensor(0.5)), {"host": (1,)}
+
+
+@case
+def rounded_sizes():
+    """A kernel's account needs a size that its loops do not have."""
+
+    def function(x, i):
+        return x[: round(i / 2 + 1)] + round(i / 2)
+
+    return function, (torch.zeros(5, dtype=torch.int32), 3), {"dynamic": True}
 
 
 @case

@@ -75,6 +75,75 @@ def test_fake_convolution_patch_is_still_needed():
     assert said.is_contiguous()
 
 
+HALF = {"dtype": torch.float16}
+BAG = (torch.arange(30.0).view(10, 3), torch.tensor([1, 2, 4, 5]), torch.tensor([0, 2, 4]))
+OPERATORS = {
+    "_embedding_bag, sum": ("_embedding_bag", *BAG, False, 0),
+    "_embedding_bag, mean": ("_embedding_bag", *BAG, False, 1),
+    "_embedding_bag, max, last offset": ("_embedding_bag", *BAG, False, 2, False, None, True),
+    "pixel_shuffle": (
+        "pixel_shuffle",
+        torch.ones(2, 8, 3, 3).to(memory_format=torch.channels_last),
+        2,
+    ),
+    "nonzero_static": ("nonzero_static", torch.ones(3, 4)),
+    "layer norm": ("native_layer_norm", torch.ones(2, 4, **HALF), [4], None, None, 1e-5),
+    "layer norm, wider weight": (
+        "native_layer_norm",
+        torch.ones(2, 4, **HALF),
+        [4],
+        torch.ones(4),
+        None,
+        1e-5,
+    ),
+    **{
+        f"batch norm, {name}": ("native_batch_norm", x, w, w, ones, ones, training, 0.1, 1e-5)
+        for name, x, w, ones, training in (
+            ("evaluation", torch.ones(2, 3, 4), None, torch.ones(3), False),
+            ("training", torch.ones(2, 3, 4), None, torch.ones(3), True),
+            ("half", torch.ones(2, 3, 4, **HALF), None, torch.ones(3, **HALF), True),
+            ("wider weight", torch.ones(2, 3, 4, **HALF), torch.ones(3), torch.ones(3), True),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("case", OPERATORS)
+def test_fake_results_are_those_of_the_kernels(case):
+    name, *args = OPERATORS[case]
+    operator = getattr(torch.ops.aten, name)
+    named = {"size": 5} if name == "nonzero_static" else {}
+
+    def described(operands):
+        found = torch.utils._pytree.tree_leaves(operator(*operands, **named))
+        return [(x.shape, x.stride(), x.dtype) for x in found]
+
+    on_npusim = torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda x: x.to("npusim", memory_format=torch.preserve_format), args
+    )
+    with FakeTensorMode() as mode:
+        fake = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, on_npusim)
+        said = described(fake)
+    assert said == described(on_npusim) == described(args)
+
+
+def test_meta_and_normalization_patches_are_still_needed():
+    """When this fails, one of the patches can go: nobody asks for the name of the device."""
+    x = torch.ones(2, 3, 4, device="npusim")
+    assert _tracing.ORIGINAL_DEVICE_HINT(x) == "npusim"
+    ones = torch.ones(3, device="npusim")
+    _, saved, *_ = _tracing.ORIGINAL_BATCH_NORM(
+        x, None, None, ones, ones, False, 0.1, 1e-5, functional=True
+    )
+    assert saved.numel() == 3
+    half = x.half()
+    with FakeTensorMode() as mode:
+        half = mode.from_tensor(half)
+        operator = torch.ops.aten.native_layer_norm.default
+        _, mean, _ = _tracing.ORIGINAL_FAKE_LAYER_NORM(mode, operator, half, [4], None, None, 1e-5)
+    assert mean.dtype == torch.float32
+
+
 def test_a_compiled_channels_last_convolution_has_the_strides_of_eager():
     def flat(x, weight):
         return F.conv2d(x, weight).flatten(1)

@@ -49,6 +49,23 @@ def test_lowering_patches_are_still_needed():
         )
 
 
+def test_is_gpu_patch_is_still_needed(monkeypatch):
+    """When this fails, the patch can go; and without it the compiler refuses, nothing crashes."""
+
+    def fmax(x):
+        return torch.fmax(x + 1, torch.tensor(0.0))
+
+    x = torch.tensor([1.0, -3.0], device="npusim")
+    assert torch.compile(fmax)(x).tolist() == [2.0, 0.0]
+    monkeypatch.setattr(lowering, "is_gpu", torch_internals.ORIGINAL_IS_GPU)
+    torch._dynamo.reset()
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False),
+        pytest.raises(Exception, match=r"for the host, and arg\w*, which it touches, is on"),
+    ):
+        torch.compile(fmax)(x)
+
+
 def test_is_cpu_patch_is_still_needed():
     """When this fails, the patch can go: a scheduler asks the backend, not the device's name."""
     node = SimpleNamespace(get_device=lambda: torch.device("npusim", 0))

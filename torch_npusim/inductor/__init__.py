@@ -6,6 +6,7 @@ Nothing here is imported before torch._dynamo or torch._inductor are: their impo
 | module | what |
 |---|---|
 | device_interface.py | what Dynamo asks about devices, streams and events |
+| tracing.py | torch.npusim in compiled code |
 | scheduling.py | Inductor's C++ kernels, each wrapped into one command |
 | kernel_source.py | the C++ of that wrapping |
 | account.py | what a kernel reads, writes and computes |
@@ -22,6 +23,7 @@ from torch_npusim._names import device_type
 def register() -> None:
     """Registers npusim with Dynamo, Inductor and Triton as soon as each of them is imported."""
     after_import("torch._dynamo.device_interface", _register_with_dynamo)
+    after_import("torch._dynamo", _trace_with_dynamo)
     after_import("torch._inductor.compile_fx", _register_with_inductor)
     after_import("triton.runtime.interpreter", _register_with_triton)
 
@@ -31,6 +33,12 @@ def _register_with_dynamo() -> None:
 
     for name in dict.fromkeys(("npusim", device_type())):
         device_interface.register(name)
+
+
+def _trace_with_dynamo() -> None:
+    from torch_npusim.inductor import tracing
+
+    tracing.install()
 
 
 def _register_with_inductor() -> None:

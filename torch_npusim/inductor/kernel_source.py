@@ -54,6 +54,7 @@ def launcher_header() -> str:
 
 def wrapped(
     loops: str,
+    of_loops: list[str],
     definitions: list[str],
     pointers: Iterable[Pointer],
     account: Account,
@@ -63,13 +64,14 @@ def wrapped(
 
     Args:
         loops: What CppScheduling made: includes, and one function.
-        definitions: The function's parameters, such as "const float* in_ptr0".
+        of_loops: The function's parameters, such as "const float* in_ptr0".
+        definitions: Those of the kernel: the same, and sizes that only `account` has.
         pointers: Those of them that are pointers.
         account: What it does.
         size_argument: The names in the kernel of the symbols of `account`.
     """
     on_device = {pointer.name for pointer in pointers if is_npusim(pointer.device)}
-    names = [definition.split()[-1].lstrip("*") for definition in definitions]
+    names = [definition.split()[-1].lstrip("*") for definition in of_loops]
     addresses = "".join(
         f"  auto* const host_{name} = npusim_on.kernel_address({name});\n"
         for name in names

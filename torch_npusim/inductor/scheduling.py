@@ -7,7 +7,7 @@ Loops are written as for the CPU; what differs is how a kernel is defined and ca
 from typing import Any
 
 import torch
-from torch._inductor import config
+from torch._inductor import config, metrics
 from torch._inductor.codegen import cpp
 from torch._inductor.codegen.common import IndentedBuffer  # type: ignore[attr-defined]
 from torch._inductor.utils import Placeholder
@@ -25,8 +25,11 @@ class NpusimScheduling(cpp.CppScheduling):
         """Adds nodes to the kernel in the making."""
         # Inductor asks the current device how to write loops, and takes those that it does not
         # know for Triton's (get_current_backend()).
+        counted = metrics.generated_kernel_count
         with V.graph.set_current_device(_HOST):
             super().codegen_node(node)
+        # Loops were counted; a kernel is what is launched, and counted when it is defined.
+        metrics.generated_kernel_count = counted
 
     def codegen_template(self, *args: Any, **kwargs: Any) -> None:
         """Raises NotImplementedError: the C++ templates are the CPU's own."""
@@ -34,6 +37,7 @@ class NpusimScheduling(cpp.CppScheduling):
 
     def define_kernel(self, src_code: str, nodes: Any, kernel_args: Any = None) -> str:
         """Defines a kernel that makes one command of `src_code`; returns its name."""
+        metrics.generated_kernel_count += 1
         args = self.kernel_group.args if kernel_args is None else kernel_args
         nodes = list(nodes)
         done = account.account(args, nodes)
@@ -46,10 +50,12 @@ class NpusimScheduling(cpp.CppScheduling):
             )
             for symbol in V.graph.sizevars.simplify(expression).free_symbols
         }
+        of_loops, _, _ = args.cpp_argdefs()  # the account may need sizes that they do not
         sizes = {symbol: args.size(symbol) for symbol in sorted(symbols, key=str)}
         definitions, _, types = args.cpp_argdefs()
         source = kernel_source.wrapped(
             src_code,
+            of_loops,
             definitions,
             [pointer for pointer, _, _ in account.pointers(args)],
             done,

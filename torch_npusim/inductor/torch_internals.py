@@ -17,7 +17,20 @@ from torch_npusim._names import device_type, is_npusim
 
 #: Module -> the names that this package uses of it, by subclass, call or patch.
 NAMES: dict[str, tuple[str, ...]] = {
+    "torch": ("_C._storage_Use_Count", "_meta_registrations.device_hint"),
+    "torch._decomp.decompositions": ("native_batch_norm_helper",),
     "torch._dynamo.output_graph": ("GraphCompileReason",),
+    "torch._dynamo.trace_rules": ("add", "get_torch_obj_rule_map"),
+    "torch._dynamo.variables.ctx_manager": (
+        "GenericDeviceVariable",
+        "register_device_context_manager",
+    ),
+    "torch._dynamo.variables.torch": (
+        "TorchInGraphFunctionVariable._get_handlers",
+        "constant_fold_functions",
+        "constant_fold_functions_need_guards",
+    ),
+    "torch._dynamo.variables.user_defined": ("UserDefinedClassVariable._in_graph_classes",),
     "torch._dynamo.utils": ("get_compilation_metrics", "graph_break_reasons"),
     "torch._dynamo.device_interface": (
         "CudaInterface",
@@ -28,7 +41,6 @@ NAMES: dict[str, tuple[str, ...]] = {
         "register_interface_for_device",
     ),
     "torch._functorch._aot_autograd.utils": ("register_graphsafe_rng_device_type",),
-    "torch": ("_C._storage_Use_Count",),
     "torch._C._dynamo.eval_frame": (
         "_FrameAction",
         "_FrameExecStrategy",
@@ -77,13 +89,16 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch._inductor.custom_graph_pass": ("CustomGraphModulePass",),
     "torch._inductor.dependencies": ("MemoryDep", "WeakDep"),
     "torch._inductor.ir": ("get_device_type",),
-    "torch._inductor.lowering": ("get_constant_value", "use_two_step_variance"),
+    "torch._inductor.lowering": ("get_constant_value", "is_gpu", "use_two_step_variance"),
     "torch._inductor.scheduler": (
         "BaseSchedulerNode.is_cpu",
         "Scheduler._has_multi_stream_nodes",
+        "Scheduler.codegen_extern_call",
         "Scheduler.create_backend",
+        "Scheduler.flush",
         "device_need_guard",
     ),
+    "torch._inductor.metrics": ("generated_kernel_count",),
     "torch._inductor.utils": ("GPU_TYPES", "Placeholder", "get_dtype_size", "sympy_product"),
     "torch._inductor.virtualized": ("V",),
     "torch._subclasses.fake_impls": ("op_implementations_dict",),
@@ -95,8 +110,10 @@ NAMES: dict[str, tuple[str, ...]] = {
 ORIGINAL_GET_DEVICE_TYPE: Callable[[Any], str | None]
 ORIGINAL_GET_CONSTANT_VALUE: Callable[[Any], Any]
 ORIGINAL_USE_TWO_STEP_VARIANCE: Callable[..., bool]
+ORIGINAL_IS_GPU: Callable[[str | None], bool]
 ORIGINAL_IS_CPU: Callable[[Any], bool]
 ORIGINAL_DEVICE_NEED_GUARD: Callable[[str], bool]
+ORIGINAL_CODEGEN_EXTERN_CALL: Callable[[Any, Any], None]
 ORIGINAL_CREATE_BACKEND: Callable[[Any, Any], Any]
 
 
@@ -104,8 +121,10 @@ def patch() -> None:
     """Changes what has no hook; once, when Inductor has been imported."""
     if "ORIGINAL_IS_CPU" not in globals():
         _lower_as_on_the_host()
+        _compute_on_the_device()
         _write_loops_as_on_the_host()
         _guard_devices_of_streams()
+        _keep_the_order_of_synchronization()
         _ask_nobody_about_triton()
 
 
@@ -162,6 +181,23 @@ def _lower_as_on_the_host() -> None:
     lowering.use_two_step_variance = use_two_step_variance
 
 
+def _compute_on_the_device() -> None:
+    """Of operands on a device and on the host, a lowering takes the first that is on a GPU.
+
+    GPU_TYPES do not have npusim, so that `torch.fmax(x, torch.tensor(0.0))`, which asks for the
+    scalar first, became a kernel of the host that read device memory. Upstream: no issue known.
+    Goes when the lowering asks for "not the host".
+    """
+    global ORIGINAL_IS_GPU
+    module: Any = lowering  # it does not export the name to mypy
+    ORIGINAL_IS_GPU = original = module.is_gpu
+
+    def is_gpu(name: str | None) -> bool:
+        return name in ("npusim", device_type()) or original(name)
+
+    module.is_gpu = is_gpu
+
+
 def _write_loops_as_on_the_host() -> None:
     """A scheduler takes each node that is not on the CPU for one of a SIMD backend.
 
@@ -197,6 +233,25 @@ def _guard_devices_of_streams() -> None:
         return bool(V.graph.scheduler._has_multi_stream_nodes())
 
     module.device_need_guard = device_need_guard
+
+
+def _keep_the_order_of_synchronization() -> None:
+    """Loops in C++ wait for others to join their kernel, until a node of some device comes.
+
+    What synchronizes has no device: it came before the kernels that it should wait for, and freed
+    their operands ("cannot access local variable 'arg0_1'"). On the CPU, with the same kernels,
+    nothing synchronizes. Upstream: no issue known. Goes when the scheduler flushes.
+    """
+    global ORIGINAL_CODEGEN_EXTERN_CALL
+    original: Callable[[Any, Any], None] = scheduler.Scheduler.codegen_extern_call
+    ORIGINAL_CODEGEN_EXTERN_CALL = original
+
+    def codegen_extern_call(self: Any, node: Any) -> None:
+        if node.get_device() is None:
+            self.flush()
+        original(self, node)
+
+    scheduler.Scheduler.codegen_extern_call = codegen_extern_call  # type: ignore[method-assign]
 
 
 def _ask_nobody_about_triton() -> None:

@@ -73,6 +73,7 @@ class _OnNpusim(PythonWrapperCodegen):
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
         if triton or not is_npusim(device):
+            _no_device_memory(kernel_name, call_args)
             super()._generate_kernel_call_helper(
                 kernel_name, call_args, device=device, triton=triton, **kwargs
             )
@@ -80,6 +81,18 @@ class _OnNpusim(PythonWrapperCodegen):
         launcher = self.write_get_raw_stream(device.index, kwargs.get("graph_name", ""))
         writer: Any = self  # the base class has no types for these
         writer.writeline(writer.wrap_kernel_call(kernel_name, [*call_args, launcher]))
+
+
+def _no_device_memory(kernel_name: str, call_args: Any) -> None:
+    """Raises if a kernel of the host would touch the device's memory, and end the process."""
+    for name in map(str, call_args):
+        buffer = V.graph.try_get_buffer(name)
+        device = None if buffer is None else buffer.get_device()
+        if device is not None and is_npusim(device):
+            raise RuntimeError(
+                f"Inductor wrote {kernel_name} for the host, and {name}, which it touches, is on "
+                f"{device}: a defect of torch_npusim. Please report it with the program."
+            )
 
 
 class NpusimSubgraphWrapper(_OnNpusim, SubgraphPythonWrapperCodegen):
