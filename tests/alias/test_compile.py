@@ -41,6 +41,37 @@ def test_is_cuda_is_the_same_in_compiled_code(backend):
     assert torch.equal(compiled(torch.ones(3)), torch.zeros(3))
 
 
+def test_torch_cuda_is_in_graphs():
+    def function(x):
+        with torch.cuda.device(torch.cuda.device_count() - 1):
+            y = x + torch.cuda.is_available() + torch.cuda.current_device()
+        torch.cuda.synchronize()
+        return y
+
+    x = torch.ones(3, device="cuda")
+    assert torch.equal(torch.compile(function, fullgraph=True)(x), function(x))
+
+
+def test_the_compiler_may_be_there_before_the_alias_or_after(run_script):
+    script = """
+        import torch, torch_npusim
+        from torch_npusim import cuda_alias
+        {}
+        def function(x):
+            with torch.cuda.device(1):
+                y = x + torch.cuda.current_device()
+            state = torch.cuda.get_rng_state_all()
+            y = y + torch.rand(3, device="cuda")
+            torch.cuda.set_rng_state_all(state)
+            return y - torch.rand(3, device="cuda")
+        torch._inductor.config.fallback_random = True
+        x = torch.ones(3, device="cuda")
+        print(torch.equal(torch.compile(function, backend="aot_eager")(x), function(x)))
+    """
+    for order in ("import torch._dynamo; cuda_alias.enable()", "cuda_alias.enable()"):
+        assert run_script(script.format(order)).stdout == "True\n"
+
+
 def test_cached_tensors_of_cuda_graphs_are_refused():
     with pytest.raises(NotImplementedError, match="records no CUDA graphs"):
         torch._C._set_cached_tensors_enabled(True)

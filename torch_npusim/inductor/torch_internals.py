@@ -23,8 +23,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch._dynamo.trace_rules": ("add", "get_torch_obj_rule_map"),
     "torch._dynamo.variables.ctx_manager": (
         "GenericDeviceVariable",
+        "get_device_context_manager",
         "register_device_context_manager",
     ),
+    "torch._dynamo.variables.functions": ("SkipFunctionVariable",),
     "torch._dynamo.variables.torch": (
         "TorchInGraphFunctionVariable._get_handlers",
         "constant_fold_functions",

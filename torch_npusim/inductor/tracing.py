@@ -15,8 +15,10 @@ from torch._dynamo import trace_rules
 from torch._dynamo.variables import torch as _tables
 from torch._dynamo.variables.ctx_manager import (
     GenericDeviceVariable,
+    get_device_context_manager,
     register_device_context_manager,
 )
+from torch._dynamo.variables.functions import SkipFunctionVariable
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
 from torch_npusim import npusim
@@ -59,8 +61,16 @@ def install() -> None:
     handlers[npusim.synchronize] = handlers[torch.accelerator.synchronize]
     in_graph.constant_fold_functions.update(dict.fromkeys(CONSTANTS + GUARDED_CONSTANTS))
     in_graph.constant_fold_functions_need_guards.update(dict.fromkeys(GUARDED_CONSTANTS))
-    register_device_context_manager(npusim.device, _DeviceVariable)
+    if get_device_context_manager(npusim.device) is None:  # the CUDA alias was there before
+        register_device_context_manager(npusim.device, _DeviceVariable)
     UserDefinedClassVariable._in_graph_classes().update(CLASSES)
     traced = (*CONSTANTS, *GUARDED_CONSTANTS, *NODES)
     rules = trace_rules.get_torch_obj_rule_map()
+    # Under the CUDA alias Dynamo has found some of ours by the names of torch.cuda.
+    ours = [known for known in rules if known not in traced and _is_ours(known)]
+    rules.update(dict.fromkeys(ours, SkipFunctionVariable))
     rules.update(dict.fromkeys(traced, in_graph.TorchInGraphFunctionVariable))
+
+
+def _is_ours(known: Any) -> bool:
+    return str(getattr(known, "__module__", "")).startswith("torch_npusim.npusim")
