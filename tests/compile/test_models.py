@@ -99,6 +99,35 @@ def vit():
     return ViTModel(config), torch.randn(2, 3, 16, 16)
 
 
+def detr():
+    from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
+
+    backbone = ResNetConfig(
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        layer_type="basic",
+        out_features=["stage2"],
+    )
+    config = DetrConfig(
+        backbone_config=backbone,
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        d_model=32,
+        num_queries=5,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        dropout=0.0,
+        num_labels=3,
+    )
+    return DetrForObjectDetection(config), torch.randn(2, 3, 32, 32)
+
+
 def timm_resnet():
     import timm
 
@@ -140,7 +169,7 @@ def unet():
 
 
 # The last three want the packages timm and diffusers.
-ALL = (resnet, lstm, llama, bert, vit, timm_resnet, timm_convnext, unet)
+ALL = (resnet, lstm, llama, bert, vit, detr, timm_resnet, timm_convnext, unet)
 MODELS = {make.__name__: make for make in ALL}
 SAMPLE = ("resnet",)
 

@@ -76,3 +76,44 @@ def test_fallback_random_is_eagers():
     torch.manual_seed(7)
     for ours in found:
         torch.testing.assert_close(ours, function(x))
+
+
+class Squared(torch.autograd.Function):
+    """With a backward pass of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * 2 * x
+
+
+def test_compiled_autograd():
+    """One graph of the whole backward pass, with hooks and a Function of the user's."""
+
+    def gradients(compile):
+        torch._dynamo.reset()
+        model, norms = layers(), []
+        model[1].weight.register_hook(lambda gradient: gradient * 2)
+        model[3].weight.register_post_accumulate_grad_hook(lambda p: norms.append(p.grad.norm()))
+
+        def step(rows):
+            Squared.apply(model(rows)).sum().backward()
+
+        with torch._dynamo.config.patch(compiled_autograd=compile):
+            run = torch.compile(step) if compile else step
+            for _ in range(2):
+                run(torch.ones(8, 16, device="npusim"))
+        return [p.grad for p in model.parameters()] + norms
+
+    expected = gradients(False)
+    torch._dynamo.utils.counters.clear()
+    found = gradients(True)
+    assert torch._dynamo.utils.counters["compiled_autograd"]["captures"] >= 1
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
