@@ -248,10 +248,10 @@ def _keep_the_order_of_synchronization() -> None:
     original: Callable[[Any, Any], None] = scheduler.Scheduler.codegen_extern_call
     ORIGINAL_CODEGEN_EXTERN_CALL = original
 
-    def codegen_extern_call(self: Any, node: Any) -> None:
-        if node.get_device() is None:
+    def codegen_extern_call(self: Any, scheduler_node: Any) -> None:
+        if scheduler_node.get_device() is None:
             self.flush()
-        original(self, node)
+        original(self, scheduler_node)
 
     scheduler.Scheduler.codegen_extern_call = codegen_extern_call  # type: ignore[method-assign]
 
