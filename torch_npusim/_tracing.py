@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import _meta_registrations
-from torch._decomp import decompositions
+from torch import _meta_registrations, _refs
+from torch._decomp import decomposition_table, decompositions
 from torch._functorch._aot_autograd.utils import register_graphsafe_rng_device_type
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
@@ -22,7 +22,7 @@ from torch_npusim._names import device_type, is_npusim
 ORIGINAL_FAKE_CONVOLUTION: Callable[..., Any]
 ORIGINAL_DEVICE_HINT: Callable[[Any], str]
 ORIGINAL_BATCH_NORM: Callable[..., Any]
-ORIGINAL_FAKE_LAYER_NORM: Callable[..., Any]
+ORIGINAL_LAYER_NORM: Callable[..., Any]
 
 
 def register() -> None:
@@ -97,14 +97,11 @@ def _save_what_normalizations_save() -> None:
     of the input unless weights have another, and of a batch norm in evaluation nothing.
 
     Decomposed and fake ones do so for a device that is called "cpu". Upstream: no issue known, and
-    fake ones of the CPU are wrong where the weights have another dtype. Goes when they ask the
-    backend.
+    those of the CPU are wrong where the weights have another dtype. Goes when they ask the backend.
     """
-    global ORIGINAL_BATCH_NORM, ORIGINAL_FAKE_LAYER_NORM
+    global ORIGINAL_BATCH_NORM, ORIGINAL_LAYER_NORM
     ORIGINAL_BATCH_NORM = batch_norm = decompositions.native_batch_norm_helper
-    native_layer_norm = torch.ops.aten.native_layer_norm.default
-    layer_norm = fake_impls.op_implementations_dict[native_layer_norm]
-    ORIGINAL_FAKE_LAYER_NORM = layer_norm
+    ORIGINAL_LAYER_NORM = layer_norm = _refs.native_layer_norm
 
     def kept(x: torch.Tensor, parameters: tuple[Any, ...]) -> torch.dtype:
         dtypes = [p.dtype for p in parameters if p is not None]
@@ -120,13 +117,12 @@ def _save_what_normalizations_save() -> None:
             saved = [one.to(dtype) if training else x.new_zeros((0,)) for one in saved]
         return (out, *saved, new_mean, new_var)
 
-    def fake_layer_norm(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-        out, *saved = layer_norm(fake_mode, func, *args, **kwargs)
-        if is_npusim(out.device):
-            _, _, weight, bias, *_ = (*args, *kwargs.values(), None, None)
-            with fake_mode:
-                saved = [one.to(kept(out, (weight, bias))) for one in saved]
+    def native_layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+        out, *saved = layer_norm(x, shape, weight, bias, eps)
+        if is_npusim(x.device):
+            saved = [one.to(kept(x, (weight, bias))) for one in saved]
         return (out, *saved)
 
     decompositions.native_batch_norm_helper = native_batch_norm_helper  # type: ignore[assignment]
-    fake_impls.op_implementations_dict[native_layer_norm] = fake_layer_norm
+    _refs.native_layer_norm = native_layer_norm  # type: ignore[assignment]
+    decomposition_table[torch.ops.aten.native_layer_norm.default] = native_layer_norm

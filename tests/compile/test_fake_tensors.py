@@ -136,12 +136,18 @@ def test_meta_and_normalization_patches_are_still_needed():
         x, None, None, ones, ones, False, 0.1, 1e-5, functional=True
     )
     assert saved.numel() == 3
-    half = x.half()
-    with FakeTensorMode() as mode:
-        half = mode.from_tensor(half)
-        operator = torch.ops.aten.native_layer_norm.default
-        _, mean, _ = _tracing.ORIGINAL_FAKE_LAYER_NORM(mode, operator, half, [4], None, None, 1e-5)
+    _, mean, _ = _tracing.ORIGINAL_LAYER_NORM(x.half(), [4], None, None, 1e-5)
     assert mean.dtype == torch.float32
+
+
+def test_a_compiled_layer_norm_saves_what_eager_saves():
+    def function(x):
+        return torch.native_layer_norm(x, [4], None, None, 1e-5)
+
+    x = torch.randn(3, 4, device="npusim", dtype=torch.float16)
+    expected = function(x)
+    for ours, theirs in zip(torch.compile(function)(x), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_compiled_channels_last_convolution_has_the_strides_of_eager():

@@ -18,7 +18,8 @@ from torch_npusim._names import device_type, is_npusim
 #: Module -> the names that this package uses of it, by subclass, call or patch.
 NAMES: dict[str, tuple[str, ...]] = {
     "torch": ("_C._storage_Use_Count", "_meta_registrations.device_hint"),
-    "torch._decomp.decompositions": ("native_batch_norm_helper",),
+    "torch._decomp": ("decomposition_table", "decompositions.native_batch_norm_helper"),
+    "torch._refs": ("native_layer_norm",),
     "torch._dynamo.output_graph": ("GraphCompileReason",),
     "torch._dynamo.trace_rules": ("add", "get_torch_obj_rule_map"),
     "torch._dynamo.variables.ctx_manager": (
