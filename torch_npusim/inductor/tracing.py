@@ -25,14 +25,14 @@ from torch_npusim import npusim
 
 in_graph: Any = _tables  # its dicts are lists to mypy
 
-CONSTANTS = (
+CONSTANTS = (npusim.is_available, npusim.is_bf16_supported)
+GUARDED_CONSTANTS = (
+    npusim.current_device,
+    npusim.device_count,
     npusim.get_device_capability,
     npusim.get_device_name,
-    npusim.get_device_properties,
-    npusim.is_available,
-    npusim.is_bf16_supported,
+    npusim.is_initialized,
 )
-GUARDED_CONSTANTS = (npusim.current_device, npusim.device_count, npusim.is_initialized)
 NODES = (npusim.current_stream, npusim.device, npusim.stream, npusim.synchronize)
 CLASSES = (npusim.Stream, npusim.Event)
 
