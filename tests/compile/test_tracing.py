@@ -89,6 +89,14 @@ def test_at_a_graph_break(name):
     compare(BREAKS[name], fullgraph=False)
 
 
+def test_the_rules_outlive_a_process_group():
+    """Whose beginning has Dynamo make its table anew."""
+    from torch._dynamo import trace_rules
+
+    trace_rules.clear_lru_cache()
+    compare(in_a_stream, fullgraph=True)
+
+
 def test_the_current_device_is_guarded():
     compiled = torch.compile(IN_GRAPH["current_device"], fullgraph=True)
     x = torch.zeros(1, device="npusim")

@@ -8,6 +8,7 @@ they would be tensors inside of whatever runs their caller. Upstream: the tables
 other backends, but that of device contexts.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -64,12 +65,24 @@ def install() -> None:
     if get_device_context_manager(npusim.device) is None:  # the CUDA alias was there before
         register_device_context_manager(npusim.device, _DeviceVariable)
     UserDefinedClassVariable._in_graph_classes().update(CLASSES)
+    _rule_ours()
+
+
+def _rule_ours() -> None:
+    """Extends the table of rules, which is made anew whenever a process group begins."""
     traced = (*CONSTANTS, *GUARDED_CONSTANTS, *NODES)
-    rules = trace_rules.get_torch_obj_rule_map()
-    # Under the CUDA alias Dynamo has found some of ours by the names of torch.cuda.
-    ours = [known for known in rules if known not in traced and _is_ours(known)]
-    rules.update(dict.fromkeys(ours, SkipFunctionVariable))
-    rules.update(dict.fromkeys(traced, in_graph.TorchInGraphFunctionVariable))
+    of_torch = trace_rules.get_torch_obj_rule_map.__wrapped__
+
+    @functools.cache
+    def get_torch_obj_rule_map() -> dict[Any, Any]:
+        rules = of_torch()
+        # Under the CUDA alias torch finds some of ours by the names of torch.cuda.
+        ours = [known for known in rules if known not in traced and _is_ours(known)]
+        rules.update(dict.fromkeys(ours, SkipFunctionVariable))
+        rules.update(dict.fromkeys(traced, in_graph.TorchInGraphFunctionVariable))
+        return rules
+
+    trace_rules.get_torch_obj_rule_map = get_torch_obj_rule_map
 
 
 def _is_ours(known: Any) -> bool:
