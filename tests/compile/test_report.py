@@ -18,6 +18,19 @@ def breaking(x):
     return y + 3
 
 
+def test_a_report_after_many_compilations():
+    """Of which the compiler remembers the last 64."""
+    from torch._dynamo import utils
+
+    x = torch.ones(8, device="npusim")
+    torch_npusim.compile_report(breaking, x)
+    known = utils.get_compilation_metrics()[-1]
+    for _ in range(utils.DEFAULT_COMPILATION_METRICS_LIMIT):
+        utils._compilation_metrics.append(known)
+    torch._dynamo.reset()
+    assert torch_npusim.compile_report(breaking, x).frames
+
+
 def test_a_report_explains_a_graph_break():
     x = torch.ones(8, device="npusim")
     report = torch_npusim.compile_report(breaking, x)

@@ -83,6 +83,7 @@ def test_a_slow_rank_has_slow_kernels_and_a_bad_link_slows_all_who_use_it():  # 
 
 def killed(rank, size, store):
     rank_faults.start(rank, size, store)
+    dist.barrier()  # rank 1 does not leave while rank 0 still connects
     faults.arm("kill", nth=2, rank=0)
     x = torch.ones(4, device="npusim")
     x + 1

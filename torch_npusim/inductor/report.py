@@ -214,9 +214,15 @@ def _kernels(rows: dict[str, dict[str, float]]) -> list[Kernel]:
     return sorted(made, key=lambda kernel: (-kernel.modelled_us, kernel.name))
 
 
+_MOST_FRAMES = 100_000
+
+
 @contextmanager
 def watched_compiler(report: CompileReport) -> Iterator[None]:
     """Adds what is compiled meanwhile to a report."""
+    # The compiler remembers its last 64 graphs only, of which none may be new by their number.
+    limit = dynamo_utils.DEFAULT_COMPILATION_METRICS_LIMIT
+    dynamo_utils.set_compilation_metrics_limit(_MOST_FRAMES)
     metrics_before = len(dynamo_utils.get_compilation_metrics())
     breaks_before = len(dynamo_utils.graph_break_reasons)
     try:
@@ -225,6 +231,7 @@ def watched_compiler(report: CompileReport) -> Iterator[None]:
         for metrics in dynamo_utils.get_compilation_metrics()[metrics_before:]:
             if metrics.is_forward is not False and metrics.co_filename is not None:
                 report.frames.append(_frame(metrics))
+        dynamo_utils.set_compilation_metrics_limit(limit)
         found = map(_graph_break, dynamo_utils.graph_break_reasons[breaks_before:])
         report.graph_breaks += dict.fromkeys(found)
 

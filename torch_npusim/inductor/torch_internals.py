@@ -34,7 +34,12 @@ NAMES: dict[str, tuple[str, ...]] = {
         "constant_fold_functions_need_guards",
     ),
     "torch._dynamo.variables.user_defined": ("UserDefinedClassVariable._in_graph_classes",),
-    "torch._dynamo.utils": ("get_compilation_metrics", "graph_break_reasons"),
+    "torch._dynamo.utils": (
+        "DEFAULT_COMPILATION_METRICS_LIMIT",
+        "get_compilation_metrics",
+        "graph_break_reasons",
+        "set_compilation_metrics_limit",
+    ),
     "torch._dynamo.device_interface": (
         "CudaInterface",
         "DeviceInterface",
