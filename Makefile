@@ -10,21 +10,29 @@
 #   make asan / make tsan   native tests under sanitizers
 #   make races   the Python tests and examples/ once more; a race between streams is an error
 #   make sweeps  every operator of op_db: all bytes that kernels touch are noted, faults spoil results
-#   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/performance.md
-#   make conformance   npusim through the conformance kit, full profile; writes docs/ops.md
+#   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/reference/performance.md
+#   make conformance   npusim through the conformance kit, full profile; writes docs/reference/ops.md
 #   make rules   torch's own samples under the rules for CUDA: what CUDA has runs, what it lacks is refused
+#   make truth   npusim's recording of itself, whole, twice, one interrupted; contributed recordings
 #   make triton  Triton's kernels through its interpreter: its tutorials, and defects that the check finds
 #   make wheels  sdists and wheels of the three distributions, in dist/
 #   make wheels-test   dist/ in a fresh environment; TORCH_FROM=.venv spares it torch's download
-#   make parallel Trainer, Lightning and accelerate, started twice by their launchers
+#   make parallel Trainer, Lightning, accelerate and torchtitan under launchers; pairs of collectives
 #   make browser the pages of `npusim-lab report` in a headless Chromium (chromium, chromium-driver)
+#   make docs    the documentation site, in build/docs/html; a warning is an error, pages that execute run
+#   make docs-test   the site in a headless Chromium: links, search, console, phone, dark
+#   make pictures    the pictures of the site's first page, each by its command (chromium)
 #   make hta     HolisticTraceAnalysis over a trace of npusim's
+#   make pages   code blocks of README and docs/, as typed; those too that compile or start processes
 #   make new-backend  `npusim new-backend` and its six steps: built, tested, and asked by the kit
-#   make nightly  what is too long for every commit (with -k it goes on after a failure)
+#   make nightly  what is too long for every commit; ONLY=parallel runs what contains that word
+#   make matrix  other versions of torch and Python, other machines: CELLS=2.15.0-py311
 #   make clean   everything but .venv
 
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3)
 JOBS ?= $(shell nproc)
+# The torch of a new environment: `make TORCH=2.15.0`.
+TORCH ?= $(patsubst torch==%,%,$(shell grep '^torch==' requirements.txt))
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -42,7 +50,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser new-backend parallel triton hta nightly clean
+.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser docs docs-test pictures new-backend pages parallel triton truth hta nightly matrix clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -52,14 +60,15 @@ $(CORE): requirements.txt
 	@$(PYTHON) tools/check_env.py
 	@echo "== $(VENV) with torch, the one large download (once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install $$(grep '^torch==' requirements.txt)
+	@$(PIP) install torch==$(TORCH)
 	@echo "== packages to build and to run the demo: $(CORE_PACKAGES)"
 	@$(PIP) install $(foreach name,$(CORE_PACKAGES),$$(grep '^$(name)==' requirements.txt))
 	@touch $@
 
 $(ENVIRONMENT): $(CORE)
 	@echo "== packages for tests, linters and integrations (once)"
-	@$(PIP) install -r requirements.txt
+	@grep -v '^torch==' requirements.txt > $(VENV)/requirements.txt
+	@$(PIP) install -r $(VENV)/requirements.txt
 	@touch $@
 
 # setup.py runs CMake where its progress can be seen, then pip has only to register the package;
@@ -97,11 +106,11 @@ test: build
 	  echo "   which is a defect of that test"; \
 	  $(PY) -m pytest tests -rA --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
-CPP = $(sort $(foreach layer,backend allocator lab csrc torch_npusim examples tests/native tests/bench tests/conformance,\
+CPP = $(sort $(foreach layer,backend allocator lab csrc torch_npusim examples tests/native tools/bench tests/conformance,\
         $(shell find $(layer) -name '*.h' -o -name '*.cpp')))
-TIDY = $(sort $(wildcard backend/*.cpp allocator/*.cpp allocator/placement/*.cpp allocator/replay/*.cpp))
+TIDY = $(sort $(wildcard backend/*.cpp allocator/*.cpp allocator/placement/*.cpp lab/engine/*.cpp))
 
-# clang-tidy reads backend/ and allocator/ only: they need no torch header, so it takes seconds.
+# clang-tidy reads backend/, allocator/ and lab/engine/ only: they need no torch header, so it takes seconds.
 lint: $(ENVIRONMENT)
 	@echo "== clang-format"
 	@clang-format --dry-run -Werror $(CPP)
@@ -135,24 +144,25 @@ races: build
 	@$(PY) examples/train_digits.py --device npusim
 
 # What `make test` leaves out, or samples: tests/conftest.py.
-browser hta new-backend parallel sweeps triton: export NPUSIM_TESTS = $@
+browser docs-test hta new-backend pages parallel sweeps triton truth: export NPUSIM_TESTS = $@
 
 # `make test` takes one operator in twelve.
 sweeps: build
-	@$(PY) -m pytest tests/races/test_accesses.py tests/ops/test_faults_everywhere.py -n $(JOBS) \
+	@$(PY) -m pytest tests/races/test_accesses.py tests/ops/test_faults_everywhere.py \
+	  tests/profiling/test_dry_operators.py -n $(JOBS) \
 	  $(PYTEST_ARGS)
 
 bench: build
 	@for bench in build/release/*_bench; do echo "== $$bench"; $$bench || exit 1; done
 	@echo "== the allocator laboratory"
-	@$(PY) tests/bench/lab.py --json build/bench/lab.json
+	@$(PY) tools/bench/lab.py --json build/bench/lab.json
 	@echo "== npusim beside the CPU backend"
-	@$(PY) tests/bench/run.py --json build/bench/results.json --page docs/performance.md
+	@$(PY) tools/bench/run.py --json build/bench/results.json --page docs/reference/performance.md
 
 conformance: build
 	@npusim-conformance run --device npusim --expect tests/conformance/npusim.toml --profile full \
 	  --out build/conformance
-	@npusim-conformance report build/conformance --format matrix --output docs/ops.md
+	@npusim-conformance report build/conformance --format matrix --output docs/reference/ops.md
 
 wheels: $(ENVIRONMENT)
 	@$(PY) tools/build_wheels.py --out dist
@@ -164,11 +174,34 @@ wheels-test: $(ENVIRONMENT)
 rules: build
 	@$(PY) tests/rules/op_db_run.py
 
-parallel: build
-	@$(PY) -m pytest tests/distributed/test_launched.py $(PYTEST_ARGS)
+# In a folder of its own, for this target alone; its packages bring no other torch.
+TITAN := build/titan/torchtitan-0.1.0.dist-info
+$(TITAN): $(ENVIRONMENT) tests/distributed/titan.txt
+	@$(PIP) install --no-deps --upgrade --target build/titan -r tests/distributed/titan.txt
+
+parallel: build $(TITAN)
+	@$(PY) -m pytest tests/distributed/test_launched.py tests/distributed/test_orders.py $(PYTEST_ARGS)
 
 browser: build
 	@$(PY) -m pytest tests/browser $(PYTEST_ARGS)
+
+# In a folder of its own: packages that nothing else needs, and no other torch.
+DOCS := build/docs-env
+$(DOCS)/.installed: $(ENVIRONMENT) docs/requirements.txt
+	@$(PIP) install --no-deps --upgrade --target $(DOCS) -r docs/requirements.txt
+	@touch $@
+
+docs: build $(DOCS)/.installed
+	@rm -rf build/docs
+	@PYTHONPATH=$(CURDIR)/$(DOCS) $(PY) -m sphinx -W --keep-going -q -j $(JOBS) -d build/docs/doctrees \
+	  docs build/docs/html
+	@echo "== build/docs/html/index.html"
+
+docs-test: docs
+	@$(PY) -m pytest tests/site $(PYTEST_ARGS)
+
+pictures: build
+	@$(PY) tools/pages/door_pictures.py
 
 # In an environment of its own: without the notebook server that the package asks for, and without
 # torch, which reads no trace.
@@ -181,6 +214,9 @@ $(HTA)/.installed: tests/hta/requirements.txt
 hta: build $(HTA)/.installed
 	@HTA_PYTHON=$(CURDIR)/$(HTA)/bin/python $(PY) -m pytest tests/hta $(PYTEST_ARGS)
 
+pages: build
+	@$(PY) -m pytest tests/repo/test_pages.py $(PYTEST_ARGS)
+
 new-backend: build
 	@$(PY) -m pytest -s tests/new_backend $(PYTEST_ARGS)
 
@@ -192,10 +228,15 @@ $(TRITON): $(ENVIRONMENT)
 triton: build $(TRITON)
 	@TRITON_INTERPRET=1 PYTHONPATH=build/triton $(PY) -m pytest tests/triton_kernels $(PYTEST_ARGS)
 
-nightly: asan tsan races sweeps rules conformance new-backend parallel triton hta browser
-	@$(PY) tests/rank_faults.py
-	@$(PY) tests/sharing/kills.py --tensors 1000 --processes 4
-	@$(PY) tests/distributed/battery.py
+truth: build
+	@$(PY) -m pytest -s tests/truth $(PYTEST_ARGS)
+
+# Each cell in a clone and an environment of its own; a cell with a result of this commit is left out.
+matrix: $(CORE)
+	@$(PY) tools/matrix.py run $(CELLS)
+
+nightly: build
+	@$(PY) tools/nightly.py $(ONLY)
 
 clean:
 	rm -rf build dist *.egg-info lab/build lab/*.egg-info conformance/*.egg-info

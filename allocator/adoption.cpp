@@ -20,18 +20,23 @@ std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(
 }
 
 void check(const SegmentInfo& segment, const Config& config) {
-  if (segment.is_expandable) reject(segment, "is expandable; only whole segments can be adopted");
   if (segment.blocks.empty()) reject(segment, "has no blocks");
   Address at = segment.address;
-  bool after_free = false;
+  BlockState before = BlockState::unused;
   for (const BlockInfo& block : segment.blocks) {
     const bool is_free = block.state == BlockState::free;
+    const bool is_unmapped = segment.is_expandable && block.state == BlockState::unmapped;
     if (block.address != at) reject(segment, "is not tiled by its blocks");
     if (block.bytes == 0 || block.bytes % config.quantum_bytes != 0) {
       reject(segment, "has a block of " + std::to_string(block.bytes) +
                           " bytes; expected a multiple of quantum_bytes");
     }
-    if (is_free && after_free) reject(segment, "has two free blocks side by side");
+    if (is_free && before == BlockState::free) {
+      reject(segment, "has two free blocks side by side");
+    }
+    before = block.state;
+    at += block.bytes;
+    if (is_unmapped) continue;
     if (!is_free && block.state != BlockState::allocated) {
       reject(segment, "has a block that is neither free nor allocated");
     }
@@ -39,10 +44,17 @@ void check(const SegmentInfo& segment, const Config& config) {
       reject(segment, "has a block of " + std::to_string(block.bytes) + " bytes for a request of " +
                           std::to_string(block.requested_bytes));
     }
-    after_free = is_free;
-    at += block.bytes;
   }
   if (at != segment.address + segment.total_bytes) reject(segment, "is not tiled by its blocks");
+}
+
+// mapped_bytes() is what a segment has of the device: of an expandable one not all its addresses.
+std::int64_t mapped_bytes(const SegmentInfo& segment) {
+  std::int64_t bytes = 0;
+  for (const BlockInfo& block : segment.blocks) {
+    if (block.state != BlockState::unmapped) bytes += signed_bytes(block.bytes);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -56,15 +68,16 @@ void CachingAllocator::Impl::adopt(const SegmentInfo& info, const AdoptionVisito
              .registration = info.registration,
              .stream = info.stream,
              .is_small = is_small,
-             .is_expandable = false,
+             .is_expandable = info.is_expandable,
              .shelf = &shelf_of(pool, info.stream, is_small),
              .first = nullptr,
              .context = info.context};
   ++pool.segments;
   next_registration = info.registration + 1;
-  ledger.increase(Ledger::kSegment, is_small, 1);
-  book_reserved(pool, is_small, signed_bytes(info.total_bytes));
-  if (info.total_bytes >= config.max_split_bytes) ledger.oversize_segments.increase(1);
+  if (!info.is_expandable) ledger.increase(Ledger::kSegment, is_small, 1);
+  book_reserved(pool, is_small, mapped_bytes(info));
+  if (!info.is_expandable && info.total_bytes >= config.max_split_bytes)
+    ledger.oversize_segments.increase(1);
   Block* before = nullptr;
   for (const BlockInfo& block_info : info.blocks) {
     reserve_blocks();
@@ -79,9 +92,14 @@ void CachingAllocator::Impl::adopt(const SegmentInfo& info, const AdoptionVisito
     (before ? before->next : segment.first) = block;
     before = block;
     const std::int64_t bytes = signed_bytes(block->bytes);
+    if (block_info.state == BlockState::unmapped) {
+      block->state = BlockState::unmapped;
+      segment.shelf->unmapped.emplace(block->address, block);
+      continue;
+    }
     if (block_info.state == BlockState::free) {
       index_insert(block);
-      if (info.blocks.size() == 1) continue;
+      if (info.blocks.size() == 1 || info.is_expandable) continue;
       ledger.increase(Ledger::kInactiveSplit, is_small, 1);
       ledger.increase(Ledger::kInactiveSplitBytes, is_small, bytes);
       continue;

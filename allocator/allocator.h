@@ -5,11 +5,11 @@
 
 #include "allocator/block.h"              // IWYU pragma: export
 #include "allocator/caching_allocator.h"  // IWYU pragma: export
+#include "allocator/config.h"             // IWYU pragma: export
 #include "allocator/error.h"              // IWYU pragma: export
 #include "allocator/live_allocator.h"     // IWYU pragma: export
 #include "allocator/memory_pool.h"        // IWYU pragma: export
 #include "allocator/out_of_memory.h"      // IWYU pragma: export
-#include "allocator/policy.h"             // IWYU pragma: export
 #include "allocator/policy_allocator.h"   // IWYU pragma: export
 #include "allocator/provider.h"           // IWYU pragma: export
 #include "allocator/snapshot.h"           // IWYU pragma: export

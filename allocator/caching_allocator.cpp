@@ -59,6 +59,7 @@ inline void CachingAllocator::Impl::record_block(HistoryAction action, const Blo
   }
 }
 
+// Runs when a call names another pool or stream than the call before: shelf_of() keeps the last.
 void CachingAllocator::Impl::turn_to(MemoryPool& pool, StreamId stream) {
   last_shelves = &pool.streams.try_emplace(stream, config, &pool).first->second;
   last_pool = &pool;
@@ -98,6 +99,7 @@ void CachingAllocator::Impl::record(HistoryAction action, Address address, std::
   history.add({action, address, bytes, stream, provider.now_ns(), context, pool});
 }
 
+// A block's age counts searches of its pool since it became free, not time: collect_garbage().
 void CachingAllocator::Impl::index_insert(Block* block) {
   block->state = BlockState::free;
   block->requested_bytes = 0;
@@ -107,6 +109,7 @@ void CachingAllocator::Impl::index_insert(Block* block) {
   shelf.free.insert(block);
 }
 
+// Best fit in the shelf of the request's pool, stream and size class, out of its index; or null.
 Block* CachingAllocator::Impl::take_free_block(const Request& request) {
   if (limited() && config.garbage_collection_threshold > 0) {
     ++request.shelf->pool->searches[request.is_small];
@@ -124,6 +127,8 @@ Block* CachingAllocator::Impl::take_free_block(const Request& request) {
   return block;
 }
 
+// The low `bytes` become a new block, which is returned; the rest keeps its record and goes to the
+// index.
 Block* CachingAllocator::Impl::split(Block* block, std::size_t bytes) {
   Block* low = new_block();
   low->address = block->address;
@@ -141,6 +146,9 @@ Block* CachingAllocator::Impl::split(Block* block, std::size_t bytes) {
   return low;
 }
 
+// The statistic inactive_split counts free pieces of whole segments. Four cases: a split of a whole
+// segment adds its tail; a split of a piece shrinks that piece; a piece that is used whole leaves;
+// a whole segment that is used whole changes nothing.
 Block* CachingAllocator::Impl::allocate(Request& request) {
   reserve_blocks();
   if (pending_count > 0) process_events();
@@ -188,6 +196,7 @@ Block* CachingAllocator::Impl::merge(Block* block, Block* neighbour) {
   return neighbour;
 }
 
+// `block` keeps its identity and grows over its neighbour, whose record is recycled.
 void CachingAllocator::Impl::absorb(Block* block, Block* neighbour) noexcept {
   block->bytes += neighbour->bytes;
   if (neighbour == block->prev) {
@@ -201,6 +210,8 @@ void CachingAllocator::Impl::absorb(Block* block, Block* neighbour) noexcept {
   recycle(neighbour);
 }
 
+// The end of a free: merges with free neighbours of the segment, then becomes reusable. Changes of
+// inactive_split are summed before they are booked, so that a merge makes no false peak.
 void CachingAllocator::Impl::release_to_pool(Block* block, ContextId context) {
   const Segment& segment = *block->segment;
   const bool is_small = segment.is_small;
@@ -243,6 +254,7 @@ void CachingAllocator::Impl::refuse_dead(const Block* block, const char* verb) c
                         describe(block->state) + "; expected a live block (double free?)");
 }
 
+// The first half of a free, at the call of free(): the bytes count as active until the second half.
 void CachingAllocator::Impl::book_free(const Block* block, ContextId context) {
   const bool is_small = block->segment->is_small;
   record_block(HistoryAction::free_requested, block, context);
@@ -262,6 +274,8 @@ void CachingAllocator::Impl::free_live(Block* block, ContextId context) {
   release_to_pool(block, context);
 }
 
+// Other streams still use the block: one mark per stream, and the block is pending until the last
+// mark is reached. mark() may throw, so nothing changes before all marks are set.
 void CachingAllocator::Impl::free_later(Block* block, ContextId context) {
   std::vector<Ticket> tickets;
   const std::vector<StreamId> streams = stream_uses.at(block);
@@ -278,6 +292,7 @@ void CachingAllocator::Impl::free_later(Block* block, ContextId context) {
   pending_count += streams.size();
 }
 
+// Marks of one stream complete in order: each queue is read up to the first that is not done.
 void CachingAllocator::Impl::process_events() {
   for (auto it = pending.begin(); it != pending.end();) {
     std::deque<Pending>& queue = it->second;
@@ -322,6 +337,7 @@ void CachingAllocator::free(Block* block, ContextId context) {
   impl_->free_live(block, context);
 }
 
+// The slow form of free() for an address of unknown origin: it may be foreign, dead or interior.
 FreeStatus CachingAllocator::free_address(Address address, std::string* why, ContextId context) {
   const Lock lock(impl_->mutex);
   Block* block = impl_->block_at(address);

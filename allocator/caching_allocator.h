@@ -48,8 +48,9 @@ class CachingAllocator final : public LiveAllocator {
   bool complete_free(std::uint64_t hold);
   void complete_held_frees();  // all of them, oldest first
 
-  // adopt() takes over whole segments, lent already by the provider, with their blocks: what an
-  // allocator was doing when a recording of it began. `visit` gets every allocated block. Orders of
+  // adopt() takes over segments, lent already by the provider, with their blocks: what an allocator
+  // was doing when a recording of it began. An expandable one is its whole range, what has no
+  // memory in it being a block that is unmapped. `visit` gets every allocated block. Orders of
   // acquisition go on behind the last one given. Throws InvalidArgument for what cannot be.
   void adopt(std::vector<SegmentInfo> segments, const AdoptionVisitor& visit);
 

@@ -8,6 +8,11 @@
 //   adoption.cpp           beginning with what another allocator made
 //
 // Nothing outside these six files includes this header.
+//
+// Ownership: `slab` owns all blocks, and a block that is not in use is linked into unused_blocks;
+// `segments` owns segments; `pools` owns pools with their shelves, whose addresses never change.
+// Errors: the provider's mark(), wait() and synchronize() may throw; blocks, indexes and counters
+// are valid then. Units: bytes and nanoseconds of virtual time.
 #pragma once
 
 #include <array>
@@ -29,6 +34,8 @@ struct CachingAllocator::Impl {
   Impl(Provider& provider_in, const Config& config_in, Sharing sharing, CachingAllocator* owner_in);
 
   // --- caching_allocator.cpp
+  // allocate() is malloc() after rounding: a free block or a new segment, split, booked; or null,
+  // and the request's report is filled.
   Block* allocate(Request& request);
   // round() is round_request(), with kUnlimited for nothing.
   std::size_t round(std::size_t bytes) const noexcept {
@@ -42,6 +49,7 @@ struct CachingAllocator::Impl {
   void release_to_pool(Block* block, ContextId context);  // merge, index, book
   Block* merge(Block* block, Block* neighbour);  // the neighbour, if free, becomes part of block
   void absorb(Block* block, Block* neighbour) noexcept;  // the addresses of a merge
+  // require_live() throws InvalidArgument, named by `verb`, unless the block is allocated here.
   void require_live(const Block* block, const char* verb) const {
     if (block && block->owner == owner && block->state == BlockState::allocated) [[likely]] {
       return;
@@ -49,17 +57,18 @@ struct CachingAllocator::Impl {
     refuse_dead(block, verb);
   }
   [[noreturn]] void refuse_dead(const Block* block, const char* verb) const;
+  // free_live() ends a block at once, or makes it pending if other streams use it.
   void free_live(Block* block, ContextId context);
   void free_later(Block* block, ContextId context);  // pending: one mark per using stream
   void book_free(const Block* block, ContextId context);
-  void process_events();
+  void process_events();  // frees pending blocks whose marks are done; does not wait
   Shelf& shelf_of(MemoryPool& pool, StreamId stream, bool is_small) {
     if (last_pool != &pool || last_stream != stream) turn_to(pool, stream);
     return last_shelves->of(is_small);
   }
   void turn_to(MemoryPool& pool, StreamId stream);
-  void reserve_blocks();  // so that new_block() cannot fail half-way
-  Block* new_block() noexcept;
+  void reserve_blocks();        // so that new_block() cannot fail half-way
+  Block* new_block() noexcept;  // reserve_blocks() has run since the last three
   void recycle(Block* block) noexcept;
   void index_insert(Block* block);  // starts the block's age
   void record(HistoryAction action, Address address, std::size_t bytes, StreamId stream,
@@ -69,8 +78,10 @@ struct CachingAllocator::Impl {
   // --- reclaim.cpp
   Block* acquire_or_reclaim(Request& request);  // what to try, in order
   bool limited() const noexcept { return allowed_bytes != kUnlimited; }
-  void set_fraction(double fraction);
+  void set_fraction(double fraction);  // of the provider's total; throws outside 0 to 1
   void record_retry(const Request& request);
+  // buy_segment() returns a free block of new memory, in no index; null, with last_cause, if the
+  // limit or the provider refuses.
   Block* buy_segment(const Request& request, bool is_retry);
   Block* buy_whole_segment(const Request& request, std::size_t bytes);
   Block* new_segment(const Request& request, Address address, std::size_t bytes);
@@ -78,25 +89,28 @@ struct CachingAllocator::Impl {
   void note_failure(SegmentResult&& result);      // for the report, should the request fail
   bool release_oversize(const Request& request);  // enough blocks too large to split
   void collect_garbage();
-  void wait_for_pending(const MemoryPool* only = nullptr);
+  void wait_for_pending(const MemoryPool* only = nullptr);  // waits; `only`: of this pool
   void complete_held(const MemoryPool* only);
   void release_free_memory(MemoryPool& pool);
-  void release(const std::vector<Block*>& whole_segments);
-  std::vector<Block*> free_blocks(MemoryPool& pool, bool is_small);  // in best-fit order
-  void fail(const Request& request, OutOfMemoryReport::Cause cause);
+  void release(const std::vector<Block*>& whole_segments);  // synchronises the device first
+  std::vector<Block*> free_blocks(MemoryPool& pool, bool is_small);   // in best-fit order
+  void fail(const Request& request, OutOfMemoryReport::Cause cause);  // books, fills the report
   std::size_t largest_free_block();
 
   // --- expandable.cpp
   Block* prefer_bounded(FreeIndex& index, Block* block);
-  Block* grow(const Request& request);  // a block of mapped pages, out of its index
-  Block* find_room(const Request& request);
+  Block* grow(const Request& request);       // a block of mapped pages, out of its index
+  Block* find_room(const Request& request);  // the first block of enough room, mapped or not
   Block* reserve_range(const Request& request);
+  // map_pages() is false if the provider refuses; only last_cause and last_reason have changed
+  // then.
   bool map_pages(Block* block, std::size_t bytes, const Request& request);
   void unmap_free_pages(const std::vector<Block*>& blocks);
   void unmap_pages(Block* block, Address begin, Address end);
   void release_range(Block* block);  // a whole range without memory
 
   // --- private_pools.cpp
+  // pool_with_users() throws InvalidArgument, named by `verb`, for a pool that nobody retains.
   MemoryPool& pool_with_users(PoolId id, const char* verb);
   MemoryPool& add_pool(PoolId id, const PoolOptions& options);
   void record_retain(const MemoryPool& pool);
@@ -111,7 +125,7 @@ struct CachingAllocator::Impl {
 
   // --- inspect.cpp
   Block* block_at(Address address) const;  // the block the address lies in, or null
-  Snapshot picture();
+  Snapshot picture();                      // a copy: valid after the lock is gone
 
   Provider& provider;
   CachingAllocator* const owner;

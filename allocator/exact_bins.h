@@ -22,6 +22,8 @@ class ExactBins {
  public:
   static constexpr std::size_t kSlotLimit = std::size_t{1} << 18;
 
+  // For sizes up to `max_bytes`, below kSlotLimit quanta; the quantum is a power of two. Throws
+  // std::bad_alloc.
   ExactBins(std::size_t quantum_bytes, std::size_t max_bytes)
       : shift_(std::countr_zero(quantum_bytes)),
         roots_(static_cast<Block**>(std::calloc((max_bytes >> shift_) + 1, sizeof(Block*)))),
@@ -35,6 +37,8 @@ class ExactBins {
     const std::size_t slot = bytes >> shift_;
     return (words_[slot / 64] & bit(slot)) != 0;
   }
+  // root() is the heap of this size. The caller marks it used when it puts the first block there,
+  // and empty when it takes the last.
   Block*& root(std::size_t bytes) noexcept { return roots_[bytes >> shift_]; }
 
   void mark_used(std::size_t bytes) noexcept {

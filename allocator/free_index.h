@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "allocator/block.h"
+#include "allocator/config.h"
 #include "allocator/exact_bins.h"
 #include "allocator/ordered_blocks.h"
-#include "allocator/policy.h"
 #include "allocator/sorted_bins.h"
 
 namespace npusim::alloc {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "allocator/block.h"
+#include "allocator/config.h"
 #include "allocator/memory_pool.h"
 #include "allocator/out_of_memory.h"
-#include "allocator/policy.h"
 #include "allocator/provider.h"
 #include "allocator/snapshot.h"
 #include "allocator/stats.h"

@@ -18,6 +18,8 @@ class OrderedBlocks {
  public:
   OrderedBlocks();
 
+  // insert() takes a block that is not there; erase() one that is, with the order and address that
+  // it was inserted with.
   void insert(Block* block);
   void erase(Block* block) noexcept;
 
@@ -56,6 +58,7 @@ class OrderedBlocks {
     std::size_t entry = 0;
   };
 
+  // A cursor is valid until the next insert() or erase().
   Cursor seek(Place place) const noexcept;  // the first entry behind this place
   bool is_at(Cursor at, const Block* block) const noexcept;
   bool is_gap_for(Cursor at, Place place) const noexcept;

@@ -8,7 +8,7 @@
 #include <cctype>
 #include <cstdio>
 
-#include "allocator/policy.h"
+#include "allocator/config.h"
 
 namespace npusim::alloc {
 namespace {

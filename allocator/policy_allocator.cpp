@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What surrounds a policy: the device it is lent memory by, the judgement of its answers, frees
-// that wait for streams, accounts.
+// The surroundings of a policy: the device it is lent memory by, the judgement of its answers,
+// frees that wait for streams, accounts.
 #include "allocator/policy_allocator.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <mutex>
 #include <utility>
 
 #include "allocator/error.h"
 
 namespace npusim::alloc {
+
+using Lock = std::lock_guard<WordLock>;
 
 namespace {
 
@@ -22,27 +25,6 @@ std::string hex(Address address) {
 }
 
 }  // namespace
-
-class PolicyAllocator::Lock {
- public:
-  explicit Lock(const PolicyAllocator& own) : own_(own) {
-    if (own_.gate_) {
-      if (own_.gate_->is_inside()) own_.reject("uses the device that it serves");
-      token_ = own_.gate_->enter();
-    }
-    own_.mutex_.lock();
-  }
-  ~Lock() {
-    own_.mutex_.unlock();
-    if (own_.gate_) own_.gate_->leave(token_);
-  }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-
- private:
-  const PolicyAllocator& own_;
-  int token_ = 0;
-};
 
 class PolicyAllocator::Device final : public PlacementDevice {
  public:
@@ -154,11 +136,9 @@ class PolicyAllocator::Device final : public PlacementDevice {
   std::string reason_;
 };
 
-PolicyAllocator::PolicyAllocator(Provider& provider, std::string name, const Maker& make,
-                                 PolicyGate* gate)
+PolicyAllocator::PolicyAllocator(Provider& provider, std::string name, const Maker& make)
     : provider_(provider),
       name_(std::move(name)),
-      gate_(gate),
       mutex_(true),
       device_(std::make_unique<Device>(*this)),
       judge_(std::make_unique<OverlapJudge>(*device_)),
@@ -192,7 +172,7 @@ void PolicyAllocator::judge(const Placement& placement, const PlacementRequest& 
 Block* PolicyAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryReport* report,
                                ContextId context, PoolId pool) {
   if (bytes == 0) return nullptr;
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   std::uint32_t pool_number = 0;
   if (!pool.is_default()) {
     const auto found = pools_.find(pool);
@@ -214,7 +194,6 @@ Block* PolicyAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryRe
   }
   if (history_mode_ == HistoryMode::off) context = 0;
   device_->begin(stream, context, pool);
-  free_postponed();
   process_events();
   reserve_entry();
   Placement placement = place(request);
@@ -366,22 +345,8 @@ bool PolicyAllocator::complete_pending() {
 
 void PolicyAllocator::free(Block* block, ContextId context) {
   if (!block) return;
-  if (gate_ && gate_->is_inside()) {
-    postponed_.emplace_back(block, context);
-    return;
-  }
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   free_live(require_live(block, "free"), context);
-  free_postponed();
-}
-
-// What Python's garbage collector freed while the policy ran.
-void PolicyAllocator::free_postponed() {
-  while (!postponed_.empty()) {
-    const auto [block, context] = postponed_.back();
-    postponed_.pop_back();
-    free_live(require_live(block, "free"), context);
-  }
 }
 
 const PolicyAllocator::Entry* PolicyAllocator::entry_at(Address address) const {
@@ -392,7 +357,7 @@ const PolicyAllocator::Entry* PolicyAllocator::entry_at(Address address) const {
 }
 
 FreeStatus PolicyAllocator::free_address(Address address, std::string* why, ContextId context) {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   const Entry* entry = entry_at(address);
   std::string text = "free: invalid device pointer " + hex(address) + ": ";
   FreeStatus status = FreeStatus::ok;
@@ -414,13 +379,13 @@ FreeStatus PolicyAllocator::free_address(Address address, std::string* why, Cont
 }
 
 Block* PolicyAllocator::find(Address address) const {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   const auto it = entries_.find(address);
   return it == entries_.end() || it->second->state != BlockState::allocated ? nullptr : it->second;
 }
 
 void PolicyAllocator::record_stream(Block* block, StreamId stream) {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   Entry* entry = require_live(block, "record_stream");
   std::vector<StreamId>& uses = entry->uses;
   if (stream == entry->stream || std::find(uses.begin(), uses.end(), stream) != uses.end()) return;
@@ -431,7 +396,7 @@ void PolicyAllocator::record_stream(Block* block, StreamId stream) {
 
 void PolicyAllocator::empty_cache(PoolId pool) {
   if (!pool.is_default()) return;
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   device_->begin(0, 0, {});
   record(HistoryAction::empty_cache, 0, 0, 0, 0, {});
   complete_pending();
@@ -440,7 +405,7 @@ void PolicyAllocator::empty_cache(PoolId pool) {
 }
 
 void PolicyAllocator::retain_pool(PoolId id, const PoolOptions& options) {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   if (id.is_default()) {
     throw InvalidArgument("retain_pool: (0, 0) is the default pool; expected another id");
   }
@@ -452,7 +417,7 @@ void PolicyAllocator::retain_pool(PoolId id, const PoolOptions& options) {
 }
 
 void PolicyAllocator::release_pool(PoolId id) {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   const auto found = pools_.find(id);
   if (found == pools_.end() || found->second.users == 0) {
     throw InvalidArgument("release_pool: the pool has no users; call retain_pool first");
@@ -462,7 +427,7 @@ void PolicyAllocator::release_pool(PoolId id) {
 }
 
 std::vector<PoolInfo> PolicyAllocator::pools() const {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   std::vector<PoolInfo> out;
   for (const auto& [id, pool] : pools_) {
     if (pool.users > 0) out.push_back({.id = id, .users = pool.users, .reserved_bytes = {}});
@@ -471,14 +436,14 @@ std::vector<PoolInfo> PolicyAllocator::pools() const {
 }
 
 void PolicyAllocator::set_memory_fraction(double fraction) {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   device_->allow(fraction_limit(fraction, device_->capacity_bytes()));
   memory_fraction_ = fraction;
   record(HistoryAction::memory_fraction, 0, fraction_bits(fraction), 0, 0, {});
 }
 
 double PolicyAllocator::memory_fraction() const {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   return memory_fraction_;
 }
 
@@ -491,17 +456,17 @@ void PolicyAllocator::record(HistoryAction action, Address address, std::size_t 
 }
 
 Stats PolicyAllocator::stats() const {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   return ledger_.stats(-1);
 }
 
 void PolicyAllocator::reset_peak_stats() {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   ledger_.reset_peak();
 }
 
 void PolicyAllocator::reset_accumulated_stats() {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   ledger_.reset_accumulated();
 }
 
@@ -541,7 +506,7 @@ std::vector<SegmentInfo> PolicyAllocator::segments() const {
 }
 
 std::size_t PolicyAllocator::largest_free_block() const {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   std::size_t largest = 0;
   for (const SegmentInfo& segment : segments()) {
     for (const BlockInfo& block : segment.blocks) {
@@ -552,7 +517,7 @@ std::size_t PolicyAllocator::largest_free_block() const {
 }
 
 void PolicyAllocator::record_history(HistoryMode mode, std::size_t max_entries) {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   history_mode_ = mode;
   history_.set_capacity(mode == HistoryMode::all ? max_entries : 0);
   record_pools();
@@ -570,7 +535,7 @@ void PolicyAllocator::record_pools() {
 }
 
 void PolicyAllocator::clear_history() {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   history_.clear();
   record_pools();
 }
@@ -586,14 +551,14 @@ Snapshot PolicyAllocator::picture() const {
 }
 
 Snapshot PolicyAllocator::snapshot() {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   record(HistoryAction::snapshot, 0,
          static_cast<std::size_t>(ledger_.current(Ledger::kActiveBytes)), 0, 0, {});
   return picture();
 }
 
 Snapshot PolicyAllocator::inspect() const {
-  const Lock lock(*this);
+  const Lock lock(mutex_);
   return picture();
 }
 

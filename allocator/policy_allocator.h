@@ -26,25 +26,13 @@
 
 namespace npusim::alloc {
 
-// PolicyGate: what every call takes before the allocator's lock. A policy in Python runs under
-// Python's lock, whose holder may want the allocator's: so Python's comes first.
-class PolicyGate {
- public:
-  virtual ~PolicyGate() = default;
-  virtual int enter() = 0;  // a token for leave()
-  virtual void leave(int token) noexcept = 0;
-  // is_inside() is whether a call of the policy is on the stack of this thread.
-  virtual bool is_inside() const noexcept = 0;
-};
-
 class PolicyAllocator final : public LiveAllocator {
  public:
   using Maker = std::function<std::unique_ptr<PlacementPolicy>(PlacementDevice&)>;
 
-  // The provider, and the gate if there is one, must outlive the allocator. `name` is for messages
-  // and snapshots. Throws what `make` throws.
-  PolicyAllocator(Provider& provider, std::string name, const Maker& make,
-                  PolicyGate* gate = nullptr);
+  // The provider must outlive the allocator. `name` is for messages and snapshots. Throws what
+  // `make` throws.
+  PolicyAllocator(Provider& provider, std::string name, const Maker& make);
   ~PolicyAllocator() override;
   PolicyAllocator(const PolicyAllocator&) = delete;
   PolicyAllocator& operator=(const PolicyAllocator&) = delete;
@@ -77,7 +65,6 @@ class PolicyAllocator final : public LiveAllocator {
   Snapshot inspect() const override;
 
  private:
-  class Lock;    // the gate, then the lock
   class Device;  // lends to the policy; keeps what must not be given back
   struct Entry : Block {
     PlacementRequest request;
@@ -97,7 +84,6 @@ class PolicyAllocator final : public LiveAllocator {
   void reserve_entry();
   Entry* require_live(Block* block, const char* verb) const;
   void free_live(Entry* entry, ContextId context);
-  void free_postponed();
   void complete(Entry* entry);
   void process_events();
   bool complete_pending();  // waits; false where nothing was pending
@@ -112,8 +98,6 @@ class PolicyAllocator final : public LiveAllocator {
 
   Provider& provider_;
   const std::string name_;
-  PolicyGate* const gate_;
-  std::vector<std::pair<Block*, ContextId>> postponed_;  // freed inside the policy; by the gate
 
   mutable WordLock mutex_;  // guards everything below
   std::map<PoolId, Pool> pools_;

@@ -19,6 +19,9 @@ void CachingAllocator::Impl::set_fraction(double fraction) {
   memory_fraction = fraction;
 }
 
+// Attempts in order, from cheap to expensive; each costs more of the cache than the one before:
+// collection (only with a threshold), a new segment, a block of a pool that lends, oversize
+// segments, everything pending, the whole cache. Only the last failure is reported.
 Block* CachingAllocator::Impl::acquire_or_reclaim(Request& request) {
   if (limited() && config.garbage_collection_threshold > 0) collect_garbage();
   if (Block* block = buy_segment(request, false)) return block;
@@ -44,6 +47,7 @@ void CachingAllocator::Impl::record_retry(const Request& request) {
          request.shelf->pool->id);
 }
 
+// Null if the limit or the provider refuses; the reason stays in last_cause and last_reason.
 Block* CachingAllocator::Impl::buy_segment(const Request& request, bool is_retry) {
   if (is_retry) ++ledger.num_alloc_retries;
   const std::size_t bytes = segment_bytes_for(config, request.rounded_bytes);
@@ -67,6 +71,7 @@ void CachingAllocator::Impl::note_failure(SegmentResult&& result) {
   last_reason = std::move(result.reason);
 }
 
+// Private pools count their reserved bytes as well, for reserved_bytes_by_private_pools.
 void CachingAllocator::Impl::book_reserved(MemoryPool& pool, bool is_small,
                                            std::int64_t net_bytes) {
   ledger.change(Ledger::kReservedBytes, is_small, net_bytes);
@@ -119,6 +124,8 @@ Block* CachingAllocator::Impl::buy_whole_segment(const Request& request, std::si
   return block;
 }
 
+// Gives segments back to the provider. Kernels may still read their memory, so the device is
+// synchronised first, once for all of them. Each block must cover its segment.
 void CachingAllocator::Impl::release(const std::vector<Block*>& whole_segments) {
   if (whole_segments.empty()) return;
   provider.synchronize();
@@ -138,6 +145,7 @@ void CachingAllocator::Impl::release(const std::vector<Block*>& whole_segments) 
   }
 }
 
+// The order decides which segments go first, and history shows it.
 std::vector<Block*> CachingAllocator::Impl::free_blocks(MemoryPool& pool, bool is_small) {
   std::vector<Block*> blocks;
   for (auto& [stream, shelves] : pool.streams) {
@@ -219,6 +227,7 @@ void CachingAllocator::Impl::wait_for_pending(const MemoryPool* only) {
   complete_held(only);
 }
 
+// Frees of free_held() whose end the replay has not told: they end here, oldest first.
 void CachingAllocator::Impl::complete_held(const MemoryPool* only) {
   for (auto it = held.begin(); it != held.end();) {
     Block* block = it->second;
@@ -245,6 +254,7 @@ void CachingAllocator::Impl::release_free_memory(MemoryPool& pool) {
   release(blocks);
 }
 
+// Walks all blocks: for reports only.
 std::size_t CachingAllocator::Impl::largest_free_block() {
   std::size_t largest = 0;
   for (const auto& [address, segment] : segments) {
@@ -255,6 +265,8 @@ std::size_t CachingAllocator::Impl::largest_free_block() {
   return largest;
 }
 
+// Books the failure and fills the caller's report. A request over one exabyte is refused before
+// anything is counted, as upstream does.
 void CachingAllocator::Impl::fail(const Request& request, OutOfMemoryReport::Cause cause) {
   const MemoryInfo memory = provider.memory_info();
   if (cause != OutOfMemoryReport::Cause::over_one_exabyte) {

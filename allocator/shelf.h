@@ -7,17 +7,18 @@
 #include <map>
 
 #include "allocator/block.h"
+#include "allocator/config.h"
 #include "allocator/free_index.h"
 #include "allocator/ledger.h"
 #include "allocator/memory_pool.h"
 #include "allocator/out_of_memory.h"
-#include "allocator/policy.h"
 
 namespace npusim::alloc {
 
 struct MemoryPool;
 
-// What one stream has in one pool and size class.
+// What one stream has in one pool and size class: blocks of other streams, pools and classes are
+// never used for it. A shelf belongs to its pool and never moves; blocks and segments point to it.
 struct Shelf {
   Shelf(const Config& config, MemoryPool* pool_in, bool is_small_in)
       : free(config.fit, config.quantum_bytes,
@@ -30,6 +31,7 @@ struct Shelf {
   bool is_small;
 };
 
+// A pool, the default one or a private one. It outlives its last user while segments are left.
 struct MemoryPool {
   struct Shelves {
     Shelves(const Config& config, MemoryPool* pool)
@@ -41,16 +43,17 @@ struct MemoryPool {
 
   PoolId id;
   PoolOptions options;
-  Provider* provider = nullptr;
-  bool is_expandable = false;
-  std::size_t users = 1;
-  std::size_t segments = 0;                 // held, ranges of expandable ones included
-  std::array<std::uint64_t, 2> searches{};  // [is_small], counted while collection is on
-  std::array<Ledger::Counter, 3> reserved{};
+  Provider* provider = nullptr;               // never null once the pool is made
+  bool is_expandable = false;                 // fixed when the pool is made
+  std::size_t users = 1;                      // 0: no request may name the pool
+  std::size_t segments = 0;                   // held, ranges of expandable ones included
+  std::array<std::uint64_t, 2> searches{};    // [is_small], counted while collection is on
+  std::array<Ledger::Counter, 3> reserved{};  // bytes: all, small, large; private pools only
   std::map<StreamId, Shelves> streams;
 };
 
-// A request on its way through malloc().
+// A request on its way through malloc(). `rounded_bytes` is a multiple of the quantum; `report` may
+// be null, and is written only if the request fails.
 struct Request {
   std::size_t requested_bytes = 0;
   std::size_t rounded_bytes = 0;
@@ -62,7 +65,7 @@ struct Request {
   OutOfMemoryReport* report = nullptr;
 };
 
-// A block that waits for a mark in a stream.
+// A block that waits for a mark in a stream. A block has one entry per stream that uses it.
 struct Pending {
   Ticket ticket = 0;
   Block* block = nullptr;

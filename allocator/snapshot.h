@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "allocator/block.h"
+#include "allocator/config.h"
 #include "allocator/memory_pool.h"
-#include "allocator/policy.h"
 #include "allocator/provider.h"
 #include "allocator/stats.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "allocator/policy.h"
+#include "allocator/config.h"
 #include "allocator/snapshot.h"
 #include "allocator/stats.h"
 
@@ -97,7 +97,7 @@ void for_each_field(const Stats& stats, const Put& put) {
   put("max_split_size", stats.max_split_bytes);
 }
 
-// The rules, under the names of policy.h; no limit is an empty optional.
+// The rules, under the names of config.h; no limit is an empty optional.
 template <class Put>
 void for_each_field(const Config& config, const Put& put) {
   put("quantum_bytes", config.quantum_bytes);

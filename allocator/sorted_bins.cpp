@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "allocator/policy.h"
+#include "allocator/config.h"
 
 namespace npusim::alloc {
 namespace {

@@ -27,7 +27,8 @@ class SortedBins {
   std::size_t bytes_at(Cursor at) const noexcept { return chunks_[at.chunk]->bytes[at.entry]; }
   Block*& root_at(Cursor at) noexcept { return chunks_[at.chunk]->roots[at.entry]; }
 
-  // insert() adds a size that is not there yet, before the position that seek() gave for it.
+  // insert() adds a size that is not there yet, before the position that seek() gave for it, and
+  // returns the place of its root. erase() removes a size whose heap is empty.
   Block*& insert(Cursor at, std::size_t bytes);
   void erase(Cursor at) noexcept;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // violations(): an independent judge of an allocator's state. It recomputes everything the slow way
 // from the picture alone and shares no code with the allocator. Tests call it after every event;
-// the lab on demand. (validate() of policy.h judges settings, this judges state.)
+// the lab on demand. (validate() of config.h judges settings, this judges state.)
 #pragma once
 
 #include <cstddef>

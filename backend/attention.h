@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The one word that the hot path looks at: zero means that a command may simply run.
-// Invariant: a bit is set before the state that it announces can matter, and any bit sends the
-// command through the slow path, which looks at that state itself.
+// The bits that the hot path tests with one load: all zero means that a command may simply run.
+// Bits are set and cleared by the file that owns the state behind them, under its lock.
+// Invariant: a bit is set before its state can matter; a set bit only sends commands through the
+// slow path, which reads the state itself. A relaxed load suffices: a thread that must see a bit
+// was synchronised with the thread that set it by something else.
 #pragma once
 
 #include <atomic>
@@ -10,15 +12,16 @@ namespace npusim::detail {
 
 enum Attention : unsigned {
   kBadFork = 1U << 0,         // this process is a forked child of an initialized one
-  kFaultsArmed = 1U << 1,     // at least one fault rule is armed
-  kFaultPending = 1U << 2,    // a fault happened and was not reported, or the device is lost
+  kFaultsArmed = 1U << 1,     // at least one fault is armed
+  kFaultPending = 1U << 2,    // a fault has not been reported yet, or a device is lost
   kLaunchBlocking = 1U << 3,  // every command is waited for
-  kObserved = 1U << 4,        // somebody hears what the devices do
+  kObserved = 1U << 4,        // an observer is attached
   kCapturing = 1U << 5,       // a graph is being captured
 };
 
 inline constinit std::atomic<unsigned> g_attention{0};
 
+// needs_attention() is whether one of `bits` is set, by default any.
 inline bool needs_attention(unsigned bits = ~0U) noexcept {
   return (g_attention.load(std::memory_order_relaxed) & bits) != 0;
 }

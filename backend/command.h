@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// submit() and run_now(): how work reaches a stream (rules S1, S4, S5).
-// Invariant: a body gets addresses, not owners; stream order keeps the bytes valid. A body may be
-// run later by another executor, so it must capture by value whatever may be gone by then.
+// submit() and run_now(): how work reaches a stream (rules S1, S4, S5). Both run the body before
+// they return, on the calling thread, so it may capture by reference. They allocate nothing.
+//
+//   no bit of attention.h set   RunningCommand around the body: the hot path, one relaxed load
+//   any bit set                 + faults, observers, promises, captures, launch blocking
+//
+// Invariant: a body owns nothing; stream order keeps the bytes that it touches valid.
 #pragma once
 
 #include <utility>
 
-#include "backend/executor.h"
 #include "backend/observed_command.h"
+#include "backend/running_command.h"
 
 namespace npusim {
 
-// submit() enqueues `body()`; its result is dropped. Charges launch latency to the host and the
-// modelled duration to the stream. Inside the body of another command it just calls the body.
-// An exception of the body propagates and leaves everything usable; the command stays charged.
-// Throws DeviceFault (lost device, or any fault under launch blocking). Allocates nothing.
+// submit() runs `body()` as one command and drops its result. Charges launch latency to the host
+// and the modelled duration to the stream. Inside the body of another command it just calls the
+// body. A command that a fault hits does not run its body. An exception of the body propagates and
+// leaves everything usable; the command stays charged. Throws DeviceFault (lost device, or any
+// fault under launch blocking), InvalidArgument (forked child, refused by a capture), what a
+// promise of the stream throws, and what an observer throws.
 template <class Body>
 void submit(Stream& stream, const CommandInfo& info, Body&& body) {
   detail::ThreadState& thread = detail::t_state;
@@ -23,23 +29,23 @@ void submit(Stream& stream, const CommandInfo& info, Body&& body) {
     return;
   }
   if (!detail::needs_attention()) [[likely]] {
-    InlineRun run(thread, stream, info);
+    RunningCommand run(thread, stream, info);
     std::forward<Body>(body)();
     return;
   }
   const detail::FaultDraw draw = detail::draw_command_fault(stream, info);
   const Site site = observed() ? detail::gather_site() : 0;
   {
-    InlineRun run(thread, stream, info, draw);
+    RunningCommand run(thread, stream, info, draw);
     const detail::ObservedCommand record(run, stream, info, site);
     if (!draw.hit) std::forward<Body>(body)();
   }
   detail::settle(stream);
 }
 
-// run_now() runs `body()` before it returns under every executor and returns its result; modelled
-// as one asynchronous command. An injected fault does not keep the body from running, because its
-// result is needed; command_failed() tells the body, which makes garbage of what it wrote.
+// run_now() is submit() of a body whose result is needed, and returns it. A fault therefore does
+// not keep the body from running: command_failed() tells the body, which then makes garbage of its
+// results (rule F3). Throws as submit() does.
 template <class Body>
 decltype(auto) run_now(Stream& stream, const CommandInfo& info, Body&& body) {
   detail::ThreadState& thread = detail::t_state;
@@ -48,11 +54,11 @@ decltype(auto) run_now(Stream& stream, const CommandInfo& info, Body&& body) {
     const detail::FaultDraw draw = detail::draw_command_fault(stream, info);
     const Site site = observed() ? detail::gather_site() : 0;
     detail::SettleAtEnd settle_at_end(stream);
-    InlineRun run(thread, stream, info, draw);
+    RunningCommand run(thread, stream, info, draw);
     const detail::ObservedCommand record(run, stream, info, site);
     return std::forward<Body>(body)();
   }
-  InlineRun run(thread, stream, info);
+  RunningCommand run(thread, stream, info);
   return std::forward<Body>(body)();
 }
 
@@ -61,7 +67,7 @@ inline bool in_command_body() noexcept { return detail::t_state.run != nullptr; 
 
 // command_failed() is whether a fault hit the command whose body this thread runs.
 inline bool command_failed() noexcept {
-  const InlineRun* run = detail::t_state.run;
+  const RunningCommand* run = detail::t_state.run;
   return run != nullptr && run->fault().hit;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The knob table and its parser. docs/env.md is generated from kKnobs; a row is all that a new knob
-// needs besides its field in Config and its line in parse_config().
+// The knob table and its parser. docs/reference/env.md is generated from kKnobs; a row is all that
+// a new knob needs besides its field in Config and its line in parse_config().
 #include "backend/config.h"
 
 #include <algorithm>
@@ -92,35 +92,10 @@ std::vector<int> parse_visible_devices(GetVariable get, int device_count) {
   return visible;
 }
 
-std::optional<std::size_t> read_bytes(const std::string& text) {
-  static constexpr std::pair<const char*, double> kUnits[] = {
-      {"", 1},         {"B", 1},    {"KIB", 0x1p10}, {"MIB", 0x1p20}, {"GIB", 0x1p30},
-      {"TIB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
-  };
-  const std::size_t first = text.find_first_not_of(' ');
-  if (first == text.npos || text[first] < '0' || text[first] > '9') return std::nullopt;
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] =
-      std::from_chars(text.data() + first, end, number, std::chars_format::fixed);
-  if (error != std::errc()) return std::nullopt;
-  std::string unit(stop, end);
-  unit.erase(unit.find_last_not_of(' ') + 1);
-  unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
-  for (char& letter : unit) {
-    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
-  }
-  for (const auto& [known, factor] : kUnits) {
-    const double bytes = number * factor;
-    if (unit == known && bytes < 0x1p63) return static_cast<std::size_t>(bytes);
-  }
-  return std::nullopt;
-}
-
 std::size_t parse_device_memory(GetVariable get) {
   const std::string given = text_of(get, "NPUSIM_DEVICE_MEMORY");
   if (given.empty()) return 0;
-  const std::optional<std::size_t> bytes = read_bytes(given);
+  const std::optional<std::size_t> bytes = parse_bytes(given);
   if (!bytes || *bytes < kMinDeviceBytes || *bytes > kMaxDeviceBytes) {
     reject("NPUSIM_DEVICE_MEMORY", given,
            "a number of bytes from 64KiB to 64TiB, such as 512MiB, 16GiB or 8589934592");
@@ -153,18 +128,20 @@ const std::vector<Knob>& knobs() {
        "Fill fresh blocks with 0xD0 and freed blocks with 0xDF, to make stale reads visible.",
        Stability::stable},
       {"NPUSIM_STRICT_ALIGN", "off", "off, error, copy",
-       "What happens to an operand whose first element is not on a 32-byte boundary: nothing, an "
-       "error, or a counted copy.",
+       "An operand whose first element is not on a 32-byte boundary is accepted, is an error, or "
+       "is "
+       "copied and counted.",
        Stability::stable},
       {"NPUSIM_LAUNCH_BLOCKING", "0", "0, 1",
        "1: every command is waited for, and a fault is raised at the call that caused it.",
        Stability::stable},
       {"NPUSIM_RACES", "off", "off, report, error",
-       "What happens when two streams, or a stream and the host, use the same memory and nothing "
-       "orders them: nothing, a warning, or an error at the second access (docs/races.md).",
+       "Unordered use of the same memory by two streams, or by a stream and the host, is accepted, "
+       "is a warning, or is an error at the second access (docs/use/races.md).",
        Stability::experimental},
       {"NPUSIM_FALLBACK", "silent", "silent, warn, error",
-       "What happens when an operator without a native kernel runs through the CPU fallback.",
+       "An operator without a native kernel runs through the CPU fallback in silence, with a "
+       "warning, or not at all.",
        Stability::stable},
       {"NPUSIM_FASTPATH", "1", "0, 1",
        "0: use only interfaces that torch declares public; operators become slower.",
@@ -178,15 +155,19 @@ const std::vector<Knob>& knobs() {
        Stability::experimental},
       {"NPUSIM_RULES", "auto", "auto, off, cuda",
        "cuda: operators refuse what CUDA's kernels refuse and have what these have "
-       "(docs/rules.md). "
+       "(docs/reference/rules.md). "
        "auto: cuda under the CUDA alias, else off.",
+       Stability::experimental},
+      {"NPUSIM_CUDA_CAPABILITY", "", "7.0, 7.5, 8.0, 8.6, 8.9, 9.0, 10.0",
+       "Under the CUDA alias, the compute capability that a run is judged as; unset: that of the "
+       "specification, else 8.0.",
        Stability::experimental},
       {"NPUSIM_DEVICE_ASSERT", "now", "now, late",
        "Under the rules, when an index out of range is reported: at the call, or as CUDA does, at "
        "the next synchronisation and from then on.",
        Stability::experimental},
       {"NPUSIM_FAULT", "",
-       "rules such as launch@3; oom%10:device=1; slow%1:factor=3:rank=1; device~0.001:seed=7",
+       "faults such as launch@3; oom%10:device=1; slow%1:factor=3:rank=1; device~0.001:seed=7",
        "Faults to inject from the start: by call number (@), every k-th call (%) or probability "
        "(~). Kinds: oom, launch, hang, device, slow, link, kill. Options: device, rank, seed, "
        "factor, name.",
@@ -195,7 +176,7 @@ const std::vector<Knob>& knobs() {
        "npusim, cuda-2.13, cuda-2.11, ascend, bfc, buddy, banked, or the path of a shared library "
        "(with a /); then ,key:value pairs",
        "A preset of the caching allocator, and keys of PYTORCH_ALLOC_CONF that change it; or a "
-       "placement policy (docs/lab.md) with settings of its own.",
+       "placement policy (docs/use/lab.md) with settings of its own.",
        Stability::experimental},
   };
   return kKnobs;
@@ -208,12 +189,29 @@ KnobValue knob_value(const Knob& knob) {
   return {is_set ? value : knob.default_value, is_set};
 }
 
-std::size_t parse_bytes(const std::string& text) {
-  const std::optional<std::size_t> bytes = read_bytes(text);
-  NPUSIM_CHECK(bytes.has_value(), "`", text,
-               "` is not a number of bytes; accepted: digits, then KiB, MiB, GiB, TiB, KB, MB, GB, "
-               "TB or nothing");
-  return *bytes;
+std::optional<std::size_t> parse_bytes(const std::string& text) {
+  static constexpr std::pair<const char*, double> kUnits[] = {
+      {"", 1},         {"B", 1},    {"KIB", 0x1p10}, {"MIB", 0x1p20}, {"GIB", 0x1p30},
+      {"TIB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+  };
+  const std::size_t first = text.find_first_not_of(' ');
+  if (first == text.npos || text[first] < '0' || text[first] > '9') return std::nullopt;
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] =
+      std::from_chars(text.data() + first, end, number, std::chars_format::fixed);
+  if (error != std::errc()) return std::nullopt;
+  std::string unit(stop, end);
+  unit.erase(unit.find_last_not_of(' ') + 1);
+  unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
+  for (char& letter : unit) {
+    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
+  }
+  for (const auto& [known, factor] : kUnits) {
+    const double bytes = number * factor;
+    if (unit == known && bytes < 0x1p63) return static_cast<std::size_t>(bytes);
+  }
+  return std::nullopt;
 }
 
 Config parse_config(GetVariable get) {
@@ -245,6 +243,15 @@ Config parse_config(GetVariable get) {
       {{"auto", Autoload::automatic}, {"0", Autoload::never}, {"1", Autoload::always}});
   parse_flag(get, "NPUSIM_AS_CUDA");  // acted on in Python; here only refused if it is neither
   parse_word<int>(get, "NPUSIM_RULES", {{"auto", 0}, {"off", 0}, {"cuda", 0}});  // likewise
+  parse_word<int>(get, "NPUSIM_CUDA_CAPABILITY",
+                  {{"", 0},
+                   {"7.0", 0},
+                   {"7.5", 0},
+                   {"8.0", 0},
+                   {"8.6", 0},
+                   {"8.9", 0},
+                   {"9.0", 0},
+                   {"10.0", 0}});
   parse_word<int>(get, "NPUSIM_DEVICE_ASSERT", {{"now", 0}, {"late", 0}});
   result.fault = text_of(get, "NPUSIM_FAULT");
   try {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,8 +59,8 @@ struct KnobValue {
 };
 KnobValue knob_value(const Knob& knob);
 
-// parse_bytes() reads "4096", "512MiB", "16GiB", "1.5GB"; throws InvalidArgument.
-std::size_t parse_bytes(const std::string& text);
+// parse_bytes() reads "4096", "512MiB", "16GiB", "1.5GB"; nothing if `text` is no number of bytes.
+std::optional<std::size_t> parse_bytes(const std::string& text);
 
 // parse_config() is config() over any source of variables (tests use a map): `get` returns nullptr
 // for an unset variable.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bodies capture translated addresses by value, so that a later executor may run them when the
-// caller has gone on.
+// A copy is one memmove() between translated addresses; its kind decides what it costs and whether
+// the host waits.
 #include "backend/copy.h"
 
 #include <cstring>
@@ -15,12 +15,14 @@ namespace npusim {
 
 namespace {
 
-// "copy_h2d" and so on, as profiles and fault rules name them.
+// "copy_h2d" and so on, as profiles and faults name them.
 const char* kind_name(CommandKind kind) {
   switch (kind) {
     case CommandKind::copy_h2d:
+    case CommandKind::copy_h2d_pageable:
       return "copy_h2d";
     case CommandKind::copy_d2h:
+    case CommandKind::copy_d2h_pageable:
       return "copy_d2h";
     case CommandKind::copy_d2d:
       return "copy_d2d";
@@ -39,10 +41,10 @@ void check_range(const void* pointer, std::size_t bytes) {
 
 // Where the bytes really are.
 void* reachable(void* pointer) {
-  return is_device_address(pointer) ? host_alias(pointer) : pointer;
+  return is_device_address(pointer) ? kernel_alias(pointer) : pointer;
 }
 const void* reachable(const void* pointer) {
-  return is_device_address(pointer) ? host_alias(pointer) : pointer;
+  return is_device_address(pointer) ? kernel_alias(pointer) : pointer;
 }
 
 CommandInfo describe(CommandKind kind, std::size_t bytes) {
@@ -52,17 +54,15 @@ CommandInfo describe(CommandKind kind, std::size_t bytes) {
 }
 
 // The host would have to keep its memory as it is until a graph has been replayed the last time.
-void check_may_be_captured(CommandKind kind, const void* src, const Stream& stream) {
-  if (kind == CommandKind::copy_h2d && !in_command_body() && !is_pinned(src)) {
+void check_may_be_captured(CommandKind kind, const Stream& stream) {
+  if (kind == CommandKind::copy_h2d_pageable && !in_command_body()) {
     detail::check_may_wait("copying from host memory that is not pinned", &stream);
   }
 }
 
-void finish(CommandKind kind, const void* dst, Stream& stream, bool blocking) {
+void finish(CommandKind kind, Stream& stream, bool blocking) {
   if (in_command_body()) return;  // part of another command, which nobody has waited for (S4)
-  if (blocking || (kind == CommandKind::copy_d2h && !is_pinned(dst))) {
-    stream.synchronize();
-  }
+  if (blocking || kind == CommandKind::copy_d2h_pageable) stream.synchronize();
 }
 
 }  // namespace
@@ -72,8 +72,8 @@ CommandKind copy_kind(const void* dst, const void* src) {
   const int from = device_of(src);
   NPUSIM_CHECK(to >= 0 || from >= 0, "neither ", dst, " nor ", src,
                " is an address of a npusim device; copy host memory with memcpy");
-  if (from < 0) return CommandKind::copy_h2d;
-  if (to < 0) return CommandKind::copy_d2h;
+  if (from < 0) return is_pinned(src) ? CommandKind::copy_h2d : CommandKind::copy_h2d_pageable;
+  if (to < 0) return is_pinned(dst) ? CommandKind::copy_d2h : CommandKind::copy_d2h_pageable;
   return to == from ? CommandKind::copy_d2d : CommandKind::copy_peer;
 }
 
@@ -81,7 +81,7 @@ void copy(void* dst, const void* src, std::size_t bytes, Stream& stream, bool bl
   check_not_forked();
   if (bytes == 0) return;
   const CommandKind kind = copy_kind(dst, src);
-  check_may_be_captured(kind, src, stream);
+  check_may_be_captured(kind, stream);
   check_range(dst, bytes);
   check_range(src, bytes);
   void* const to = reachable(dst);
@@ -91,7 +91,7 @@ void copy(void* dst, const void* src, std::size_t bytes, Stream& stream, bool bl
     note_range(dst, bytes, /*written=*/true);
     std::memmove(to, from, bytes);
   });
-  finish(kind, dst, stream, blocking);
+  finish(kind, stream, blocking);
 }
 
 }  // namespace npusim

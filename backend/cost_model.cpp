@@ -23,6 +23,8 @@ CostRates make_cost_rates(const DeviceSpec& spec) {
   set(CommandKind::copy_d2d, memory_bytes_per_s, spec.kernel_floor_ns);
   set(CommandKind::copy_h2d, spec.host_bytes_per_s, spec.copy_floor_ns);
   set(CommandKind::copy_d2h, spec.host_bytes_per_s, spec.copy_floor_ns);
+  set(CommandKind::copy_h2d_pageable, spec.pageable_bytes_per_s, spec.copy_floor_ns);
+  set(CommandKind::copy_d2h_pageable, spec.pageable_bytes_per_s, spec.copy_floor_ns);
   set(CommandKind::copy_peer, spec.peer_bytes_per_s, spec.copy_floor_ns);
   rates.launch_latency_ns = spec.launch_latency_ns;
   rates.query_ns = spec.query_ns;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How long a command takes: floor + ramp + max(flops / peak, bytes / bandwidth), whole ns (rule
-// C1), where of peak and bandwidth the achievable shares count. Invariant: a pure function of the
-// spec and the command.
+// The modelled duration of a command: floor + ramp + max(flops / peak, bytes / bandwidth), in whole
+// virtual nanoseconds (rule C1). Peak and bandwidth are the achievable shares of the spec's.
+// Invariant: a pure function of the spec and the command.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +14,18 @@ namespace npusim {
 
 enum class CommandKind : std::uint8_t {
   kernel,
-  copy_h2d,
+  copy_h2d,  // from and to pinned memory
   copy_d2h,
+  copy_h2d_pageable,  // the driver copies to or from pinned memory of its own besides
+  copy_d2h_pageable,
   copy_d2d,
   copy_peer,
   collective,  // its time is the fabric's
 };
-inline constexpr std::size_t kCommandKindCount = 6;
+inline constexpr std::size_t kCommandKindCount = 8;
 
-// What a command does to the device: operations, and bytes read plus written (or sent, for copies
-// over a link). Negative or NaN counts as zero.
+// The work of a command: floating point operations, and bytes read plus written (or sent, for
+// copies over a link). Negative or NaN counts as zero.
 struct Cost {
   double flops = 0;
   double bytes = 0;
@@ -31,7 +33,8 @@ struct Cost {
   Work work = Work::streaming;
 };
 
-// The spec turned into factors, so that the hot path multiplies only.
+// The spec as factors, so that the hot path only multiplies. Made once per device by
+// make_cost_rates(), constant afterwards.
 struct CostRates {
   std::array<std::array<double, kPrecisionCount>, kWorkCount> ns_per_flop{};
   std::array<double, kCommandKindCount> ns_per_byte{};
@@ -46,6 +49,7 @@ CostRates make_cost_rates(const DeviceSpec& spec);
 // No command takes longer than this (11 days), so clocks cannot overflow.
 inline constexpr double kMaxDurationNs = 1e15;
 
+// duration_ns() applies the formula above. Every launch calls it; it has no branch on the work.
 inline std::int64_t duration_ns(const CostRates& rates, CommandKind kind,
                                 const Cost& cost) noexcept {
   const auto work_class = static_cast<std::size_t>(cost.work);

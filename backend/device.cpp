@@ -49,10 +49,10 @@ void initialize() {
   const std::lock_guard lock(g_initialize_mutex);
   if (initialized()) return;
   const Config& configuration = config();
-  const std::vector<FaultRule> faults = parse_fault_script(configuration.fault);
+  const std::vector<Fault> faults = parse_fault_script(configuration.fault);
   detail::map_device_memory();
-  detail::install_process_handlers();
-  for (const FaultRule& rule : faults) inject_fault(rule);
+  detail::install_fork_handler();
+  for (const Fault& fault : faults) inject_fault(fault);
   set_launch_blocking(configuration.launch_blocking);
   g_initialized.store(true, std::memory_order_release);
 }

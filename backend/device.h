@@ -10,7 +10,7 @@
 
 namespace npusim {
 
-class InlineRun;
+class RunningCommand;
 class Stream;
 
 inline constexpr int kMaxDevices = 64;
@@ -29,7 +29,7 @@ enum class Launching : std::uint8_t {
 struct ThreadState {
   int device = 0;
   Launching launching = Launching::directly;
-  InlineRun* run = nullptr;  // while this thread runs the body of a command (rule S4)
+  RunningCommand* run = nullptr;  // while this thread runs the body of a command (rule S4)
   Stream* current[kMaxDevices] = {};
 };
 extern constinit thread_local ThreadState t_state;

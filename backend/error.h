@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The four exception types, told apart by what the caller can do, and the two checks that raise.
-// Invariant: every text says what was given, what was expected and what to do.
+// Four exception types, one per reaction of the caller, and the two checks that throw them.
+// Every message states the value given, the value expected and the remedy.
 // csrc/errors.cpp translates the types for torch.
 #pragma once
 
@@ -22,13 +22,15 @@ class InvalidArgument : public Error {
   using Error::Error;
 };
 
-// OutOfMemory: the device, the host or the address space cannot give what was asked.
+// OutOfMemory: the device, RAM or the address space has less than was asked for. State is
+// unchanged; the call may succeed after memory was freed.
 class OutOfMemory : public Error {
  public:
   using Error::Error;
 };
 
-// DeviceFault: an asynchronous failure of the (simulated) device, reported late (rules F1-F5).
+// DeviceFault: an asynchronous failure of the simulated device, reported at a later call (rules
+// F1-F5). The device works again, unless it is lost.
 class DeviceFault : public Error {
  public:
   using Error::Error;
@@ -54,7 +56,7 @@ std::string join(const Parts&... parts) {
 
 }  // namespace detail
 
-// 1536 -> "1.50 KiB", 17179869184 -> "16.00 GiB"; below one KiB "n bytes".
+// format_bytes(): 1536 -> "1.50 KiB", 17179869184 -> "16.00 GiB"; below one KiB "n bytes".
 std::string format_bytes(unsigned long long bytes);
 
 }  // namespace npusim

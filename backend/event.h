@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Event: a versioned mark in a stream (rules E1-E7). record() takes the time at which everything
-// before it will have finished. Invariant: whoever waits has taken the mark of the version it saw;
+// Event: a versioned mark in a stream (rules E1-E7). record() stores the virtual time at which all
+// work before it will have finished. Invariant: a wait uses the mark of the version that it saw;
 // recording again never changes an earlier wait. Thread-safe.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How long communication takes: the cheapest of the algorithms and protocols that a communication
-// library could choose, each with its latency and bandwidth on the links that the ranks have (rule
-// D2). The structure is that of NCCL's own tuner (src/graph/tuning.cc, 2.19 to 2.27).
+// The modelled duration of communication: the cheapest pair of algorithm and protocol, each with
+// its latency and bandwidth on the ranks' links (rule D2). The structure is that of NCCL's tuner
+// (src/graph/tuning.cc, 2.19 to 2.27).
 // Invariant: a pure function of the fabric, the ranks, the operation and its size.
 #pragma once
 
@@ -26,7 +26,7 @@ enum class Collective : std::uint8_t {
 enum class Algorithm : std::uint8_t { ring, tree, nvls, direct };
 enum class Protocol : std::uint8_t { ll, ll128, simple };
 
-// Nodes that are alike, joined by network cards. Bandwidths are GB/s (1e9 bytes) in each direction.
+// Equal nodes, joined by network cards. Bandwidths are GB/s (1e9 bytes) in each direction.
 struct Fabric {
   std::string name = "npusim";
   int ranks_per_node = 8;
@@ -42,7 +42,7 @@ struct Fabric {
   double step_us = 1;           // factor of the time of a step between nodes
 };
 
-// The fabric of this process; a plain one until it is set.
+// The fabric of this process; Fabric{} until set_fabric(), which must not run beside collectives.
 const Fabric& fabric();
 void set_fabric(const Fabric& fabric);
 
@@ -53,19 +53,19 @@ struct Route {
   double ns = 0;
 };
 
-// routes() lists the ways that are open to the ranks, cheapest first. `ranks` are numbers in the
-// whole job, which fill one node after the other; `bytes` is what nccl-tests calls the size: the
-// larger of one rank's input and output. `sharing`: so many groups use the links at a time, or, as
-// links may be degraded, so much less bandwidth do they have.
+// routes() lists the ways that the ranks can take, cheapest first. `ranks` are numbers in the whole
+// job, which fill one node after the other. `bytes` is the size of nccl-tests: the larger of one
+// rank's input and output. `sharing` divides the bandwidth: the number of groups on the links, or
+// the slowdown of degraded links.
 std::vector<Route> routes(const Fabric& fabric, Collective operation, const std::vector<int>& ranks,
                           double bytes, double sharing = 1);
 
-// communication_ns() is the cheapest on fabric(), from when the last rank is ready until all are
-// done.
+// communication_ns() is the duration of the cheapest route on fabric(), from the time at which the
+// last rank is ready until all are done.
 std::int64_t communication_ns(Collective operation, const std::vector<int>& ranks, double bytes,
                               double sharing = 1);
 
-// bus_factor() is what nccl-tests multiplies size / time with to get the bus bandwidth.
+// bus_factor() times size / time is the bus bandwidth of nccl-tests.
 double bus_factor(Collective operation, int ranks);
 
 }  // namespace npusim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Armed rules, pending faults and lost devices, all behind one lock that only the slow path takes.
+// Armed faults, pending reports and lost devices, behind one lock that only the slow path takes.
 #include "backend/fault.h"
 
 #include <signal.h>
@@ -13,10 +13,10 @@
 #include "backend/device.h"
 #include "backend/device_loss.h"
 #include "backend/error.h"
-#include "backend/executor.h"
 #include "backend/graph.h"
 #include "backend/process.h"
 #include "backend/promise.h"
+#include "backend/running_command.h"
 
 namespace npusim {
 
@@ -30,9 +30,9 @@ constinit thread_local int t_rank = -1;
 
 int rank() noexcept { return t_rank >= 0 ? t_rank : g_rank.load(std::memory_order_relaxed); }
 
-struct ArmedRule {
-  FaultRule rule;
-  std::uint64_t calls = 0;  // matching calls since the rule was armed
+struct ArmedFault {
+  Fault fault;
+  std::uint64_t calls = 0;  // matching calls since it was armed
 };
 
 // What a device has to report.
@@ -45,7 +45,7 @@ struct Pending {
 
 struct FaultState {
   std::mutex mutex;  // guards everything below
-  std::vector<ArmedRule> rules;
+  std::vector<ArmedFault> armed;
   std::array<Pending, kMaxDevices> pending;
   FaultCounts counts;
 };
@@ -64,12 +64,13 @@ double draw_unit(std::uint64_t seed, std::uint64_t call) {
   return static_cast<double>(z >> 11) * 0x1p-53;
 }
 
-bool advance(ArmedRule& armed) {
-  const FaultRule& rule = armed.rule;
+// Counts a matching call; whether the fault hits it.
+bool advance(ArmedFault& armed) {
+  const Fault& fault = armed.fault;
   const std::uint64_t call = ++armed.calls;
-  if (rule.at != 0) return call == rule.at;
-  if (rule.every != 0) return call % rule.every == 0;
-  return draw_unit(rule.seed, call) < rule.probability;
+  if (fault.at != 0) return call == fault.at;
+  if (fault.every != 0) return call % fault.every == 0;
+  return draw_unit(fault.seed, call) < fault.probability;
 }
 
 void update_attention(const FaultState& faults) {
@@ -77,49 +78,50 @@ void update_attention(const FaultState& faults) {
   for (const Pending& one : faults.pending) pending |= one.exists;
   pending ? detail::set_attention(detail::kFaultPending)
           : detail::clear_attention(detail::kFaultPending);
-  faults.rules.empty() ? detail::clear_attention(detail::kFaultsArmed)
+  faults.armed.empty() ? detail::clear_attention(detail::kFaultsArmed)
                        : detail::set_attention(detail::kFaultsArmed);
 }
 
 bool slows(FaultKind kind) { return kind == FaultKind::slow || kind == FaultKind::link; }
 
-// What hit a call: of the rules that make it fail the first one that hits names the kind.
+// What hit a call. Of several faults that make it fail, the one armed first names the kind; those
+// that slow it down multiply.
 struct Hit {
   bool found = false;
   FaultKind kind = FaultKind::launch;
   double slowdown = 1;
 };
 
-// Counts a call against every rule that matches.
+// Counts a call against every armed fault that matches it, and disarms those that are spent.
 template <class Matches>
 Hit draw(FaultState& faults, int device, Matches matches) {
   Hit hit;
-  std::erase_if(faults.rules, [&](ArmedRule& armed) {
-    const FaultRule& rule = armed.rule;
+  std::erase_if(faults.armed, [&](ArmedFault& armed) {
+    const Fault& fault = armed.fault;
     const bool meant =
-        (rule.device < 0 || rule.device == device) && (rule.rank < 0 || rule.rank == rank());
-    if (!meant || !matches(rule) || !advance(armed)) return false;
-    if (slows(rule.kind)) {
-      hit.slowdown *= rule.factor;
+        (fault.device < 0 || fault.device == device) && (fault.rank < 0 || fault.rank == rank());
+    if (!meant || !matches(fault) || !advance(armed)) return false;
+    if (slows(fault.kind)) {
+      hit.slowdown *= fault.factor;
     } else if (!hit.found) {
       hit.found = true;
-      hit.kind = rule.kind;
+      hit.kind = fault.kind;
     } else {
-      return rule.at != 0;
+      return fault.at != 0;
     }
-    ++faults.counts.injected[static_cast<std::size_t>(rule.kind)];
-    return rule.at != 0;  // spent
+    ++faults.counts.injected[static_cast<std::size_t>(fault.kind)];
+    return fault.at != 0;  // spent
   });
   return hit;
 }
 
-// The process is gone before anything of it is cleaned up; what the others were promised before is
-// kept, so that it does not depend on luck what they get.
+// Ends the process without any cleanup. Collectives that it had promised before are settled first,
+// so that the results of the other ranks do not depend on luck.
 [[noreturn]] void end_process(const CommandInfo& info) {
   NPUSIM_CHECK(t_rank < 0, "the kill fault at `", info.name,
                "` would end all ranks: those of run_ranks() are threads of one process; start "
                "processes (torchrun)");
-  keep_all_promises();
+  keep_all_promises(kAllDevices);
   kill(getpid(), SIGKILL);
   for (;;) pause();
 }
@@ -154,69 +156,69 @@ std::string describe(FaultKind kind, const Stream& stream, const CommandInfo& in
 }
 
 template <class Number>
-Number parse_number(std::string_view rule, std::string_view text) {
+Number parse_number(std::string_view fault, std::string_view text) {
   Number number{};
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   NPUSIM_CHECK(error == std::errc() && stop == text.data() + text.size(), "`", text,
-               "` in the fault rule `", rule, "` is not a number in range");
+               "` in the fault `", fault, "` is not a number in range");
   return number;
 }
 
-void parse_option(std::string_view rule, std::string_view option, FaultRule* result) {
+void parse_option(std::string_view fault, std::string_view option, Fault* result) {
   const std::size_t equals = option.find('=');
   const std::string_view key = option.substr(0, equals);
   NPUSIM_CHECK(
       equals != std::string_view::npos &&
           (key == "device" || key == "seed" || key == "name" || key == "rank" || key == "factor"),
-      "`", option, "` in the fault rule `", rule,
+      "`", option, "` in the fault `", fault,
       "` is no option; accepted: device=N, rank=N, seed=N, factor=X, name=TEXT");
   const std::string_view value = option.substr(equals + 1);
-  if (key == "device") result->device = parse_number<int>(rule, value);
-  if (key == "rank") result->rank = parse_number<int>(rule, value);
-  if (key == "factor") result->factor = parse_number<double>(rule, value);
-  if (key == "seed") result->seed = parse_number<std::uint64_t>(rule, value);
+  if (key == "device") result->device = parse_number<int>(fault, value);
+  if (key == "rank") result->rank = parse_number<int>(fault, value);
+  if (key == "factor") result->factor = parse_number<double>(fault, value);
+  if (key == "seed") result->seed = parse_number<std::uint64_t>(fault, value);
   if (key == "name") result->name = value;
 }
 
-FaultRule parse_rule(std::string_view rule) {
-  const std::size_t mark = rule.find_first_of("@%~");
-  FaultRule result;
+Fault parse_fault(std::string_view fault) {
+  const std::size_t mark = fault.find_first_of("@%~");
+  Fault result;
   std::size_t kind = 0;
-  while (kind < kFaultKindCount && rule.substr(0, mark) != kKindNames[kind]) ++kind;
-  NPUSIM_CHECK(mark != std::string_view::npos && kind < kFaultKindCount, "the fault rule `", rule,
+  while (kind < kFaultKindCount && fault.substr(0, mark) != kKindNames[kind]) ++kind;
+  NPUSIM_CHECK(mark != std::string_view::npos && kind < kFaultKindCount, "the fault `", fault,
                "` is not understood; accepted: KIND@K, KIND%K or KIND~P with KIND one of oom, "
                "launch, hang, device, slow, link, kill, then :device=N, :rank=N, :seed=N, "
                ":factor=X, :name=TEXT");
   result.kind = static_cast<FaultKind>(kind);
-  std::size_t end = rule.find(':', mark);
-  const std::string_view number = rule.substr(mark + 1, end == rule.npos ? end : end - mark - 1);
-  if (rule[mark] == '@') result.at = parse_number<std::uint64_t>(rule, number);
-  if (rule[mark] == '%') result.every = parse_number<std::uint64_t>(rule, number);
-  if (rule[mark] == '~') result.probability = parse_number<double>(rule, number);
-  while (end != rule.npos) {
+  std::size_t end = fault.find(':', mark);
+  const std::string_view number = fault.substr(mark + 1, end == fault.npos ? end : end - mark - 1);
+  if (fault[mark] == '@') result.at = parse_number<std::uint64_t>(fault, number);
+  if (fault[mark] == '%') result.every = parse_number<std::uint64_t>(fault, number);
+  if (fault[mark] == '~') result.probability = parse_number<double>(fault, number);
+  while (end != fault.npos) {
     const std::size_t start = end + 1;
-    end = rule.find(':', start);
-    parse_option(rule, rule.substr(start, end == rule.npos ? end : end - start), &result);
+    end = fault.find(':', start);
+    parse_option(fault, fault.substr(start, end == fault.npos ? end : end - start), &result);
   }
   return result;
 }
 
-void check_rule(const FaultRule& rule) {
-  const int ways = (rule.at != 0) + (rule.every != 0) + (rule.probability != 0);
-  NPUSIM_CHECK(ways == 1 && rule.probability >= 0 && rule.probability <= 1,
-               "a fault rule needs exactly one of: the number of a call (1 or more), a period (1 "
+void check_fault(const Fault& fault) {
+  const int ways = (fault.at != 0) + (fault.every != 0) + (fault.probability != 0);
+  NPUSIM_CHECK(ways == 1 && fault.probability >= 0 && fault.probability <= 1,
+               "a fault needs exactly one of: the number of a call (1 or more), a period (1 "
                "or more), a probability above 0 and up to 1; given: at=",
-               rule.at, ", every=", rule.every, ", probability=", rule.probability);
-  NPUSIM_CHECK(rule.device >= -1 && rule.device < kMaxDevices, "a fault rule names device ",
-               rule.device, "; expected a device number, or -1 for any");
-  NPUSIM_CHECK(rule.rank >= -1, "a fault rule names rank ", rule.rank,
+               fault.at, ", every=", fault.every, ", probability=", fault.probability);
+  NPUSIM_CHECK(fault.device >= -1 && fault.device < kMaxDevices, "a fault names device ",
+               fault.device, "; expected a device number, or -1 for any");
+  NPUSIM_CHECK(fault.rank >= -1, "a fault names rank ", fault.rank,
                "; expected a rank of the job, or -1 for all");
-  NPUSIM_CHECK(slows(rule.kind) ? rule.factor > 1 && rule.factor <= 1e6 : rule.factor == 1,
+  NPUSIM_CHECK(slows(fault.kind) ? fault.factor > 1 && fault.factor <= 1e6 : fault.factor == 1,
                "slow and link faults need a factor, more than 1 and up to 1e6, by which a command "
                "takes longer or links have less bandwidth; other faults have none; given: ",
-               fault_kind_name(rule.kind), " with factor=", rule.factor);
-  NPUSIM_CHECK(rule.kind != FaultKind::oom || rule.name.empty(),
-               "an oom fault rule cannot name a command (`", rule.name,
+               fault_kind_name(fault.kind), " with factor=", fault.factor);
+  NPUSIM_CHECK(fault.kind != FaultKind::oom || fault.name.empty(),
+               "an oom fault cannot name a command (`", fault.name,
                "`): it counts acquired segments");
 }
 
@@ -229,28 +231,28 @@ const char* fault_kind_name(FaultKind kind) noexcept {
 void set_rank(int rank) noexcept { g_rank.store(rank, std::memory_order_relaxed); }
 void set_thread_rank(int rank) noexcept { t_rank = rank; }
 
-std::vector<FaultRule> parse_fault_script(std::string_view script) {
-  std::vector<FaultRule> rules;
+std::vector<Fault> parse_fault_script(std::string_view script) {
+  std::vector<Fault> faults;
   while (!script.empty()) {
     const std::size_t end = script.find(';');
-    std::string_view rule = script.substr(0, end);
-    while (!rule.empty() && rule.front() == ' ') rule.remove_prefix(1);
-    while (!rule.empty() && rule.back() == ' ') rule.remove_suffix(1);
-    if (!rule.empty()) {
-      rules.push_back(parse_rule(rule));
-      check_rule(rules.back());
+    std::string_view fault = script.substr(0, end);
+    while (!fault.empty() && fault.front() == ' ') fault.remove_prefix(1);
+    while (!fault.empty() && fault.back() == ' ') fault.remove_suffix(1);
+    if (!fault.empty()) {
+      faults.push_back(parse_fault(fault));
+      check_fault(faults.back());
     }
     script = end == script.npos ? std::string_view() : script.substr(end + 1);
   }
-  return rules;
+  return faults;
 }
 
-void inject_fault(const FaultRule& rule) {
+void inject_fault(const Fault& fault) {
   check_not_forked();
-  check_rule(rule);
+  check_fault(fault);
   FaultState& faults = state();
   const std::lock_guard lock(faults.mutex);
-  faults.rules.push_back({rule});
+  faults.armed.push_back({fault});
   update_attention(faults);
 }
 
@@ -258,7 +260,7 @@ void clear_faults() {
   check_not_forked();
   FaultState& faults = state();
   const std::lock_guard lock(faults.mutex);
-  faults.rules.clear();
+  faults.armed.clear();
   faults.pending = {};
   faults.counts = {};
   update_attention(faults);
@@ -271,16 +273,6 @@ void lose_device(int device, const std::string& text) {
   Pending& pending = faults.pending[static_cast<std::size_t>(device)];
   if (!pending.exists) pending = {true, false, FaultKind::device, text};
   update_attention(faults);
-}
-
-std::vector<FaultRule> armed_faults() {
-  check_not_forked();
-  FaultState& faults = state();
-  const std::lock_guard lock(faults.mutex);
-  std::vector<FaultRule> rules;
-  rules.reserve(faults.rules.size());
-  for (const ArmedRule& armed : faults.rules) rules.push_back(armed.rule);
-  return rules;
 }
 
 FaultCounts fault_counts() {
@@ -310,12 +302,12 @@ FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info) {
   if (pending.reported) raise(faults, pending);
   const std::string_view name = info.name;
   const bool communicates = info.kind == CommandKind::collective;
-  const Hit hit = draw(faults, stream.device(), [&](const FaultRule& rule) {
-    const bool of_its_kind = rule.kind == FaultKind::oom    ? false
-                             : rule.kind == FaultKind::slow ? !communicates
-                             : rule.kind == FaultKind::link ? communicates
-                                                            : true;
-    return of_its_kind && name.find(rule.name) != name.npos;
+  const Hit hit = draw(faults, stream.device(), [&](const Fault& fault) {
+    const bool of_its_kind = fault.kind == FaultKind::oom    ? false
+                             : fault.kind == FaultKind::slow ? !communicates
+                             : fault.kind == FaultKind::link ? communicates
+                                                             : true;
+    return of_its_kind && name.find(fault.name) != name.npos;
   });
   if (hit.found && hit.kind == FaultKind::kill) {
     lock.unlock();
@@ -340,7 +332,7 @@ bool draw_oom_fault(int device, std::string* reason) {
     return true;
   }
   const bool found =
-      draw(faults, device, [](const FaultRule& rule) { return rule.kind == FaultKind::oom; }).found;
+      draw(faults, device, [](const Fault& fault) { return fault.kind == FaultKind::oom; }).found;
   update_attention(faults);
   if (found) *reason = "injected out-of-memory fault";
   return found;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -70,9 +71,13 @@ void detail::refuse_uncaptured(const char* name, const Stream& stream) {
     return;
   }
   if (current.refused.empty()) current.refused = name;
-  throw InvalidArgument(join("operation not permitted when stream is capturing: ", name,
-                             " is no operator of torch's dispatcher, which graphs are made of. "
-                             "Call it outside of the capture."));
+  const bool is_operator = std::string_view(name).find("::") != std::string_view::npos;
+  throw InvalidArgument(
+      join("operation not permitted when stream is capturing: ", name,
+           is_operator ? " was called with torch's dispatch modes off, so the graph does not see "
+                         "it. Call it outside of the capture."
+                       : " is not an operator of torch's dispatcher, and a graph holds only these. "
+                         "Call it outside of the capture."));
 }
 
 void detail::refuse_wait(const char* what, const Stream* stream) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the machine knows of graphs: that one is being captured, which forbids the host to wait, and
-// that a thread's commands are captured or replayed. What a graph holds is the business of csrc/.
+// The machine's part of graphs: a capture forbids the host to wait, and a thread's commands may be
+// captured or replayed. The contents of a graph are csrc/runtime/graph.h's.
 // Invariant: at most one capture at a time in a process.
 #pragma once
 
@@ -12,7 +12,8 @@
 
 namespace npusim {
 
-// Whose waits a capture refuses: all threads', its own thread's, nobody's but on its own stream.
+// The threads whose waits a capture refuses: all; its own; none. Waits for a captured stream are
+// always refused.
 enum class CaptureMode : std::uint8_t { global, own_thread, relaxed };
 
 // begin_capture() throws InvalidArgument while another capture lasts; `stream` is the one on which
@@ -25,7 +26,7 @@ std::string end_capture() noexcept;
 // invalidate_capture() makes the capture, if there is one, end as not valid.
 void invalidate_capture(const std::string& why) noexcept;
 
-// LaunchingScope is the length in which this thread's commands are captured or replayed.
+// LaunchingScope: while it lives, this thread's commands are captured or replayed.
 class LaunchingScope {
  public:
   explicit LaunchingScope(detail::Launching launching) noexcept
@@ -41,8 +42,8 @@ class LaunchingScope {
 };
 
 namespace detail {
-// refuse_uncaptured() throws InvalidArgument if `stream` is captured: what did not come through an
-// operator would run now, and never again.
+// refuse_uncaptured() throws InvalidArgument if `stream` is captured: a command that did not come
+// through an operator would run now, and at no replay.
 void refuse_uncaptured(const char* name, const Stream& stream);
 void refuse_wait(const char* what, const Stream* stream);
 // check_may_wait() throws InvalidArgument where a capture forbids the calling thread to wait.

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Segments and ranges: which addresses of a device are free, and whether the host can back more
-// pages. A segment is an accessible stretch of the kernels' view, and so is a run of mapped pages;
-// everything else there is PROT_NONE.
+// Segments and ranges: which addresses of a device are free, and whether RAM can back more pages.
+//
+//   one device's offsets    |  segment  |      free      |  range: ..mapped..      |  free  ...
+//   in the maps below       |   used    |      free      |  ranges     mapped      |
+//   kernels' view           |   RW      |   PROT_NONE    |  NONE    RW       NONE  |  NONE
+//
+// A segment is accessible as a whole; a range only reserves addresses, and pages in it are mapped
+// and unmapped one run at a time. Accessible memory is charged against two budgets: the simulated
+// capacity (used_bytes), and RAM, because a page that is touched later without RAM behind it would
+// end the process (SIGBUS, the OOM killer) instead of raising an error here. Pages that are shared
+// with other processes lie in one file per device, at the offset that they have in the device.
 #include "backend/memory.h"
 
 #include <fcntl.h>
@@ -87,7 +95,7 @@ std::size_t resident_bytes(char* start, std::size_t bytes) {
 char* kernel_view(int device, std::size_t offset) {
   const Address base =
       g_address_map.base + (static_cast<Address>(device) << g_address_map.stride_log2);
-  return static_cast<char*>(host_alias(reinterpret_cast<void*>(base + offset)));
+  return static_cast<char*>(kernel_alias(reinterpret_cast<void*>(base + offset)));
 }
 
 std::size_t touched_locked(const Memory& all) {
@@ -111,7 +119,9 @@ std::size_t touched_locked(const Memory& all) {
 // Of what a probe finds free, this share may be promised before the next probe.
 constexpr std::uint64_t kCreditShare = 16;
 
-// Whether the host can back `bytes` besides everything that is promised and not touched yet.
+// Whether RAM can back `bytes` besides everything that is charged and not touched yet. Three
+// answers of growing cost: a credit from the last probe; a probe that counts all charged memory as
+// untouched; a probe that counts what is resident. `reason` is set when the answer is no.
 bool ram_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
   if (spend_ram_credit(bytes)) return true;
   const RamBudget budget = ram_budget();
@@ -140,7 +150,8 @@ bool ram_can_back(const Memory& all, std::size_t bytes, std::string* reason) {
   return false;
 }
 
-// The lowest place for `bytes`; false when no free range is long enough.
+// The lowest place for `bytes`; false when no free range is long enough. Large places begin on a
+// huge page, so that the kernel may back them with huge pages.
 bool find_place(const Ranges& free, std::size_t bytes, std::size_t* offset) {
   const std::size_t alignment = bytes >= kHugePageBytes ? kHugePageBytes : page_bytes();
   for (const auto& [start, length] : free) {
@@ -179,8 +190,8 @@ void put_back(Ranges& free, std::size_t offset, std::size_t bytes) {
   }
 }
 
-// A fresh mapping in place of the old one gives back pages and what they count against limits of
-// committed memory; where the table of mappings is full, dropping the pages must do.
+// Gives the pages back and makes them PROT_NONE. A fresh mapping over the old one also takes them
+// off the limits of committed memory; if the table of mappings is full, dropping them must suffice.
 void drop_pages(char* start, std::size_t bytes) {
   void* fresh =
       mmap(start, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -286,7 +297,9 @@ void leave_file(DeviceMemory& own, std::size_t offset, std::size_t bytes) {
   }
 }
 
-// What is given back must be known; anything else is a bug above, reported and ignored.
+// give_back() calls try_to(memory of the device, offset) under the lock, which returns false for
+// what was never given. That is a defect of the layer above, and a destructor calls: it is reported
+// on stderr and ignored.
 template <class GiveBack>
 void give_back(int device, Address address, std::size_t bytes, const char* what,
                const GiveBack& try_to) noexcept {
@@ -328,7 +341,7 @@ void detail::map_device_memory() {
   }
   const Address base = reinterpret_cast<Address>(views.users);
   g_address_map.stride_log2 = static_cast<unsigned>(std::countr_zero(views.stride_bytes));
-  g_address_map.host_delta =
+  g_address_map.kernel_delta =
       static_cast<std::ptrdiff_t>(reinterpret_cast<Address>(views.kernels) - base);
   g_address_map.base = base;
   g_address_map.end.store(base + views.view_bytes, std::memory_order_release);
@@ -425,7 +438,8 @@ void open_file(const Memory& all, DeviceMemory& own) {
   own.file = file;
 }
 
-// Moves pages of the kernels' view into the file: a copy, put in their place in one step.
+// Moves pages of the kernels' view into the file: a copy, put in their place by one mremap(), so
+// that no address is ever unmapped. The caller holds AllTurns: no kernel writes meanwhile.
 void move_into_file(char* pages, std::size_t bytes, int file, std::size_t offset) {
   void* copy =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
@@ -473,7 +487,7 @@ SharedPages share_pages(int device, Address address, std::size_t bytes) {
                "cannot share ", bytes, " bytes at ", reinterpret_cast<void*>(address),
                ": they are not memory that device ", device, " has given");
   open_file(all, own);
-  // Whole stretches, so that their neighbours need not stop everything once more.
+  // Whole huge pages, so that sharing a neighbour needs not stop all streams once more.
   const auto [run, run_bytes] = *std::prev(runs.upper_bound(first));
   const std::size_t end = std::min(run + run_bytes, round_up(first + length, kHugePageBytes));
   for (std::size_t at = std::max(run, first / kHugePageBytes * kHugePageBytes); at < end;) {

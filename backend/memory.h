@@ -2,7 +2,7 @@
 // Device memory: one reserved range for all devices, seen twice (rules M1-M7).
 //
 //   users see    [base ........ device 0 ........ | ........ device 1 ........ )  never accessible
-//                   + host_delta, one addition
+//                   + kernel_delta, one addition
 //   kernels see  [            readable and writable where a segment is acquired             )
 //
 // Invariant: device i owns [base + i << stride_log2, base + (i + 1) << stride_log2), cut at `end`.
@@ -25,7 +25,7 @@ inline constexpr unsigned char kPoisonFreed = 0xDF;
 struct AddressMap {
   std::atomic<Address> base{0}, end{0};
   std::atomic<unsigned> stride_log2{0};
-  std::atomic<std::ptrdiff_t> host_delta{0};
+  std::atomic<std::ptrdiff_t> kernel_delta{0};
 };
 // Written once by initialize(), `end` last; all zero before.
 extern constinit AddressMap g_address_map;
@@ -45,17 +45,17 @@ inline int device_of(const void* pointer) noexcept {
   return static_cast<int>(offset >> g_address_map.stride_log2.load(std::memory_order_relaxed));
 }
 
-// host_alias() is where kernels read and write a device address; device_alias() is the way back.
+// kernel_alias() is where kernels read and write a device address; device_alias() is the way back.
 // Neither checks; both are meaningless for other addresses.
-inline void* host_alias(const void* device_address) noexcept {
+inline void* kernel_alias(const void* device_address) noexcept {
   return reinterpret_cast<void*>(
       reinterpret_cast<Address>(device_address) +
-      static_cast<Address>(g_address_map.host_delta.load(std::memory_order_relaxed)));
+      static_cast<Address>(g_address_map.kernel_delta.load(std::memory_order_relaxed)));
 }
 inline void* device_alias(const void* host_address) noexcept {
   return reinterpret_cast<void*>(
       reinterpret_cast<Address>(host_address) -
-      static_cast<Address>(g_address_map.host_delta.load(std::memory_order_relaxed)));
+      static_cast<Address>(g_address_map.kernel_delta.load(std::memory_order_relaxed)));
 }
 
 struct SegmentResult {
@@ -92,11 +92,11 @@ void release_range(int device, Address address, std::size_t bytes) noexcept;
 SegmentResult map_pages(int device, Address address, std::size_t bytes);
 void unmap_pages(int device, Address address, std::size_t bytes) noexcept;
 
-// share_pages() puts the pages of [address, address + bytes), which are accessible, into a file
-// without a name, one per device, in which they lie where they lie in the device: other processes
-// may map them too. Everything of this process waits meanwhile (AllTurns), unless they are there
-// already. They leave the file when they are given back. Throws InvalidArgument for memory that is
-// not accessible, OutOfMemory where the host has no file or no mapping left.
+// share_pages() moves the accessible pages of [address, address + bytes) into the device's file, at
+// the offset that they have in the device, so that other processes may map them. The file has no
+// name. All streams of this process wait meanwhile (AllTurns), unless the pages are there already.
+// Pages leave the file when they are released. Throws InvalidArgument for memory that is not
+// accessible, OutOfMemory if the host has no file or mapping left.
 struct SharedPages {
   int file;              // this process's descriptor, for as long as it lives
   std::uint64_t offset;  // of `address` in the file
@@ -104,7 +104,7 @@ struct SharedPages {
 SharedPages share_pages(int device, Address address, std::size_t bytes);
 
 // file_tail() is where the pages of a device end in its file; share_pages() leaves kFileTailBytes
-// after them to whoever keeps accounts of what is shared.
+// after them for the receipts of sharing.h.
 std::uint64_t file_tail(int device);
 inline constexpr std::uint64_t kFileTailBytes = std::uint64_t{8} << 20;
 
@@ -120,7 +120,7 @@ MemoryInfo memory_info(int device);
 // memory_backing(): "anonymous memory, isolated" or "single mapping (no isolation): <why>".
 std::string memory_backing();
 
-// touched_bytes() is how much of the acquired memory the host holds in RAM now, on all devices.
+// touched_bytes() is the acquired memory of all devices that is in RAM now.
 std::size_t touched_bytes();
 
 namespace detail {

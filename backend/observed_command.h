@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "backend/attention.h"
-#include "backend/executor.h"
+#include "backend/running_command.h"
 
 namespace npusim {
 
@@ -26,7 +26,7 @@ Site gather_site(bool may_wait = true) noexcept;
 // lock, handed over when the body is done, under it too. Does nothing without observers.
 class ObservedCommand {
  public:
-  ObservedCommand(const InlineRun& run, const Stream& stream, const CommandInfo& info,
+  ObservedCommand(const RunningCommand& run, const Stream& stream, const CommandInfo& info,
                   Site site) noexcept;
   ~ObservedCommand();
   ObservedCommand(const ObservedCommand&) = delete;
@@ -34,7 +34,7 @@ class ObservedCommand {
 
  private:
   const bool active_;
-  const InlineRun& run_;
+  const RunningCommand& run_;
   const Stream& stream_;
   const CommandInfo& info_;
   const Site site_;

@@ -220,7 +220,7 @@ Site gather_site(bool may_wait) noexcept {
   return gatherer == nullptr ? 0 : gatherer(may_wait);
 }
 
-ObservedCommand::ObservedCommand(const InlineRun& run, const Stream& stream,
+ObservedCommand::ObservedCommand(const RunningCommand& run, const Stream& stream,
                                  const CommandInfo& info, Site site) noexcept
     : active_(observed() && stream.device() >= 0 && t_state.launching != Launching::captured),
       run_(run),

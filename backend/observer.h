@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Observers hear what the devices did: every command with its operands, every mark and wait, every
-// allocation and free, in one order (rules V1-V3).
-// Invariant: without an observer nothing is done and nothing is kept; the bit kObserved of
+// Observers hear of every command with its operands, every mark and wait, every allocation and
+// free, in one order (rules V1-V3). A *record* is one such message; a function note_...() sends
+// one. Invariant: without an observer nothing is done and nothing is kept; the bit kObserved of
 // attention.h says whether there is one. Records are made under one lock, which is never held while
 // a body runs or while anything outside of backend/ and the observers is called.
+// Records borrow: pointers and spans in them hold during the call, unless they say otherwise.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ namespace npusim {
 class Event;
 class Promise;
 
-// What a command, or the host, reads or writes. What is both read and written is `written`.
+// Memory that a command, or the host, reads or writes; `written` also if it is read too.
 struct Operand {
   Address allocation;  // where its allocation starts
   Address first;       // of its first element
@@ -41,7 +42,7 @@ struct CommandRecord {
   bool paid;                  // the host paid for the launch; a graph pays once
   std::uint64_t correlation;  // the thread's, see set_correlation()
   Site site;
-  const Promise* promise;  // says later when the command starts and ends; nullptr: what is above
+  const Promise* promise;  // if set, the times above are provisional and on_kept() has them later
 };
 
 // An access of the host itself to memory that commands use too.
@@ -93,8 +94,8 @@ struct MemoryRecord {
   Site site;
 };
 
-// Observer is what one implements to hear of it. All functions but after_command() are called under
-// the lock, one at a time: they must not throw, launch, wait, or allocate in the long run.
+// Observer: implement the functions that you need. All but after_command() are called under the
+// lock, one at a time: they must not throw, launch, wait, or allocate in the long run.
 class Observer {
  public:
   virtual void on_command(const CommandRecord&, std::span<const Operand>) noexcept {}
@@ -106,8 +107,8 @@ class Observer {
                        std::int64_t /*end_ns*/) noexcept {}
   // Whether the record of a free is wanted with its site, which costs more than the rest of it.
   virtual bool wants_site_of_free(Address) noexcept { return false; }
-  // Called by the thread of a command or of a host access when it is over, without any lock. What
-  // it throws reaches the caller of the command.
+  // Called by the thread of a command or of a host access when it is over, without any lock. Its
+  // exception reaches the caller of the command.
   virtual void after_command() {}
 
  protected:
@@ -120,9 +121,9 @@ class Observer {
 void attach(Observer& observer);
 void detach(Observer& observer) noexcept;
 
-// The function that says where the calling thread is, called before a command, an allocation or a
-// free and without any lock of backend/; nullptr: nobody asks. At a free it must not wait: whoever
-// frees may hold what others want.
+// The gatherer returns the site (line of the program) of the calling thread. It is called before a
+// command, an allocation or a free, without any lock of backend/; nullptr: none. At a free it must
+// not wait (may_wait is false), because the freeing thread may hold locks.
 using SiteGatherer = Site (*)(bool may_wait) noexcept;
 void set_site_gatherer(SiteGatherer gatherer) noexcept;
 
@@ -145,12 +146,13 @@ class OperandScope {
   OperandScope& operator=(const OperandScope&) = delete;
 };
 
-// note_host_access() says that the host itself reads or writes; what observers throw then comes
-// from settle_host_access(), which the caller calls once it can raise.
+// note_host_access() reports that the host itself reads or writes. Observers may object: the caller
+// then calls settle_host_access() at a place where it can throw.
 void note_host_access(const char* name, const Operand& operand);
 void settle_host_access();
 
-// What the allocators of devices and of pinned memory say. Null pointers and 0 bytes are ignored.
+// note_memory() is called by the allocators of devices and of pinned memory; null pointers are
+// ignored. note_order() reports marks and waits, note_kept() the end of a promised command.
 void note_memory(MemoryKind kind, const void* address, std::size_t bytes, const Stream* stream,
                  std::uint64_t pool = 0) noexcept;
 void note_order(OrderKind kind, int device, const Stream* stream, const Event* event = nullptr,

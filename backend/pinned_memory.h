@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Pinned host memory: ordinary host memory that is known by address, so that copies from and to it
+// Pinned host memory: ordinary memory whose addresses are remembered, so that copies from and to it
 // may be asynchronous (rule M6). Invariant: nothing is locked in RAM; pinning is simulated.
 #pragma once
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The handlers run between fork() and the child's first instruction: they only set atomics.
+// The handler runs between fork() and the child's first instruction: it only sets atomics.
 #include "backend/process.h"
 
 #include <pthread.h>
 
 #include <atomic>
-#include <cstdlib>
 
 #include "backend/attention.h"
 #include "backend/error.h"
@@ -15,7 +14,6 @@ namespace npusim {
 namespace {
 
 constinit std::atomic<bool> g_bad_fork{false};
-constinit std::atomic<bool> g_exiting{false};
 
 void in_child() {
   g_bad_fork.store(true);
@@ -32,13 +30,6 @@ void check_not_forked() {
                "multiprocessing, you must use the 'spawn' start method");
 }
 
-bool process_is_exiting() noexcept { return g_exiting.load(std::memory_order_relaxed); }
-
-void mark_process_exiting() noexcept { g_exiting.store(true); }
-
-void detail::install_process_handlers() {
-  pthread_atfork(nullptr, nullptr, in_child);
-  std::atexit([] { mark_process_exiting(); });
-}
+void detail::install_fork_handler() { pthread_atfork(nullptr, nullptr, in_child); }
 
 }  // namespace npusim

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What streams and events were promised, in one table with one lock: promises come with
-// communication, which costs more.
+// The promises of streams and events, in one table with one lock: promises come with communication,
+// which costs more than a lock.
+//
+// The trap: settle() may wait for another rank, which may wait for this process. So nothing settles
+// under the table's lock: promises are copied out, settled, and dropped by value afterwards, when
+// the entry may have got new promises or be gone. And the caller may hold the GIL, which the thread
+// that answers needs: settle_all() therefore waits through the hook that releases it, and carries
+// exceptions across the hook, which is C-like, in an exception_ptr.
 #include "backend/promise.h"
 
 #include <algorithm>
@@ -24,10 +30,11 @@ Pledges& pledges() {
   return *all;
 }
 
-bool nobody_was_promised_anything() noexcept { return !detail::needs_attention(detail::kPromised); }
+bool no_promises() noexcept { return !detail::needs_attention(detail::kPromised); }
 
-// Under the lock. Events keep what they were promised, so the bit stays while there are any.
-void settle_attention(const Pledges& all) noexcept {
+// Under the lock. Events keep their promises after these are settled, because a later
+// elapsed_ms() asks again: the bit stays until such events are destroyed or recorded again.
+void update_attention(const Pledges& all) noexcept {
   if (all.streams.empty() && all.events.empty()) detail::clear_attention(detail::kPromised);
 }
 
@@ -38,7 +45,7 @@ void drop(Stream& stream, const std::shared_ptr<Promise>& promise) {
   if (found == all.streams.end()) return;
   std::erase(found->second, promise);
   if (found->second.empty()) all.streams.erase(found);
-  settle_attention(all);
+  update_attention(all);
 }
 
 Promises promises_of_event(const Event& event) {
@@ -61,13 +68,14 @@ void add_promise(Stream& stream, std::shared_ptr<Promise> promise) {
 }
 
 Promises promises_of(const Stream& stream) {
-  if (nobody_was_promised_anything()) return {};
+  if (no_promises()) return {};
   Pledges& all = pledges();
   const std::lock_guard lock(all.mutex);
   const auto found = all.streams.find(&stream);
   return found == all.streams.end() ? Promises{} : found->second;
 }
 
+// One at a time, so that a failure is dropped and the promises behind it stay for the next call.
 void keep_promises(Stream& stream) {
   for (const std::shared_ptr<Promise>& promise : promises_of(stream)) {
     try {
@@ -91,23 +99,25 @@ void forget_promises(const std::function<bool(const Promise&)>& which) {
   const std::lock_guard lock(all.mutex);
   clean(all.streams);
   clean(all.events);
-  settle_attention(all);
+  update_attention(all);
 }
 
-void keep_all_promises() noexcept {
-  Promises promised;
+void keep_all_promises(int device) noexcept {
+  if (no_promises()) return;
+  std::vector<std::pair<const Stream*, std::shared_ptr<Promise>>> promised;
   {
     Pledges& all = pledges();
     const std::lock_guard lock(all.mutex);
     for (const auto& [stream, of_stream] : all.streams) {
-      promised.insert(promised.end(), of_stream.begin(), of_stream.end());
+      if (device != kAllDevices && stream->device() != device) continue;
+      for (const auto& promise : of_stream) promised.emplace_back(stream, promise);
     }
   }
-  for (const std::shared_ptr<Promise>& promise : promised) {
+  for (const auto& [stream, promise] : promised) {
     try {
-      settle_all({promise}, 0);
+      stream_from_id(stream->device(), stream->id()).start_after_ns(settle_all({promise}, 0));
     } catch (...) {
-      continue;  // it is reported to whoever needs the result
+      continue;  // a later call that needs the result reports it
     }
   }
 }
@@ -136,7 +146,7 @@ std::int64_t settle_all(const Promises& promises, std::int64_t after_ns) {
 }
 
 void detail::promise_event(const Event& event, const Stream& recorded_on) {
-  if (nobody_was_promised_anything()) return;
+  if (no_promises()) return;
   Promises promised = promises_of(recorded_on);
   Pledges& all = pledges();
   const std::lock_guard lock(all.mutex);
@@ -148,20 +158,20 @@ void detail::promise_event(const Event& event, const Stream& recorded_on) {
 }
 
 void detail::pass_promises(const Event& event, Stream& blocked) {
-  if (nobody_was_promised_anything()) return;
+  if (no_promises()) return;
   for (auto& promise : promises_of_event(event)) add_promise(blocked, std::move(promise));
 }
 
 std::int64_t detail::promised_end_ns(const Event& event) {
-  return nobody_was_promised_anything() ? 0 : settle_all(promises_of_event(event), 0);
+  return no_promises() ? 0 : settle_all(promises_of_event(event), 0);
 }
 
 void detail::forget_event(const Event& event) noexcept {
-  if (nobody_was_promised_anything()) return;
+  if (no_promises()) return;
   Pledges& all = pledges();
   const std::lock_guard lock(all.mutex);
   all.events.erase(&event);
-  settle_attention(all);
+  update_attention(all);
 }
 
 }  // namespace npusim

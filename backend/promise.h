@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Promise: the end of a command in which others take part, other processes for one, so that nobody
-// here knows yet when it will be. The host goes on; whoever needs the end first waits for it in
-// wall time (rules D1-D3).
-// Invariant: what is settled was agreed on by all who take part, so it depends neither on who
-// settles it nor on when. Streams and events that were promised nothing pay one look.
+// Promise: the end of a collective, which depends on ranks in other processes and is not known when
+// the collective is launched (rules D1-D3). The host goes on; the first call that needs the time
+// waits for it in wall-clock time.
+//
+//   all_reduce on s     add_promise(s, p)           s.done_at_ns() says nothing yet
+//   event.record(s)     the event stands for p too
+//   kernel on s         keep_promises(s): p->settle() waits, then s starts after the end
+//
+// Invariant: all ranks agree on the settled time, so it depends neither on the caller of settle()
+// nor on when it is called. A stream or an event without a promise pays one relaxed load.
+// All functions are thread-safe. Times are virtual nanoseconds.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +28,8 @@ class Promise {
  public:
   virtual ~Promise() = default;
 
-  // settle() waits, in wall time and for no longer than its own limit, until the end is known, and
-  // returns it in virtual time. Throws what went wrong, every time. Thread-safe.
+  // settle() waits, in wall-clock time and up to its own timeout, until the end is known, and
+  // returns it in virtual nanoseconds. Throws its failure at every call. Thread-safe.
   virtual std::int64_t settle() = 0;
 
   // settled() is whether settle() would return at once.
@@ -31,40 +37,45 @@ class Promise {
 };
 using Promises = std::vector<std::shared_ptr<Promise>>;
 
-// add_promise() keeps later commands of `stream` from starting before the end. Events recorded on
-// the stream from now on stand for it too.
+// add_promise() keeps later commands of `stream` from starting before the end. Events that are
+// recorded on the stream from now on stand for it too. The table shares ownership until the promise
+// is settled or forgotten.
 void add_promise(Stream& stream, std::shared_ptr<Promise> promise);
 
-// promises_of() is what later commands of the stream wait for.
+// promises_of() is a copy of the promises that later commands of the stream wait for.
 Promises promises_of(const Stream& stream);
 
-// settle_all() settles them and returns the latest end, at least `after_ns`. The layer above lets
-// go of its locks meanwhile (set_wait_hook()).
+// settle_all() settles them and returns the latest end, at least `after_ns`. It releases the locks
+// of the layer above meanwhile (set_wait_hook()), unless all are settled already. Throws the first
+// failure.
 std::int64_t settle_all(const Promises& promises, std::int64_t after_ns);
 
-// keep_promises() settles what the stream was promised. Throws what one of the promises throws,
-// which is then forgotten: a stream reports each failure once. Commands, queries and waits begin
-// with it; only communication, which has ways of its own to come after what is before it, does not
+// keep_promises() settles the promises of the stream and moves its start behind them. Throws the
+// failure of a promise, which is then forgotten: a stream reports each failure once. Every command,
+// query and wait calls it first, except collectives, which order themselves
 // (CommandKind::collective).
 void keep_promises(Stream& stream);
 
-// forget_promises() takes back what streams and events were promised, where `which` says so: a
-// failure that nobody will ask for any more.
+// forget_promises() drops, from all streams and events, the promises that `which` selects: those of
+// an aborted group. `which` runs under the table's lock and must not call back.
 void forget_promises(const std::function<bool(const Promise&)>& which);
 
-// keep_all_promises() settles what any stream was promised, and says nothing of what fails.
-void keep_all_promises() noexcept;
+// keep_all_promises() settles the promises of the streams of `device` (kAllDevices: of any). It
+// ignores failures, which stay with their streams: the first command that needs one raises it.
+inline constexpr int kAllDevices = -1;
+void keep_all_promises(int device) noexcept;
 
 namespace detail {
 
-// The bit beside those of attention.h: a stream was promised something.
+// The bit beside those of attention.h: a stream or an event has a promise.
 inline constexpr auto kPromised = static_cast<Attention>(1U << 8);
 
 // Calls wait(argument) through the hook of set_wait_hook().
 void without_locks(void (*wait)(void*), void* argument);
 
-// What an event stands for beside its mark. promise_event() is told at each record; the end is that
-// of what was promised then, or 0.
+// Promises of events, called by event.cpp only: promise_event() at each record, with the stream's
+// promises of then; pass_promises() where a stream waits for the event; promised_end_ns() settles
+// them and is their latest end, or 0; forget_event() at its destruction.
 void promise_event(const Event& event, const Stream& recorded_on);
 void pass_promises(const Event& event, Stream& blocked);
 std::int64_t promised_end_ns(const Event& event);

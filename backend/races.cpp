@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Vector clocks that tick when a party publishes what it did, so that commands between two marks
-// share an epoch, and a few accesses per allocation that nothing newer stands for.
+// Vector clocks, and a few accesses per allocation. Three ideas keep both small:
+//
+//   epochs    a party's epoch grows only when another party may have learnt the last one
+//             (published_): all commands between two marks share one number
+//   covering  an access is dropped once a newer one stands for it: ordered after it, covering its
+//             bytes, and conflicting with at least as much (a write for a read, not the reverse)
+//   ghosts    freed blocks are forgotten; only their unordered accesses stay, with the pool that
+//             may hand the memory out again, because which new block gets it depends on sizes
+//
+// A launch is ordered after everything that the host has done or waited for. host_version_ counts
+// the changes of the host's clock, so that a stream merges it only when it has changed.
 #include "backend/races.h"
 
 #include <algorithm>
@@ -39,6 +48,7 @@ RaceDetector::RaceDetector() : layouts_(1) {
 
 // --- Parties and what they know -----------------------------------------------------------------
 
+// The number of a stream's party; a new one is known to nobody and begins in epoch 1.
 RaceDetector::Party RaceDetector::party_of(const Stream& stream) {
   if (recent_stream_.stream == &stream) return recent_stream_.party;
   const std::uint64_t id =
@@ -59,6 +69,8 @@ RaceDetector::Party RaceDetector::party_of(const Stream& stream) {
   return party;
 }
 
+// What `other` had seen is over for `party` too: element-wise maximum. A clock that was copied
+// before a party existed is shorter, and knows nothing of it.
 void RaceDetector::learn(Party party, const Clock& other) {
   Clock& clock = clocks_[party];
   const std::size_t known = std::min(other.size(), clock.size());
@@ -125,6 +137,8 @@ void RaceDetector::on_order(const OrderRecord& record) noexcept {
         published_[party] = true;
       }
       break;
+    // The allocator waited for the device, so that freed memory is safe to reuse; but the program
+    // did not wait, so that the host has learnt nothing.
     case OrderKind::allocator_wait:
       for (auto& [owner, ghosts] : ghosts_) {
         std::erase_if(ghosts, [&](const Ghost& ghost) {
@@ -194,6 +208,8 @@ std::uint32_t RaceDetector::layout_of(const Operand& operand) {
   return id;
 }
 
+// The range [begin, end) that an operand reaches, also with negative strides, and whether it
+// touches every byte of it: then the number of bytes touched equals the length of the range.
 RaceDetector::Access RaceDetector::access_of(const Operand& operand, Party party, const char* name,
                                              Site site, std::uint64_t sequence) {
   std::int64_t below = 0;
@@ -224,12 +240,14 @@ RaceDetector::Block* RaceDetector::block_at(Address allocation, Address first) n
   if (recent != nullptr && recent->address == allocation) return recent;
   const auto found = blocks_.find(allocation);
   if (found != blocks_.end()) return recent = &found->second;
-  for (auto& [address, block] : blocks_) {  // memory that somebody names by an address inside
+  for (auto& [address, block] : blocks_) {  // an operand named by an address inside a block
     if (first - address < block.bytes) return &block;
   }
   return nullptr;
 }
 
+// Compares a new access with the remembered ones of its block, then remembers it. One pass both
+// reports and compacts: `kept` is the length of the list that stays.
 void RaceDetector::touch(Block& block, const Access& access) {
   if (access.begin >= access.end) return;
   if (!block.ghosts.empty()) meet_ghosts(block, access);
@@ -250,8 +268,9 @@ void RaceDetector::touch(Block& block, const Access& access) {
         published_[old.party] = true;
         if (host) ++host_version_;
       }
-      // Whoever is ordered after the new access is so after the old one; and whoever conflicts with
-      // the old one does with the new one.
+      // The new access stands for the old one if every later access that is ordered after the new
+      // one is ordered after the old one too, and every one that conflicts with the old one
+      // conflicts with the new one.
       const bool stands_for =
           (access.written || !old.written) &&
           (access.dense
@@ -299,6 +318,9 @@ void RaceDetector::meet_ghosts(Block& block, const Access& access) {
 
 // --- Operands with gaps -------------------------------------------------------------------------
 
+// Whether two accesses whose ranges meet share a byte. Two dense ones do. Interleaved columns do
+// not: their runs of bytes are merged like two sorted lists. Layout 0 is unknown (too many
+// layouts), and an unknown or huge layout counts as no overlap: no report without proof.
 bool RaceDetector::overlap(const Access& one, const Access& other) const {
   if (one.dense && other.dense) return true;
   if ((one.layout == 0 && !one.dense) || (other.layout == 0 && !other.dense)) return false;
@@ -413,6 +435,13 @@ bool RaceDetector::leaves_ghost(const Block& block, const Access& access) const 
   return std::ranges::find(block.users, access.party) == block.users.end();
 }
 
+// The last access of a stream stands for those before it: one record_stream() is missing for all.
+bool RaceDetector::is_last_of_its_party(const Block& block, const Access& access) noexcept {
+  return std::ranges::none_of(block.accesses, [&](const Access& other) {
+    return other.party == access.party && other.sequence > access.sequence;
+  });
+}
+
 bool RaceDetector::wants_site_of_free(Address address) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(address);
@@ -422,12 +451,14 @@ bool RaceDetector::wants_site_of_free(Address address) noexcept {
                              [&](const Access& access) { return leaves_ghost(block, access); });
 }
 
+// The map's node of the freed block is kept for the next allocation: in a training loop blocks come
+// and go at every step, and observers must not allocate in the long run.
 void RaceDetector::drop_block(const MemoryRecord& record) {
   const auto found = blocks_.find(record.address);
   if (found == blocks_.end()) return;
   const Block& block = found->second;
   for (const Access& access : block.accesses) {
-    if (!leaves_ghost(block, access)) continue;
+    if (!leaves_ghost(block, access) || !is_last_of_its_party(block, access)) continue;
     std::vector<Ghost>& ghosts = ghosts_of(block.owner, block.pool);
     if (ghosts.size() == kMostGhosts) ghosts.erase(ghosts.begin());
     ghosts.push_back({access, block.address, block.bytes, block.site, record.site});
@@ -451,6 +482,8 @@ RacingAccess RaceDetector::describe(const Access& access) const {
           access.sequence};
 }
 
+// Reports a pair of places once: loops would repeat it at every step. With a ghost the place is the
+// freed block's, because the second access is whatever got the memory.
 void RaceDetector::report(Missing missing, const Access& first, const Access& second,
                           const Block& block, const Ghost* ghost) {
   std::uint64_t key = mixed(static_cast<std::uint64_t>(missing) + 1, first.site);

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RaceDetector finds two accesses to the same bytes, one of them a write, that nothing orders
-// (rules V4-V9). It looks at order, never at time: a race is found at its first run, whether or not
-// the values came out right.
+// RaceDetector finds two unordered accesses to one byte, at least one of them a write (rules
+// V4-V9). It uses order, never time: a race is found at its first run, with right or wrong values.
 //
-//   every stream, and the host, is a party with a vector clock: what it knows of the others
-//   record, block, wait    copy one party's clock into another's
-//   an access              must know of every earlier access that it conflicts with
+//   party    a stream, or the host (number 0); its vector clock has, per party, the last epoch of
+//            that party which is known to be over
+//   record, block, wait    merge one party's clock into another's
+//   an access              races with each earlier conflicting access that its party does not know
 //
-// Invariant: it never reports what some order forbids; what it forgets for lack of room it does not
-// report either. Memory is bounded by the live allocations and the constants below.
+//     s1: write x (epoch 1)   record e              e carries {s1: 1}
+//     s2:                              block e      s2's clock becomes {s1: 1, ...}
+//     s2: read x              knows {s1: 1} -> ordered; without the block -> Missing::wait_stream
+//
+// Invariant: it reports no pair that some order separates; what it forgets for lack of room it does
+// not report either. Memory is bounded by the live allocations and the constants below. Observers
+// are called one at a time; take_races() and forget() may come from any thread.
 #pragma once
 
 #include <array>
@@ -24,7 +29,7 @@
 
 namespace npusim {
 
-// What would have ordered the two accesses of a race.
+// The call that is missing between the two accesses of a race.
 enum class Missing : std::uint8_t {
   wait_stream,    // the second stream waits for the first
   record_stream,  // the allocator is told before the memory is freed
@@ -105,7 +110,8 @@ class RaceDetector : public Observer {
     bool written;
     bool dense;  // every byte from begin to end is touched
   };
-  // A foreign stream's access to a block that was freed while nothing ordered the two.
+  // An access of another stream to a block that was freed before this access was known to be over:
+  // the missing record_stream(). It haunts the blocks that the owner's stream gets next.
   struct Ghost {
     Access access;
     Address block;
@@ -128,7 +134,7 @@ class RaceDetector : public Observer {
     StreamId stream = 0;
   };
   using Blocks = std::unordered_map<Address, Block>;
-  // What was looked up last, by the low bits of a hash: most look-ups end here.
+  // Direct-mapped caches of the last look-ups: most end here.
   struct KnownLayout {
     std::uint64_t hash = 0;
     std::uint32_t id = 0;
@@ -165,6 +171,7 @@ class RaceDetector : public Observer {
   void add_block(const MemoryRecord& record);
   void drop_block(const MemoryRecord& record);
   bool leaves_ghost(const Block& block, const Access& access) const noexcept;
+  static bool is_last_of_its_party(const Block& block, const Access& access) noexcept;
   std::vector<Ghost>& ghosts_of(Party owner, std::uint64_t pool);
 
   void report(Missing missing, const Access& first, const Access& second, const Block& block,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How much memory the host can still back: the least of MemAvailable, the commit limit and every
-// cgroup (v1 or v2) above this process. Invariant: asked before memory is promised, so that a
-// simulated device larger than the host ends in OutOfMemory, never in a kill (rule M5).
+// RAM that this process can still get: the least of MemAvailable, the commit limit and every cgroup
+// (v1 or v2) above this process. Invariant: asked before memory is charged, so that a simulated
+// device larger than RAM ends in OutOfMemory, never in a kill (rule M5).
 // The test hook is for native tests only.
 #pragma once
 
@@ -13,7 +13,8 @@ namespace npusim {
 
 struct RamBudget {
   std::uint64_t available_bytes = UINT64_MAX;
-  std::string limit;  // which limit it is, for messages: "MemAvailable", "cgroup limit 512 MiB ..."
+  std::string
+      limit;  // the one that is least, for messages: "MemAvailable", "cgroup limit 512 MiB ..."
 };
 
 // Bytes that are always left to the rest of the process.
@@ -26,8 +27,8 @@ RamBudget read_ram_budget(const std::string& root = "");
 // ram_budget() is read_ram_budget() unless a test has set a value.
 RamBudget ram_budget();
 
-// A probe that found plenty lets the next acquisitions pass without another one:
-// grant_ram_credit() allows that many bytes, spend_ram_credit() is whether `bytes` are covered.
+// A probe that found much RAM spares the next acquisitions another one: grant_ram_credit() covers
+// that many bytes; spend_ram_credit() is whether `bytes` are still covered, and takes them.
 void grant_ram_credit(std::uint64_t bytes) noexcept;
 bool spend_ram_credit(std::uint64_t bytes) noexcept;
 

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where the ranks of one group leave word of what they are about to do together: memory that all
-// their processes share. Every rank reads the same words, so all agree when a collective starts
-// and whether it is the same one for all (rules D2, D4).
-// Invariant: a word is written once, before its stamp, and kept until everyone has read it: nobody
-// is further ahead than kAhead words of what he has settled.
+// Rendezvous: memory shared by the processes of one group, in which each rank leaves a Notice of
+// every collective that it enters. All ranks read the same notices, so all agree when a collective
+// starts and whether it is the same one for all (rules D2, D4).
+//
+//   collectives, rank 0   | notice 0 | notice 1 | ...  kKept slots, then around again
+//   collectives, rank 1   | notice 0 | ...
+//   transfers 0 -> 1      | the sender's notices |  | the receiver's notices |
+//
+// Invariant: a notice is written before its stamp and never changed while a rank may read it: no
+// rank is more than kAhead notices ahead of the last one that it has settled (the caller ensures
+// that). All functions are thread-safe; per rank and channel one thread at a time leaves notices.
 #pragma once
 
 #include <atomic>
@@ -12,30 +18,33 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace npusim {
 
-// What a rank says of one collective, or of one side of a transfer between two ranks.
-struct Word {
+// A rank's side of one collective, or of one transfer between two ranks.
+struct Notice {
   std::int64_t ready_ns = 0;  // its virtual time: it could start now
   std::uint64_t count = 0;    // elements of its operand, where ranks must agree on that
   std::int32_t root = -1;     // rank in the group, -1: there is none
   float slowdown = 1;         // this rank's links have that much less bandwidth than usual
   std::uint8_t operation = 0, type = 0, reduction = 0;  // numbers of the layer above
-  char line[157] = {};                                  // of the program: its file and number
+  std::int32_t device = -1;                             // as configured, -1: none
+  char line[153] = {};                                  // of the program: its file and number
 };
 
 class Rendezvous {
  public:
-  // A line of words: those of the collectives, or of the transfers from one rank to another.
+  // A sequence of notices: those of the collectives, or of the transfers from one rank to another.
   struct Channel {
     int from = -1, to = -1;  // -1: collectives
   };
   static constexpr std::uint64_t kKept = 256;
   static constexpr std::uint64_t kAhead = kKept / 2;
 
-  // make() is what one rank calls; address() is what the others then join() by. Both throw
-  // InvalidArgument, join() also where the first rank is not a process of this host.
+  // make() creates the memory, on one rank; the others join() its address(). Both throw
+  // InvalidArgument; join() also if the first rank is a process of another host or user. The memory
+  // lives as long as one process has it mapped.
   static std::shared_ptr<Rendezvous> make(int ranks);
   static std::shared_ptr<Rendezvous> join(const std::string& address, int ranks);
   ~Rendezvous();
@@ -44,18 +53,20 @@ class Rendezvous {
 
   const std::string& address() const noexcept { return address_; }
 
-  // leave() writes word number `sequence` (from 0 on, in order) of a rank in a channel; in one
+  // leave() writes notice number `sequence` (from 0 on, in order) of a rank in a channel; in one
   // between two ranks, of the sender or of the receiver.
-  void leave(Channel channel, int rank, std::uint64_t sequence, const Word& word);
+  void leave(Channel channel, int rank, std::uint64_t sequence, const Notice& notice);
 
-  // word() is that word, nullptr as long as it is not written.
-  const Word* word(Channel channel, int rank, std::uint64_t sequence) const noexcept;
+  // notice() is that notice, nullptr as long as it is not written.
+  const Notice* notice(Channel channel, int rank, std::uint64_t sequence) const noexcept;
 
-  // wait() returns once `ready()` is true, or says false at the deadline. `ready` is asked whenever
-  // somebody has left a word, and at least ten times a second.
+  // wait() returns true once `ready()` is true, false at the deadline (wall-clock time). It calls
+  // `ready` when a rank has left a notice, and at least ten times a second, to detect dead
+  // processes.
   bool wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point deadline);
 
-  // What a rank is in, for the table that a timeout shows: a few words of text.
+  // say() states which call a rank is in, for the table that a timeout shows; said()
+  // reads it. Longer text is cut.
   void say(int rank, const std::string& text) noexcept;
   std::string said(int rank) const;
 
@@ -65,8 +76,14 @@ class Rendezvous {
   void leave(int rank) noexcept;
   const char* gone(int rank) const noexcept;
 
+  // same_process() is whether two ranks are threads of one process.
+  bool same_process(int rank, int other) const noexcept;
+
+  class Waiter;
+
  private:
   struct Header;
+  struct Seat;
   struct Slot;
   Rendezvous(int file, int ranks, std::string address);
   Slot& slot(Channel channel, int rank, std::uint64_t sequence) const noexcept;
@@ -78,6 +95,35 @@ class Rendezvous {
   const std::string address_;
   Header* header_ = nullptr;
   Slot* slots_ = nullptr;
+};
+
+// Waiter: a rank that does nothing until others have come, for as long as the object lives. Ranks
+// that wait for each other in a circle find it here.
+// Contract: no other thread of the program acts for the rank meanwhile.
+class Rendezvous::Waiter {
+ public:
+  Waiter(std::shared_ptr<Rendezvous> board, int rank);
+  ~Waiter();
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+  // look() says for which ranks this one still waits. Returns a circle of ranks, this one first,
+  // each of which waits for the next and has looked since all of them wait; else nothing. Every
+  // rank of a circle is told of it, also if another has gone on by then.
+  std::vector<int> look(const std::vector<int>& missing);
+
+ private:
+  struct Sight {
+    int rank;
+    std::uint32_t wait, looked;
+  };
+  std::vector<int> shortest_circle() const;
+  bool all_looked_again(const std::vector<int>& circle);
+
+  const std::shared_ptr<Rendezvous> board_;
+  const int rank_;
+  std::uint32_t wait_ = 0;     // number of this wait of the rank; 0: another thread waits for it
+  std::vector<Sight> sights_;  // of the circle that was seen, when it was seen first
 };
 
 }  // namespace npusim

@@ -32,6 +32,8 @@ constexpr std::uint64_t kSlots = kFileTailBytes / sizeof(std::uint64_t);
 
 using Word = std::uint64_t;
 
+// A receiver holds a lock on the file's bytes of a block for as long as it maps them. The kernel
+// drops the lock with the process, so a receiver that is killed releases its blocks.
 bool lock_bytes(int file, short how, std::uint64_t offset, std::uint64_t bytes) {
   struct flock lock{};
   lock.l_type = how;
@@ -96,6 +98,7 @@ void look_for_receipts(Outbox& box, Sent& sent) {
   });
 }
 
+// A block is in use elsewhere while a message with it is on the way, or a receiver holds its lock.
 bool others_have(Outbox& box, Sent& sent) {
   look_for_receipts(box, sent);
   return !sent.on_the_way.empty() ||

@@ -6,8 +6,8 @@
 //   exporter     send_block() ---- SharedBlock, as bytes ---->  receive_block()     importer
 //                release_sent()  <--- receipt, lock on the bytes in the file ---
 //
-// Invariant: whoever maps a block holds a read lock on its bytes in the file, which the kernel
-// takes back however the process ends, and a message that was not received has its receipt in the
+// Invariant: a process that maps a block holds a read lock on its bytes in the file, which the
+// kernel releases however the process ends; a message that was not received has its receipt in the
 // file's tail. A block with neither belongs to its exporter alone.
 #pragma once
 
@@ -19,32 +19,33 @@
 
 namespace npusim {
 
-// SharedBlock is what an importer has to be told: plain numbers, good for one receive_block().
+// SharedBlock is the message to an importer: plain numbers, valid for one receive_block().
 struct SharedBlock {
-  std::int64_t process, file;          // whose descriptor it is
-  std::uint64_t file_device, file_id;  // and of which file, for numbers are used again
+  std::int64_t process, file;          // the exporter, and its descriptor
+  std::uint64_t file_device, file_id;  // of the file: descriptor numbers are reused
   std::int64_t device;
   std::uint64_t offset, bytes;        // of the block in the file
   std::uint64_t receipt_at, receipt;  // where the importer acknowledges, and what it finds there
 };
 
-// send_block() puts a message about `bytes` at `address` on its way. The caller has waited for the
-// work on them. Throws as share_pages(), and OutOfMemory with a million messages on the way.
+// send_block() makes a message about `bytes` at `address`, which counts as sent. The caller has
+// waited for the work on them. Throws as share_pages() does, and OutOfMemory at a million unread
+// messages.
 SharedBlock send_block(int device, Address address, std::size_t bytes);
 
-// release_sent() calls free(context) once nobody else has the block and no message about it is on
-// its way: at once, or in one of the later calls of collect_sent(). Does nothing in a forked child.
+// release_sent() calls free(context) once no other process has the block and no message about it is
+// unread: at once, or in a later collect_sent(). Does nothing in a forked child.
 void release_sent(Address address, void (*free)(void*) noexcept, void* context) noexcept;
 
-// collect_sent() looks at no more than `most` of the blocks that wait for others, those that have
-// waited longest first, frees those that nobody has any more and returns how many these were.
+// collect_sent() looks at up to `most` of the blocks that wait for other processes, the longest
+// waiting first, frees those that no process has any more, and returns their number.
 std::size_t collect_sent(std::size_t most = SIZE_MAX) noexcept;
 
-// held_by_others() is how many blocks of this process others have or will receive.
+// held_by_others() is the number of blocks of this process that others have or may still receive.
 std::size_t held_by_others();
 
-// ReceivedBlock is the mapping in an importer; its end gives the block up. The caller has waited
-// for the work on it.
+// ReceivedBlock is the mapping in an importer; its destructor gives the block up. The caller has
+// waited for the work on it.
 class ReceivedBlock {
  public:
   ~ReceivedBlock();
@@ -74,7 +75,7 @@ class ReceivedBlock {
 // no room for the mapping; the message counts as received then.
 std::shared_ptr<ReceivedBlock> receive_block(const SharedBlock& block);
 
-// acknowledge_block() says that a message has arrived about a block that this process has anyway.
+// acknowledge_block() acknowledges a message about a block that is already mapped here.
 void acknowledge_block(const SharedBlock& block);
 
 }  // namespace npusim

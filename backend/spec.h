@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Named hardware specifications: what a simulated device is called, holds and how fast it is.
+// Named hardware specifications: name, memory and speed of a simulated device.
 // Invariant: numbers are fixed per name, because modelled times must be reproducible (rule C1).
 #pragma once
 
@@ -30,7 +30,8 @@ struct DeviceSpec {
   std::array<std::int64_t, kWorkCount> ramp_ns{};
   double achievable_bandwidth = 1;     // share of the memory's
   double memory_bytes_per_s = 0;       // device memory, reads plus writes
-  double host_bytes_per_s = 0;         // link to the host, each direction
+  double host_bytes_per_s = 0;         // link to pinned memory of the host, each direction
+  double pageable_bytes_per_s = 0;     // to memory of the host that is not pinned
   double peer_bytes_per_s = 0;         // link to another device
   std::int64_t launch_latency_ns = 0;  // what the host pays for one command
   std::int64_t kernel_floor_ns = 0;    // the least that any command takes on the device
@@ -47,7 +48,7 @@ const DeviceSpec& named_spec(const std::string& name);
 // The specifications of this library.
 const std::vector<DeviceSpec>& all_specs();
 
-// define_spec() adds one that a file describes; whoever calls it has checked the numbers. The last
+// define_spec() adds one that a file describes; the caller has checked the numbers. The last
 // definition of a name counts.
 void define_spec(const DeviceSpec& spec);
 

@@ -13,11 +13,11 @@
 #include "backend/attention.h"
 #include "backend/command.h"
 #include "backend/error.h"
-#include "backend/executor.h"
 #include "backend/fault.h"
 #include "backend/graph.h"
 #include "backend/observer.h"
 #include "backend/promise.h"
+#include "backend/running_command.h"
 
 namespace npusim {
 
@@ -179,6 +179,11 @@ void synchronize_device(int device) {
   wait_until_ns(device_done_at_ns(device));
   note_order(OrderKind::device_wait, device, nullptr);
   if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device);
+}
+
+void pass_backlog(int device) noexcept {
+  keep_all_promises(device);
+  for (int other = 0; other < device_count(); ++other) wait_until_ns(device_done_at_ns(other));
 }
 
 namespace {

@@ -53,7 +53,7 @@ class alignas(64) Stream {  // one cache line: streams of two threads do not dis
 
  private:
   friend class AllTurns;
-  friend class InlineRun;
+  friend class RunningCommand;
   friend struct StreamTable;
   void lock_slow() noexcept;
   void lock() noexcept {
@@ -65,16 +65,16 @@ class alignas(64) Stream {  // one cache line: streams of two threads do not dis
 
   std::atomic<std::int64_t> done_at_ns_{0};     // of the last command; written under lock_
   std::atomic<std::int64_t> not_before_ns_{0};  // for later commands
-  std::atomic<std::uint32_t> lock_{0};          // see InlineRun: 0 free, 1 held, 2 contended
+  std::atomic<std::uint32_t> lock_{0};          // see RunningCommand: 0 free, 1 held, 2 contended
   int device_ = -1;
   int priority_ = 0;
   StreamId id_ = 0;
   const CostRates* rates_ = nullptr;
 };
 
-// A thread that has to wait for its turn on a stream calls hook(wait, argument), which calls
-// wait(argument). The layer above lets go of its locks around that, if the body that has the turn
-// may want them. nullptr: threads just wait.
+// A thread that must wait for its turn on a stream calls hook(wait, argument), which calls
+// wait(argument). The hook releases locks of the layer above (the GIL) meanwhile, which the running
+// body may need. nullptr: threads wait with their locks.
 using WaitHook = void (*)(void (*wait)(void*), void* argument);
 void set_wait_hook(WaitHook hook) noexcept;
 
@@ -90,8 +90,8 @@ Stream& stream_from_id(int device, StreamId id);
 Stream& current_stream(int device) noexcept;
 void set_current_stream(Stream& stream) noexcept;
 
-// TurnlessWork marks work that touches device memory although it has no stream's turn: it is made
-// while its maker has one, and lives until the work is over.
+// TurnlessWork marks work that touches device memory without a stream's turn: it is constructed by
+// a thread that has a turn, and lives until the work is over. AllTurns waits for it.
 class TurnlessWork {
  public:
   TurnlessWork() noexcept { begin(); }
@@ -106,9 +106,10 @@ class TurnlessWork {
   static inline constinit std::atomic<int> count{0};
 };
 
-// AllTurns has the turns of all streams of all devices: while it lives nothing of this process
-// changes device memory. Throws what a promise throws that is kept for it, and InvalidArgument in
-// the body of a command and where work without a turn does not end for 10 s (in wall time).
+// AllTurns holds the turns of all streams of all devices: while it lives nothing of this process
+// changes device memory. It settles all promises first. Throws the failure of a promise, and
+// InvalidArgument in the body of a command or if turnless work does not end within 10 s of
+// wall-clock time.
 class AllTurns {
  public:
   AllTurns();
@@ -123,6 +124,11 @@ void synchronize_device(int device);
 // device_done_at_ns() is when all streams of the device have finished; costs nothing. Waiting for
 // it with wait_until_ns() is what the allocator does: no fault is reported there.
 std::int64_t device_done_at_ns(int device) noexcept;
+
+// pass_backlog() moves the host to the end of all work that streams were given, and first settles
+// what streams of `device` were promised. No program waits here: it orders nothing, reports no
+// fault and leaves failed promises to the first command that needs them.
+void pass_backlog(int device) noexcept;
 
 // set_launch_blocking() makes each command wait and raise at the call; NPUSIM_LAUNCH_BLOCKING sets
 // it at initialize().

@@ -6,7 +6,7 @@
 
 #include "backend/device.h"
 #include "backend/event.h"
-#include "backend/executor.h"
+#include "backend/running_command.h"
 #include "backend/stream.h"
 
 namespace npusim {
@@ -45,16 +45,9 @@ void Timeline::begin(std::size_t most_rows) {
     const std::lock_guard lock(mutex_);
     rows_.clear();
     promised_.clear();
-    streams_.clear();
     dropped_ = 0;
     most_rows_ = most_rows;
     host_begin_ns_ = host_now_ns();
-    for (int device = 0; initialized() && device < device_count(); ++device) {
-      for (StreamId id = 0; id < kStreamsPerDevice; ++id) {
-        const std::int64_t done_at_ns = stream_from_id(device, id).done_at_ns();
-        if (done_at_ns > host_begin_ns_) streams_.push_back({device, id, done_at_ns});
-      }
-    }
     on_ = true;
   }
   attach(*this);
@@ -138,7 +131,7 @@ void Timeline::on_order(const OrderRecord& record) noexcept {
   if (record.kind == OrderKind::event_record && record.paid && record.event->timing()) {
     row.extra_ns = record.stream->rates().record_ns;
   }
-  const InlineRun* run = detail::t_state.run;
+  const RunningCommand* run = detail::t_state.run;
   const bool by_allocator =
       record.kind == OrderKind::allocator_wait || record.kind == OrderKind::allocator_mark;
   if (run != nullptr && by_allocator) {  // it waits for the running command too

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Timeline keeps what the devices and the host's clock did, as rows: what profiles are made of, and
-// what can be replayed to the nanosecond.
-// Invariant: memory is bounded; what comes when it is full is counted and not kept.
+// Timeline keeps commands, marks and waits as rows: profiles are made of them, and they can be
+// replayed to the nanosecond. All times are virtual nanoseconds.
+// Invariant: memory is bounded; rows that come when it is full are counted and dropped.
 #pragma once
 
 #include <atomic>
@@ -9,17 +9,18 @@
 #include <deque>
 #include <mutex>
 #include <unordered_map>
-#include <vector>
 
 #include "backend/observer.h"
 
 namespace npusim {
 
+// A row is a command, or an order between streams and the host (`is_command`). Members that say "of
+// a command" are 0 or nullptr otherwise.
 struct TimelineRow {
   bool is_command;
   bool in_body;     // a wait of the allocator in the body of a command that was launched already
   bool paid;        // CommandRecord::paid
-  OrderKind order;  // of what is no command
+  OrderKind order;  // if it is no command
   CommandKind command;
   Precision precision;
   Work work;
@@ -41,23 +42,15 @@ struct TimelineRow {
   Site site;
 };
 
-// When a stream has finished what it was given before the timeline began.
-struct StreamState {
-  int device;
-  StreamId stream;
-  std::int64_t done_at_ns;
-};
-
 class Timeline : public Observer {
  public:
-  // begin() forgets all rows and keeps up to `most_rows` new ones; end() keeps no more. Both throw
-  // as attach() does.
+  // begin() forgets all rows and keeps up to `most_rows` new ones; it throws as attach() does.
+  // end() keeps no more rows.
   void begin(std::size_t most_rows);
   void end() noexcept;
 
-  // The rest is meant for after end().
+  // Call the rest after end(): rows may still come before. References hold until the next begin().
   const std::deque<TimelineRow>& rows() const noexcept { return rows_; }
-  const std::vector<StreamState>& streams() const noexcept { return streams_; }
   std::int64_t host_begin_ns() const noexcept { return host_begin_ns_; }
   std::int64_t host_end_ns() const noexcept { return host_end_ns_; }
   std::uint64_t dropped() const noexcept { return dropped_; }
@@ -78,7 +71,6 @@ class Timeline : public Observer {
   std::size_t most_rows_ = 0;
   std::deque<TimelineRow> rows_;
   std::unordered_map<const Promise*, std::size_t> promised_;  // rows whose end is not known yet
-  std::vector<StreamState> streams_;
   std::int64_t host_begin_ns_ = 0;
   std::int64_t host_end_ns_ = 0;
   std::uint64_t dropped_ = 0;

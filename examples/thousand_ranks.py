@@ -4,7 +4,7 @@
     NPUSIM_SPEC=h100-sxm python examples/thousand_ranks.py --fabric dgx-h100
 
 The backend "uniform" takes the other ranks to be like this one: they are in no process, and every
-collective takes what the fabric says. What is printed is virtual time.
+collective takes what the fabric says. The printed times are virtual.
 """
 
 import argparse

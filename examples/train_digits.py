@@ -29,7 +29,7 @@ ACCURACY_WANTED = 0.95
 
 @dataclass
 class Run:
-    """What one training run leaves behind."""
+    """Result of one training run."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer

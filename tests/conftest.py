@@ -3,23 +3,23 @@
 
 import gc
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
-from repo.sources import ROOT
+from processes import python, without_npusim
 
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 
 # What needs more than `make test` installs, or takes longer: by the target that runs it.
 OF_TARGETS = {
     "browser": "browser",
+    "docs-test": "site",
     "hta": "hta",
     "new-backend": "new_backend",
     "parallel": "distributed/test_launched.py",
     "triton": "triton_kernels",
+    "truth": "truth/test_whole.py",
 }
 collect_ignore = [
     path for target, path in OF_TARGETS.items() if os.environ.get("NPUSIM_TESTS") != target
@@ -76,7 +76,7 @@ def run_script():
     resource (resource.RLIMIT_*) and its limit.
     """
 
-    def run(script, *, environment=None, core=None, limits=(), timeout=120):
+    def run(script, *, environment=None, arguments=(), core=None, limits=(), timeout=120):
         def prepare():
             import resource
 
@@ -85,20 +85,30 @@ def run_script():
             for what, limit in limits:
                 resource.setrlimit(what, (limit, limit))
 
-        variables = {
-            name: text
-            for name, text in os.environ.items()
-            if "NPUSIM" not in name or name == "NPUSIM_RACES"  # of `make races`
-        }
-        variables |= {"PYTHONPATH": str(ROOT), **(environment or {})}
-        return subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script)],
-            env=variables,
-            capture_output=True,
-            text=True,
+        races = os.environ.get("NPUSIM_RACES")  # of `make races`
+        inherited = without_npusim(**{"NPUSIM_RACES": races} if races else {})
+        return python(
+            *arguments,
+            "-c",
+            textwrap.dedent(script),
+            env=inherited,
+            variables=environment,
             timeout=timeout,
-            check=False,
             preexec_fn=prepare if core is not None or limits else None,
         )
+
+    return run
+
+
+@pytest.fixture
+def run_python(run_script):
+    """The same for a script that must succeed, unless `check` is False: returns its stdout."""
+
+    def run(script, *, check=True, **options):
+        done = run_script(script, **options)
+        if not check:
+            return done
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
 
     return run

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs a function on several ranks, each a process of its own, with a limit for everything.
 
-They are forked from one that has imported torch and not used a device, so they start at once.
+The processes are forked from one that has imported torch and not used a device: they start at once.
 """
 
 import faulthandler

@@ -80,7 +80,7 @@ def same_values(expected: torch.Tensor, got: torch.Tensor) -> bool:
 
 
 def fault_of(op: OpInfo, sample: SampleInput) -> str | None:
-    """What is wrong with the operator on the other device, if anything is."""
+    """The operator's error on the other device, if anything is."""
     other = torch.device("npusim", OTHER)
     try:
         expected, expected_grads = call(op, sample, lambda tree: tree)

@@ -62,11 +62,17 @@ def run(*command: str | Path) -> None:
 def build(project: Path, folder: Path) -> tuple[Path, Path]:
     """Returns the sdist of `project` and the wheel that was built from it, in `folder`."""
     before = set(folder.glob("*"))
-    for stale in project.glob("*.egg-info"):  # its list of files would be added to the sdist's
-        shutil.rmtree(stale)
+    forget_metadata(project)  # its list of files would be added to the sdist's
     run("build", "--no-isolation", "--outdir", folder, project)
+    forget_metadata(project)  # in the checkout it would stand before the installed distribution
     sdist, wheel = sorted(set(folder.glob("*")) - before, key=lambda path: path.suffix)
     return sdist, wheel
+
+
+def forget_metadata(project: Path) -> None:
+    """Removes what setuptools has written beside the packages of `project`."""
+    for folder in project.glob("*.egg-info"):
+        shutil.rmtree(folder)
 
 
 def repaired(wheel: Path, folder: Path) -> Path:
@@ -84,7 +90,7 @@ def sources(project: Path) -> Iterator[PurePosixPath]:
     """Yields the files of the project's packages: code, and the data and types beside it."""
     for package in sorted(project.glob("*/__init__.py")):
         for path in sorted(package.parent.rglob("*")):
-            if path.is_file() and path.suffix not in (".pyc", ".so"):
+            if path.is_file() and path.suffix not in (".pyc", ".so", ".built_for"):
                 yield PurePosixPath(path.relative_to(project))
 
 

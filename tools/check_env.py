@@ -18,7 +18,8 @@ import sys
 
 PYTHON_NEEDED = (3, 11)
 GXX_NEEDED = 12
-TORCH_NEEDED = "2.13"
+TORCH_SUPPORTED = ("2.13",)  # a minor version joins when the whole suite passes on it
+TORCH_PARTLY = ("2.14", "2.15")  # compiled for with a note: docs/reference/matrix.md has the tests
 
 
 class EnvironmentUnfit(Exception):
@@ -27,6 +28,14 @@ class EnvironmentUnfit(Exception):
 
 def check_python():
     """Raises EnvironmentUnfit unless this interpreter is new enough."""
+    import sysconfig
+
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise EnvironmentUnfit(
+            "torch_npusim needs a Python with the global interpreter lock, but {0} is a "
+            "free-threaded build; name another interpreter with "
+            "`make PYTHON=/path/to/python3.{1}`.".format(sys.executable, sys.version_info[1])
+        )
     if sys.version_info[:2] < PYTHON_NEEDED:
         raise EnvironmentUnfit(
             "torch_npusim needs Python {0[0]}.{0[1]} or newer, but {1} is Python {2[0]}.{2[1]}; "
@@ -65,32 +74,54 @@ def find_compiler():
 
 
 def find_torch():
-    """Returns torch's package folder after checking its version, without importing it."""
-    from importlib import metadata, util
+    """Returns torch's package folder and version, without importing it, after checking the latter.
 
-    remedy = "install it with `pip install torch=={}.0`".format(TORCH_NEEDED)
-    needs = "torch_npusim is compiled against torch {}".format(TORCH_NEEDED)
-    found = list(metadata.distributions(name="torch"))
-    if not found:
+    pip builds in an environment of its own, which hides the torch that the package will run with:
+    so the interpreter's own folder is searched too.
+    """
+    import sysconfig
+    from importlib import metadata
+
+    paths = [*sys.path, sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]]
+    known = ", ".join(TORCH_SUPPORTED)
+    found = next(iter(metadata.distributions(name="torch", path=paths)), None)
+    if found is None:
         raise EnvironmentUnfit(
-            "{}, but {} has no torch; {}, and pass --no-build-isolation to pip.".format(
-                needs, sys.executable, remedy
+            "torch_npusim is compiled against the torch that it runs with ({}), but {} has none; "
+            "install one first, for example `pip install torch=={}.0`.".format(
+                known, sys.executable, TORCH_SUPPORTED[0]
             )
         )
-    version = found[0].version
-    if not version.startswith(TORCH_NEEDED + "."):
-        raise EnvironmentUnfit("{}, but torch {} was found; {}.".format(needs, version, remedy))
-    return os.path.dirname(util.find_spec("torch").origin)
+    minor = torch_minor(found.version)
+    if minor in TORCH_PARTLY:
+        sys.stderr.write(
+            "note: the whole test suite passes with torch {}; docs/reference/matrix.md says which "
+            "tests ran with torch {}.\n".format(known, minor)
+        )
+    elif minor not in TORCH_SUPPORTED:
+        raise EnvironmentUnfit(
+            "torch_npusim supports torch {}, but {} has torch {}; install another, for example "
+            "`pip install 'torch=={}.*'`.".format(
+                known, sys.executable, found.version, TORCH_SUPPORTED[-1]
+            )
+        )
+    return str(found.locate_file("torch")), found.version
 
 
-def cmake_lines(torch_root):
-    """Yields the facts that CMakeLists.txt needs, one set() command each."""
+def torch_minor(version):
+    """Returns "2.13" for "2.13.0+cpu": a build serves every patch release of its minor version."""
+    return ".".join(version.split(".")[:2])
+
+
+def cmake_lines(torch):
+    """Yields the facts that CMakeLists.txt needs, one set() each; `torch` is find_torch()'s."""
     import sysconfig
 
     yield "NPUSIM_PYTHON_INCLUDE", sysconfig.get_paths()["include"]
     yield "NPUSIM_EXT_SUFFIX", sysconfig.get_config_var("EXT_SUFFIX")
-    if torch_root:
-        yield "NPUSIM_TORCH_ROOT", torch_root
+    if torch:
+        yield "NPUSIM_TORCH_ROOT", torch[0]
+        yield "NPUSIM_TORCH_MINOR", torch_minor(torch[1])
 
 
 def main(arguments):
@@ -98,12 +129,12 @@ def main(arguments):
     try:
         check_python()
         compiler = find_compiler()
-        torch_root = find_torch() if "--torch" in arguments else None
+        torch = find_torch() if "--torch" in arguments else None
     except EnvironmentUnfit as unfit:
         sys.stderr.write("error: {}\n".format(unfit))
         return 1
     if "--cmake" in arguments:
-        for name, value in cmake_lines(torch_root):
+        for name, value in cmake_lines(torch):
             print('set({} "{}")'.format(name, value))
     if "--print-compiler" in arguments:
         print(compiler)

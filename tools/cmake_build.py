@@ -70,3 +70,5 @@ class CMakeBuild(build_ext):
         if wanted != built:
             wanted.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(built, wanted)
+            if ext.needs_torch:
+                shutil.copy2(built.with_name("_C.built_for"), wanted.parent)

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 COLUMNS = ("operator", "verdict", "when", "dtypes", "text", "source")
 _TESTED = "op_db"
@@ -30,7 +31,6 @@ class Refusal:
     text: str  # name of the kernel in the error, or the whole text
     source: str
     when: str = ""
-    verdict: str = "refuse"
 
 
 _FLOATING_AND_COMPLEX = "AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2"
@@ -117,14 +117,30 @@ REFUSALS = (
         "ScatterGatherKernel.cu",
         when="reduce=prod|amin|amax",
     ),
-    Refusal(
-        "histogram histogramdd",
-        "histogram _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors",
-        "Could not run '{operator}' with arguments from the 'CUDA' backend.",
-        "native_functions.yaml dispatches them to the CPU only",
-        verdict="unavailable",
-    ),
 )
+
+# Refusals of arguments: base names, condition, the whole text, source of torch 2.13.
+ARGUMENTS = (
+    (
+        "_int_mm", "self.size(0)<=16",
+        "self.size(0) needs to be greater than 16, but got {size}", "Blas.cpp _int_mm_out_cuda",
+    ),
+    (
+        "_int_mm", "self.size(1)%8",
+        "self.size(1) needs to be greater than 0 and a multiple of 8, but got {size}",
+        "Blas.cpp _int_mm_out_cuda",
+    ),
+    (
+        "_int_mm", "mat2.size(1)%8",
+        "mat2.size(1) needs to be greater than 0 and a multiple of 8, but got {size}",
+        "Blas.cpp _int_mm_out_cuda",
+    ),
+    (
+        "_scaled_mm", "capability<8.9",
+        "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or "
+        "8.9, or ROCm MI300+", "ScaledBlas.cpp _scaled_mm_out_cuda",
+    ),
+)  # fmt: skip
 
 #: What op_db declares for the CPU only and is no refusal all the same, and why.
 NO_REFUSAL = {
@@ -166,6 +182,7 @@ ALERTS = (
     ("grid_sampler_2d_backward", "", "", "grid_sampler_2d_backward_cuda"),
     ("grid_sampler_3d_backward", "", "", "grid_sampler_3d_backward_cuda"),
     ("index_reduce index_reduce_", "", "", "index_reduce_cuda"),
+    ("put_", "accumulate=1", "", "put_"),
     ("scatter_reduce scatter_reduce_", "reduce=prod", "", "scatter_reduce_cuda_prod_"),
     ("scatter.reduce scatter_.reduce", "", "", "scatter_reduce_cuda_kernel"),
 )
@@ -174,9 +191,15 @@ _FLOATS = ("float16", "float32", "float64", "bfloat16")
 #: Operators that check indices in a kernel of CUDA, with CUDA_KERNEL_ASSERT.
 ASSERTS = (
     "index _index_put_impl_ index_select index_add index_add_ index_copy index_copy_ take gather "
-    "scatter scatter_ scatter_add scatter_add_ embedding embedding_dense_backward "
+    "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_fill_ "
+    "index_reduce index_reduce_ put_ embedding embedding_dense_backward "
     "_embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward "
-    "multi_margin_loss multilabel_margin_loss_forward"
+    "multi_margin_loss multilabel_margin_loss_forward max_unpool2d max_unpool3d"
+)
+#: Operators that check values there, with the words of the CPU's kernel.
+VALUE_ASSERTS = (
+    ("binary_cross_entropy", "all elements of input should be between 0 and 1", "Loss.cu"),
+    ("_assert_async", "Expected Tensor with single", "TensorCompare.cu _assert_async_cuda_kernel"),
 )
 
 # What CUDA has and the CPU lacks: base names, dtype, wider dtype, verdict.
@@ -210,6 +233,34 @@ WIDENED = (
 )
 
 
+# Kinds of tensors with kernels of their own, as native_functions.yaml calls them.
+_KINDS = ("", "Sparse", "SparseCsr", "Quantized", "NestedTensor")
+#: Operators that are torch's own tests, or that make something of no device.
+_NO_OPERATORS = ("_test_", "_foobar", "_make_dep_token", "_functional_assert_async", "from_file")
+
+
+def cpu_only() -> list[tuple[str, str]]:
+    """Returns the operators with a kernel for a kind of tensors on the CPU and none on CUDA."""
+    import torchgen
+    import yaml
+
+    functions = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    found = []
+    for function in yaml.safe_load(functions.read_text()):
+        listed = function.get("dispatch", {})
+        keys = {key.strip() for keys in listed for key in keys.split(",")}
+        name = function["func"].partition("(")[0]
+        delegates = any(key.startswith("Composite") for key in keys)
+        if delegates or name.startswith(_NO_OPERATORS):
+            continue
+        found += [
+            (f"aten::{name}", kind)
+            for kind in _KINDS
+            if f"{kind}CPU" in keys and f"{kind}CUDA" not in keys
+        ]
+    return found
+
+
 def declared() -> dict[str, tuple[set[str], set[str]]]:
     """Returns op_db's dtypes for the CPU and for CUDA by full name.
 
@@ -219,11 +270,11 @@ def declared() -> dict[str, tuple[set[str], set[str]]]:
     """
     import torch
 
-    from torch_npusim.cuda_alias._torch_cuda import CAPABILITY
+    from torch_npusim.sim.specs import DEFAULT_CAPABILITY
 
     before = torch.cuda.is_available, torch.cuda.get_device_capability, torch.version.cuda
     torch.cuda.is_available = lambda: True
-    torch.cuda.get_device_capability = lambda device=None: CAPABILITY
+    torch.cuda.get_device_capability = lambda device=None: DEFAULT_CAPABILITY
     torch.version.cuda = "13.0"
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -264,7 +315,7 @@ def overloads(base: str, composite: bool = False) -> list[str]:
 
 
 def _row(operator: str, verdict: str, when: str, dtypes: Iterable[str], text: str, source: str):
-    return operator, verdict, when, " ".join(dtypes), text.replace("{operator}", operator), source
+    return operator, verdict, when, " ".join(dtypes), text, source
 
 
 def rows() -> list[Sequence[str]]:
@@ -275,14 +326,15 @@ def rows() -> list[Sequence[str]]:
         only_cpu = set().union(
             *(dtypes[name][0] - dtypes[name][1] for name in refusal.infos.split())
         )
-        if refusal.verdict == "unavailable":
-            only_cpu = set()
         for base in refusal.operators.split():
             for it in overloads(base):
                 source = f"{_TESTED} {refusal.infos.split()[0]}; {refusal.source}"
                 table.append(
-                    _row(it, refusal.verdict, refusal.when, sorted(only_cpu), refusal.text, source)
+                    _row(it, "refuse", refusal.when, sorted(only_cpu), refusal.text, source)
                 )
+    for base, when, text, source in ARGUMENTS:
+        for it in overloads(base):
+            table.append(_row(it, "refuse", when, (), text, source))
     for bases, when, kind, text in ALERTS:
         for base in bases.split():
             for it in overloads(base):
@@ -297,8 +349,13 @@ def rows() -> list[Sequence[str]]:
     for base in ASSERTS.split():
         for it in overloads(base):
             table.append(_row(it, "asserts", "", (), "", "CUDA_KERNEL_ASSERT in its kernel"))
-    order = ("refuse", "unavailable", "nondeterministic", "fft", "widen", "keep", "sum_of_numbers")
-    return sorted(table, key=lambda row: (row[0], [*order, "asserts"].index(row[1]), row))
+    for base, phrase, source in VALUE_ASSERTS:
+        for it in overloads(base):
+            table.append(_row(it, "asserts", "", (), phrase, f"CUDA_KERNEL_ASSERT in {source}"))
+    for operator, kind in cpu_only():
+        table.append(_row(operator, "cpu only", kind, (), "", "native_functions.yaml: dispatch"))
+    order = "refuse", "nondeterministic", "fft", "widen", "keep", "sum_of_numbers", "asserts"
+    return sorted(table, key=lambda row: (row[0], (*order, "cpu only").index(row[1]), row))
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ NATIVE = [
     "allocator/*.cpp",
     "allocator/placement/*.h",
     "allocator/placement/*.cpp",
-    "allocator/replay/*.h",
-    "allocator/replay/*.cpp",
+    "lab/engine/*.h",
+    "lab/engine/*.cpp",
     "lab/bindings/*.h",
     "lab/bindings/*.cpp",
 ]

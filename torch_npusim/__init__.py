@@ -13,10 +13,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._functorch._aot_autograd.utils import register_graphsafe_rng_device_type
 from torch.utils import backend_registration
 
-import torch_npusim_entry_points
 from torch_npusim import _preconditions
+from torch_npusim_entry_points.guest import AFTER_LOADING
 
 if TYPE_CHECKING:
     from torch_npusim.inductor.report import compile_report
@@ -26,13 +27,19 @@ __version__ = "0.1.0"
 
 
 def _register() -> None:
+    # 0. TORCH_CUDA_SANITIZER has switched on a dispatch mode that asks CUDA; races.py answers.
+    sanitizer = sys.modules.get("torch.cuda._sanitizer") if _preconditions.alias_wanted() else None
+    if sanitized := sanitizer is not None and sanitizer.cuda_sanitizer.enabled:
+        sanitizer.cuda_sanitizer.disable()
+
     # 1. Say in one sentence why it cannot work, before anything is half registered.
     _preconditions.check()
 
     # 2. Allocators, guard, hooks and operators register themselves as the library loads.
-    from torch_npusim import _C, _specs
+    from torch_npusim import _C
+    from torch_npusim.sim import specs
 
-    _specs.apply(next(k["value"] for k in _C.knobs() if k["name"] == "NPUSIM_SPEC"))
+    specs.apply(next(k["value"] for k in _C.knobs() if k["name"] == "NPUSIM_SPEC"))
 
     # 3. The name, and the module that core looks up as torch.npusim.
     if torch._C._get_privateuse1_backend_name() != "npusim":
@@ -49,20 +56,19 @@ def _register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
 
-    # 5. What 2.13 leaves no hook for.
-    from torch_npusim import _patches
+    # 5. What torch leaves no hook for.
+    from torch_npusim import patches
 
-    _patches.apply()
+    patches.apply()
 
-    # 6. Tensors in several processes.
-    from torch_npusim import _sharing
+    # 6. Tensors in several processes, and between them.
+    from torch_npusim import _backends, _sharing
 
     _sharing.register()
+    _backends.register()
 
-    # 7. What fake tensors and traced graphs must know of it.
-    from torch_npusim import _tracing
-
-    _tracing.register()
+    # 7. A graph that draws again what a checkpoint drew does so by states that generators share.
+    register_graphsafe_rng_device_type("npusim")
 
     # 8. torch.compile, once Dynamo and Inductor are imported.
     from torch_npusim import inductor
@@ -70,12 +76,12 @@ def _register() -> None:
     inductor.register()
 
     # 9. NPUSIM_RACES, NPUSIM_DEVICE_ASSERT and NPUSIM_RULES.
-    from torch_npusim import _races, _rules
+    from torch_npusim.sim import races, rules
 
     knobs = {knob["name"]: knob["value"] for knob in _C.knobs()}
-    _races.set_mode(knobs["NPUSIM_RACES"])
+    races.set_race_detection("error" if sanitized else knobs["NPUSIM_RACES"])
     _C.set_device_assert(knobs["NPUSIM_DEVICE_ASSERT"])
-    _rules.set_rules(knobs["NPUSIM_RULES"])
+    rules.set_rules(knobs["NPUSIM_RULES"])
 
     # 10. Variables that were meant for this package and are none of it.
     from torch_npusim import _environment
@@ -106,5 +112,5 @@ if not hasattr(torch, "npusim"):  # also true when the package is reloaded
 if _preconditions.alias_wanted():
     import torch_npusim.as_cuda  # noqa: F401
 
-for _tell in torch_npusim_entry_points.AFTER_LOADING:
+for _tell in AFTER_LOADING:
     _tell()

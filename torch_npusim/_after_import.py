@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calls a function when a module has been imported, so that nobody has to import it before."""
+"""Calls functions when a module has been imported, so that nobody has to import it before."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_waiting: dict[str, Callable[[], None]] = {}
+_waiting: dict[str, list[Callable[[], None]]] = {}
 
 
 class _Finder(MetaPathFinder):
@@ -18,8 +18,8 @@ class _Finder(MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Returns the spec of a module that is waited for."""
-        function = _waiting.pop(name, None)
-        if function is None:
+        functions = _waiting.pop(name, None)
+        if functions is None:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -27,7 +27,8 @@ class _Finder(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                function()
+                for function in functions:
+                    function()
 
             loader: Any = spec.loader
             loader.exec_module = exec_module
@@ -42,4 +43,4 @@ def after_import(module: str, function: Callable[[], None]) -> None:
     if not _waiting:
         sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Finder)]
         sys.meta_path.insert(0, _Finder())
-    _waiting[module] = function
+    _waiting.setdefault(module, []).append(function)

@@ -4,8 +4,8 @@
 import difflib
 import os
 
-import torch_npusim_entry_points
 from torch_npusim import _C
+from torch_npusim_entry_points.guest import report
 
 # Those of the project's own tests and builds, which are not read here.
 ELSEWHERE = frozenset(
@@ -26,7 +26,7 @@ def unknown_variables() -> dict[str, str]:
 def warn_of_unknown_variables() -> None:
     """Warns of each variable that has no effect."""
     for name, nearest in unknown_variables().items():
-        torch_npusim_entry_points.report(
+        report(
             f"{name} is set, and torch_npusim knows no such variable: it has no effect. The "
             f"nearest name is {nearest}; `npusim env` lists all"
         )

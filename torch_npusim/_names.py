@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the device is called now. Nothing in this package compares names of devices but is_npusim().
+"""The device's current name. Nothing in this package compares names of devices but is_npusim().
 
 The name that devices read is "npusim", or "cuda" while the CUDA alias is on; torch understands
 both at any time (csrc/runtime/cuda_names.h).

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 
-import torch_npusim_entry_points
 from torch_npusim import _names
+from torch_npusim_entry_points.guest import report
 
 _ACCELERATE = (
     "accelerate (and transformers' Trainer) will use the CPU, although npusim is there: set "
@@ -50,7 +50,7 @@ class _Finder(MetaPathFinder):
         text, variables, module = _NOTICES.pop(fullname)
         known = module in sys.modules or any(os.environ.get(name) for name in variables)
         if not known and _names.device_type() != "cuda":
-            torch_npusim_entry_points.report(text)
+            report(text)
             for other in [name for name, notice in _NOTICES.items() if notice[0] == text]:
                 del _NOTICES[other]  # once is enough
 

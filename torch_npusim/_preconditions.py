@@ -5,10 +5,19 @@ Called first by `torch_npusim`, and by `npusim doctor` for its report.
 """
 
 import os
+import sys
+import sysconfig
+from pathlib import Path
 
 import torch
 
-TORCH_NEEDED = "2.13"
+_PACKAGE = Path(__file__).parent
+
+#: Minor versions of torch with which the whole test suite passes, oldest first.
+TORCH_SUPPORTED = ("2.13",)
+#: Those that this source can be compiled for too: docs/reference/matrix.md has the tests.
+TORCH_PARTLY = ("2.14", "2.15")
+_COMPILE = "`pip install --force-reinstall --no-deps .` in a checkout or an unpacked archive"
 
 # The name core gives the PrivateUse1 device until a package renames it.
 UNNAMED = "privateuseone"
@@ -16,19 +25,57 @@ UNNAMED = "privateuseone"
 
 def check() -> None:
     """Raises ImportError, in one sentence with the remedy, if the device cannot be registered."""
-    problem = torch_problem() or privateuse1_problem() or alias_problem()
+    problem = extension_problem() or torch_problem() or privateuse1_problem() or alias_problem()
     if problem:
         raise ImportError(problem)
 
 
 def torch_problem() -> str | None:
     """Returns why this torch does not fit the compiled extension, or None."""
-    version = str(torch.__version__)
-    if version.startswith(f"{TORCH_NEEDED}."):
+    version, built_for = str(torch.__version__), torch_built_for()
+    if built_for is None or version.startswith(f"{built_for}."):
         return None
+    minor = ".".join(version.split(".")[:2])
+    order = "newer" if _numbers(minor) > _numbers(built_for) else "older"
+    remedy = f"install that torch: `pip install 'torch=={built_for}.*'`"
+    known = TORCH_SUPPORTED + TORCH_PARTLY
+    if minor in known:
+        remedy += f"; or compile torch_npusim for this one: {_COMPILE}"
+    else:
+        remedy += f"; this torch_npusim can be compiled for torch {', '.join(known)}"
     return (
-        f"torch_npusim was compiled for torch {TORCH_NEEDED}.x, but torch {version} is running; "
-        f"install torch {TORCH_NEEDED}, or build torch_npusim again against this torch."
+        f"torch_npusim was compiled for torch {built_for}, but torch {version}, which is {order}, "
+        f"is running; {remedy}."
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split("."))
+
+
+def torch_built_for() -> str | None:
+    """Returns the minor version of torch that the extension was compiled for, if there is one."""
+    try:
+        return (_PACKAGE / "_C.built_for").read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def extension_problem() -> str | None:
+    """Returns why this interpreter cannot load the compiled extension, or None."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return (
+            f"torch_npusim needs a Python with the global interpreter lock, and this one "
+            f"({sys.executable}) is a free-threaded build; use "
+            f"python{sysconfig.get_python_version()} without the suffix `t`."
+        )
+    built = sorted(path.name for path in _PACKAGE.glob("_C.*.so"))
+    if f"_C{sysconfig.get_config_var('EXT_SUFFIX')}" in built:
+        return None
+    found = f"only {', '.join(built)} is there" if built else "it is not there"
+    return (
+        f"torch_npusim's compiled part does not fit Python {sysconfig.get_python_version()} "
+        f"({found}); compile it for this interpreter: {_COMPILE}."
     )
 
 

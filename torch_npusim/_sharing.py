@@ -2,8 +2,7 @@
 """Device tensors in several processes: what torch.multiprocessing's pickler does with them.
 
 torch sends a tensor as its storage and a view of it, unless the storage is CUDA's, so a reducer for
-storages is nearly everything. docs/sharing.md says what a user may rely on. Upstream: the request
-for inter-process hooks, pytorch/pytorch 192099. Goes when such hooks exist.
+storages is nearly everything. docs/use/sharing.md says what a user may rely on.
 """
 
 import functools
@@ -20,7 +19,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.hooks import warn_if_has_hooks
 
-from torch_npusim import _C
+from torch_npusim import _C, patches
 from torch_npusim._names import is_npusim
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -28,22 +27,16 @@ Message = tuple[int, ...]
 
 reductions: Any = import_module("torch.multiprocessing.reductions")  # without types
 
-ORIGINAL_REDUCE_STORAGE: Callable[[torch.UntypedStorage], Reduced] = reductions.reduce_storage
-ORIGINAL_REDUCE_TENSOR: Callable[[torch.Tensor], Reduced] = reductions.reduce_tensor
-
 # Held while a message is turned into a storage: two threads must not make two of one block.
 _receiving = threading.RLock()
 
 
 def register() -> None:
     """Adds the device to the reducers of torch.multiprocessing."""
-    functools.update_wrapper(reduce_storage, ORIGINAL_REDUCE_STORAGE)
-    functools.update_wrapper(reduce_tensor, ORIGINAL_REDUCE_TENSOR)
-    reductions.reduce_storage = reduce_storage  # for init_reductions(), which may be called again
-    reductions.reduce_tensor = reduce_tensor
+    # init_reductions(), which may be called again, finds the patched ones in the module.
     ours: dict[Any, Callable[[Any], Reduced]] = {
-        ORIGINAL_REDUCE_STORAGE: reduce_storage,
-        ORIGINAL_REDUCE_TENSOR: reduce_tensor,
+        patches.original(f"torch.multiprocessing.reductions:{name}"): getattr(reductions, name)
+        for name in ("reduce_storage", "reduce_tensor")
     }
     for kind, reducer in list(ForkingPickler._extra_reducers.items()):  # type: ignore[attr-defined]
         if reducer in ours:
@@ -53,38 +46,50 @@ def register() -> None:
     _speak_at_the_end()
 
 
-def reduce_tensor(tensor: torch.Tensor) -> Reduced:
-    """As torch's, which asks a storage whose device is called "cuda" for a handle of CUDA."""
-    if not is_npusim(tensor.device) or tensor.layout != torch.strided or tensor.is_nested:
-        return ORIGINAL_REDUCE_TENSOR(tensor)
-    if tensor.requires_grad and not tensor.is_leaf:
-        return _refuse(
-            RuntimeError(
-                "Cowardly refusing to serialize non-leaf tensor which requires_grad, since "
-                "autograd does not support crossing process boundaries. If you just want to "
-                "transfer the data, call detach() on the tensor before serializing (e.g., putting "
-                "it on the queue)."
+def tensors(original: Callable[[torch.Tensor], Reduced]) -> Callable[[torch.Tensor], Reduced]:
+    """torch asks a storage whose device is called "cuda" for a handle of CUDA."""
+
+    @functools.wraps(original)
+    def reduce_tensor(tensor: torch.Tensor) -> Reduced:
+        if not is_npusim(tensor.device) or tensor.layout != torch.strided or tensor.is_nested:
+            return original(tensor)
+        if tensor.requires_grad and not tensor.is_leaf:
+            return _refuse(
+                RuntimeError(
+                    "Cowardly refusing to serialize non-leaf tensor which requires_grad, since "
+                    "autograd does not support crossing process boundaries. If you just want to "
+                    "transfer the data, call detach() on the tensor before serializing (e.g., "
+                    "putting it on the queue)."
+                )
             )
-        )
-    warn_if_has_hooks(tensor)
-    view = (tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.requires_grad)
-    storage = tensor._typed_storage()  # type: ignore[no-untyped-call]
-    return reductions.rebuild_tensor, (type(tensor), storage, view)
+        warn_if_has_hooks(tensor)
+        view = (tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.requires_grad)
+        storage = tensor._typed_storage()  # type: ignore[no-untyped-call]
+        return reductions.rebuild_tensor, (type(tensor), storage, view)
+
+    return reduce_tensor
 
 
-def reduce_storage(storage: torch.UntypedStorage) -> Reduced:
-    """As torch's, for storages of the device too."""
-    if not is_npusim(storage.device):
-        return ORIGINAL_REDUCE_STORAGE(storage)
-    if storage.size() == 0:
-        return _rebuild_empty, (storage.device.index,)
-    try:
-        message = _C.send_storage(storage)
-    except RuntimeError as error:
-        return _refuse(error)
-    reductions.shared_cache[_name(message)] = reductions.StorageWeakRef(storage)
-    _speak_at_the_end_of(os.getpid())
-    return _rebuild, (message, storage.size())
+def storages(
+    original: Callable[[torch.UntypedStorage], Reduced],
+) -> Callable[[torch.UntypedStorage], Reduced]:
+    """torch sends storages of the host and of CUDA only."""
+
+    @functools.wraps(original)
+    def reduce_storage(storage: torch.UntypedStorage) -> Reduced:
+        if not is_npusim(storage.device):
+            return original(storage)
+        if storage.size() == 0:
+            return _rebuild_empty, (storage.device.index,)
+        try:
+            message = _C.send_storage(storage)
+        except RuntimeError as error:
+            return _refuse(error)
+        reductions.shared_cache[_name(message)] = reductions.StorageWeakRef(storage)
+        _speak_at_the_end_of(os.getpid())
+        return _rebuild, (message, storage.size())
+
+    return reduce_storage
 
 
 def _rebuild_empty(device: int) -> torch.UntypedStorage:
@@ -108,7 +113,7 @@ def _rebuild(message: Message, size: int) -> torch.UntypedStorage:
 
 
 def _name(message: Message) -> tuple[str, int, int, int]:
-    """What tells a block from every other one, in all processes: its file, its place there."""
+    """Identity of a block in all processes: its file, its place there."""
     _, _, file_device, file_id, _, offset, *_ = message
     return ("npusim", file_device, file_id, offset)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a compiled extension needs to run kernels of its own on npusim; see docs/custom_op.md.
+"""The needs of a compiled extension to run kernels of its own on npusim; see docs/use/custom_op.md.
 
 `#include <torch_npusim/kernel.h>` is the whole C++ interface. There is no library to link.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `import torch` calls (entry point group "torch.backends"): decides whether to load npusim.
+"""The entry point of `import torch` (group "torch.backends"): decides whether to load npusim.
 
 A package of its own, because importing any module of torch_npusim registers the device, and this
 must be able to decide against it. It is a guest in every `import torch` of the environment: it
@@ -11,15 +11,8 @@ program says "cuda" and means npusim, and a real device then is a reason to warn
 
 import os
 import sys
-import warnings
-from collections.abc import Callable
-from importlib.metadata import entry_points
 
-#: Called once torch_npusim is registered: for tools that must not import it themselves.
-AFTER_LOADING: list[Callable[[], None]] = []
-
-GROUP = "torch.backends"
-DISTRIBUTION = "torch-npusim"
+from torch_npusim_entry_points.guest import other_backends, report
 
 
 def autoload() -> None:
@@ -43,15 +36,6 @@ def _wanted() -> bool:
     return not (_privateuse1_is_taken() or _accelerator_is_present() or other_backends())
 
 
-def other_backends() -> list[str]:
-    """Returns the other distributions that `import torch` loads, as "name (what it loads)"."""
-    return sorted(
-        f"{entry.dist.name if entry.dist else '?'} ({entry.value})"
-        for entry in entry_points(group=GROUP)
-        if entry.dist is None or entry.dist.name.replace("_", "-").lower() != DISTRIBUTION
-    )
-
-
 def _privateuse1_is_taken() -> bool:
     import torch
 
@@ -62,11 +46,3 @@ def _accelerator_is_present() -> bool:
     import torch
 
     return torch.accelerator.is_available()
-
-
-def report(message: str) -> None:
-    """Warns; where warnings are errors it writes the line, because the import must go on."""
-    try:
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
-    except Warning:
-        sys.stderr.write(f"{message}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What pytest --npusim does before, during and after each test.
+"""Actions of pytest --npusim before, during and after each test.
 
 The hooks are here, what they ask of the device is in torch_npusim.testing: this module imports
 neither torch nor torch_npusim, so that a process in which no test imports torch (a controller of
@@ -8,16 +8,44 @@ pytest-xdist is one) stays without. PYTEST_DONT_REWRITE
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import torch_npusim_entry_points
+from torch_npusim_entry_points.guest import AFTER_LOADING
 from torch_npusim_entry_points.pytest_settings import Settings
 
 if TYPE_CHECKING:
     from torch_npusim.testing._session import Session, TestWatch
+
+
+def set_environment(settings: Settings, add_cleanup: Callable[[Callable[[], None]], Any]) -> None:
+    """Sets the environment in which torch will be loaded, until the end of the run.
+
+    Raises:
+        pytest.UsageError: If torch_npusim is loaded already, with other devices.
+    """
+    wanted = settings.environment()
+    before = {name: os.environ.get(name) for name in wanted}
+
+    def restore() -> None:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    if "torch_npusim" in sys.modules:
+        from torch_npusim.testing import _session
+
+        if problem := _session.adapt_loaded_device(wanted):
+            raise pytest.UsageError(problem)
+    os.environ.update(wanted)
+    add_cleanup(restore)
+    if "torch" in sys.modules and "torch_npusim" not in sys.modules:
+        # Autoload has had its turn, and has stepped back.
+        import torch_npusim  # noqa: F401
 
 
 class Checks:
@@ -34,11 +62,11 @@ class Checks:
         self._leaking: list[str] = []
         self._peaks: dict[str, int] = {}
         self._syncs: dict[tuple[str, str, int, str], int] = {}
-        torch_npusim_entry_points.AFTER_LOADING.append(self._device_was_loaded)
+        AFTER_LOADING.append(self._device_was_loaded)
 
     def pytest_unconfigure(self) -> None:
         """Forgets what was asked of later imports."""
-        torch_npusim_entry_points.AFTER_LOADING.remove(self._device_was_loaded)
+        AFTER_LOADING.remove(self._device_was_loaded)
 
     def pytest_report_header(self, config: pytest.Config) -> str:
         """Says what was asked for."""
@@ -160,7 +188,7 @@ class Checks:
         if self._session is None and "torch_npusim" in sys.modules:
             from torch_npusim.testing._session import Session
 
-            self._session = Session()
+            self._session = Session(self._settings)
         return self._session
 
     # --- The summary ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 
 pytest imports this module in every run of an environment that has torch-npusim, so it imports
 nothing but the standard library and pytest; the checks (pytest_checks) are imported on request.
-docs/ci.md describes the options. Needs pytest 8.
+docs/use/ci.md describes the options. Needs pytest 8.
 
 PYTEST_DONT_REWRITE
 """
@@ -43,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("npusim-memory", "capacity of each device, such as 512MiB", metavar="BYTES")
     add("npusim-as-cuda", 'code that says "cuda" runs on npusim', action="store_true")
     add(
+        "npusim-cuda-capability",
+        "compute capability that a run with --npusim-as-cuda is judged as, such as 9.0",
+        metavar="X.Y",
+    )
+    add(
         "npusim-sync",
         "what a host synchronisation outside of the test's own file does: count (and show a "
         "table), warn, error; strict: error, also where the program asked to wait",
@@ -78,6 +83,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "what device memory left by a test is: error (default), warn, off",
         metavar="MODE",
     )
+    add(
+        "npusim-baseline",
+        "file of failures that are known today; a run without the file writes it",
+        metavar="FILE",
+    )
     parser.addini(
         "npusim_sync_allow",
         "modules (mylib.sums), files (with a slash) or operations (aten::*) that may synchronise",
@@ -85,6 +95,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "npusim_leaks_allow", "patterns of lines of a report that is no leak", type="linelist"
+    )
+    parser.addini(
+        "npusim_cpu_kernels_allow",
+        "operators (mylib::nms, mylib::*) whose kernels for the CPU may run under the alias",
+        type="linelist",
     )
 
 
@@ -96,8 +111,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     from torch_npusim_entry_points import pytest_checks, pytest_settings
 
     settings = pytest_settings.Settings.of(early_config)
-    settings.apply(early_config.add_cleanup)
+    pytest_checks.set_environment(settings, early_config.add_cleanup)
     early_config.pluginmanager.register(pytest_checks.Checks(settings), "npusim_checks")
+    if settings.baseline is not None:
+        from torch_npusim_entry_points.pytest_baseline import Baseline
+
+        baseline = Baseline(early_config.rootpath / settings.baseline)
+        early_config.pluginmanager.register(baseline, "npusim_baseline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -146,7 +166,7 @@ def npusim_devices(pytestconfig: pytest.Config) -> "list[torch.device]":
 def npusim_ranks(pytestconfig: pytest.Config) -> "Callable[..., list[Any]]":
     """`npusim_ranks(function, 4)` runs it as four ranks and returns what each returned.
 
-    It is torch_npusim.testing.run_ranks(); --npusim-devices says how many ranks there can be.
+    Calls torch_npusim.testing.run_ranks(); --npusim-devices says how many ranks there can be.
     """
     _need_npusim(pytestconfig)
     from torch_npusim.testing import run_ranks

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the command line, the ini file and markers ask of pytest --npusim.
+"""Settings from command line, ini file and markers of pytest --npusim.
 
 Neither torch nor torch_npusim is imported here, as in pytest_checks. PYTEST_DONT_REWRITE
 """
 
-import os
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 _SYNC = ("count", "warn", "error", "strict")
+_CAPABILITIES = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0")
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -21,7 +19,7 @@ _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 def parse_bytes(text: str | int) -> int:
     """Returns the number of bytes that "512MiB", "1.5 gib" or 4096 means.
 
-    What NPUSIM_DEVICE_MEMORY and npusim-lab accept too (tests/plugin/test_byte_sizes.py).
+    Syntax shared with NPUSIM_DEVICE_MEMORY and npusim-lab (tests/plugin/test_byte_sizes.py).
 
     Raises:
         pytest.UsageError: For a text that is no number of bytes.
@@ -52,11 +50,12 @@ def _whole(what: str, value: str | int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line and the ini file ask for; a marker replaces some of it for one test."""
+    """Settings of the command line and the ini file; a marker replaces some of it for one test."""
 
     devices: int | None = None
     memory: str | None = None
     as_cuda: bool = False
+    cuda_capability: str | None = None
     sync: str | None = None
     require_device: int | None = None
     strict_align: bool = False
@@ -66,8 +65,10 @@ class Settings:
     max_graph_breaks: int | None = None
     max_launches: int | None = None
     leaks: str = "error"
+    baseline: str | None = None
     sync_allow: tuple[str, ...] = ()
     leaks_allow: tuple[str, ...] = ()
+    cpu_kernels_allow: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: pytest.Config) -> "Settings":
@@ -92,6 +93,11 @@ class Settings:
             devices=_whole("--npusim-devices", devices) if devices else None,
             memory=memory or None,
             as_cuda=bool(asked("npusim_as_cuda")),
+            cuda_capability=(
+                _one_of("--npusim-cuda-capability", capability, _CAPABILITIES)
+                if (capability := asked("npusim_cuda_capability"))
+                else None
+            ),
             sync=_one_of("--npusim-sync", sync, _SYNC) if sync else None,
             require_device=_whole("--npusim-require-device", required) if required else None,
             strict_align=bool(asked("npusim_strict_align")),
@@ -107,16 +113,14 @@ class Settings:
             leaks=_one_of(
                 "--npusim-leaks", asked("npusim_leaks") or "error", ("error", "warn", "off")
             ),
+            baseline=asked("npusim_baseline") or None,
             sync_allow=tuple(config.getini("npusim_sync_allow")),
             leaks_allow=tuple(config.getini("npusim_leaks_allow")),
+            cpu_kernels_allow=tuple(config.getini("npusim_cpu_kernels_allow")),
         )
 
-    def apply(self, add_cleanup: Callable[[Callable[[], None]], Any]) -> None:
-        """Sets the environment in which torch will be loaded, until the end of the run.
-
-        Raises:
-            pytest.UsageError: If torch_npusim is loaded already, with other devices.
-        """
+    def environment(self) -> dict[str, str]:
+        """Returns the variables under which torch is to be loaded."""
         # Asked for by name: more than a wish of the environment that torch load no backend.
         wanted = {"NPUSIM_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
         if self.devices is not None:
@@ -129,25 +133,9 @@ class Settings:
             wanted["NPUSIM_RACES"] = self.races
         if self.as_cuda:
             wanted["NPUSIM_AS_CUDA"] = "1"
-        before = {name: os.environ.get(name) for name in wanted}
-
-        def restore() -> None:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-
-        if "torch_npusim" in sys.modules:
-            from torch_npusim.testing import _session
-
-            if problem := _session.adapt_loaded_device(wanted):
-                raise pytest.UsageError(problem)
-        os.environ.update(wanted)
-        add_cleanup(restore)
-        if "torch" in sys.modules and "torch_npusim" not in sys.modules:
-            # Autoload has had its turn, and has stepped back.
-            import torch_npusim  # noqa: F401
+        if self.cuda_capability is not None:
+            wanted["NPUSIM_CUDA_CAPABILITY"] = self.cuda_capability
+        return wanted
 
     def for_test(self, item: pytest.Item) -> "Settings":
         """Returns the settings of one test, with what its markers say; the nearest wins."""

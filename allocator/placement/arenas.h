@@ -10,8 +10,8 @@
 
 #include <cstdint>
 
+#include "allocator/config.h"
 #include "allocator/placement/placement_policy.h"
-#include "allocator/policy.h"
 
 namespace npusim::alloc {
 

@@ -9,9 +9,9 @@
 #include <set>
 #include <utility>
 
+#include "allocator/config.h"
 #include "allocator/placement/banks.h"
 #include "allocator/placement/policies.h"
-#include "allocator/policy.h"
 
 namespace npusim::alloc {
 namespace {

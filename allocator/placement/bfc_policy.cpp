@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "allocator/config.h"
 #include "allocator/placement/policies.h"
-#include "allocator/policy.h"
 
 namespace npusim::alloc {
 namespace {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A policy from a shared library, spoken to through policy_abi.h. Libraries stay loaded: their
-// tables live as long as they do. What a library does wrong with the device is refused, never
+// tables live as long as they do. A library's errors with the device are refused, never
 // thrown through its frames.
 #include <dlfcn.h>
 
 #include <array>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ namespace npusim::alloc {
 namespace {
 
 const npusim_policy_table* load(const std::string& path) {
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    throw InvalidArgument("policy " + path + ": is no regular file");  // a pipe would wait
+  }
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* why = dlerror();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PlacementPolicy: what a policy of one's own implements, to be replayed (replay/) or to run behind
-// a live device (policy_allocator.h). The caller asks for one placement per request and gives it
-// back when its memory is reusable; waiting for other streams, retrying after a failure and judging
-// the answers are the caller's business:
+// PlacementPolicy: what a policy of one's own implements, to be replayed (lab/engine/) or to run
+// behind a live device (policy_allocator.h). The caller asks for one placement per request and
+// gives it back when its memory is reusable; waiting for other streams, retrying after a failure
+// and judging the answers are the caller's business:
 //
 //   malloc fails -> everything pending completes -> malloc again -> empty_cache -> malloc again
 //
-// Policies are found by name, in a shared library (policy_abi.h) or made in Python.
+// Policies are found by name or in a shared library (policy_abi.h); a replay also takes one that is
+// written in Python (lab/bindings/python_policy.h).
 #pragma once
 
 #include <cstdint>
@@ -76,8 +77,8 @@ struct PolicyName {
   bool has_arenas = false;  // its segments are what the setting `arena` says (arenas.h)
 };
 
-// live_policies() lists the policies that need nothing but a device. replay/policies.h adds those
-// that need the trace, or a device that stitches.
+// live_policies() lists the policies that need nothing but a device. lab/engine/policies.h adds
+// those that need the trace, or a device that stitches.
 std::vector<PolicyName> live_policies();
 
 // is_live_policy() is whether a name is one of those, or the path of a shared library.

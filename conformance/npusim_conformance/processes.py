@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ends of processes: seen without the help of whoever dies, and leaving nothing behind.
+"""Ends of processes: seen without the help of the dying process, and leaving nothing behind.
 
 A worker leads a session of its own: by that, whatever it starts, a backend's helpers too, is found
 and ended with it.
@@ -18,6 +18,11 @@ _PR_SET_PDEATHSIG = 1
 def lead_session() -> None:
     """Makes this process the leader of a session that ends with its parent, whatever ends that."""
     os.setsid()
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Has the system kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -66,7 +71,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def memory_bytes() -> int:
-    """What this machine, or the container that this is, has."""
+    """The memory of this machine, or of this container."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(pages, int(Path("/sys/fs/cgroup/memory.max").read_text()))

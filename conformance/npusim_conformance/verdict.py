@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What can come of a case: statuses, the record of one outcome, and the exceptions of checks."""
+"""The results of a case: statuses, the record of one outcome, and the exceptions of checks."""
 
 import math
 from dataclasses import asdict, dataclass, field, fields
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Status(StrEnum):
-    """What became of a case. Only PASS and FALLBACK_PASS count as passed."""
+    """The status of a case. Only PASS and FALLBACK_PASS count as passed."""
 
     PASS = "pass"
     FALLBACK_PASS = "fallback-pass"  # right, but computed by the CPU

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scaled dot product attention: the CPU is asked which way it would go for these operands, and
-// that way is taken with its own kernels: flash attention on host views, or torch's composite
-// ("math", also for every dropout). So masks, dtypes and bits are as on the CPU.
-// Also the _overrideable pair, for code that calls it by name. torch.nn.MultiheadAttention's and
-// TransformerEncoderLayer's fast paths need nothing here: the fallback serves them.
-// Cost: two operations per multiply-add of both products; five products backward.
+// Scaled dot product attention with the bits of the CPU backend.
+//
+//   scaled_dot_product_attention(q, k, v)     torch's composite, which asks a stub of the device:
+//     _fused_sdp_choice_stub -> here          the CPU's own stub decides, from shapes alone
+//       flash_attention  -> _scaled_dot_product_flash_attention_for_cpu, here on host views
+//       math             -> torch's composite of matmul and softmax (also for every dropout)
+//
+// The trap: core calls the operator "..._for_cpu" for every device but CUDA and XPU, so a kernel
+// must exist under that name here; and the CPU's decision reads metadata only, but would reach for
+// the data of functorch's wrapped tensors, which have none: it is shown tensors without memory.
+// Their storage has a size all the same, because the decision may take views (torch 2.15).
+// The _overrideable pair serves code that calls it by name. The fast paths of
+// torch.nn.MultiheadAttention and TransformerEncoderLayer need nothing here: the fallback runs
+// them. Cost: two operations per multiply-add of both products; five products backward.
+#include <ATen/EmptyTensor.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -13,8 +22,8 @@
 #include <torch/library.h>
 
 #include "csrc/launch/dry_command.h"
-#include "csrc/launch/nested_members.h"
-#include "csrc/launch/on_host_views.h"
+#include "csrc/operands/nested_members.h"
+#include "csrc/routes/on_host_views.h"
 
 namespace torch_npusim {
 
@@ -23,8 +32,8 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 
-// Two operations per multiply-add of so many products (L, E) x (E, S), of the queries with the keys
-// or of their gradients, and (L, S) x (S, Ev), over all heads.
+// Two operations per multiply-add of `key_products` products (L, E) x (E, S), of queries with keys
+// or of their gradients, and `value_products` products (L, S) x (S, Ev), over all heads.
 npusim::Cost cost_of(Operands operands, const Tensor& query, const Tensor& key, const Tensor& value,
                      double key_products, double value_products) {
   npusim::Cost cost = elementwise_cost(operands);
@@ -34,19 +43,21 @@ npusim::Cost cost_of(Operands operands, const Tensor& query, const Tensor& key, 
   cost.flops = 2.0 * scores *
                (key_products * static_cast<double>(query.size(-1)) +
                 value_products * static_cast<double>(value.size(-1)));
-  do_on_matrix_units(cost, npusim::Work::attention);
+  do_on_matrix_units(cost, npusim::Work::attention, query);
   return cost;
 }
 
-// What the CPU may ask of an operand before it chooses: everything but memory, which the tensors
-// of torch.func's transforms do not have.
+// A CPU tensor with the metadata of `operand` (sizes, strides, dtype, requires_grad) and no memory.
 Tensor shape_of(const Tensor& operand) {
   const c10::TensorImpl& impl = *operand.unsafeGetTensorImpl();
+  const bool nested = is_strided_nested(operand);
+  const std::size_t bytes =
+      nested ? 0 : at::detail::computeStorageNbytes(impl.sizes(), impl.strides(), impl.itemsize());
   auto no_memory = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), c10::SymInt(0),
+      c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(bytes)),
       c10::DataPtr(nullptr, c10::Device(c10::kCPU)), /*allocator=*/nullptr, /*resizable=*/false);
   Tensor shape;
-  if (C10_UNLIKELY(is_strided_nested(operand))) {
+  if (C10_UNLIKELY(nested)) {
     shape =
         nested_over(operand, c10::Storage(std::move(no_memory)), c10::DispatchKey::NestedTensorCPU);
   } else {
@@ -146,7 +157,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> overrideable_backward(
   return {grad_query, grad_key, grad_value, Tensor()};
 }
 
-// The same commands from shapes alone; arguments as in the schemas.
+// The same commands from shapes alone, for dry runs (dry_command.h); arguments as in the schemas.
 npusim::CommandInfo flash_command(c10::ArrayRef<c10::IValue> arguments) {
   const Tensor& query = arguments[0].toTensor();
   const Tensor& key = arguments[1].toTensor();

@@ -16,7 +16,7 @@
 #include <torch/library.h>
 
 #include "csrc/launch/dry_command.h"
-#include "csrc/launch/on_host_views.h"
+#include "csrc/routes/on_host_views.h"
 
 namespace torch_npusim {
 
@@ -80,7 +80,7 @@ npusim::Cost cost_of(Operands operands, const at::Tensor& input, const at::Tenso
                      double macs, double images) {
   npusim::Cost cost = elementwise_cost(operands);
   cost.flops = 2.0 * macs;
-  do_on_matrix_units(cost, npusim::Work::convolution);
+  do_on_matrix_units(cost, npusim::Work::convolution, input);
   cost.bytes += converted_bytes(cost, input, weight, images);
   return cost;
 }

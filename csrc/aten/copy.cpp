@@ -9,13 +9,15 @@
 #include <ATen/ops/zero.h>
 #include <torch/library.h>
 
-#include "csrc/launch/cpu_call.h"
 #include "csrc/launch/dry_command.h"
-#include "csrc/launch/host_view.h"
 #include "csrc/launch/launch.h"
-#include "csrc/launch/observed_operand.h"
+#include "csrc/observers/observed_operand.h"
+#include "csrc/operands/alignment.h"
+#include "csrc/operands/host_view.h"
+#include "csrc/routes/cpu_call.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/pinned_allocator.h"
+#include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
 
@@ -23,10 +25,20 @@ namespace {
 
 using npusim::CommandKind;
 
-CommandKind kind_of(const at::Tensor& to, const at::Tensor& from) {
-  if (!from.is_privateuseone()) return CommandKind::copy_h2d;
-  if (!to.is_privateuseone()) return CommandKind::copy_d2h;
+// `pinned`: whether the side on the host is.
+CommandKind kind_of(const at::Tensor& to, const at::Tensor& from, bool pinned) {
+  if (!from.is_privateuseone()) {
+    return pinned ? CommandKind::copy_h2d : CommandKind::copy_h2d_pageable;
+  }
+  if (!to.is_privateuseone()) {
+    return pinned ? CommandKind::copy_d2h : CommandKind::copy_d2h_pageable;
+  }
   return to.device() == from.device() ? CommandKind::copy_d2d : CommandKind::copy_peer;
+}
+
+bool is_pinned(const at::Tensor& to, const at::Tensor& from) {
+  const at::Tensor* host = from.is_cpu() ? &from : (to.is_cpu() ? &to : nullptr);
+  return host != nullptr && npusim::is_pinned(host->storage().data());
 }
 
 bool same_bytes(const at::Tensor& to, const at::Tensor& from) {
@@ -42,15 +54,15 @@ bool overlapping(const at::Tensor& to, const at::Tensor& from, std::size_t bytes
 }
 
 // A copy is asynchronous if the host side cannot change under it: none, or pinned memory.
-bool may_run_async(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
-  const at::Tensor* host = from.is_cpu() ? &from : (to.is_cpu() ? &to : nullptr);
-  if (host == nullptr) return true;
-  return non_blocking && npusim::is_pinned(host->storage().data());
+bool may_run_async(CommandKind kind, bool non_blocking) {
+  const bool on_device = kind == CommandKind::copy_d2d || kind == CommandKind::copy_peer;
+  const bool pinned = kind == CommandKind::copy_h2d || kind == CommandKind::copy_d2h;
+  return on_device || (pinned && non_blocking);
 }
 
 // What the sync debug mode calls it. CUDA's own does not report those that are not to block.
 const char* name_of_wait(CommandKind kind, bool non_blocking) {
-  if (kind == CommandKind::copy_d2h) {
+  if (kind == CommandKind::copy_d2h || kind == CommandKind::copy_d2h_pageable) {
     return non_blocking ? "aten::copy_ to pageable memory" : "aten::copy_ to the host";
   }
   return non_blocking ? "aten::copy_ from pageable memory" : "aten::copy_ to the device";
@@ -65,11 +77,11 @@ npusim::Cost cost_of(const at::Tensor& to, const at::Tensor& from, CommandKind k
   return cost;
 }
 
-// copy_ from shapes alone.
+// copy_ from shapes alone, which do not say what is pinned: what asks not to block is taken for it.
 npusim::CommandInfo copy_command(c10::ArrayRef<c10::IValue> arguments) {
   const at::Tensor& to = arguments[0].toTensor();
   const at::Tensor& from = arguments[1].toTensor();
-  const CommandKind kind = kind_of(to, from);
+  const CommandKind kind = kind_of(to, from, /*pinned=*/arguments[2].toBool());
   return {"aten::copy_", kind, cost_of(to, from, kind)};
 }
 
@@ -93,10 +105,10 @@ void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stre
 // The copy runs on the current stream of the device; between devices on the source's, and the
 // destination's waits for it, as on CUDA.
 void copy_on_stream(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
-  const CommandKind kind = kind_of(to, from);
+  const CommandKind kind = kind_of(to, from, is_pinned(to, from));
   const at::Tensor& on = from.is_privateuseone() ? from : to;
   npusim::Stream& stream = npusim::current_stream(on.device().index());
-  const bool async = may_run_async(to, from, non_blocking);
+  const bool async = may_run_async(kind, non_blocking);
   const auto run = [&] {
     if (kind == CommandKind::copy_peer) {
       npusim::Event ready(to.device().index(), /*timing=*/false);
@@ -117,7 +129,7 @@ void copy_on_stream(const at::Tensor& to, const at::Tensor& from, bool non_block
   });
   if (async && kind != CommandKind::copy_d2d && kind != CommandKind::copy_peer) {
     const at::Tensor& host = from.is_cpu() ? from : to;
-    note_pinned_use(host.storage().data_ptr(), torch_stream(stream));
+    record_pinned_stream(host.storage().data_ptr(), torch_stream(stream));
   }
 }
 
@@ -137,6 +149,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   const at::Tensor from = self.sizes() == source.sizes() ? source : source.expand(self.sizes());
   if (self.numel() == 0) return self;
   if (C10_UNLIKELY(from._is_zerotensor())) return at::zero_(self);  // it has no memory to read
+  check_within_storage("aten::copy_", self);
+  check_within_storage("aten::copy_", from);
   check_alignment("aten::copy_", self);
   check_alignment("aten::copy_", from);
   copy_on_stream(self, from, non_blocking);
@@ -154,6 +168,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& to) 
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  check_within_storage("aten::_local_scalar_dense", self);
   translated([&] {
     const HostWait wait("aten::_local_scalar_dense", npusim::current_stream(self.device().index()));
   });

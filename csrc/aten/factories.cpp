@@ -7,7 +7,7 @@
 #include <c10/core/TensorOptions.h>
 #include <torch/library.h>
 
-#include "csrc/launch/device_empty.h"
+#include "csrc/operands/device_empty.h"
 #include "csrc/runtime/device.h"
 
 namespace torch_npusim {

@@ -93,7 +93,7 @@
 
 #include <type_traits>
 
-#include "csrc/launch/pointwise.h"
+#include "csrc/routes/pointwise.h"
 
 namespace torch_npusim {
 

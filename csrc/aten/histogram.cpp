@@ -8,7 +8,7 @@
 #include <ATen/ops/histc_ops.h>
 #include <torch/library.h>
 
-#include "csrc/launch/cpu_kernel.h"
+#include "csrc/routes/cpu_kernel.h"
 
 namespace torch_npusim {
 

@@ -21,7 +21,7 @@
 #include <c10/util/DimVector.h>
 #include <torch/library.h>
 
-#include "csrc/launch/structured.h"
+#include "csrc/routes/structured.h"
 
 namespace torch_npusim {
 

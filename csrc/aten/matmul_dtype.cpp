@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // mm, bmm, addmm and baddbmm with out_dtype: 16-bit operands, float32 result. The CPU has no such
 // kernels; here the operands are widened first, which is exact, and the CPU's float32 product is
-// the result. Composites of device operators. torch has no derivative for them on any device.
+// the result. torch has no derivative for them on any device.
 // Also _resize_output_ (torch's own).
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_resize_output_native.h>
@@ -10,6 +10,8 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
+
+#include "csrc/routes/on_host_views.h"
 
 namespace torch_npusim {
 
@@ -26,26 +28,45 @@ void check_dtypes(const char* op, const Tensor& operand, at::ScalarType out_dtyp
               dtype, " and out_dtype ", out_dtype);
 }
 
+// One command of the precision of the operands: a device with matrix units widens nothing.
+template <class Product>
+Tensor as_one_command(const char* op, const char* costed_as, Operands operands,
+                      at::ScalarType out_dtype, const Product& product) {
+  check_dtypes(op, Tensor(*operands.back()), out_dtype);
+  const Account account({.formula = cost_formula(costed_as)}, operands);
+  const npusim::CommandInfo info{op, npusim::CommandKind::kernel, account.cost()};
+  return launch(info, common_device(op, operands, HostScalars::refused), [&] {
+    const NoWrappers no_wrappers;
+    Tensor result = product();
+    account.settle(result);
+    return result;
+  });
+}
+
 Tensor mm_dtype(const Tensor& self, const Tensor& mat2, at::ScalarType out_dtype) {
-  check_dtypes("mm", self, out_dtype);
-  return at::mm(self.to(out_dtype), mat2.to(out_dtype));
+  return as_one_command("aten::mm.dtype", "aten::mm", {&self, &mat2}, out_dtype,
+                        [&] { return at::mm(self.to(out_dtype), mat2.to(out_dtype)); });
 }
 
 Tensor bmm_dtype(const Tensor& self, const Tensor& mat2, at::ScalarType out_dtype) {
-  check_dtypes("bmm", self, out_dtype);
-  return at::bmm(self.to(out_dtype), mat2.to(out_dtype));
+  return as_one_command("aten::bmm.dtype", "aten::bmm", {&self, &mat2}, out_dtype,
+                        [&] { return at::bmm(self.to(out_dtype), mat2.to(out_dtype)); });
 }
 
 Tensor addmm_dtype(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
                    at::ScalarType out_dtype, const at::Scalar& beta, const at::Scalar& alpha) {
-  check_dtypes("addmm", mat1, out_dtype);
-  return at::addmm(self.to(out_dtype), mat1.to(out_dtype), mat2.to(out_dtype), beta, alpha);
+  return as_one_command("aten::addmm.dtype", "aten::addmm", {&self, &mat1, &mat2}, out_dtype, [&] {
+    return at::addmm(self.to(out_dtype), mat1.to(out_dtype), mat2.to(out_dtype), beta, alpha);
+  });
 }
 
 Tensor baddbmm_dtype(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
                      at::ScalarType out_dtype, const at::Scalar& beta, const at::Scalar& alpha) {
-  check_dtypes("baddbmm", batch1, out_dtype);
-  return at::baddbmm(self.to(out_dtype), batch1.to(out_dtype), batch2.to(out_dtype), beta, alpha);
+  return as_one_command("aten::baddbmm.dtype", "aten::baddbmm", {&self, &batch1, &batch2},
+                        out_dtype, [&] {
+                          return at::baddbmm(self.to(out_dtype), batch1.to(out_dtype),
+                                             batch2.to(out_dtype), beta, alpha);
+                        });
 }
 
 // The out= forms: the result, copied into a tensor that the user gave.

@@ -32,7 +32,7 @@
 #include <c10/core/WrapDimMinimal.h>
 #include <torch/library.h>
 
-#include "csrc/launch/fallback.h"
+#include "csrc/routes/fallback.h"
 
 namespace torch_npusim {
 
@@ -99,9 +99,7 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
 
   m.impl("native_dropout", TORCH_FN(at::native::native_dropout_nested));
   m.impl("normal_", TORCH_FN(at::native::normal_nested_));
-  for (const char* name : kShadowed) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
-  }
+  serve_by_fallback(m, kShadowed);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

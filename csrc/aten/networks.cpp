@@ -30,8 +30,8 @@
 #include <ATen/ops/upsample_nearest2d_ops.h>
 #include <torch/library.h>
 
-#include "csrc/launch/cpu_kernel.h"
-#include "csrc/launch/observe.h"
+#include "csrc/observers/observe.h"
+#include "csrc/routes/cpu_kernel.h"
 
 namespace torch_npusim {
 

@@ -24,7 +24,7 @@
 #include <ATen/ops/threshold_backward_ops.h>
 #include <torch/library.h>
 
-#include "csrc/launch/pointwise.h"
+#include "csrc/routes/pointwise.h"
 
 namespace torch_npusim {
 

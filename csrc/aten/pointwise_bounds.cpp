@@ -22,8 +22,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "csrc/launch/observe.h"
-#include "csrc/launch/pointwise.h"
+#include "csrc/observers/observe.h"
+#include "csrc/routes/pointwise.h"
 
 namespace torch_npusim {
 
@@ -127,7 +127,7 @@ at::Tensor& zero_(at::Tensor& self) {
   launch("aten::zero_", {&self}, [&](c10::DeviceIndex) {
     note_use(self, Use::writes);
     if (self.numel() > 0)
-      std::memset(npusim::host_alias(self.mutable_data_ptr()), 0, self.nbytes());
+      std::memset(npusim::kernel_alias(self.mutable_data_ptr()), 0, self.nbytes());
   });
   return self;
 }

@@ -13,7 +13,7 @@
 
 #include <cmath>
 
-#include "csrc/launch/pointwise.h"
+#include "csrc/routes/pointwise.h"
 
 namespace torch_npusim {
 

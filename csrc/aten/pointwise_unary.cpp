@@ -46,7 +46,7 @@
 #include <ATen/ops/trunc_ops.h>
 #include <torch/library.h>
 
-#include "csrc/launch/pointwise.h"
+#include "csrc/routes/pointwise.h"
 
 namespace torch_npusim {
 

@@ -19,7 +19,7 @@
 #include <ATen/ops/vdot_ops.h>
 #include <torch/library.h>
 
-#include "csrc/launch/structured.h"
+#include "csrc/routes/structured.h"
 
 namespace torch_npusim {
 

@@ -16,8 +16,8 @@
 #include <ATen/ops/qscheme_native.h>
 #include <torch/library.h>
 
-#include "csrc/launch/fallback.h"
-#include "csrc/launch/on_operand_device.h"
+#include "csrc/routes/fallback.h"
+#include "csrc/routes/on_operand_device.h"
 
 namespace torch_npusim {
 
@@ -71,9 +71,7 @@ TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   m.impl("q_scale", TORCH_FN(at::native::q_scale_quant));
   m.impl("q_zero_point", TORCH_FN(at::native::q_zero_point_quant));
   m.impl("qscheme", TORCH_FN(at::native::qscheme_quant));
-  for (const char* name : kShadowed) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
-  }
+  serve_by_fallback(m, kShadowed);
   m.impl("_empty_per_channel_affine_quantized",
          on_operand_device<at::native::empty_per_channel_affine_quantized>());
   m.impl("q_per_channel_scales", TORCH_FN(at::native::q_per_channel_scales));

@@ -13,9 +13,10 @@
 
 #include "csrc/aten/philox.h"
 #include "csrc/aten/row_major_walk.h"
-#include "csrc/launch/cpu_call.h"
 #include "csrc/launch/launch.h"
-#include "csrc/launch/observe.h"
+#include "csrc/observers/observe.h"
+#include "csrc/operands/alignment.h"
+#include "csrc/routes/cpu_call.h"
 
 namespace torch_npusim {
 
@@ -43,7 +44,7 @@ void for_each_tile(const PhiloxState& state, std::int64_t numel, const Tile& til
 
 // host_address() is where kernels find the bytes at `data`, which may already be on the host.
 inline void* host_address(void* data) {
-  return npusim::is_device_address(data) ? npusim::host_alias(data) : data;
+  return npusim::is_device_address(data) ? npusim::kernel_alias(data) : data;
 }
 
 // fill() reserves offsets of `generator` and runs one command that writes make(draws, count,

@@ -52,8 +52,8 @@
 #include <ATen/ops/var_ops.h>
 #include <torch/library.h>
 
-#include "csrc/launch/pointwise.h"
-#include "csrc/launch/structured.h"
+#include "csrc/routes/pointwise.h"
+#include "csrc/routes/structured.h"
 
 namespace torch_npusim {
 

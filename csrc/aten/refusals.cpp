@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that npusim refuses by name, with what to do instead: docs/exclusions.md has the list.
-// Without a kernel here they would read device memory on the host, or end in torch's own errors.
+// Operators that npusim refuses by name, with what to do instead: docs/reference/exclusions.md has
+// the list. Without a kernel here they would read device memory on the host, or end in torch's own
+// errors.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 

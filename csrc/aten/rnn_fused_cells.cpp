@@ -14,7 +14,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "csrc/launch/on_host_views.h"
+#include "csrc/routes/on_host_views.h"
 
 namespace torch_npusim {
 

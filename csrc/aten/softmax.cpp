@@ -14,7 +14,7 @@
 #include <ATen/ops/_softmax_ops.h>
 #include <torch/library.h>
 
-#include "csrc/launch/structured.h"
+#include "csrc/routes/structured.h"
 
 namespace torch_npusim {
 
@@ -22,6 +22,7 @@ namespace {
 
 bool takes(const at::Tensor& self, int64_t dim, bool half_to_float) {
   if (half_to_float || !fast_routes() || strict_align() != StrictAlign::off) return false;
+  if (C10_UNLIKELY(!within_storage(self))) return false;  // refused elsewhere, by name
   const int64_t last = self.dim() - 1;
   return last >= 0 && (dim == last || dim == -1) && self.numel() > 0 && self.is_contiguous() &&
          (kFloats & dtype_set(self.scalar_type())) != 0;
@@ -35,9 +36,9 @@ struct LastDim {
   static at::Tensor call(const at::Tensor& self, int64_t dim, bool half_to_float) {
     if (!takes(self, dim, half_to_float)) return Otherwise::call(self, dim, half_to_float);
     const c10::DeviceIndex device = self.device().index();
-    const OpRecord& about = Otherwise::OnHost::record();
+    const OpTraits& about = Otherwise::OnHost::traits();
     const at::TensorBase* const operand = &self;
-    const Account account(about.traits, operand, {}, dim);
+    const Account account(about.cost, operand, {}, dim);
     return launch({about.name.c_str(), npusim::CommandKind::kernel, account.cost()}, device, [&] {
       const KernelScope scope(device);
       at::Tensor out = device_empty(self.sizes(), self.scalar_type(), device);

@@ -33,9 +33,9 @@
 #include <ATen/ops/values_native.h>
 #include <torch/library.h>
 
-#include "csrc/launch/fallback.h"
-#include "csrc/launch/on_host_views.h"
-#include "csrc/launch/on_operand_device.h"
+#include "csrc/routes/fallback.h"
+#include "csrc/routes/on_host_views.h"
+#include "csrc/routes/on_operand_device.h"
 
 // Core's check of a coalesced tensor's indices ends in this stub, whose header is not installed.
 namespace at::native {
@@ -143,13 +143,6 @@ constexpr std::array kShadowedCoo = {"addmm_",
                                      "zeros.out"};
 constexpr std::array kShadowedCompressed = {"_conj_physical", "conj_physical_", "mul.Scalar",
                                             "mul_.Scalar", "select_copy.int"};
-
-template <class Names>
-void serve_by_fallback(torch::Library& m, const Names& names) {
-  for (const char* name : names) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
-  }
-}
 
 }  // namespace
 

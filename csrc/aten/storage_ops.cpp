@@ -10,8 +10,8 @@
 #include <ATen/ops/set_native.h>
 #include <torch/library.h>
 
-#include "csrc/launch/device_empty.h"
-#include "csrc/launch/host_view.h"
+#include "csrc/operands/device_empty.h"
+#include "csrc/operands/host_view.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/storage.h"
 

@@ -5,7 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include "csrc/launch/fallback.h"
+#include "csrc/routes/fallback.h"
 
 namespace torch_npusim {
 

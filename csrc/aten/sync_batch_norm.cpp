@@ -10,7 +10,7 @@
 #include <ATen/ops/native_batch_norm.h>
 #include <torch/library.h>
 
-#include "csrc/launch/on_host_views.h"
+#include "csrc/routes/on_host_views.h"
 
 namespace torch_npusim {
 

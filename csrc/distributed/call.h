@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One collective on its way to gloo.
+// One collective on its way to the transport.
 #pragma once
 
 #include <functional>
@@ -24,10 +24,11 @@ struct Simccl::Call {
   Tensors reads, writes;
   bool async = true;
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-  // Hands the bytes to gloo.
-  std::function<std::vector<Inner>()> move = nullptr;
-  std::function<void()> finish = nullptr;  // after them
-  bool prepares = false;                   // the operands are touched before gloo has them
+  std::function<std::vector<Inner>()> move = nullptr;  // hands the bytes to the transport
+  std::function<void()> finish = nullptr;              // after them
+  // The operands are touched in their turn only: not when the transport is asked, not when it is
+  // waited for. tests/distributed/test_orders.py tells where that is not so.
+  bool queued = false;
   c10d::ReduceOp::RedOpType asked = c10d::ReduceOp::UNUSED;
   int root = -1;
   int64_t count = 0;

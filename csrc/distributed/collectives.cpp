@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What each collective gives to gloo, and what ranks have to agree on.
+// The bytes that each collective gives to the transport, and the values that ranks must agree on.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -44,9 +44,10 @@ WorkPtr Simccl::broadcast(Tensors& tensors, const c10d::BroadcastOptions& option
   call.root = static_cast<int>(options.rootRank);
   call.count = tensor.numel();
   call.bytes = total_bytes(tensors);
+  call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     Tensors bytes = {bytes_of(tensor)};
-    return {group_->gloo->broadcast(bytes, options)};
+    return {group_->transport->broadcast(bytes, options)};
   };
   return start(call);
 }
@@ -60,7 +61,7 @@ WorkPtr Simccl::allreduce(Tensors& tensors, const c10d::AllreduceOptions& option
   call.asked = options.reduceOp;
   call.count = tensor.numel();
   call.bytes = total_bytes(tensors);
-  call.prepares = reduction.prepares();
+  call.queued = !reduction.prepares() && !reduction.finishes();
   const at::Tensor values = values_of(tensor);
   at::Tensor operand = values;
   call.move = [&]() -> std::vector<Inner> {
@@ -75,7 +76,7 @@ WorkPtr Simccl::allreduce(Tensors& tensors, const c10d::AllreduceOptions& option
     if (reduction.finishes()) {
       call.finish = [reduction, operand = operand, values] { reduction.finish(operand, values); };
     }
-    return {group_->gloo->allreduce(operands, inner)};
+    return {group_->transport->allreduce(operands, inner)};
   };
   return start(call);
 }
@@ -102,7 +103,6 @@ WorkPtr Simccl::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   call.asked = options.reduceOp;
   call.count = tensor.numel();
   call.bytes = total_bytes(tensors);
-  call.prepares = true;
   const at::Tensor values = values_of(tensor);
   call.move = [&]() -> std::vector<Inner> {
     at::Tensor operand = reduction.prepared(values);
@@ -117,7 +117,7 @@ WorkPtr Simccl::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
         reduction.finish(operand, values);
       };
     }
-    return {group_->gloo->reduce(operands, inner)};
+    return {group_->transport->reduce(operands, inner)};
   };
   return start(call);
 }
@@ -138,10 +138,11 @@ WorkPtr Simccl::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
             outputs[0],        options.asyncOp,        options.timeout};
   call.count = input.numel();
   call.bytes = total_bytes(outputs[0]);
+  call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     std::vector<Tensors> to = {bytes_of_all(outputs[0])};
     Tensors from = {bytes_of(input)};
-    return {group_->gloo->allgather(to, from, options)};
+    return {group_->transport->allgather(to, from, options)};
   };
   return start(call);
 }
@@ -165,9 +166,9 @@ WorkPtr Simccl::all_gather_uneven(Tensors& outputs, at::Tensor& input, bool asyn
         if (root == rank_) bytes[0].copy_(bytes_of(input));
         c10d::BroadcastOptions options;
         options.rootRank = root;
-        return {group_->gloo->broadcast(bytes, options)};
+        return {group_->transport->broadcast(bytes, options)};
       };
-      call.prepares = root == rank_;
+      call.queued = root != rank_;
       start(call);
     }
   });
@@ -185,11 +186,12 @@ WorkPtr Simccl::_allgather_base(at::Tensor& output, at::Tensor& input,
             options.asyncOp,         options.timeout};
   call.count = input.numel();
   call.bytes = static_cast<double>(output.nbytes());
+  call.queued = true;
   // The input may be its place in the output, which gloo then writes what is there already.
   call.move = [&]() -> std::vector<Inner> {
     at::Tensor to = bytes_of(output);
     at::Tensor from = bytes_of(input);
-    return {group_->gloo->_allgather_base(to, from, options)};
+    return {group_->transport->_allgather_base(to, from, options)};
   };
   return start(call);
 }
@@ -216,11 +218,12 @@ WorkPtr Simccl::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   call.root = static_cast<int>(options.rootRank);
   call.count = input.numel();
   call.bytes = static_cast<double>(input.nbytes()) * size_;
+  call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     std::vector<Tensors> to;
     if (root) to.push_back(bytes_of_all(outputs[0]));
     Tensors from = {bytes_of(input)};
-    return {group_->gloo->gather(to, from, options)};
+    return {group_->transport->gather(to, from, options)};
   };
   return start(call);
 }
@@ -240,11 +243,12 @@ WorkPtr Simccl::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   call.root = static_cast<int>(options.rootRank);
   call.count = output.numel();
   call.bytes = static_cast<double>(output.nbytes()) * size_;
+  call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     std::vector<Tensors> from;
     if (root) from.push_back(bytes_of_all(inputs[0]));
     Tensors to = {bytes_of(output)};
-    return {group_->gloo->scatter(to, from, options)};
+    return {group_->transport->scatter(to, from, options)};
   };
   return start(call);
 }
@@ -287,7 +291,6 @@ WorkPtr Simccl::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   call.asked = options.reduceOp;
   call.count = output.numel();
   call.bytes = total_bytes(inputs[0]);
-  call.prepares = reduction.prepares();
   call.move = [&]() -> std::vector<Inner> {
     std::vector<Tensors> from(1);
     for (const at::Tensor& input : inputs[0])
@@ -299,7 +302,7 @@ WorkPtr Simccl::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
     }
     c10d::ReduceScatterOptions inner = options;
     inner.reduceOp = reduction.op();
-    return {group_->gloo->reduce_scatter(to, from, inner)};
+    return {group_->transport->reduce_scatter(to, from, inner)};
   };
   return start(call);
 }
@@ -322,7 +325,6 @@ WorkPtr Simccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
   call.asked = options.reduceOp;
   call.count = output.numel();
   call.bytes = static_cast<double>(input.nbytes());
-  call.prepares = reduction.prepares();
   call.move = [&]() -> std::vector<Inner> {
     at::Tensor from = reduction.prepared(values_of(input));
     const at::Tensor values = values_of(output);
@@ -332,7 +334,7 @@ WorkPtr Simccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
     }
     c10d::ReduceScatterOptions inner = options;
     inner.reduceOp = reduction.op();
-    return {group_->gloo->_reduce_scatter_base(to, from, inner)};
+    return {group_->transport->_reduce_scatter_base(to, from, inner)};
   };
   return start(call);
 }
@@ -376,10 +378,11 @@ WorkPtr Simccl::alltoall_base(at::Tensor& output, at::Tensor& input,
   Call call{OpType::ALLTOALL_BASE, Collective::all_to_all, {input}, {output},
             options.asyncOp,       options.timeout};
   call.bytes = static_cast<double>(std::max(input.nbytes(), output.nbytes()));
+  call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     at::Tensor to = bytes_of(output);
     at::Tensor from = bytes_of(input);
-    return {group_->gloo->alltoall_base(to, from, to_counts, from_counts, options)};
+    return {group_->transport->alltoall_base(to, from, to_counts, from_counts, options)};
   };
   return start(call);
 }
@@ -393,7 +396,6 @@ WorkPtr Simccl::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAll
   Call call{OpType::ALLTOALL, Collective::all_to_all, inputs,
             outputs,          options.asyncOp,        options.timeout};
   call.bytes = std::max(total_bytes(inputs), total_bytes(outputs));
-  call.prepares = true;  // gloo takes one piece of memory
   call.move = [&]() -> std::vector<Inner> {
     const Tensors to = bytes_of_all(outputs);
     const Tensors from = bytes_of_all(inputs);
@@ -414,7 +416,8 @@ WorkPtr Simccl::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAll
         place += one.numel();
       }
     };
-    return {group_->gloo->alltoall_base(joined_to, joined_from, to_counts, from_counts, options)};
+    return {
+        group_->transport->alltoall_base(joined_to, joined_from, to_counts, from_counts, options)};
   };
   return start(call);
 }
@@ -429,9 +432,10 @@ WorkPtr Simccl::send(Tensors& tensors, int to, int /*tag*/) {
   call.bytes = total_bytes(tensors);
   call.peer = to;
   call.row = transfers(rank_, to);
+  call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     Tensors bytes = {bytes_of(tensor)};
-    return {group_->gloo->send(bytes, to, 0)};
+    return {group_->transport->send(bytes, to, 0)};
   };
   return start(call);
 }
@@ -445,9 +449,10 @@ WorkPtr Simccl::recv(Tensors& tensors, int from, int /*tag*/) {
   call.bytes = total_bytes(tensors);
   call.peer = from;
   call.row = transfers(from, rank_);
+  call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     Tensors bytes = {bytes_of(tensor)};
-    return {group_->gloo->recv(bytes, from, 0)};
+    return {group_->transport->recv(bytes, from, 0)};
   };
   return start(call);
 }
@@ -473,7 +478,6 @@ WorkPtr Simccl::to_itself(const at::Tensor& tensor, std::deque<at::Tensor>& ends
   call.bytes = static_cast<double>(from.nbytes());
   call.peer = rank_;
   call.row = transfers(rank_, rank_);
-  call.prepares = true;
   call.move = [&]() -> std::vector<Inner> {
     bytes_of(to).copy_(bytes_of(from));
     return {};
@@ -492,10 +496,11 @@ WorkPtr Simccl::barrier(const c10d::BarrierOptions& options) {
   call.device = device;
   call.bytes = 4;
   call.blocks_host = true;
+  call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     c10d::BarrierOptions inner;
     inner.timeout = options.timeout;
-    return {group_->gloo->barrier(inner)};
+    return {group_->transport->barrier(inner)};
   };
   return start(call);
 }

@@ -6,6 +6,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "backend/backend.h"
+#include "csrc/runtime/storage.h"
 
 namespace torch_npusim::distributed {
 
@@ -16,7 +17,7 @@ at::Tensor flat(const at::Tensor& tensor, at::ScalarType type) {
       static_cast<int64_t>(tensor.nbytes()) / static_cast<int64_t>(c10::elementSize(type));
   if (elements == 0) return at::empty({0}, at::TensorOptions(type));
   void* data = tensor.data_ptr();
-  if (npusim::is_device_address(data)) data = npusim::host_alias(data);
+  if (npusim::is_device_address(data)) data = npusim::kernel_alias(data);
   return at::from_blob(data, {elements}, at::TensorOptions(type));
 }
 
@@ -31,6 +32,7 @@ void check_operand(const at::Tensor& tensor, bool transfer) {
   const bool accepted = transfer ? tensor.is_non_overlapping_and_dense()
                                  : tensor.is_contiguous(tensor.suggest_memory_format());
   TORCH_CHECK_VALUE(accepted, "Tensors must be contiguous");
+  check_within_storage("a collective", tensor);
 }
 
 void check_alike(const std::vector<at::Tensor>& tensors) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Agreement first, bytes second: a rank that means something else never lets gloo move a byte.
+// The ranks' notices are compared before the transport moves a byte: ranks that disagree raise, and
+// no memory has changed.
 #include "csrc/distributed/pending.h"
 
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -11,22 +12,21 @@
 #include <sstream>
 
 #include "backend/observer.h"
+#include "csrc/distributed/caller.h"
 
 namespace torch_npusim::distributed {
 
 namespace {
 
-constinit std::atomic<LineSource> g_line_source{nullptr};
-
-// What gloo may still be writing to, and gloo itself, whose destructor would wait for it.
-void keep_forever(c10::intrusive_ptr<c10d::Backend> gloo, std::vector<Inner> works,
+// Tensors that the transport may still write to, and the transport, whose destructor would wait.
+void keep_forever(c10::intrusive_ptr<c10d::Backend> transport, std::vector<Inner> works,
                   std::vector<at::Tensor> kept) {
   struct Stuck {
-    c10::intrusive_ptr<c10d::Backend> gloo;
+    c10::intrusive_ptr<c10d::Backend> transport;
     std::vector<Inner> works;
     std::vector<at::Tensor> kept;
   };
-  new Stuck{std::move(gloo), std::move(works), std::move(kept)};
+  new Stuck{std::move(transport), std::move(works), std::move(kept)};
 }
 
 const char* reduction_name(std::uint8_t reduction) {
@@ -43,20 +43,23 @@ bool is_transfer(c10d::OpType type) {
   return type == c10d::OpType::SEND || type == c10d::OpType::RECV;
 }
 
+// A program has no reason to ask for these on different lines: no rank has a part of its own.
+bool is_symmetric(c10d::OpType type) {
+  using c10d::OpType;
+  return type == OpType::ALLREDUCE || type == OpType::ALLGATHER ||
+         type == OpType::_ALLGATHER_BASE || type == OpType::REDUCE_SCATTER ||
+         type == OpType::_REDUCE_SCATTER_BASE || type == OpType::ALLTOALL ||
+         type == OpType::ALLTOALL_BASE;
+}
+
 }  // namespace
 
 // gloo's destructor joins threads that may want the GIL, for what a work has of its thread's state;
 // the last owner is often Python, or the reducer of DDP, which keeps the GIL (pytorch/pytorch
 // 56297).
 Group::~Group() {
-  const auto drop = [](void* group) { static_cast<Group*>(group)->gloo.reset(); };
+  const auto drop = [](void* group) { static_cast<Group*>(group)->transport.reset(); };
   npusim::detail::without_locks(drop, this);
-}
-
-void set_line_source(LineSource source) noexcept { g_line_source.store(source); }
-std::string current_line() {
-  const LineSource source = g_line_source.load();
-  return source == nullptr ? "" : source();
 }
 
 const char* operation_name(c10d::OpType type) {
@@ -115,48 +118,87 @@ Pending::Pending(std::shared_ptr<Group> group, std::shared_ptr<Row> row, Descrip
   }
 }
 
-const npusim::Word* Pending::word_of(int rank) const {
-  return group_->words->word(row_->channel, rank, sequence_);
+const npusim::Notice* Pending::notice_of(int rank) const {
+  return group_->notices->notice(row_->channel, rank, sequence_);
 }
 
-std::string Pending::call_of(int rank, const npusim::Word& word) const {
-  const auto type = static_cast<c10d::OpType>(word.operation);
+std::string Pending::call_of(int rank, const npusim::Notice& notice) const {
+  const auto type = static_cast<c10d::OpType>(notice.operation);
   std::ostringstream out;
   out << "  rank " << group_->in_job(rank) << ": " << operation_name(type);
   if (type != c10d::OpType::BARRIER) {
-    out << "(" << element_type(word.type);
-    if (word.count != 0) out << "[" << word.count << "]";
-    if (*reduction_name(word.reduction) != '\0') out << ", " << reduction_name(word.reduction);
-    if (word.root >= 0) out << ", root " << word.root;
+    out << "(" << element_type(notice.type);
+    if (notice.count != 0) out << "[" << notice.count << "]";
+    if (*reduction_name(notice.reduction) != '\0') out << ", " << reduction_name(notice.reduction);
+    if (notice.root >= 0) out << ", root " << notice.root;
     out << ")";
   }
-  if (word.line[0] != '\0') out << " at " << word.line;
+  if (notice.line[0] != '\0') out << " at " << notice.line;
   return out.str();
 }
 
-void Pending::compare(int rank, const npusim::Word& theirs) const {
+// Raises if this rank and another mean different collectives, or share one device from different
+// processes. Both notices are immutable by now.
+void Pending::compare(int rank, const npusim::Notice& theirs) const {
+  const bool shared = rank != group_->rank && theirs.device >= 0 &&
+                      theirs.device == notice_.device &&
+                      !group_->notices->same_process(rank, group_->rank);
+  TORCH_CHECK_WITH(DistBackendError, !shared, "simccl: Duplicate GPU detected : rank ",
+                   group_->in_job(std::min(rank, group_->rank)), " and rank ",
+                   group_->in_job(std::max(rank, group_->rank)), " of group '", group_->name,
+                   "' are both on device ", theirs.device,
+                   " of this host. Each needs one of its own, as with NCCL: "
+                   "torch.npusim.set_device(local_rank) before the first collective");
   const auto type = static_cast<c10d::OpType>(theirs.operation);
-  const bool same_operation = is_transfer(what_.type) || theirs.operation == word_.operation;
-  const bool same = same_operation && theirs.type == word_.type && theirs.count == word_.count &&
-                    theirs.root == word_.root && theirs.reduction == word_.reduction;
+  const bool same_operation = is_transfer(what_.type) || theirs.operation == notice_.operation;
+  const bool same = same_operation && theirs.type == notice_.type &&
+                    theirs.count == notice_.count && theirs.root == notice_.root &&
+                    theirs.reduction == notice_.reduction;
   if (same) return;
-  const char* what = !same_operation               ? "different operations"
-                     : theirs.type != word_.type   ? "different types"
-                     : theirs.count != word_.count ? "different numbers of elements"
-                     : theirs.root != word_.root   ? "different roots"
-                                                   : "different reductions";
+  const char* what = !same_operation                 ? "different operations"
+                     : theirs.type != notice_.type   ? "different types"
+                     : theirs.count != notice_.count ? "different numbers of elements"
+                     : theirs.root != notice_.root   ? "different roots"
+                                                     : "different reductions";
   const int first = std::min(rank, group_->rank);
-  const auto& first_word = first == rank ? theirs : word_;
-  const auto& second_word = first == rank ? word_ : theirs;
+  const auto& first_notice = first == rank ? theirs : notice_;
+  const auto& second_notice = first == rank ? notice_ : theirs;
   TORCH_CHECK_WITH(DistBackendError, false, "simccl: the ranks of group '", group_->name,
                    "' disagree: ", what, " are ", is_transfer(type) ? "transfer " : "collective ",
-                   sequence_, " of the group\n", call_of(first, first_word), "\n",
-                   call_of(std::max(rank, group_->rank), second_word));
+                   sequence_, " of the group\n", call_of(first, first_notice), "\n",
+                   call_of(std::max(rank, group_->rank), second_notice));
+}
+
+// Equal collectives from different lines are legal; the warning comes once per group.
+void Pending::compare_lines(int rank, const npusim::Notice& theirs) {
+  if (!is_symmetric(what_.type) || group_->said_lines || notice_.line[0] == '\0' ||
+      theirs.line[0] == '\0' || std::string_view(notice_.line) == theirs.line) {
+    return;
+  }
+  group_->said_lines = true;
+  TORCH_WARN("simccl: the ranks of group '", group_->name,
+             "' are on different lines in collective ", sequence_,
+             " of the group. Unless these are branches of one step, a rank has swapped "
+             "or skipped a collective, and values are mixed up. This is said once.\n",
+             call_of(group_->rank, notice_), "\n", call_of(rank, theirs));
+}
+
+// "rank 0 for rank 1, rank 1 for rank 0": who waits for whom.
+std::string Pending::circle_of(const std::vector<int>& seats) const {
+  std::ostringstream out;
+  for (std::size_t k = 0; k < seats.size(); ++k) {
+    const auto rank = [&](std::size_t i) {
+      const int seat = seats[i % seats.size()];
+      return group_->board == group_->notices ? group_->in_job(seat) : seat;
+    };
+    out << (k == 0 ? "rank " : ", rank ") << rank(k) << " for rank " << rank(k + 1);
+  }
+  return out.str();
 }
 
 void Pending::stay_away(npusim::FaultKind fault, const std::string& line) {
   fault_ = fault;
-  std::snprintf(word_.line, sizeof word_.line, "%s", line.c_str());
+  std::snprintf(notice_.line, sizeof notice_.line, "%s", line.c_str());
   say_fault();
 }
 
@@ -165,22 +207,25 @@ void Pending::say_fault() const {
                                          : "failed (injected fault) in ");
 }
 
+// The comparison here sees the ranks that came earlier; latest_ready() sees the others. A rank that
+// disagrees is told before it gives its bytes to the transport.
 void Pending::announce(std::int64_t ready_ns, double slowdown, const std::string& line) {
-  word_.ready_ns = ready_ns;
-  word_.slowdown = static_cast<float>(slowdown);
-  if (group_->words == nullptr) return;
-  word_.count = static_cast<std::uint64_t>(what_.count);
-  word_.root = what_.root;
-  word_.operation = static_cast<std::uint8_t>(what_.type);
-  word_.type = static_cast<std::uint8_t>(what_.dtype);
-  word_.reduction = static_cast<std::uint8_t>(what_.reduction);
-  std::snprintf(word_.line, sizeof word_.line, "%s", line.c_str());
+  notice_.ready_ns = ready_ns;
+  notice_.slowdown = static_cast<float>(slowdown);
+  if (group_->notices == nullptr) return;
+  notice_.count = static_cast<std::uint64_t>(what_.count);
+  notice_.root = what_.root;
+  notice_.operation = static_cast<std::uint8_t>(what_.type);
+  notice_.type = static_cast<std::uint8_t>(what_.dtype);
+  notice_.reduction = static_cast<std::uint8_t>(what_.reduction);
+  notice_.device = what_.device;
+  std::snprintf(notice_.line, sizeof notice_.line, "%s", line.c_str());
   say("started ");
-  group_->words->leave(row_->channel, group_->rank, sequence_, word_);
+  group_->notices->leave(row_->channel, group_->rank, sequence_, notice_);
   try {
     for (const int rank : members_) {
       if (rank == group_->rank) continue;
-      if (const npusim::Word* theirs = word_of(rank)) compare(rank, *theirs);
+      if (const npusim::Notice* theirs = notice_of(rank)) compare(rank, *theirs);
     }
   } catch (...) {
     fail();
@@ -196,6 +241,8 @@ void Pending::moving(std::vector<Inner> works, std::vector<at::Tensor> kept,
   finish_ = std::move(finish);
 }
 
+// Settling is in the order of the row: an earlier collective of it ends first. The
+// thread that settles holds `settling`; others wait for it and find the work done.
 std::int64_t Pending::settle() {
   if (!settled()) {
     const std::lock_guard turn(row_->settling);
@@ -215,6 +262,8 @@ std::int64_t Pending::settle() {
   return end_ns_;
 }
 
+// Start: when the last rank is ready, and no earlier than the end of the collective before. End:
+// the model of the fabric. After a failure, everything later in the row fails for the same reason.
 void Pending::run_to_end() {
   try {
     if (row_->failure) std::rethrow_exception(row_->failure);
@@ -226,7 +275,7 @@ void Pending::run_to_end() {
     std::vector<int> ranks;
     for (const int rank : members_) ranks.push_back(group_->in_job(rank));
     end_ns_ = start_ns + npusim::communication_ns(what_.collective, ranks, what_.bytes, slowdown_);
-    npusim::note_kept(this, std::max(word_.ready_ns, row_->end_ns), end_ns_);
+    npusim::note_kept(this, std::max(notice_.ready_ns, row_->end_ns), end_ns_);
     row_->end_ns = end_ns_;
     say("finished ");
   } catch (...) {
@@ -245,49 +294,65 @@ void Pending::never_take_part() {
   say_fault();  // what came before has said something else since
   TORCH_CHECK_WITH(DistBackendError, *fault_ == npusim::FaultKind::hang, "simccl: ", title(),
                    ": did not start (injected ", npusim::fault_kind_name(*fault_), " fault)");
-  if (group_->words != nullptr) group_->words->wait([] { return false; }, limit_);
+  if (group_->notices != nullptr) group_->notices->wait([] { return false; }, limit_);
   time_out();
 }
 
+// Waits in wall-clock time until the notices of all members are there, and returns the latest
+// virtual time of readiness. Gives up, with the reason, if a member has left or died, if ranks wait
+// for each other in a circle, if the transport has failed, or at the time limit.
 std::int64_t Pending::latest_ready() {
-  if (group_->words == nullptr) {
-    slowdown_ = static_cast<double>(word_.slowdown);
-    return word_.ready_ns;
+  if (group_->notices == nullptr) {
+    slowdown_ = static_cast<double>(notice_.slowdown);
+    return notice_.ready_ns;
   }
   int gone = -1;
   bool broken = false;
+  int looks = 0;
+  const bool in_threads = group_->notices->same_process(members_.front(), members_.back());
+  std::optional<npusim::Rendezvous::Waiter> waiter;
+  std::vector<int> circle;
   const auto all_here = [&] {
-    bool all = true;
+    std::vector<int> missing;  // by their seats
     for (const int rank : members_) {
-      if (word_of(rank) != nullptr) continue;
-      const bool left = group_->words->gone(rank) != nullptr;
-      if (left && word_of(rank) != nullptr) continue;  // it has left word, then the group
-      all = false;
+      if (notice_of(rank) != nullptr) continue;
+      const bool left = group_->notices->gone(rank) != nullptr;
+      if (left && notice_of(rank) != nullptr) continue;  // it has left its notice, then the group
+      missing.push_back(group_->on_board(rank));
       if (left && gone < 0) gone = rank;
     }
-    if (all) return true;
+    if (missing.empty()) return true;
     // Only collectives tell without being waited for.
     broken = !is_transfer(what_.type) && std::any_of(works_.begin(), works_.end(), [](auto& work) {
       return work->isCompleted() && work->exception() != nullptr;
     });
-    return broken || gone >= 0;
+    if (++looks == 2 && acts_alone(in_threads)) {  // most waits are over by then
+      waiter.emplace(group_->board, group_->on_board(group_->rank));
+    }
+    if (waiter) circle = waiter->look(missing);
+    return broken || gone >= 0 || !circle.empty();
   };
-  if (!group_->words->wait(all_here, limit_)) time_out();
+  if (!group_->notices->wait(all_here, limit_)) time_out();
+  TORCH_CHECK_WITH(DistBackendError, circle.empty(), "simccl: ", title(),
+                   ": the ranks wait for each other, and none can go on: ", circle_of(circle), "\n",
+                   table());
   if (broken) wait_for_bytes();  // says what is wrong
   if (gone >= 0) {
     TORCH_CHECK_WITH(DistBackendError, false, "simccl: ", title(), ": rank ", group_->in_job(gone),
-                     " ", group_->words->gone(gone), " before it took part\n", table());
+                     " ", group_->notices->gone(gone), " before it took part\n", table());
   }
-  std::int64_t latest_ns = word_.ready_ns;
+  std::int64_t latest_ns = notice_.ready_ns;
   for (const int rank : members_) {
-    const npusim::Word& theirs = *word_of(rank);
+    const npusim::Notice& theirs = *notice_of(rank);
     compare(rank, theirs);
+    compare_lines(rank, theirs);
     latest_ns = std::max(latest_ns, theirs.ready_ns);
     slowdown_ = std::max(slowdown_, static_cast<double>(theirs.slowdown));
   }
   return latest_ns;
 }
 
+// Waits in wall-clock time, with what remains of the limit, and at least a millisecond.
 void Pending::wait_for_bytes() {
   for (const Inner& work : works_) {
     const auto left = std::chrono::duration_cast<Milliseconds>(limit_ - WallClock::now());
@@ -309,25 +374,26 @@ std::string Pending::title() const {
     out << (what_.type == c10d::OpType::SEND ? " to rank " : " from rank ")
         << group_->in_job(what_.peer);
   }
-  if (word_.line[0] != '\0') out << " at " << word_.line;
+  if (notice_.line[0] != '\0') out << " at " << notice_.line;
   return out.str();
 }
 
+// For error texts: the last state that each rank has published.
 std::string Pending::table() const {
-  if (group_->words == nullptr) return "the other ranks are like this one";
+  if (group_->notices == nullptr) return "the other ranks are like this one";
   std::ostringstream out;
   out << "what the ranks are in:";
   for (int member = 0; member < static_cast<int>(group_->ranks.size()); ++member) {
     const std::string said = group_->board->said(group_->on_board(member));
     out << "\n  rank " << group_->in_job(member) << ": "
         << (said.empty() ? "no collective so far" : said);
-    if (const char* gone = group_->words->gone(member)) out << "; it " << gone;
+    if (const char* gone = group_->notices->gone(member)) out << "; it " << gone;
   }
   return out.str();
 }
 
 void Pending::say(const char* state) const {
-  if (group_->words == nullptr) return;
+  if (group_->notices == nullptr) return;
   group_->board->say(group_->on_board(group_->rank), state + title());
 }
 
@@ -340,10 +406,11 @@ void Pending::time_out() const {
                    ran, " milliseconds before timing out.\n", title(), "\n", table());
 }
 
+// The transport may write to the tensors for ever: they and it are leaked.
 void Pending::fail() {
   const std::lock_guard lock(group_->mutex);
   group_->failed = true;
-  keep_forever(group_->gloo, works_, kept_);
+  keep_forever(group_->transport, works_, kept_);
 }
 
 }  // namespace torch_npusim::distributed

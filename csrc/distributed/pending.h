@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A collective that is under way: gloo moves the bytes on its own threads, the words of the ranks
-// (backend/rendezvous.h) say when it starts and whether all mean the same, and whoever needs the
-// result settles it.
+// Pending: a collective between its call and its end. Each rank leaves a notice of it in shared
+// memory (backend/rendezvous.h); the notices fix the start in virtual time and show ranks that
+// disagree. Then the group's transport moves the bytes in host memory: gloo, ThreadRanks or
+// UniformRanks. The first command that needs the result settles the Pending: it waits for the
+// notices and for the bytes, and raises what went wrong.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,18 +39,19 @@ struct Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  std::string name;                           // as init_process_group() and new_group() know it
-  int rank = 0;                               // in the group
-  std::vector<int> ranks;                     // of its members in the whole job
-  std::shared_ptr<npusim::Rendezvous> words;  // nullptr: the others are like this one, uniform.h
+  std::string name;                             // as init_process_group() and new_group() know it
+  int rank = 0;                                 // in the group
+  std::vector<int> ranks;                       // of its members in the whole job
+  std::shared_ptr<npusim::Rendezvous> notices;  // nullptr: the ranks are UniformRanks
   std::shared_ptr<npusim::Rendezvous> board;  // what each rank is in: of the whole job if possible
-  c10::intrusive_ptr<c10d::Backend> gloo;
-  std::mutex mutex;     // guards the rest
-  bool failed = false;  // gloo may be stuck: it is never asked again, and not destroyed
+  c10::intrusive_ptr<c10d::Backend> transport;  // simccl.h
+  std::mutex mutex;                             // guards the rest
+  bool failed = false;      // the transport may be stuck: never asked again, and not destroyed
+  bool said_lines = false;  // that the ranks are on different lines
 
   // The number of a member in the whole job, and on the board.
   int in_job(int member) const { return ranks[static_cast<std::size_t>(member)]; }
-  int on_board(int member) const { return board == words ? member : in_job(member); }
+  int on_board(int member) const { return board == notices ? member : in_job(member); }
 };
 
 // A row of collectives that settle in their order: those of a group, or one rank's transfers to or
@@ -71,7 +74,9 @@ struct Description {
   int root = -1;
   int64_t count = 0;  // what ranks must agree on; 0: nothing
   double bytes = 0;
-  int peer = -1;  // of a transfer
+  int peer = -1;    // of a transfer
+  int device = -1;  // as configured
+  bool queued = false;
   int64_t numel_in = 0, numel_out = 0;
 };
 
@@ -80,19 +85,19 @@ class Pending final : public npusim::Promise {
   Pending(std::shared_ptr<Group> group, std::shared_ptr<Row> row, Description what,
           Milliseconds timeout);
 
-  // announce() leaves word that this rank is ready, with links that have 1/slowdown of their
-  // bandwidth. Raises if another rank's word contradicts it: then nothing may be moved.
+  // announce() leaves the notice that this rank is ready, with links that have 1/slowdown of
+  // their bandwidth. Raises if another rank's notice contradicts it: then nothing may be moved.
   void announce(std::int64_t ready_ns, double slowdown, const std::string& line);
 
   // stay_away() is what a rank that a fault hit does instead: nobody hears of it.
   void stay_away(npusim::FaultKind fault, const std::string& line);
 
-  // moving() takes what gloo was given, the tensors whose bytes it moves, and what is to be done
-  // when it is over.
+  // moving() takes the works of the transport, the tensors whose bytes these move, and a function
+  // that runs when they have ended.
   void moving(std::vector<Inner> works, std::vector<at::Tensor> kept, std::function<void()> finish);
 
-  // chains() is whether the next one of the row may be given to gloo before this is settled.
-  bool chains_with(const Row& row) const { return &row == row_.get() && !finish_; }
+  // queued_in() is whether what is queued in the row may follow before this is settled.
+  bool queued_in(const Row& row) const { return &row == row_.get() && what_.queued; }
 
   std::int64_t settle() override;
   bool settled() const noexcept override { return done_.load(std::memory_order_acquire); }
@@ -104,12 +109,14 @@ class Pending final : public npusim::Promise {
 
  private:
   void run_to_end();  // the row's settling lock is held
-  const npusim::Word* word_of(int rank) const;
-  void compare(int rank, const npusim::Word& theirs) const;
+  const npusim::Notice* notice_of(int rank) const;
+  void compare(int rank, const npusim::Notice& theirs) const;
+  void compare_lines(int rank, const npusim::Notice& theirs);
+  std::string circle_of(const std::vector<int>& seats) const;
   [[noreturn]] void never_take_part();
   std::int64_t latest_ready();
   void wait_for_bytes();
-  std::string call_of(int rank, const npusim::Word& word) const;
+  std::string call_of(int rank, const npusim::Notice& notice) const;
   std::string table() const;
   std::string title() const;
   [[noreturn]] void time_out() const;
@@ -122,10 +129,10 @@ class Pending final : public npusim::Promise {
   const Description what_;
   const Milliseconds timeout_;
   const std::uint64_t sequence_;
-  std::vector<int> members_;  // whose words count, this rank's included
+  std::vector<int> members_;  // whose notices count, this rank's included
   const WallClock::time_point began_ = WallClock::now();
   WallClock::time_point limit_;
-  npusim::Word word_;
+  npusim::Notice notice_;
   std::optional<npusim::FaultKind> fault_;  // why this rank stays away
   double slowdown_ = 1;                     // of the worst links
   std::vector<Inner> works_;
@@ -136,11 +143,6 @@ class Pending final : public npusim::Promise {
   std::int64_t end_ns_ = 0;
   std::atomic<bool> done_{false};
 };
-
-// The line of the program that the calling thread is in, or "".
-using LineSource = std::string (*)();
-void set_line_source(LineSource source) noexcept;
-std::string current_line();
 
 // "all_reduce" and so on, as torch.distributed calls it.
 const char* operation_name(c10d::OpType type);

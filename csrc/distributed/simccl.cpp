@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One way in for all: start() orders the streams, leaves word, hands the bytes to gloo. What each
-// collective gives to gloo is in collectives.cpp.
+// Every collective enters through start(): it orders the streams, leaves the rank's notice and
+// hands the bytes to the transport. The bytes of each collective are in collectives.cpp.
 #include "csrc/distributed/simccl.h"
 
 #include <ATen/record_function.h>
@@ -9,15 +9,18 @@
 #include <utility>
 
 #include "csrc/distributed/call.h"
+#include "csrc/distributed/caller.h"
 #include "csrc/errors.h"
 #include "csrc/launch/launch.h"
-#include "csrc/launch/observe.h"
+#include "csrc/observers/observe.h"
 
 namespace torch_npusim::distributed {
 
 using c10d::OpType;
 
 namespace {
+
+constinit std::atomic<std::uint64_t> g_made{0};
 
 const std::string& command_name(OpType type) {
   static const auto* names = [] {
@@ -50,42 +53,51 @@ std::string title_of(OpType type) {
 std::shared_ptr<npusim::Rendezvous> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                          int size) {
   const std::string key = "npusim/rendezvous";
-  std::shared_ptr<npusim::Rendezvous> words;
+  std::shared_ptr<npusim::Rendezvous> notices;
   if (rank == 0) {
-    words = translated([&] { return npusim::Rendezvous::make(size); });
-    const std::string& address = words->address();
+    notices = translated([&] { return npusim::Rendezvous::make(size); });
+    const std::string& address = notices->address();
     store->set(key, std::vector<uint8_t>(address.begin(), address.end()));
   } else {
     const std::vector<uint8_t> address = store->get(key);
-    words = translated([&] {
+    notices = translated([&] {
       return npusim::Rendezvous::join(std::string(address.begin(), address.end()), size);
     });
   }
-  words->enter(rank);
-  return words;
+  notices->enter(rank);
+  return notices;
 }
 
-Simccl::Simccl(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<npusim::Rendezvous> words,
-               const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
-               std::string name, std::chrono::milliseconds timeout, std::string label)
+Simccl::Simccl(c10::intrusive_ptr<c10d::Backend> transport,
+               std::shared_ptr<npusim::Rendezvous> notices, const c10::intrusive_ptr<Simccl>& world,
+               int rank, std::vector<int> ranks, std::string name,
+               std::chrono::milliseconds timeout, std::string label)
     : Backend(rank, static_cast<int>(ranks.size())),
       group_(std::make_shared<Group>()),
       options_(c10::make_intrusive<Options>("simccl", timeout)),
-      label_(std::move(label)) {
+      label_(std::move(label)),
+      uid_(g_made.fetch_add(1)) {
   group_->name = std::move(name);
   group_->rank = rank;
   group_->ranks = std::move(ranks);
-  group_->words = std::move(words);
-  group_->board = world ? world->group_->words : group_->words;
-  group_->gloo = std::move(gloo);
+  group_->notices = std::move(notices);
+  group_->board = world ? world->group_->notices : group_->notices;
+  group_->transport = std::move(transport);
 }
 
 Simccl::~Simccl() { shutdown(); }
 
 void Simccl::setTimeout(std::chrono::milliseconds timeout) { options_->timeout = timeout; }
 
-std::chrono::milliseconds Simccl::limit(std::chrono::milliseconds asked) const {
-  return asked == c10d::kUnsetTimeout ? options_->timeout : asked;
+void Simccl::add_timeout(std::chrono::milliseconds more) { extensions_.push_back({more, nullptr}); }
+
+std::chrono::milliseconds Simccl::limit(std::chrono::milliseconds asked) {
+  if (asked != c10d::kUnsetTimeout) return asked;
+  std::erase_if(extensions_,
+                [](const Extension& one) { return one.until != nullptr && one.until->settled(); });
+  std::chrono::milliseconds sum = options_->timeout;
+  for (const Extension& one : extensions_) sum += one.more;
+  return sum;
 }
 
 // What is still under way gets a moment to end. What does not is left to gloo's own limit, and
@@ -113,7 +125,7 @@ void Simccl::shutdown() {
     const auto* pending = dynamic_cast<const Pending*>(&promise);
     return pending != nullptr && &pending->group() == group_.get() && pending->failed();
   });
-  if (group_->words != nullptr) group_->words->leave(rank_);
+  if (group_->notices != nullptr) group_->notices->leave(rank_);
 }
 
 void Simccl::abort() {
@@ -161,11 +173,13 @@ WorkPtr Simccl::start(Call& call) {
   what.count = call.count;
   what.bytes = call.bytes;
   what.peer = call.peer;
+  what.queued = call.queued;
+  what.device = npusim::config().visible_devices.at(static_cast<std::size_t>(device));
   what.numel_in = total_numel(call.reads);
   what.numel_out = total_numel(call.writes);
 
   return translated([&]() -> WorkPtr {
-    {  // Nobody may be further ahead of the others than the words are kept.
+    {  // Nobody may be further ahead of the others than the notices are kept.
       std::shared_ptr<Pending> oldest;
       {
         const std::lock_guard lock(row->mutex);
@@ -176,11 +190,12 @@ WorkPtr Simccl::start(Call& call) {
     npusim::Stream& current = npusim::current_stream(device);
     const bool own_stream = call.async || call.peer >= 0;
     npusim::Stream& stream = own_stream ? communication_stream(device, call) : current;
-    // Gloo keeps the order within a row. What comes after anything else waits for it here.
+    // The transport keeps the order of what is queued in a row. All else waits here for what is
+    // before it.
     const auto settle_others = [&](npusim::Stream& on) {
       for (const auto& promise : npusim::promises_of(on)) {
         const auto* pending = dynamic_cast<const Pending*>(promise.get());
-        if (pending == nullptr || call.prepares || !pending->chains_with(*row)) {
+        if (!call.queued || pending == nullptr || !pending->queued_in(*row)) {
           npusim::keep_promises(on);
           return;
         }
@@ -194,13 +209,16 @@ WorkPtr Simccl::start(Call& call) {
       settle_others(stream);
     }
     auto pending = std::make_shared<Pending>(group_, row, what, limit(call.timeout));
+    for (Extension& one : extensions_) {
+      if (one.until == nullptr) one.until = pending;
+    }
     const npusim::CommandInfo info{command_name(call.type).c_str(),
                                    npusim::CommandKind::collective};
     const std::string line = current_line();
     npusim::run_now(stream, info, [&] {
       for (const at::Tensor& tensor : call.reads) note_use(tensor, Use::reads);
       for (const at::Tensor& tensor : call.writes) note_use(tensor, Use::writes);
-      npusim::InlineRun& run = *npusim::detail::t_state.run;
+      npusim::RunningCommand& run = *npusim::detail::t_state.run;
       if (run.fault().hit) {
         pending->stay_away(run.fault().kind, line);
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// simccl: the c10d backend of npusim. What NCCL accepts it accepts; gloo moves the bytes, the
-// fabric (backend/fabric.h) says how long it takes.
+// simccl: the c10d backend of npusim. It accepts the calls that NCCL accepts. A transport moves the
+// bytes; the fabric (backend/fabric.h) says how long that takes.
 #pragma once
 
 #include <deque>
@@ -25,11 +25,11 @@ std::shared_ptr<npusim::Rendezvous> meet(const c10::intrusive_ptr<c10d::Store>& 
 
 class Simccl final : public c10d::Backend {
  public:
-  // `gloo` moves the bytes among the same ranks and keeps the order of what it is given: gloo's own
-  // backend with one thread, or ThreadRanks; without `words`, and with nobody else there,
-  // UniformRanks. `ranks` are the members' numbers in the whole job, whose words are those of
+  // `transport` moves the bytes of host tensors among the same ranks: gloo with one thread between
+  // processes, ThreadRanks between threads, UniformRanks (without `words`) for a rank alone.
+  // `ranks` are the members' numbers in the whole job, whose words are those of
   // `world`; nullptr: this group is the whole job. `label` is what profiles call the backend.
-  Simccl(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<npusim::Rendezvous> words,
+  Simccl(c10::intrusive_ptr<c10d::Backend> transport, std::shared_ptr<npusim::Rendezvous> words,
          const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
          std::string name, std::chrono::milliseconds timeout, std::string label);
   ~Simccl() override;
@@ -38,11 +38,14 @@ class Simccl final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
+  // add_timeout() lengthens the limit of collectives until the first one after it has ended.
+  void add_timeout(std::chrono::milliseconds more);
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return collectives_->next; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
   void abort() override;
+  std::uint64_t uid() const { return uid_; }  // of all backends of the process
   void shutdown() override;
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -84,14 +87,20 @@ class Simccl final : public c10d::Backend {
   WorkPtr to_itself(const at::Tensor& tensor, std::deque<at::Tensor>& ends);
   npusim::Stream& communication_stream(int device, const Call& call);
   std::shared_ptr<Row> transfers(int from, int to);
-  std::chrono::milliseconds limit(std::chrono::milliseconds asked) const;
+  std::chrono::milliseconds limit(std::chrono::milliseconds asked);
 
   std::shared_ptr<Group> group_;
   std::shared_ptr<Row> collectives_ = std::make_shared<Row>();
   std::map<std::pair<int, int>, std::shared_ptr<Row>> transfers_;  // by sender and receiver
   std::map<std::pair<int, int>, npusim::Stream*> streams_;         // by device and row
   c10::intrusive_ptr<Options> options_;
+  struct Extension {
+    std::chrono::milliseconds more;
+    std::shared_ptr<Pending> until;  // nullptr: it has not been asked for
+  };
+  std::vector<Extension> extensions_;
   const std::string label_;
+  const std::uint64_t uid_;
   int coalescing_ = 0;
   std::vector<c10::intrusive_ptr<SimWork>> parts_;
   std::deque<at::Tensor> own_sends_, own_recvs_;  // of this rank to itself, one end only so far

@@ -86,6 +86,9 @@ at::Tensor piece_of(const at::Tensor& whole, std::size_t k, const at::Tensor& of
 
 }  // namespace
 
+// Meeting: the ranks of one group in one process. Collectives are numbered per rank, so the n-th of
+// every rank belong together; transfers are matched in the order of their pair. The rank that
+// completes a gathering does the work for all outside the lock, on its own thread.
 class Meeting {
  public:
   // open() makes one for `size` ranks, which each enter() by its number, and wait there for all.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In gloo's place where the ranks of a group are threads of one process: they lay their tensors
-// side by side, and the last of them to come does the work of all.
+// ThreadRanks: the transport of a group whose ranks are threads of one process. Each rank brings
+// its tensors to a Meeting, and the last rank to arrive copies and reduces for all.
 #pragma once
 
 #include <functional>

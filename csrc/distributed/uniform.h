@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In gloo's place where a group's other ranks are in no process: they are like this one, so that
-// what they would have sent is known.
+// UniformRanks: the transport of a group whose other ranks have no process. Each of those ranks
+// counts as a copy of this one, so its operands are known.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -8,8 +8,8 @@
 
 namespace torch_npusim::distributed {
 
-// Takes flat tensors of the host, as gloo does here. Sums are multiples, what is gathered is
-// repeated, what is received is zero.
+// Takes flat tensors of the host, as gloo does here. A sum is a multiple of this rank's operand, a
+// gathered tensor repeats it, a received tensor is zero. Every call returns a work that has ended.
 class UniformRanks final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;

@@ -67,7 +67,7 @@ bool SimWork::wait(std::chrono::milliseconds timeout) {
   const bool limited = timeout != kNoTimeout;
   each([&](SimWork& part) {
     if (!limited && !part.blocks_host_) return;
-    note_explicit_wait("Work.wait");
+    before_explicit_wait("Work.wait");
     if (limited) part.pending_->set_limit(timeout);
     part.end_->synchronize();
   });

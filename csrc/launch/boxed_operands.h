@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// BoxedOperands: the operands among the arguments of a boxed call. Tensors and lists of tensors are
-// moved off the stack, so that they live as long as the call.
+// BoxedOperands: the operands among the arguments of a boxed call. Its constructor moves tensors
+// and lists of tensors off the stack, so that they live as long as this object; `operands` points
+// into it. The numbers, flags and devices that cost and checks need are copied; their places on the
+// stack stay as they are. The caller puts tensors back before it calls the operator again.
 #pragma once
 
 #include <ATen/core/List.h>
 #include <ATen/core/stack.h>
 
-#include "csrc/launch/op_record.h"
+#include "csrc/launch/op_traits.h"
 
 namespace torch_npusim {
 
 class BoxedOperands {
  public:
-  BoxedOperands(torch::jit::Stack& stack, const OpRecord& record)
-      : stack_(stack), record_(record), first_(stack.size() - record.written.size()) {
-    tensors_.reserve(record.written.size());  // the operands point into it
-    for (std::size_t i = 0; i < record.written.size(); ++i) collect(i);
+  BoxedOperands(torch::jit::Stack& stack, const OpTraits& traits)
+      : stack_(stack), traits_(traits), first_(stack.size() - traits.written.size()) {
+    tensors_.reserve(traits.written.size());  // the operands point into it
+    for (std::size_t i = 0; i < traits.written.size(); ++i) collect(i);
   }
 
   CallOperands operands;
@@ -26,7 +28,7 @@ class BoxedOperands {
   using Placed = std::pair<std::size_t, Value>;
 
   torch::jit::Stack& stack_;
-  const OpRecord& record_;
+  const OpTraits& traits_;
   std::size_t first_;  // the position of the first argument on the stack
   c10::SmallVector<Placed<at::Tensor>, 8> tensors_;
   c10::SmallVector<Placed<c10::IValue>, 2> lists_;
@@ -35,12 +37,12 @@ class BoxedOperands {
  private:
   void collect(std::size_t position) {
     c10::IValue& value = stack_[first_ + position];
-    const Role role = record_.written[position] ? Role::written : Role::read;
+    const Role role = traits_.written[position] ? Role::written : Role::read;
     if (value.isTensor()) {
       tensors_.emplace_back(position, std::move(value).toTensor());
       operands.add(tensors_.back().second, role);
     } else if (value.isInt()) {
-      if (position == record_.output_size) operands.set_size_is_known();
+      if (position == traits_.output_size) operands.set_size_is_known();
       operands.add_number(value.toInt());
     } else if (value.isBool()) {
       operands.add_flag(value.toBool());

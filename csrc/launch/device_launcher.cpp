@@ -4,6 +4,7 @@
 
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "backend/observer.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/graph.h"
+#include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
 
@@ -43,12 +45,29 @@ void note(const DeviceOperand& operand) {
                         {strides.data(), strides.size()}});
 }
 
+// Compiled code takes addresses as they are: null, or null and an offset, where storage.resize_(0)
+// took the memory. Linux maps nothing below vm.mmap_min_addr.
+constexpr std::uintptr_t kNeverMapped = 1 << 16;
+
+void check_memory(const DeviceCommand& command) {
+  if (C10_LIKELY(!detail::g_storage_has_shrunk.load(std::memory_order_relaxed))) return;
+  for (std::int64_t i = 0; i < command.operand_count; ++i) {
+    const DeviceOperand& operand = command.operands[i];
+    const bool empty = std::count(operand.sizes, operand.sizes + operand.dimensions, 0) > 0;
+    TORCH_CHECK(reinterpret_cast<std::uintptr_t>(operand.first) >= kNeverMapped || empty,
+                command.name, ": operand ", i,
+                " has no memory: storage.resize_(0) took it away. Resize the storage back before "
+                "the tensor is used.");
+  }
+}
+
 void submit_now(npusim::Stream& stream, const DeviceCommand& command, void (*run)(const void*),
                 const void* body) {
   const npusim::CommandInfo info{
       command.name,
       npusim::CommandKind::kernel,
       {command.flops, command.bytes, static_cast<npusim::Precision>(command.precision)}};
+  check_memory(command);
   npusim::submit(stream, info, [&] {
     if (C10_UNLIKELY(npusim::observed())) {
       for (std::int64_t i = 0; i < command.operand_count; ++i) note(command.operands[i]);
@@ -113,7 +132,8 @@ Graph::Kernel::Range range_of(const DeviceOperand& operand) {
 void capture(npusim::Stream& stream, const DeviceCommand& command, void (*run)(const void*),
              const void* body, std::size_t body_bytes) {
   if (command.operand_count == 0) {
-    refuse_capture(command.name, "it does not say what it writes, so a graph cannot hold it");
+    refuse_capture(command.name,
+                   "it does not declare the memory that it writes, so a graph cannot hold it");
   }
   Graph::Kernel kernel;
   kernel.name = command.name;
@@ -121,7 +141,7 @@ void capture(npusim::Stream& stream, const DeviceCommand& command, void (*run)(c
     const DeviceOperand& operand = command.operands[i];
     if (operand.first != nullptr && !npusim::is_device_address(operand.first)) {
       refuse_capture(command.name,
-                     "it uses memory of the host, which is another one when a graph is replayed");
+                     "it uses host memory, which may be gone when the graph is replayed");
     }
     if (operand.written) kernel.writes.push_back(range_of(operand));
   }
@@ -153,7 +173,7 @@ const DeviceLauncher& device_launcher(int device) {
   });
   static const auto* const launchers = [] {
     auto* made = new std::vector<DeviceLauncher>;
-    const std::int64_t delta = npusim::g_address_map.host_delta.load();
+    const std::int64_t delta = npusim::g_address_map.kernel_delta.load();
     for (int i = 0; i < npusim::device_count(); ++i) {
       made->push_back({DeviceLauncher::kVersion, i, delta, &launch_erased});
     }

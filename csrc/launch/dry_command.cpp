@@ -18,10 +18,6 @@ std::unordered_map<std::string_view, OwnCommand>& own_commands() {
   return *commands;
 }
 
-bool is_link(npusim::CommandKind kind) {
-  return kind == npusim::CommandKind::copy_h2d || kind == npusim::CommandKind::copy_d2h;
-}
-
 }  // namespace
 
 void add_own_command(const char* op, OwnCommand command) { own_commands()[op] = command; }
@@ -41,21 +37,21 @@ at::Tensor without_memory(const at::Tensor& like, c10::Device device) {
 
 void launch_dry(const c10::OperatorHandle& op, torch::jit::Stack stack,
                 const std::vector<at::Tensor>& results, c10::DeviceIndex device) {
-  const OpRecord& record = op_record(op);
+  const OpTraits& traits = op_traits(op);
   const auto own = own_commands().find(op.schema().name());
   if (own != own_commands().end()) {
     const npusim::CommandInfo info = own->second(stack);
     const Account account(info.cost);
     const auto body = [&] { account.settle(results); };
-    // Copies to and from pageable memory wait; the last argument of copy_ is non_blocking.
-    const bool waits = is_link(info.kind) && !stack.back().toBool();
+    const bool waits = info.kind == npusim::CommandKind::copy_h2d_pageable ||
+                       info.kind == npusim::CommandKind::copy_d2h_pageable;
     return waits ? launch_and_wait(info, device, body) : launch(info, device, body);
   }
-  const BoxedOperands boxed(stack, record);
-  const Account account = boxed.operands.account(record);
-  const npusim::CommandInfo info{record.name.c_str(), npusim::CommandKind::kernel, account.cost()};
+  const BoxedOperands boxed(stack, traits);
+  const Account account = boxed.operands.account(traits);
+  const npusim::CommandInfo info{traits.name.c_str(), npusim::CommandKind::kernel, account.cost()};
   const auto body = [&] { account.settle(results); };
-  boxed.operands.waits(record) ? launch_and_wait(info, device, body) : launch(info, device, body);
+  boxed.operands.waits(traits) ? launch_and_wait(info, device, body) : launch(info, device, body);
 }
 
 }  // namespace torch_npusim

@@ -5,7 +5,7 @@
 
 #include "csrc/launch/device_launcher.h"
 #include "csrc/launch/launch.h"
-#include "csrc/launch/observe.h"
+#include "csrc/observers/observe.h"
 #include "torch_npusim/include/torch_npusim/kernel.h"
 
 namespace torch_npusim {
@@ -14,7 +14,7 @@ namespace {
 
 void* kernel_address(const at::TensorBase& tensor) {
   void* data = tensor.mutable_data_ptr();
-  return npusim::is_device_address(data) ? npusim::host_alias(data) : data;
+  return npusim::is_device_address(data) ? npusim::kernel_alias(data) : data;
 }
 
 void launch_kernel(const char* name, c10::ArrayRef<at::Tensor> operands, std::uint64_t written,

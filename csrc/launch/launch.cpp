@@ -2,6 +2,9 @@
 // Operand checks.
 #include "csrc/launch/launch.h"
 
+#include "csrc/operands/alignment.h"
+#include "csrc/runtime/storage.h"
+
 namespace torch_npusim {
 
 namespace {
@@ -25,6 +28,7 @@ c10::DeviceIndex common_device(const char* op, c10::ArrayRef<const at::TensorBas
     } else if (operand->device() != first->device()) {
       refuse_devices(op, first->device(), operand->device());
     }
+    check_within_storage(op, *operand);
     check_alignment(op, *operand);
   }
   TORCH_INTERNAL_ASSERT(first != nullptr, op, " was dispatched to npusim without an npusim tensor");

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// launch(): how every operator runs its kernel: as one command on the current stream of a device,
-// charged with a modelled time. Copies are commands of their own (csrc/aten/copy.cpp). Nested
-// launches are part of the outer command. The checks of operands come before.
+// launch(): every operator runs its kernel through it, as one command on the current stream of a
+// device, charged with a modelled time. Nested launches are part of the outer command. Copies are
+// commands of their own (csrc/aten/copy.cpp). Operands are checked before: a refused call costs
+// nothing. All errors are torch's (csrc/errors.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <exception>
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <type_traits>
 
 #include "backend/backend.h"
+#include "csrc/cost/account.h"
 #include "csrc/errors.h"
-#include "csrc/launch/account.h"
-#include "csrc/launch/alignment.h"
+#include "csrc/operands/spoil.h"
 #include "csrc/runtime/host_sync.h"
-#include "csrc/runtime/scratch_allocator.h"
+#include "csrc/runtime/kernel_scope.h"
 
 namespace torch_npusim {
 
@@ -31,7 +30,7 @@ enum class HostScalars : std::uint8_t { refused, accepted };
 c10::DeviceIndex common_device(const char* op, c10::ArrayRef<const at::TensorBase*> operands,
                                HostScalars host_scalars);
 
-// qualified_name<Op>() is "aten::sum.dim_IntList": the schema's name, by which commands go too.
+// qualified_name<Op>() is "aten::sum.dim_IntList": the schema's name, also the command's.
 template <class Op>
 std::string qualified_name() {
   std::string name = Op::name;
@@ -41,11 +40,11 @@ std::string qualified_name() {
 template <class Op>
 inline const std::string kQualifiedName = qualified_name<Op>();
 
-// HostWait: the host waits for a stream, because `what` needs values. The sync debug mode hears of
-// it first; the wait is at the end of the scope, and none if that ends by an exception.
+// HostWait: the host waits for a stream at the end of the scope, because `what` needs values; not
+// if the scope ends by an exception. The constructor tells the sync debug mode, which may throw.
 class HostWait {
  public:
-  HostWait(const char* what, npusim::Stream& stream) : stream_(stream) { note_host_sync(what); }
+  HostWait(const char* what, npusim::Stream& stream) : stream_(stream) { before_hidden_wait(what); }
   ~HostWait() noexcept(false) {
     if (std::uncaught_exceptions() == exceptions_) stream_.synchronize();
   }
@@ -65,8 +64,9 @@ decltype(auto) launch(const npusim::CommandInfo& info, c10::DeviceIndex device, 
   });
 }
 
-// The same on the device of `operands`, which are checked. What the body returns is charged beside
-// them; a body that returns nothing writes the first `written` of them.
+// The same on the device of `operands`, which are checked and charged. The result of body(device)
+// is charged too; a body without a result writes the first `written` operands, which become garbage
+// if a fault hits the command.
 template <class Body>
 decltype(auto) launch(const char* op, std::initializer_list<const at::TensorBase*> operands,
                       Body&& body, double flops_per_element = 1.0, std::size_t written = 1) {
@@ -99,36 +99,5 @@ decltype(auto) launch_and_wait(const npusim::CommandInfo& info, c10::DeviceIndex
     return npusim::run_now(stream, info, std::forward<Body>(body));
   });
 }
-
-// wrapper_keys() are the dispatch keys that a kernel's own calls must skip: autograd and autocast
-// have had their turn before the kernel was reached.
-inline c10::DispatchKeySet wrapper_keys() {
-  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-}
-
-// NoWrappers: for its length the calls of this thread skip wrapper_keys(). Mostly core skips them
-// already when a kernel is reached, which one look tells.
-class NoWrappers {
- public:
-  NoWrappers() {
-    const c10::DispatchKeySet skipped = c10::impl::tls_local_dispatch_key_set().excluded_;
-    if (C10_UNLIKELY(!skipped.has_all(wrapper_keys()))) guard_.emplace(wrapper_keys());
-  }
-
- private:
-  std::optional<c10::impl::ExcludeDispatchKeyGuard> guard_;
-};
-
-// KernelScope: what holds while CPU kernels stand in for a device's. They meet neither autograd nor
-// autocast again, which have had their turn, and what they allocate is device memory, so that
-// results are born there.
-class KernelScope {
- public:
-  explicit KernelScope(c10::DeviceIndex device) noexcept : scratch_(device) {}
-
- private:
-  NoWrappers no_wrappers_;
-  ScratchScope scratch_;
-};
 
 }  // namespace torch_npusim

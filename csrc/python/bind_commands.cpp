@@ -80,7 +80,7 @@ const char* kept_name(const std::string& name) {
   return names->insert(name).first->c_str();
 }
 
-// The addresses that `body` dereferences are those for kernels: user addresses + host_delta().
+// The addresses that `body` dereferences are those for kernels: user addresses + kernel_delta().
 void launch_python(int device, const std::string& name, const py::function& body) {
   const npusim::CommandInfo info{kept_name(name), npusim::CommandKind::kernel, {}};
   translated([&] {
@@ -115,9 +115,9 @@ void sleep(double ns) {
 void bind_commands(py::module& m) {
   m.def("launch_python", &launch_python);
   m.def("sleep", &sleep, py::call_guard<py::gil_scoped_release>());
-  m.def("host_delta", [] {
+  m.def("kernel_delta", [] {
     translated([] { npusim::initialize(); });
-    return npusim::g_address_map.host_delta.load();
+    return npusim::g_address_map.kernel_delta.load();
   });
   m.def("begin_command_tally", [] {
     translated([] {

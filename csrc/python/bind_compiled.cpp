@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What code that Inductor generated calls for every buffer: without torch's parser of arguments and
+// Functions that Inductor's code calls for every buffer: without torch's parser of arguments and
 // without the dispatcher, as its own for CPU and CUDA (torch._C._dynamo.guards._empty_strided_cpu).
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Dtype.h>
@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/python_numbers.h>
 
-#include "csrc/launch/device_empty.h"
+#include "csrc/operands/device_empty.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/device.h"
 

@@ -96,7 +96,7 @@ void bind_device(py::module& m) {
       "synchronize",
       [](int device) {
         const int index = checked(device);
-        note_explicit_wait("synchronize");
+        before_explicit_wait("synchronize");
         translated([&] { npusim::synchronize_device(index); });
       },
       py::call_guard<py::gil_scoped_release>());

@@ -2,6 +2,7 @@
 // Bindings of the c10d backend, made once torch.distributed is there.
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "csrc/distributed/caller.h"
 #include "csrc/distributed/simccl.h"
 #include "csrc/distributed/threads.h"
 #include "csrc/distributed/uniform.h"
@@ -50,6 +52,27 @@ std::string line_of_program() {
   }
   Py_XDECREF(frame);
   return line;
+}
+
+// Threads that may come: Python's, but for daemons, which wait for work of others (pinned memory,
+// progress bars). The main one is busy in backward() where autograd's is the calling one.
+bool acts_alone(bool is_rank) {
+  if (Py_IsInitialized() == 0) return false;
+  const py::gil_scoped_acquire gil;
+  try {
+    const py::module_ threading = py::module_::import("threading");
+    const py::object main = threading.attr("main_thread")();
+    const auto is_calling = [](const py::handle& thread) {
+      return py::cast<unsigned long>(thread.attr("ident")) == PyThread_get_thread_ident();
+    };
+    for (const py::handle thread : threading.attr("enumerate")()) {
+      const bool other = !thread.is(main) && !is_calling(thread);
+      if (other && !thread.attr("daemon").cast<bool>()) return false;
+    }
+    return is_rank || is_calling(main) || torch::autograd::get_current_graph_task_id() != -1;
+  } catch (const py::error_already_set&) {  // the interpreter is ending
+    return false;
+  }
 }
 
 // The names of npusim::Collective, Algorithm and Protocol, in their order.
@@ -108,7 +131,7 @@ void define_simccl(const py::object& scope, const std::string& folder) {
   using distributed::UniformRanks;
   py::module_::import("torch._C._distributed_c10d");
   torch_folder() = folder;
-  distributed::set_line_source(&line_of_program);
+  distributed::set_caller(&line_of_program, &acts_alone);
   py::class_<npusim::Rendezvous, std::shared_ptr<npusim::Rendezvous>>(scope, "Rendezvous");
   scope.attr("meet") =
       py::cpp_function(&distributed::meet, py::call_guard<py::gil_scoped_release>());
@@ -123,14 +146,21 @@ void define_simccl(const py::object& scope, const std::string& folder) {
         return c10::make_intrusive<ThreadRanks>(store, rank, size, timeout);
       }));
   py::class_<Simccl, c10d::Backend, c10::intrusive_ptr<Simccl>>(scope, "Simccl")
-      .def(py::init([](c10::intrusive_ptr<c10d::Backend> gloo,
+      .def(py::init([](c10::intrusive_ptr<c10d::Backend> transport,
                        std::shared_ptr<npusim::Rendezvous> words,
                        const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
                        std::string name, std::chrono::milliseconds timeout, std::string label) {
-        return c10::make_intrusive<Simccl>(std::move(gloo), std::move(words), world, rank,
+        return c10::make_intrusive<Simccl>(std::move(transport), std::move(words), world, rank,
                                            std::move(ranks), std::move(name), timeout,
                                            std::move(label));
-      }));
+      }))
+      // torch calls these on every ProcessGroupNCCL: tests/alias/test_nccl.py.
+      .def("_set_default_timeout", &Simccl::setTimeout)
+      .def("_add_ephemeral_timeout", &Simccl::add_timeout)
+      .def_property_readonly("uid", &Simccl::uid)
+      // Between them backends are aborted. Those of simccl do not wait for each other.
+      .def("_group_start", [](Simccl&) {})
+      .def("_group_end", [](Simccl&) {});
 }
 
 }  // namespace

@@ -107,10 +107,12 @@ void bind_graphs(py::module& m) {
   py::class_<Graph, std::shared_ptr<Graph>>(m, "_Graph")
       .def(py::init<>())
       .def("capture_begin", &begin)
+      .def("register_generator", &Graph::register_generator)
       .def("capture_end", &Graph::capture_end)
       .def("replay", &Graph::replay, py::call_guard<py::gil_scoped_release>())
       .def("reset", &Graph::reset)
       .def("is_captured", &Graph::is_captured)
+      .def("freed_inputs", &Graph::freed_inputs)
       .def("size", &Graph::size)
       .def("pool",
            [](const Graph& graph) {
@@ -120,10 +122,7 @@ void bind_graphs(py::module& m) {
       .def("write_dot", &write_dot)
       .def("call", &call);
   m.def("graph_pool_handle", &pool_handle);
-  m.def("is_current_stream_capturing", [] {
-    if (Graph::capturing() == nullptr) return false;
-    return Graph::captures(npusim::current_stream(checked_device(-1)));
-  });
+  m.def("is_current_stream_capturing", &Graph::captures_current_stream);
   // turn(graph, on) makes operators come to graph.call(), or no longer.
   m.def("set_capture_switch", [](py::function turn) {
     static auto* kept = new py::function;

@@ -5,7 +5,7 @@
 
 #include "backend/races.h"
 #include "csrc/errors.h"
-#include "csrc/launch/host_accesses.h"
+#include "csrc/observers/host_accesses.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/sites.h"
 #include "csrc/runtime/device_allocator.h"

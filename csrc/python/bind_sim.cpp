@@ -9,11 +9,12 @@
 #include <tuple>
 #include <vector>
 
+#include "csrc/cuda_rules/cuda_rules.h"
+#include "csrc/cuda_rules/operators_of_others.h"
 #include "csrc/errors.h"
-#include "csrc/launch/alignment.h"
-#include "csrc/launch/fallback_stats.h"
-#include "csrc/launch/rules.h"
+#include "csrc/operands/alignment.h"
 #include "csrc/python/bindings.h"
+#include "csrc/routes/fallback_stats.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/host_sync.h"
 #include "csrc/runtime/poison.h"
@@ -24,36 +25,45 @@ namespace torch_npusim {
 
 namespace {
 
-// The words of an enum, in the order of its values.
+// The names of an enum's values, in their order.
 template <std::size_t N>
-struct Words {
+struct EnumNames {
   const char* what;
-  std::array<const char*, N> words;
+  std::array<const char*, N> names;
 
-  std::size_t parse(const std::string& word) const {
+  std::size_t parse(const std::string& name) const {
     std::string accepted;
     for (std::size_t i = 0; i < N; ++i) {
-      if (word == words[i]) return i;
-      accepted += std::string(i == 0 ? "'" : ", '") + words[i] + "'";
+      if (name == names[i]) return i;
+      accepted += std::string(i == 0 ? "'" : ", '") + names[i] + "'";
     }
-    throw py::value_error(std::string(what) + ": got '" + word + "', expected one of " + accepted);
+    throw py::value_error(std::string(what) + ": got '" + name + "', expected one of " + accepted);
   }
   template <class Enum>
   std::string text(Enum value) const {
-    return words[static_cast<std::size_t>(value)];
+    return names[static_cast<std::size_t>(value)];
   }
 };
 
-constexpr Words<3> kStrictAlign{"strict alignment", {"off", "error", "copy"}};
-constexpr Words<3> kFallback{"fallback policy", {"silent", "warn", "error"}};
-constexpr Words<4> kPoison{"poison mode", {"off", "freed", "fresh", "all"}};
-constexpr Words<3> kStability{"stability", {"stable", "experimental", "internal"}};
-constexpr Words<2> kDeviceAssert{"device assert", {"now", "late"}};
-constexpr Words<8> kVerdict{"verdict of a rule",
-                            {"refuse", "unavailable", "nondeterministic", "widen", "keep", "fft",
-                             "sum_of_numbers", "asserts"}};
-constexpr Words<npusim::kFaultKindCount> kFault{
+constexpr EnumNames<3> kStrictAlign{"strict alignment", {"off", "error", "copy"}};
+constexpr EnumNames<3> kFallback{"fallback policy", {"silent", "warn", "error"}};
+constexpr EnumNames<4> kPoison{"poison mode", {"off", "freed", "fresh", "all"}};
+constexpr EnumNames<3> kStability{"stability", {"stable", "experimental", "internal"}};
+constexpr EnumNames<2> kDeviceAssert{"device assert", {"now", "late"}};
+constexpr EnumNames<7> kVerdict{
+    "verdict of a rule",
+    {"refuse", "nondeterministic", "widen", "keep", "fft", "sum_of_numbers", "asserts"}};
+constexpr EnumNames<npusim::kFaultKindCount> kFault{
     "fault kind", {"oom", "launch", "hang", "device", "slow", "link", "kill"}};
+
+// bind_mode() binds get_NAME() and set_NAME(text) of a mode that is an enum.
+template <std::size_t N, class Enum>
+void bind_mode(py::module& m, const std::string& name, const EnumNames<N>& names,
+               Enum (*get)() noexcept, void (*set)(Enum) noexcept) {
+  m.def(("get_" + name).c_str(), [&names, get] { return names.text(get()); });
+  m.def(("set_" + name).c_str(),
+        [&names, set](const std::string& text) { set(static_cast<Enum>(names.parse(text))); });
+}
 
 py::dict counts(const std::vector<FallbackCount>& all) {
   py::dict out;
@@ -66,15 +76,15 @@ using PythonRule =
     std::tuple<std::string, std::string, std::string, std::vector<at::ScalarType>, std::string>;
 
 void set_python_rules(const std::vector<PythonRule>& rows) {
-  std::vector<RuleRow> all;
+  std::vector<CudaRule> all;
   all.reserve(rows.size());
   for (const auto& [op, verdict, when, dtypes, text] : rows) {
-    RuleRow row{op, static_cast<RuleRow::Verdict>(kVerdict.parse(verdict)), when, 0, text};
+    CudaRule row{op, static_cast<CudaRule::Verdict>(kVerdict.parse(verdict)), when, 0, text};
     for (const at::ScalarType dtype : dtypes) row.dtypes |= dtype_bit(static_cast<int>(dtype));
     all.push_back(std::move(row));
   }
   const py::gil_scoped_release no_gil;
-  set_rules(all);
+  set_cuda_rules(all);
 }
 
 py::dict widened() {
@@ -102,17 +112,17 @@ py::list knob_list() {
 
 void inject(const std::string& kind, std::uint64_t nth, std::uint64_t every, double probability,
             std::uint64_t seed, int device, int rank, double factor, const std::string& name) {
-  npusim::FaultRule rule;
-  rule.kind = static_cast<npusim::FaultKind>(kFault.parse(kind));
-  rule.at = nth;
-  rule.every = every;
-  rule.probability = probability;
-  rule.seed = seed;
-  rule.device = device;
-  rule.rank = rank;
-  rule.factor = factor;
-  rule.name = name;
-  translated([&] { npusim::inject_fault(rule); });
+  npusim::Fault fault;
+  fault.kind = static_cast<npusim::FaultKind>(kFault.parse(kind));
+  fault.at = nth;
+  fault.every = every;
+  fault.probability = probability;
+  fault.seed = seed;
+  fault.device = device;
+  fault.rank = rank;
+  fault.factor = factor;
+  fault.name = name;
+  translated([&] { npusim::inject_fault(fault); });
 }
 
 // The Python function that hears of host synchronisations: never destroyed, because another thread
@@ -152,7 +162,7 @@ py::dict fault_counts() {
   const npusim::FaultCounts counted = npusim::fault_counts();
   py::dict out;
   for (std::size_t i = 0; i < npusim::kFaultKindCount; ++i) {
-    out[kFault.words[i]] = counted.injected[i];
+    out[kFault.names[i]] = counted.injected[i];
   }
   out["reported"] = counted.reported;
   return out;
@@ -184,28 +194,19 @@ void bind_sim(py::module& m) {
     reset_fallback_counts();
     reset_copied_results();
   });
-  m.def("get_fallback_policy", [] { return kFallback.text(fallback_policy()); });
-  m.def("set_fallback_policy", [](const std::string& policy) {
-    set_fallback_policy(static_cast<FallbackPolicy>(kFallback.parse(policy)));
-  });
+  bind_mode(m, "fallback_mode", kFallback, &fallback_mode, &set_fallback_mode);
 
   m.def("set_rules", &set_python_rules);
+  m.def("set_cpu_only", &set_cpu_only);
+  m.def("set_cpu_kernels", &set_cpu_kernels);
+  m.def("adopt_cuda_kernels", &adopt_cuda_kernels);
   m.def("widened_calls", &widened);
-  m.def("get_device_assert", [] { return kDeviceAssert.text(device_assert()); });
-  m.def("set_device_assert", [](const std::string& when) {
-    set_device_assert(static_cast<DeviceAssert>(kDeviceAssert.parse(when)));
-  });
+  bind_mode(m, "device_assert", kDeviceAssert, &device_assert, &set_device_assert);
 
-  m.def("get_strict_align", [] { return kStrictAlign.text(strict_align()); });
-  m.def("set_strict_align", [](const std::string& mode) {
-    set_strict_align(static_cast<StrictAlign>(kStrictAlign.parse(mode)));
-  });
+  bind_mode(m, "strict_align", kStrictAlign, &strict_align, &set_strict_align);
   m.def("realigned_count", &realigned_count);
   m.def("set_sync_observer", &set_python_sync_observer);
-  m.def("get_poison", [] { return kPoison.text(poison_mode()); });
-  m.def("set_poison", [](const std::string& mode) {
-    set_poison_mode(static_cast<npusim::PoisonMode>(kPoison.parse(mode)));
-  });
+  bind_mode(m, "poison", kPoison, &poison_mode, &set_poison_mode);
 }
 
 }  // namespace torch_npusim

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include "backend/promise.h"
 #include "backend/timeline.h"
 #include "csrc/errors.h"
 #include "csrc/launch/dry_command.h"
@@ -27,8 +28,9 @@ npusim::Timeline& timeline() {
 constexpr const char* kOrderWords[] = {
     "event_record", "event_block",    "event_wait",     "event_end", "stream_wait",
     "device_wait",  "allocator_wait", "allocator_mark", "query",     "host_time"};
-constexpr const char* kCommandWords[] = {"kernel",   "copy_h2d",  "copy_d2h",
-                                         "copy_d2d", "copy_peer", "collective"};
+constexpr const char* kCommandWords[] = {
+    "kernel",   "copy_h2d",  "copy_d2h",  "copy_h2d_pageable", "copy_d2h_pageable",
+    "copy_d2d", "copy_peer", "collective"};
 
 // The order of timeline.Row in torch_npusim/sim/timeline.py.
 py::tuple row_tuple(const npusim::TimelineRow& row) {
@@ -46,6 +48,7 @@ void begin(std::size_t most_rows, bool sites) {
   translated([&] {
     npusim::initialize();
     want_sites(SiteUser::timeline, sites);
+    npusim::pass_backlog(npusim::current_device());
     timeline().begin(most_rows);
   });
 }
@@ -55,6 +58,7 @@ py::dict rates_of(const npusim::DeviceSpec& spec) {
   py::dict bandwidth;
   bandwidth["memory"] = spec.memory_bytes_per_s * spec.achievable_bandwidth;
   bandwidth["host"] = spec.host_bytes_per_s;
+  bandwidth["pageable"] = spec.pageable_bytes_per_s;
   bandwidth["peer"] = spec.peer_bytes_per_s;
   py::dict out;
   out["peak_flops"] = py::tuple(py::cast(spec.peak_flops_per_s));
@@ -79,7 +83,7 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
                  const std::array<double, npusim::kPrecisionCount>& peak_flops,
                  const std::array<double, npusim::kWorkCount>& achievable,
                  const std::array<std::int64_t, npusim::kWorkCount>& ramp_ns,
-                 const std::array<double, 4>& bandwidth,
+                 const std::array<double, 5>& bandwidth,
                  const std::array<std::int64_t, 5>& latency_ns,
                  const std::array<int, 3>& hardware) {
   npusim::DeviceSpec spec;
@@ -91,7 +95,8 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
   spec.memory_bytes_per_s = bandwidth[0];
   spec.achievable_bandwidth = bandwidth[1];
   spec.host_bytes_per_s = bandwidth[2];
-  spec.peer_bytes_per_s = bandwidth[3];
+  spec.pageable_bytes_per_s = bandwidth[3];
+  spec.peer_bytes_per_s = bandwidth[4];
   spec.launch_latency_ns = latency_ns[0];
   spec.kernel_floor_ns = latency_ns[1];
   spec.copy_floor_ns = latency_ns[2];
@@ -103,21 +108,18 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
   npusim::define_spec(spec);
 }
 
-py::dict end() {
+// `settle`: for the end of communication that is still on its way.
+py::dict end(bool settle) {
   {
     const py::gil_scoped_release no_gil;
+    if (settle) npusim::keep_all_promises(npusim::current_device());
     timeline().end();
     want_sites(SiteUser::timeline, false);
   }
   py::list rows;
   for (const npusim::TimelineRow& row : timeline().rows()) rows.append(row_tuple(row));
-  py::list streams;
-  for (const npusim::StreamState& state : timeline().streams()) {
-    streams.append(py::make_tuple(state.device, state.stream, state.done_at_ns));
-  }
   py::dict out;
   out["rows"] = rows;
-  out["streams"] = streams;
   out["begin_ns"] = timeline().host_begin_ns();
   out["end_ns"] = timeline().host_end_ns();
   out["dropped"] = timeline().dropped();

@@ -15,7 +15,6 @@ void bind_distributed(pybind11::module& m);
 void bind_event_log(pybind11::module& m);
 void bind_graphs(pybind11::module& m);
 void bind_memory(pybind11::module& m);
-void bind_python_policy(pybind11::module_& m);
 void bind_races(pybind11::module& m);
 void bind_random(pybind11::module& m);
 void bind_sharing(pybind11::module& m);

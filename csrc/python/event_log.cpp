@@ -3,6 +3,7 @@
 // the race detector say.
 #include <pybind11/stl.h>
 
+#include <array>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -40,25 +41,12 @@ struct Logged {
   std::vector<Touched> operands;
 };
 
+// In the order of OrderKind; the kinds behind these order nothing.
 const char* name_of(npusim::OrderKind kind) {
-  switch (kind) {
-    case npusim::OrderKind::event_record:
-      return "event_record";
-    case npusim::OrderKind::event_block:
-      return "event_block";
-    case npusim::OrderKind::event_wait:
-      return "event_wait";
-    case npusim::OrderKind::event_end:
-      return "event_end";
-    case npusim::OrderKind::stream_wait:
-      return "stream_wait";
-    case npusim::OrderKind::device_wait:
-      return "device_wait";
-    case npusim::OrderKind::allocator_wait:
-      return "allocator_wait";
-    default:  // what orders nothing
-      return "other";
-  }
+  constexpr std::array kNames{"event_record", "event_block", "event_wait",    "event_end",
+                              "stream_wait",  "device_wait", "allocator_wait"};
+  const auto i = static_cast<std::size_t>(kind);
+  return i < kNames.size() ? kNames[i] : "other";
 }
 
 const char* name_of(npusim::MemoryKind kind) {

@@ -3,9 +3,10 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "csrc/errors.h"
-#include "csrc/launch/alignment.h"
-#include "csrc/launch/fallback_stats.h"
+#include "csrc/operands/alignment.h"
 #include "csrc/python/bindings.h"
+#include "csrc/routes/fallback.h"
+#include "csrc/routes/fallback_stats.h"
 #include "csrc/runtime/init.h"
 #include "csrc/runtime/poison.h"
 
@@ -16,7 +17,7 @@ void apply_knobs() {
   const npusim::Config& config =
       torch_npusim::translated([]() -> const npusim::Config& { return npusim::config(); });
   torch_npusim::set_strict_align(config.strict_align);
-  torch_npusim::set_fallback_policy(config.fallback);
+  torch_npusim::set_fallback_mode(config.fallback);
   torch_npusim::set_poison_mode(config.poison);
 }
 
@@ -50,6 +51,7 @@ PYBIND11_MODULE(_C, m) {
   }
   npusim::set_wait_hook(&wait_without_gil);
   torch_npusim::register_backend();
+  torch_npusim::register_structured_forms();
   torch_npusim::bind_commands(m);
   torch_npusim::bind_compiled(m);
   torch_npusim::bind_cuda_names(m);
@@ -58,7 +60,6 @@ PYBIND11_MODULE(_C, m) {
   torch_npusim::bind_event_log(m);
   torch_npusim::bind_graphs(m);
   torch_npusim::bind_memory(m);
-  torch_npusim::bind_python_policy(m);
   torch_npusim::bind_races(m);
   torch_npusim::bind_random(m);
   torch_npusim::bind_sharing(m);

@@ -148,7 +148,7 @@ std::size_t walk(std::array<Frame, kMostFrames>& frames, bool may_wait) {
   return count;
 }
 
-void note_forward(Site site) {
+void set_forward_site(Site site) {
   thread_local std::uint64_t last = 0;
   const std::uint64_t next = at::sequence_number::peek();
   if (next == 0 || next == last) return;
@@ -177,7 +177,7 @@ Site gather_site(bool may_wait) noexcept {
     const auto node = torch::autograd::get_current_node();
     if (node == nullptr) {
       const Site site = sites().find(frames.data(), count, nullptr, 0);
-      note_forward(site);
+      set_forward_site(site);
       return site;
     }
     const Site forward = sites().forward_of(node->thread_id(), node->sequence_nr());

@@ -31,21 +31,14 @@ Choice& choice() {
   return *chosen;
 }
 
-PythonPolicies& python_policies() {
-  static PythonPolicies policies{};  // set once, when the module is loaded
-  return policies;
-}
-
 // "name,key:value,..." taken apart.
 struct Setting {
   explicit Setting(const std::string& text)
       : name(text.substr(0, text.find(','))),
         keys(name.size() == text.size() ? "" : text.substr(name.size() + 1)),
-        is_in_python(name.find(".py:") != std::string::npos),
-        is_policy(is_in_python || npusim::alloc::is_live_policy(name)) {}
+        is_policy(npusim::alloc::is_live_policy(name)) {}
   std::string name;
   std::string keys;
-  bool is_in_python;
   bool is_policy;
 };
 
@@ -79,6 +72,10 @@ Config settings_of(const Setting& setting, const char* variable) {
 std::unique_ptr<LiveAllocator> allocator_of(const std::string& text, Provider& provider,
                                             const char* variable) {
   const Setting setting(text);
+  TORCH_CHECK_VALUE(setting.name.find(".py:") == std::string::npos, variable, ": the policy ",
+                    setting.name,
+                    " is in Python; replay a recording under it (npusim-lab replay), "
+                    "or write it in C to run behind a device (allocator/placement/policy_abi.h)");
   if (!setting.is_policy) {
     return std::make_unique<npusim::alloc::CachingAllocator>(provider,
                                                              settings_of(setting, variable));
@@ -87,18 +84,11 @@ std::unique_ptr<LiveAllocator> allocator_of(const std::string& text, Provider& p
   TORCH_CHECK_VALUE(!rules.has_value() || rules->empty(), "PYTORCH_ALLOC_CONF: its rules are the ",
                     "caching allocator's, but ", variable, " chose the policy ", setting.name,
                     "; unset one of them");
-  TORCH_CHECK_VALUE(!setting.is_in_python || setting.keys.empty(), variable, ": the policy ",
-                    setting.name, " is in Python and has no settings; got ", setting.keys);
-  const PythonPolicies& python = python_policies();
   return naming(variable, [&] {
     return std::make_unique<npusim::alloc::PolicyAllocator>(
-        provider, text,
-        [&](PlacementDevice& device) {
-          return setting.is_in_python
-                     ? python.make(setting.name, device)
-                     : npusim::alloc::make_live_policy(setting.name, setting.keys, device);
-        },
-        setting.is_in_python ? python.gate : nullptr);
+        provider, text, [&](PlacementDevice& device) {
+          return npusim::alloc::make_live_policy(setting.name, setting.keys, device);
+        });
   });
 }
 
@@ -148,8 +138,6 @@ std::unique_ptr<LiveAllocator> make_allocator(Provider& provider, c10::DeviceInd
   chosen.is_made = true;
   return made;
 }
-
-void set_python_policies(const PythonPolicies& policies) { python_policies() = policies; }
 
 void change_allocator(const std::string& text) {
   change([&](Choice& chosen) {

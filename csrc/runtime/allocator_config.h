@@ -22,14 +22,6 @@ std::unique_ptr<npusim::alloc::LiveAllocator> make_allocator(npusim::alloc::Prov
 // change_allocator() sets the choice: a text as NPUSIM_ALLOCATOR takes, which make_allocator()
 // reads, or functions. Raises once an allocator has been made.
 void change_allocator(const std::string& text);
-// What csrc/python makes policies in Python with ("file.py:Class"), and what their calls take
-// first.
-struct PythonPolicies {
-  std::unique_ptr<npusim::alloc::PlacementPolicy> (*make)(const std::string& name,
-                                                          npusim::alloc::PlacementDevice& device);
-  npusim::alloc::PolicyGate* gate;
-};
-void set_python_policies(const PythonPolicies& policies);
 void change_allocator(const PluggableFunctions& functions);
 
 // allocator_name() is "native" for the caching allocator under any preset, "pluggable", or the text

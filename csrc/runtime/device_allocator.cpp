@@ -83,6 +83,8 @@ c10::CachingAllocator::StatArray to_c10(const npusim::alloc::StatArray& stats) {
   return out;
 }
 
+// Deleters for DataPtrs whose context is the address, not the block: torch's copy on write replaces
+// the context, and sent blocks outlive the storage that sent them.
 void free_address_deleter(void* address) noexcept {
   if (npusim::in_bad_fork()) return;
   if (Block* block = block_at(reinterpret_cast<npusim::alloc::Address>(address))) {
@@ -174,36 +176,41 @@ LiveAllocator& live_allocator(c10::DeviceIndex device) {
   });
 }
 
-void note_allocation(const Block& block, npusim::Stream& stream, c10::DeviceIndex device) {
+void tell_observers(const Block& block, npusim::Stream& stream, c10::DeviceIndex device) {
   const npusim::alloc::PoolId pool = current_pool(device);
   npusim::note_memory(npusim::MemoryKind::allocate, reinterpret_cast<void*>(block.address),
                       block.bytes, &stream, (pool.first << 32) | pool.second);
 }
 
 namespace {
-constinit thread_local PlannedBlocks* t_planned = nullptr;
+constinit thread_local GraphBlocks* t_graph_blocks = nullptr;
 }  // namespace
 
-PlannedBlocks::PlannedBlocks(std::vector<Block>& blocks, Plan plan) noexcept
-    : blocks_(blocks), plan_(plan), outer_(t_planned) {
-  t_planned = this;
+GraphBlocks::GraphBlocks(std::vector<Block>& blocks, Mode mode) noexcept
+    : blocks_(blocks), mode_(mode), outer_(t_graph_blocks) {
+  t_graph_blocks = this;
 }
-PlannedBlocks::~PlannedBlocks() { t_planned = outer_; }
+GraphBlocks::~GraphBlocks() { t_graph_blocks = outer_; }
 
-bool PlannedBlocks::following() noexcept {
-  return t_planned != nullptr && t_planned->plan_ == Plan::follow;
+bool GraphBlocks::replaying() noexcept {
+  return t_graph_blocks != nullptr && t_graph_blocks->mode_ == Mode::replay;
 }
 
-Block* PlannedBlocks::next(std::size_t bytes) {
+// Replay gives the blocks of the capture in their order; a request that does not fit takes a new
+// one.
+Block* GraphBlocks::next(std::size_t bytes) {
   if (used_ == blocks_.size() || blocks_[used_].bytes < bytes) return nullptr;
   return &blocks_[used_++];
 }
 
+// Observers hear of the block before poison writes to it. Before an out-of-memory error, blocks
+// that other processes have released are collected once.
 Block* allocate_block(std::size_t bytes, c10::DeviceIndex device, npusim::Stream* stream) {
   LiveAllocator& allocator = live_allocator(device);
   if (bytes == 0) return nullptr;
-  if (C10_UNLIKELY(t_planned != nullptr) && t_planned->plan_ == PlannedBlocks::Plan::follow) {
-    if (Block* planned = t_planned->next(bytes)) return planned;
+  if (C10_UNLIKELY(t_graph_blocks != nullptr) &&
+      t_graph_blocks->mode_ == GraphBlocks::Mode::replay) {
+    if (Block* replayed = t_graph_blocks->next(bytes)) return replayed;
   }
   npusim::Stream& user = stream != nullptr ? *stream : npusim::current_stream(device);
   npusim::alloc::OutOfMemoryReport report;
@@ -214,16 +221,17 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device, npusim::Stream
   if (C10_UNLIKELY(block == nullptr) && npusim::collect_sent()) block = translated(allocated);
   if (C10_UNLIKELY(block == nullptr)) throw_out_of_memory(report, device);
   auto* address = reinterpret_cast<void*>(block->address);
-  if (C10_UNLIKELY(npusim::observed())) note_allocation(*block, user, device);
+  if (C10_UNLIKELY(npusim::observed())) tell_observers(*block, user, device);
   poison_fresh(address, block->bytes);
   report_to_profiler(*block, static_cast<int64_t>(block->bytes), device);
-  if (C10_UNLIKELY(t_planned != nullptr) && t_planned->plan_ == PlannedBlocks::Plan::write_down) {
-    Block planned;
-    planned.address = block->address;
-    planned.bytes = block->bytes;
-    planned.requested_bytes = block->requested_bytes;
-    planned.state = npusim::alloc::BlockState::allocated;
-    t_planned->blocks_.push_back(planned);
+  if (C10_UNLIKELY(t_graph_blocks != nullptr) &&
+      t_graph_blocks->mode_ == GraphBlocks::Mode::capture) {
+    Block captured;
+    captured.address = block->address;
+    captured.bytes = block->bytes;
+    captured.requested_bytes = block->requested_bytes;
+    captured.state = npusim::alloc::BlockState::allocated;
+    t_graph_blocks->blocks_.push_back(captured);
   }
   return block;
 }
@@ -238,7 +246,7 @@ c10::DataPtr allocate_on_device(std::size_t bytes, c10::DeviceIndex device) {
 void free_block_deleter(void* context) noexcept {
   if (npusim::in_bad_fork()) return;  // the parent's block: not this process's to free
   auto* block = static_cast<Block*>(context);
-  if (block->owner == nullptr) return;  // PlannedBlocks
+  if (block->owner == nullptr) return;  // GraphBlocks
   try {
     auto* address = reinterpret_cast<void*>(block->address);
     npusim::note_memory(npusim::MemoryKind::free, address, block->bytes, nullptr);
@@ -267,6 +275,7 @@ void name_block_by_address(c10::DataPtr& data) {
 
 void name_block_as_sent(c10::DataPtr& data) { name_by_address(data, &free_sent_deleter); }
 
+// Three kinds of DataPtr own a block: with the block as context, by address, and copy on write.
 Block* block_of(const c10::DataPtr& data) noexcept {
   if (C10_LIKELY(data.get_deleter() == &free_block_deleter)) {
     return static_cast<Block*>(data.get_context());

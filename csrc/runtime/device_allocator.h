@@ -26,18 +26,19 @@ npusim::alloc::LiveAllocator& live_allocator(c10::DeviceIndex device);
 npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device,
                                      npusim::Stream* stream = nullptr);
 
-// PlannedBlocks: for its length this thread's allocations are given the blocks of a list, in order,
-// and freeing these does nothing (their owner is nullptr); or the list grows by what is given. The
-// list belongs to the caller.
-class PlannedBlocks {
+// GraphBlocks: how a node of a graph gets the same addresses at every replay. While it lives, this
+// thread's allocations are added to `blocks` (capture), or are given these blocks in order
+// (replay); a block that is given so has no owner, and freeing it does nothing. The list belongs to
+// the caller.
+class GraphBlocks {
  public:
-  enum class Plan : std::uint8_t { write_down, follow };
-  PlannedBlocks(std::vector<npusim::alloc::Block>& blocks, Plan plan) noexcept;
-  ~PlannedBlocks();
-  PlannedBlocks(const PlannedBlocks&) = delete;
-  PlannedBlocks& operator=(const PlannedBlocks&) = delete;
-  // following() is whether this thread follows a plan.
-  static bool following() noexcept;
+  enum class Mode : std::uint8_t { capture, replay };
+  GraphBlocks(std::vector<npusim::alloc::Block>& blocks, Mode mode) noexcept;
+  ~GraphBlocks();
+  GraphBlocks(const GraphBlocks&) = delete;
+  GraphBlocks& operator=(const GraphBlocks&) = delete;
+  // replaying() is whether this thread's allocations are given blocks of a capture.
+  static bool replaying() noexcept;
 
  private:
   friend npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device,
@@ -45,9 +46,9 @@ class PlannedBlocks {
   npusim::alloc::Block* next(std::size_t bytes);
 
   std::vector<npusim::alloc::Block>& blocks_;
-  const Plan plan_;
+  const Mode mode_;
   std::size_t used_ = 0;
-  PlannedBlocks* const outer_;
+  GraphBlocks* const outer_;
 };
 
 // allocate_on_device() wraps allocate_block(); the DataPtr's context is the Block.

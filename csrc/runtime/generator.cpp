@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/device.h"
+#include "csrc/runtime/graph.h"
 
 namespace torch_npusim {
 
@@ -26,6 +27,13 @@ std::uint64_t mix64(std::uint64_t x) {  // the finaliser of splitmix64
   return x ^ (x >> 31);
 }
 
+// A replay draws from where the generator is then, so a capture cannot ask or say where that is.
+void refuse_in_capture(const char* what) {
+  TORCH_CHECK(!Graph::captures_current_stream(), "Cannot call CUDAGeneratorImpl::", what,
+              " during CUDA graph capture.\nCall it before the capture begins, or after it has "
+              "ended. (torch.utils.checkpoint calls it unless preserve_rng_state=False.)");
+}
+
 }  // namespace
 
 PhiloxGenerator::PhiloxGenerator(c10::DeviceIndex device)
@@ -33,24 +41,42 @@ PhiloxGenerator::PhiloxGenerator(c10::DeviceIndex device)
                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       state_(std::make_shared<PhiloxState>(PhiloxState{c10::default_rng_seed_val, 0})) {}
 
-void PhiloxGenerator::set_current_seed(std::uint64_t seed) { *state_ = {seed, 0}; }
+void PhiloxGenerator::set_current_seed(std::uint64_t seed) {
+  if (Graph::captures_current_stream()) {
+    TORCH_CHECK(state_->seed == seed,
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if "
+                "new seed is the same as the original seed.\nSeed before the capture begins, or "
+                "after it has ended.");
+    return;
+  }
+  *state_ = {seed, 0};
+}
 
 void PhiloxGenerator::set_offset(std::uint64_t offset) {
+  refuse_in_capture("set_offset");
   TORCH_CHECK(offset % 4 == 0, "The offset of an npusim generator must be a multiple of 4, got ",
               offset);
   state_->offset = offset;
 }
 
-std::uint64_t PhiloxGenerator::get_offset() const { return state_->offset; }
-std::uint64_t PhiloxGenerator::current_seed() const { return state_->seed; }
+std::uint64_t PhiloxGenerator::get_offset() const {
+  refuse_in_capture("get_offset");
+  return state_->offset;
+}
+std::uint64_t PhiloxGenerator::current_seed() const {
+  refuse_in_capture("current_seed");
+  return state_->seed;
+}
 
 std::uint64_t PhiloxGenerator::seed() {
+  refuse_in_capture("seed");
   const std::uint64_t fresh = c10::detail::getNonDeterministicRandom();
   set_current_seed(fresh);
   return fresh;
 }
 
 void PhiloxGenerator::set_state(const c10::TensorImpl& new_state) {
+  refuse_in_capture("set_state");
   TORCH_CHECK_TYPE(new_state.layout() == at::kStrided && new_state.device().is_cpu() &&
                        new_state.dtype() == caffe2::TypeMeta::Make<std::uint8_t>() &&
                        new_state.is_contiguous(),
@@ -65,6 +91,7 @@ void PhiloxGenerator::set_state(const c10::TensorImpl& new_state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> PhiloxGenerator::get_state() const {
+  refuse_in_capture("get_state");
   at::TensorBase state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, at::kByte);
   const std::uint64_t words[2] = {state_->seed, state_->offset};
   std::memcpy(state.mutable_data_ptr(), words, kStateBytes);
@@ -81,6 +108,11 @@ c10::intrusive_ptr<c10::GeneratorImpl> PhiloxGenerator::graphsafe_get_state() co
   auto other = c10::make_intrusive<PhiloxGenerator>(device().index());
   other->state_ = state_;
   return other;
+}
+
+std::shared_ptr<PhiloxState> PhiloxGenerator::exchange_state(std::shared_ptr<PhiloxState> state) {
+  std::swap(state, state_);
+  return state;
 }
 
 PhiloxState PhiloxGenerator::reserve(std::uint64_t increment) {
@@ -113,10 +145,8 @@ PhiloxState reserve_philox(const std::optional<at::Generator>& generator, c10::D
                            std::uint64_t increment) {
   auto* philox =
       at::get_generator_or_default<PhiloxGenerator>(generator, default_generator(device));
-  TORCH_CHECK(philox->device().index() == device,
-              "Expected a generator of npusim:", static_cast<int>(device), ", got one of ",
-              philox->device());
   const std::lock_guard<std::mutex> lock(philox->mutex_);
+  if (Graph* graph = Graph::capturing()) graph->keep_draw(*philox, device);
   return philox->reserve(increment);
 }
 

@@ -35,6 +35,10 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) override;
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
+  // exchange_state() draws from `state` henceforth and returns the state that it drew from.
+  std::shared_ptr<PhiloxState> exchange_state(std::shared_ptr<PhiloxState> state);
+  const std::shared_ptr<PhiloxState>& state() const noexcept { return state_; }
+
   // reserve() returns the state a call draws from and moves the offset on by `increment`, which is
   // rounded up to a multiple of 4. The caller holds mutex_.
   PhiloxState reserve(std::uint64_t increment);
@@ -48,8 +52,9 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
 // default_generator() validates device; -1 means the current device.
 const at::Generator& default_generator(c10::DeviceIndex device);
 
-// reserve_philox() is what a random operator calls: checks that `generator`, if given, belongs to
-// the device, locks it, and reserves `increment` offsets.
+// reserve_philox() is what a random operator on `device` calls: checks that `generator`, if given,
+// is one of npusim (of any index, as on CUDA), locks it, and reserves `increment` offsets. A graph
+// that is being captured on the device must have registered the generator.
 PhiloxState reserve_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex device,
                            std::uint64_t increment = 4);
 

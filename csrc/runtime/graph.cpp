@@ -1,19 +1,29 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Capture, what it must not leave behind, and replay.
+// Capture, its restoration, and replay.
+//
+// The trap: shapes of results may depend on values, so a capture has to run its operators, yet it
+// must look as if nothing had run (a CUDA capture runs nothing). So every write is undone:
+//   - memory outside of the pool: a PreImage before the first write, restored in put_back()
+//   - memory of the pool: zeroed; results have no value before the first replay
+//   - generators: their state before the capture
+//   - time: commands of Launching::captured cost nothing and observers do not hear of them
+// Arguments are frozen: the node needs the metadata of now, and must not keep pool memory
+// allocated, because a later operator of the capture may reuse it, as it will at each replay.
 #include "csrc/runtime/graph.h"
 
 #include <ATen/ops/clone.h>
 #include <c10/core/TensorImpl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <sstream>
 #include <string_view>
 
 #include "csrc/errors.h"
-#include "csrc/launch/launch.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/generator.h"
+#include "csrc/runtime/kernel_scope.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -45,7 +55,7 @@ std::optional<c10::DeviceIndex> device_of(const c10::IValue& value) {
   return std::nullopt;
 }
 
-// Views compute nothing; what they say of their operands is in those who use them.
+// Views compute nothing: the operators that use them have frozen their metadata.
 bool is_view(const c10::FunctionSchema& schema) {
   for (const c10::Argument& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
@@ -61,10 +71,10 @@ bool is_written(const c10::Argument& argument) {
 
 void* reachable(const c10::Storage& storage) {
   void* data = const_cast<void*>(storage.data());  // NOLINT: it is put back there
-  return npusim::is_device_address(data) ? npusim::host_alias(data) : data;
+  return npusim::is_device_address(data) ? npusim::kernel_alias(data) : data;
 }
 
-// The pool of a scope of this thread.
+// This thread's allocations come from the pool while it lives.
 class FromPool {
  public:
   FromPool(const PrivatePool& pool, c10::DeviceIndex device) : pool_(pool), device_(device) {
@@ -109,7 +119,7 @@ class StreamScope {
 class CaptureObserver final : public npusim::Observer {
  public:
   void on_order(const npusim::OrderRecord& record) noexcept override {
-    if (Graph* graph = Graph::capturing()) graph->note_order(record);
+    if (Graph* graph = Graph::capturing()) graph->hear(record);
   }
 };
 
@@ -127,6 +137,10 @@ bool Graph::captures(const npusim::Stream& stream) {
   if (graph == nullptr) return false;
   const std::lock_guard<std::mutex> lock(graph->mutex_);
   return graph->streams_.count(&stream) != 0;
+}
+
+bool Graph::captures_current_stream() {
+  return capturing() != nullptr && captures(npusim::current_stream(npusim::current_device()));
 }
 
 void Graph::set_switch(Switch turn) { the_switch() = std::move(turn); }
@@ -164,9 +178,8 @@ void Graph::capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode
   streams_ = {&stream};
   g_capturing.store(this, std::memory_order_release);
   try {
-    for (int i = 0; i < npusim::device_count(); ++i) {
-      keep_generator(default_generator(static_cast<c10::DeviceIndex>(i)));
-    }
+    may_draw(default_generator(device));
+    for (const at::Generator& generator : registered_) may_draw(generator);
     translated([] { npusim::attach(capture_observer()); });
     the_switch()(*this, true);
   } catch (...) {
@@ -203,8 +216,10 @@ void Graph::capture_end() {
               ". Nothing of the capture is left.");
 }
 
-// Events are noted under their locks, where nothing may be thrown.
-void Graph::note_order(const npusim::OrderRecord& record) {
+// The edges between streams: a record on a captured stream is a mark; a stream that waits for a
+// mark joins the capture. Called under the event's lock, so nothing may be thrown: a wait for an
+// event from outside only invalidates the capture.
+void Graph::hear(const npusim::OrderRecord& record) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool ours = streams_.count(record.stream) != 0;
   const auto key = std::make_pair(record.event, record.version);
@@ -245,8 +260,9 @@ bool Graph::is_ours(const c10::Storage& storage) const {
   return is_ours(reinterpret_cast<npusim::Address>(storage.data()));
 }
 
-// A tensor of the pool becomes one that does not own its memory, so that the capture may use this
-// again; others are kept alive. Both are as they are now, whatever becomes of the original.
+// A tensor of the pool becomes one that does not own its memory, so that the capture may reuse it;
+// others are kept alive. A number on the host is copied, because core reuses its memory. Later
+// changes of the original's metadata do not show in the result.
 at::Tensor Graph::frozen(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return tensor;
   const bool number = tensor.is_cpu() && tensor.dim() == 0;
@@ -302,18 +318,46 @@ void Graph::keep_before_write(const c10::IValue& value) {
 void Graph::keep_before_write(const Kernel::Range& range) {
   if (range.bytes == 0 || is_ours(range.first)) return;
   PreImage image{{}, range.first, std::vector<char>(range.bytes)};
-  std::memcpy(image.bytes.data(), npusim::host_alias(reinterpret_cast<void*>(range.first)),
+  std::memcpy(image.bytes.data(), npusim::kernel_alias(reinterpret_cast<void*>(range.first)),
               range.bytes);
   before_.push_back(std::move(image));
 }
 
-void Graph::keep_generator(const at::Generator& generator) {
-  for (const Saved& saved : generators_) {
-    if (saved.generator == generator) return;
+void Graph::may_draw(const at::Generator& generator) {
+  auto* philox = at::check_generator<PhiloxGenerator>(generator);
+  const std::lock_guard<std::mutex> lock(philox->mutex_);
+  generators_.push_back(
+      {{c10::intrusive_ptr<PhiloxGenerator>::reclaim_copy(philox), philox->state()},
+       *philox->state()});
+}
+
+void Graph::register_generator(const at::Generator& generator) {
+  TORCH_CHECK(capturing() != this,
+              "register_generator_state() was called while the graph is being captured; call it "
+              "before capture_begin()");
+  at::check_generator<PhiloxGenerator>(generator);
+  registered_.push_back(generator);
+}
+
+void Graph::keep_draw(PhiloxGenerator& generator, c10::DeviceIndex device) {
+  if (!captures(npusim::current_stream(device))) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool registered = std::any_of(generators_.begin(), generators_.end(), [&](const Saved& it) {
+    return it.drawn.state == generator.state();
+  });
+  if (!registered) {
+    npusim::invalidate_capture("an operator drew from a generator that is not registered");
+    TORCH_CHECK(false,
+                "Attempt to increase offset for a CUDA generator not in capture mode.\nThe "
+                "generator is not registered with the graph that is being captured: call "
+                "graph.register_generator_state(generator) before the capture.");
   }
-  auto* impl = generator.unsafeGetGeneratorImpl();
-  const std::lock_guard<std::mutex> lock(impl->mutex_);
-  generators_.push_back({generator, at::Tensor(impl->get_state())});
+  if (t_draws == nullptr) return;
+  for (const Draw& noted : *t_draws) {
+    if (noted.generator.get() == &generator) return;
+  }
+  t_draws->push_back(
+      {c10::intrusive_ptr<PhiloxGenerator>::reclaim_copy(&generator), generator.state()});
 }
 
 void Graph::put_back() {
@@ -324,7 +368,7 @@ void Graph::put_back() {
       if (image->storage.nbytes() != image->bytes.size()) continue;  // resized: the bytes are gone
       to = reachable(image->storage);
     } else {
-      to = npusim::host_alias(reinterpret_cast<void*>(image->first));
+      to = npusim::kernel_alias(reinterpret_cast<void*>(image->first));
     }
     std::memcpy(to, image->bytes.data(), image->bytes.size());
   }
@@ -332,13 +376,12 @@ void Graph::put_back() {
   is_kept_.clear();
   // Results have no value before the first replay.
   for (const auto& [begin, end] : ours_) {
-    std::memset(npusim::host_alias(reinterpret_cast<void*>(begin)), 0, end - begin);
+    std::memset(npusim::kernel_alias(reinterpret_cast<void*>(begin)), 0, end - begin);
   }
   ours_.clear();
   for (const Saved& saved : generators_) {
-    auto* impl = saved.generator.unsafeGetGeneratorImpl();
-    const std::lock_guard<std::mutex> lock(impl->mutex_);
-    impl->set_state(*saved.state.unsafeGetTensorImpl());
+    const std::lock_guard<std::mutex> lock(saved.drawn.generator->mutex_);
+    *saved.drawn.state = saved.before;
   }
   generators_.clear();
   while (marks_.size() < marked_) marks_.push_back(std::make_unique<npusim::Event>(device_));
@@ -371,7 +414,6 @@ void Graph::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack)
     const std::lock_guard<std::mutex> lock(mutex_);
     for (std::size_t i = 0; i < stack.size(); ++i) {
       if (is_written(schema.arguments()[i])) keep_before_write(stack[i]);
-      if (stack[i].isGenerator()) keep_generator(stack[i].toGenerator());
     }
     if (!is_view(schema)) {
       for (const c10::IValue& value : stack) node.arguments.push_back(frozen(value));
@@ -380,7 +422,8 @@ void Graph::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack)
   {
     const npusim::LaunchingScope captured(npusim::detail::Launching::captured);
     const FromPool from_pool(*pool_, *device);
-    const PlannedBlocks written_down(node.blocks, PlannedBlocks::Plan::write_down);
+    const GraphBlocks written_down(node.blocks, GraphBlocks::Mode::capture);
+    const NotesDraws noted(node.draws);
     op.callBoxed(&stack);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -408,7 +451,9 @@ void Graph::call(npusim::Stream& stream, Kernel kernel) {
   nodes_.push_back(std::move(node));
 }
 
-// Work of side streams that the stream of the capture does not wait for.
+// Names a side stream with work that the stream of the capture does not wait for; empty: there is
+// none. Backwards: a block on a joined stream awaits a mark, whose record joins the stream before
+// it.
 std::string Graph::unjoined() const {
   std::unordered_set<const npusim::Stream*> joined{origin_};
   std::unordered_set<std::size_t> awaited;
@@ -442,7 +487,8 @@ void Graph::replay() {
       case Kind::op: {
         const StreamScope on_stream(stream);
         stack = node.arguments;
-        const PlannedBlocks planned(node.blocks, PlannedBlocks::Plan::follow);
+        const GraphBlocks planned(node.blocks, GraphBlocks::Mode::replay);
+        const DrawScope draws(node.draws);
         node.op->callBoxed(&stack);
         stack.clear();
         break;
@@ -468,6 +514,52 @@ void Graph::reset() {
   TORCH_CHECK(capturing() != this, "reset() was called while the graph is being captured");
   clear_nodes();
   pool_.reset();
+}
+
+// --- Inputs that are gone
+// --------------------------------------------------------------------------
+
+std::string Graph::freed_inputs() const {
+  struct Held {
+    std::size_t times = 0;  // by this graph
+    std::size_t owners = 0;
+    std::string first;
+  };
+  std::unordered_map<const c10::StorageImpl*, Held> inputs;
+  for (const Node& node : nodes_) {
+    const auto look_at = [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || !tensor.has_storage()) return;
+      const c10::Storage& storage = tensor.storage();
+      if (storage.nbytes() == 0 ||
+          !(tensor.is_privateuseone() || npusim::is_pinned(storage.data())))
+        return;
+      // The memory of the pool is held without its blocks: nobody owns it through this storage.
+      if (storage.data_ptr().get_context() == nullptr) return;
+      Held& held = inputs[storage.unsafeGetStorageImpl()];
+      if (held.times++ == 0) {
+        held.owners = storage.use_count();
+        std::ostringstream text;
+        text << c10::toString(tensor.scalar_type()) << " " << tensor.sizes() << " that "
+             << c10::toString(node.op->operator_name()) << " reads";
+        held.first = text.str();
+      }
+    };
+    for (const c10::IValue& value : node.arguments) {
+      if (value.isTensor()) {
+        look_at(value.toTensor());
+      } else if (value.isTensorList() || value.isOptionalTensorList()) {
+        for (const c10::IValue& item : value.toListRef()) {
+          if (item.isTensor()) look_at(item.toTensor());
+        }
+      }
+    }
+  }
+  std::string freed;
+  for (const auto& [storage, held] : inputs) {
+    if (held.owners > held.times) continue;
+    freed += (freed.empty() ? "" : "; ") + held.first;
+  }
+  return freed;
 }
 
 // --- A picture ----------------------------------------------------------------------------------

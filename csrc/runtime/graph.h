@@ -2,21 +2,20 @@
 // Graph: operators, and kernels without one, that were captured once and are replayed with the same
 // arguments, into the same addresses, for the price of one launch.
 //
-//   capture   they run as ever, so that shapes are known, but take no time; what they write
-//             outside of the graph's pool is kept before and put back at the end
-//   replay    the same operators again; their allocations are given the blocks of the capture
+//   capture   operators run, because the shapes of results must be known, but take no virtual time.
+//             Bytes outside of the graph's pool are saved before their first write and restored at
+//             the end; generators too
+//   replay    the same operators run again; their allocations get the blocks of the capture
 //
 // Invariant: a capture that has ended, well or not, has changed no byte, clock or generator.
 #pragma once
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Storage.h>
 
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -25,6 +24,7 @@
 #include "backend/backend.h"
 #include "backend/observer.h"
 #include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/graph_draws.h"
 #include "csrc/runtime/memory_pools.h"
 
 namespace torch_npusim {
@@ -36,9 +36,17 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // capture_begin() captures on the current stream, which must not be a default one. Raises where
-  // something is captured already. Without a pool the graph makes one of its own.
+  // capture_begin() captures on the current stream, which must not be a default one. Without a pool
+  // the graph makes one of its own. Raises if a capture lasts already; nothing has changed then.
   void capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode mode);
+
+  // register_generator() lets operators of later captures draw from it. The default generator of
+  // the device that is captured is registered anyway.
+  void register_generator(const at::Generator& generator);
+
+  // keep_draw() is called by an operator on `device`. Raises if the operator is captured and the
+  // generator is not registered.
+  void keep_draw(PhiloxGenerator& generator, c10::DeviceIndex device);
 
   // capture_end() raises if the capture is not valid; the graph is empty then.
   void capture_end();
@@ -51,8 +59,8 @@ class Graph {
   // call() runs an operator, and captures it if it is for a stream that is being captured.
   void call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
 
-  // A kernel that no operator launches: what submits it to a stream, which may run often and
-  // outlive its caller, and the memory that it writes. It keeps no tensor alive.
+  // A kernel that no operator launches, and the memory that it writes. `submit` runs once per
+  // replay and outlives its caller; it keeps no tensor alive.
   struct Kernel {
     struct Range {
       npusim::Address first;
@@ -70,13 +78,17 @@ class Graph {
   std::size_t size() const noexcept { return nodes_.size(); }
   std::string as_dot() const;
 
+  // freed_inputs() names the operators' inputs of which nobody but this graph has the memory any
+  // more, and which a graph of CUDA would read nevertheless; empty: none.
+  std::string freed_inputs() const;
+
   // capturing() is the graph that is being captured in this process, or nullptr.
   static Graph* capturing() noexcept;
   // Whether commands of `stream` are captured now.
   static bool captures(const npusim::Stream& stream);
+  static bool captures_current_stream();
 
-  // What is called after a capture has begun, and before it ends: the layer above sees to it that
-  // operators come to call(). It lasts as long as the process.
+  // The switch, called when a capture begins and before it ends, sends operators to call().
   using Switch = std::function<void(Graph& graph, bool on)>;
   static void set_switch(Switch turn);
 
@@ -89,6 +101,7 @@ class Graph {
     std::optional<c10::OperatorHandle> op;
     std::vector<c10::IValue> arguments;
     std::vector<npusim::alloc::Block> blocks;
+    std::vector<Draw> draws;
     Kernel kernel;
     std::size_t mark = 0;  // of record and block
   };
@@ -98,18 +111,18 @@ class Graph {
     std::vector<char> bytes;
   };
   struct Saved {
-    at::Generator generator;
-    at::Tensor state;
+    Draw drawn;
+    PhiloxState before;
   };
+  void may_draw(const at::Generator& generator);
 
-  void note_order(const npusim::OrderRecord& record);
+  void hear(const npusim::OrderRecord& record);
   c10::IValue frozen(const c10::IValue& value) const;
   at::Tensor frozen(const at::Tensor& tensor) const;
   bool is_ours(npusim::Address address) const;
   bool is_ours(const c10::Storage& storage) const;
   void keep_before_write(const c10::IValue& value);
   void keep_before_write(const Kernel::Range& range);
-  void keep_generator(const at::Generator& generator);
   void put_back();
   void clear_nodes() noexcept;
   std::string unjoined() const;
@@ -120,6 +133,7 @@ class Graph {
   bool captured_ = false;
   std::vector<Node> nodes_;
   std::vector<std::unique_ptr<npusim::Event>> marks_;
+  std::vector<at::Generator> registered_;
 
   // While it is being captured; mutex_ guards what events and operators change.
   mutable std::mutex mutex_;
@@ -130,7 +144,7 @@ class Graph {
   std::map<npusim::Address, npusim::Address> ours_;      // begin -> end of what was allocated
   std::vector<PreImage> before_;                         // in the order of the first writes
   std::unordered_set<const c10::StorageImpl*> is_kept_;  // whole, in before_
-  std::vector<Saved> generators_;
+  std::vector<Saved> generators_;                        // those that this capture may draw from
 };
 
 }  // namespace torch_npusim

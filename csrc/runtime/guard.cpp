@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The device guard: how torch's C++ core switches devices and streams, and uses events.
 // Invariant: functions that c10 declares noexcept never reach a throw.
-#include <ATen/Parallel.h>
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <pthread.h>
-
-#include <string_view>
 
 #include "csrc/errors.h"
+#include "csrc/runtime/backward_threads.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/graph.h"
 #include "csrc/runtime/host_sync.h"
 
 namespace torch_npusim {
@@ -25,18 +23,6 @@ c10::Device device_at(int index) {
 npusim::Event& backend_event(void* event) {
   TORCH_CHECK(event != nullptr, "npusim: the event has not been recorded; call record() first");
   return *static_cast<npusim::Event*>(event);
-}
-
-// torch.set_num_threads() sets a number per thread, and the autograd engine's device threads take
-// it over only when they start. They enter every node through exchangeStream(): taking the number
-// there makes gradients independent of when backward() first ran.
-void follow_thread_count() {
-  thread_local const bool engine_thread = [] {
-    char name[16] = "";
-    pthread_getname_np(pthread_self(), name, sizeof name);
-    return std::string_view(name).substr(0, 11) == "pt_autograd";
-  }();
-  if (engine_thread) at::init_num_threads();
 }
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
@@ -73,7 +59,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
         translated([&]() -> auto& { return npusim::next_stream(index, priority); }));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    follow_thread_count();
+    follow_backward_caller();  // the engine enters every node so
     npusim::Stream& next = backend_stream(stream);
     const c10::Stream previous = torch_stream(npusim::current_stream(next.device()));
     npusim::set_current_stream(next);
@@ -85,13 +71,16 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override {
     return translated([&] { return backend_stream(stream).query(); });
   }
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return Graph::captures(backend_stream(stream));
+  }
   void synchronizeStream(const c10::Stream& stream) const override {
-    note_host_sync("Stream.synchronize");  // as on CUDA, which does not report the other two
+    before_hidden_wait("Stream.synchronize");  // as on CUDA, which does not report the other two
     translated([&] { backend_stream(stream).synchronize(); });
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     const c10::DeviceIndex index = checked_device(device);
-    note_explicit_wait("synchronize");
+    before_explicit_wait("synchronize");
     translated([&] { npusim::synchronize_device(index); });
   }
 
@@ -121,7 +110,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
-    note_explicit_wait("Event.synchronize");
+    before_explicit_wait("Event.synchronize");
     translated([&] { static_cast<npusim::Event*>(event)->synchronize(); });
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {

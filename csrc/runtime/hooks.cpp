@@ -3,6 +3,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "csrc/errors.h"
+#include "csrc/runtime/backward_threads.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/generator.h"
 #include "csrc/runtime/init.h"
@@ -17,6 +18,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return npusim::device_count() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex device) const override {
+    keep_backward_caller();  // the engine asks in the thread that calls backward()
     return npusim::initialized() && device >= 0 && device < npusim::device_count();
   }
   void init() const override {

@@ -11,7 +11,7 @@ namespace torch_npusim {
 namespace {
 std::atomic<SyncObserver> g_observer{nullptr};
 
-void note(const char* what, bool hidden) {
+void tell_observer(const char* what, bool hidden) {
   const SyncObserver observer = g_observer.load(std::memory_order_acquire);
   if (C10_UNLIKELY(observer != nullptr)) observer(what, hidden);
 }
@@ -21,7 +21,7 @@ void set_sync_observer(SyncObserver observer) noexcept {
   g_observer.store(observer, std::memory_order_release);
 }
 
-void note_host_sync(const char* what) { note(what, /*hidden=*/true); }
-void note_explicit_wait(const char* what) { note(what, /*hidden=*/false); }
+void before_hidden_wait(const char* what) { tell_observer(what, /*hidden=*/true); }
+void before_explicit_wait(const char* what) { tell_observer(what, /*hidden=*/false); }
 
 }  // namespace torch_npusim

@@ -12,7 +12,6 @@
 #include <string>
 #include <thread>
 
-#include "csrc/launch/fallback.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/pinned_allocator.h"
 #include "csrc/runtime/scratch_allocator.h"
@@ -48,7 +47,6 @@ void register_backend() {
   register_scratch_allocator();
   register_pinned_allocator();
   register_hooks();
-  register_structured_forms();
   register_profiler();
 }
 

@@ -7,9 +7,8 @@ namespace torch_npusim {
 void register_hooks();
 void register_profiler();
 
-// register_backend() joins the simulator to torch: allocators, storage type, hooks, and
-// the operators that follow from others. The guard and the kernels register themselves when the
-// library is loaded. Call it once.
+// register_backend() joins the simulator to torch: allocators, storage type, hooks and profiler.
+// The guard and the kernels register themselves when the library is loaded. Call it once.
 void register_backend();
 
 // drain_engine_threads() stops the autograd engine and waits, for at most two seconds, until its

@@ -5,7 +5,7 @@
 #include "backend/backend.h"
 #include "backend/observer.h"
 #include "csrc/errors.h"
-#include "csrc/launch/host_accesses.h"
+#include "csrc/observers/host_accesses.h"
 #include "csrc/runtime/device.h"
 
 namespace torch_npusim {
@@ -44,7 +44,7 @@ struct PinnedAllocator final
   at::DataPtr allocate(std::size_t bytes) override {
     at::DataPtr data = CachingHostAllocatorInterface::allocate(bytes);
     npusim::note_memory(npusim::MemoryKind::pinned_allocate, data.get(), bytes, nullptr);
-    if (C10_UNLIKELY(npusim::observed())) note_pinned_memory();
+    if (C10_UNLIKELY(npusim::observed())) watch_pinned_memory();
     return data;
   }
 };
@@ -62,7 +62,7 @@ at::HostAllocator* pinned_allocator() noexcept { return &torch_pinned_allocator(
 
 void register_pinned_allocator() { at::setHostAllocator(c10::kPrivateUse1, pinned_allocator()); }
 
-void note_pinned_use(const c10::DataPtr& host_data, const c10::Stream& stream) {
+void record_pinned_stream(const c10::DataPtr& host_data, const c10::Stream& stream) {
   torch_pinned_allocator().record_event(host_data.get(), host_data.get_context(), stream);
 }
 

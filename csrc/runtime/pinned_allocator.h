@@ -11,8 +11,8 @@ at::HostAllocator* pinned_allocator() noexcept;
 
 void register_pinned_allocator();
 
-// note_pinned_use() tells the allocator that `stream` uses a pinned host tensor until the work
-// queued so far is done (an asynchronous copy from or to it).
-void note_pinned_use(const c10::DataPtr& host_data, const c10::Stream& stream);
+// record_pinned_stream() is record_stream() of pinned memory: the block is not handed out again
+// before the work that `stream` has so far (an asynchronous copy from or to it) is done.
+void record_pinned_stream(const c10::DataPtr& host_data, const c10::Stream& stream);
 
 }  // namespace torch_npusim

@@ -20,13 +20,13 @@ void set_poison_mode(npusim::PoisonMode mode) noexcept {
 void poison_fresh(void* device_address, std::size_t bytes) noexcept {
   const npusim::PoisonMode mode = poison_mode();
   if (mode != npusim::PoisonMode::fresh && mode != npusim::PoisonMode::all) return;
-  std::memset(npusim::host_alias(device_address), npusim::kPoisonFresh, bytes);
+  std::memset(npusim::kernel_alias(device_address), npusim::kPoisonFresh, bytes);
 }
 
 void poison_freed(void* device_address, std::size_t bytes) noexcept {
   const npusim::PoisonMode mode = poison_mode();
   if (mode != npusim::PoisonMode::freed && mode != npusim::PoisonMode::all) return;
-  std::memset(npusim::host_alias(device_address), npusim::kPoisonFreed, bytes);
+  std::memset(npusim::kernel_alias(device_address), npusim::kPoisonFreed, bytes);
 }
 
 }  // namespace torch_npusim

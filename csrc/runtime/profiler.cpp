@@ -75,8 +75,10 @@ std::string name_of(const TimelineRow& row) {
   if (trace_names() == TraceNames::npusim) return row.name;
   switch (row.command) {
     case CommandKind::copy_h2d:
+    case CommandKind::copy_h2d_pageable:
       return "Memcpy HtoD";
     case CommandKind::copy_d2h:
+    case CommandKind::copy_d2h_pageable:
       return "Memcpy DtoH";
     case CommandKind::copy_d2d:
       return "Memcpy DtoD";

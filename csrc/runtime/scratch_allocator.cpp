@@ -38,7 +38,7 @@ void remember(Block* block, OpenScopes& open) {
 }
 
 void* host_address_of(const Block& block) {
-  return npusim::host_alias(reinterpret_cast<void*>(block.address));
+  return npusim::kernel_alias(reinterpret_cast<void*>(block.address));
 }
 
 npusim::alloc::Address device_address_of(void* host) {
@@ -67,7 +67,7 @@ void scratch_deleter(void* host) {
     t_scope_blocks.erase(t_scope_blocks.begin() + static_cast<std::ptrdiff_t>(entry - 1));
     --t_open.blocks;
     free_block_deleter(block);
-  } else if (PlannedBlocks::following()) {
+  } else if (GraphBlocks::replaying()) {
     // What is at the address belongs to whoever holds the results of the graph.
   } else if (Block* block = block_at(address)) {
     free_block_deleter(block);

@@ -19,7 +19,7 @@ namespace {
 
 c10::DataPtr alias_of(const c10::StorageImpl& storage) {
   void* device_data = const_cast<void*>(storage.data());  // NOLINT: the alias is the write path
-  void* host_data = device_data == nullptr ? nullptr : npusim::host_alias(device_data);
+  void* host_data = device_data == nullptr ? nullptr : npusim::kernel_alias(device_data);
   return c10::DataPtr(host_data, c10::Device(c10::kCPU));
 }
 
@@ -97,7 +97,7 @@ c10::StorageImpl* DeviceStorage::twin() {
     return twin;
   }
   // Core may swap or resize the data pointer of a storage behind our back.
-  const void* expected = data() == nullptr ? nullptr : npusim::host_alias(data());
+  const void* expected = data() == nullptr ? nullptr : npusim::kernel_alias(data());
   if (C10_UNLIKELY(twin->data() != expected || twin->nbytes() != nbytes())) {
     point_twin(*twin, *this);
   }
@@ -123,6 +123,7 @@ c10::intrusive_ptr<c10::StorageImpl> make_device_storage(std::size_t bytes,
 void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   const c10::DeviceIndex device = storage.device().index();
+  if (bytes < storage.nbytes()) detail::g_storage_has_shrunk.store(true);
   c10::DataPtr grown = allocate_on_device(bytes, device);
   const std::size_t kept_bytes = std::min(bytes, storage.nbytes());
   if (kept_bytes > 0) {
@@ -134,6 +135,44 @@ void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes) {
   storage.set_data_ptr_noswap(std::move(grown));
   storage.clear_materializer();  // a lazy copy has its own bytes now
   storage.set_nbytes(bytes);
+}
+
+namespace {
+
+// Bytes from the start of its storage to the end of a tensor's last element.
+std::size_t bytes_needed(const at::TensorBase& tensor) {
+  if (tensor.numel() == 0) return 0;
+  int64_t last = tensor.storage_offset();
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return static_cast<std::size_t>(last + 1) * tensor.itemsize();
+}
+
+}  // namespace
+
+namespace detail {
+
+std::atomic<bool> g_storage_has_shrunk{false};
+
+bool ends_within_storage(const at::TensorBase& tensor) {
+  if (!tensor.defined() || !tensor.is_privateuseone() || !tensor.has_storage() ||
+      tensor.layout() != at::kStrided || tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
+    return true;
+  }
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (as_device_storage(storage) == nullptr) return true;  // nobody resizes the memory of others
+  // Nested tensors have no strides, and are whole or gone.
+  if (tensor.is_nested()) return storage->nbytes() > 0 || tensor.numel() == 0;
+  return bytes_needed(tensor) <= storage->nbytes();
+}
+
+}  // namespace detail
+
+void check_within_storage(const char* op, const at::TensorBase& tensor) {
+  if (C10_LIKELY(within_storage(tensor))) return;
+  TORCH_CHECK(false, op, ": an operand of shape ", tensor.sizes(), " and dtype ", tensor.dtype(),
+              " ends beyond its storage, which storage.resize_() has left ",
+              tensor.storage().nbytes(),
+              " bytes. Resize the storage back before the tensor is used.");
 }
 
 c10::intrusive_ptr<c10::StorageImpl> lazy_clone_of(c10::StorageImpl& storage) {

@@ -5,10 +5,14 @@
 //                           | twin()
 //   host view -------> StorageImpl   [ 0x7e00'2000 .. )   read-write view of the same bytes
 //
-// Invariant: the twin never owns the block, except inside a call whose kernel resized it
-// (see write_back() in csrc/launch/cpu_call.h).
+// Both storages name the same bytes by two addresses (backend/memory.h). The twin exists so that
+// all host views of one device storage share ONE CPU storage: a CPU kernel that asks whether two
+// operands alias, or that resizes one of two, gets the answer that the device tensors would give.
+// Invariant: the twin never owns the block, except inside a call whose kernel resized it: then the
+// twin holds the new block until CpuCall::write_back() moves it into this storage.
 #pragma once
 
+#include <ATen/core/TensorBase.h>
 #include <c10/core/StorageImpl.h>
 
 #include <atomic>
@@ -55,8 +59,23 @@ c10::intrusive_ptr<c10::StorageImpl> make_device_storage(std::size_t bytes,
 // resize_device_storage() keeps the first min(old, new) bytes (the hook behind storage.resize_()).
 void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes);
 
-// lazy_clone_of() is a storage that shares the bytes of `storage` until either is written to. Who
-// writes asks for mutable_data(), which then copies: CpuCall does so for written operands.
+// within_storage() is false for a tensor whose elements end beyond its storage, as after
+// storage.resize_(0). Only resize_device_storage() can bring that about, so nothing is computed
+// until a storage has lost bytes.
+namespace detail {
+extern std::atomic<bool> g_storage_has_shrunk;
+bool ends_within_storage(const at::TensorBase& tensor);
+}  // namespace detail
+inline bool within_storage(const at::TensorBase& tensor) {
+  return C10_LIKELY(!detail::g_storage_has_shrunk.load(std::memory_order_relaxed)) ||
+         detail::ends_within_storage(tensor);
+}
+
+// check_within_storage() raises RuntimeError, with both sizes, for such an operand of `op`.
+void check_within_storage(const char* op, const at::TensorBase& tensor);
+
+// lazy_clone_of() is a storage that shares the bytes of `storage` until either is written to.
+// mutable_data() makes the copy: CpuCall calls it for written operands.
 c10::intrusive_ptr<c10::StorageImpl> lazy_clone_of(c10::StorageImpl& storage);
 
 // register_storage_type() makes torch's own storage factories create DeviceStorage.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """An exhibit: one file in exhibits/ with a wrong and a fixed variant of a small program.
 
-The first line of the file's docstring is its title; "What:", "Passes on the CPU:" and "Kind:"
+The first line of the file's docstring is its title; "Defect:", "Passes on the CPU:" and "Kind:"
 follow. Both variants take the name of a device. Constants say what the harness has to do:
 
     THEME             what kind of bug it is (required)
@@ -12,7 +12,6 @@ follow. Both variants take the name of a device. Constants say what the harness 
     DEVICE_MEMORY     limit of the device's memory, bytes
     POISON            mode of torch_npusim.sim.poison
     STRICT_ALIGNMENT  mode of torch_npusim.sim.alignment
-    OWN_PROCESS       whether it runs in a child, because it may end the process
     MISSED            why npusim does not catch the wrong variant
 
 The files in parallel/ are programs for two ranks; both variants run on each, with torch.distributed
@@ -35,7 +34,7 @@ PARALLEL = FOLDER.parent / "parallel"
 VARIANTS = ("wrong", "fixed")
 
 _DOCSTRING = re.compile(
-    r"(?P<title>[^\n]+\.)\n\nWhat: (?P<what>.+?)\n"
+    r"(?P<title>[^\n]+\.)\n\nDefect: (?P<what>.+?)\n"
     r"(?:Passes on the CPU|On CPU with gloo): (?P<why>.+?)\n"
     r"Kind: (?P<link>https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+)\n",
     re.DOTALL,
@@ -44,7 +43,7 @@ _DOCSTRING = re.compile(
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What a file says about itself; the fields are the constants above and parts of its docstring.
+    """A description of a file; the fields are the constants above and parts of its docstring.
 
     Attributes:
         name: Name of the file.
@@ -64,7 +63,6 @@ class Exhibit:
     device_memory: int | None = None
     poison: str = "off"
     strict_alignment: str = "off"
-    own_process: bool = False
     missed: str = ""
     most: int = 0
     backend: str = "cpu:gloo,npusim:simccl"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds npusim_custom_op: `pip install --no-build-isolation .`; see docs/custom_op.md."""
+"""Builds npusim_custom_op: `pip install --no-build-isolation .`; see docs/use/custom_op.md."""
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension

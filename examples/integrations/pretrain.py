@@ -161,7 +161,7 @@ class Transformer(nn.Module):
 
 @dataclass
 class Settings:
-    """What a run is."""
+    """Settings of a run."""
 
     device: str = "npusim"
     steps: int = 40

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/error.h"
 #include "allocator/snapshot_fields.h"
+#include "lab/engine/names.h"
 
 namespace npusim::lab {
 

@@ -13,7 +13,7 @@
 #include "lab/bindings/bindings.h"
 
 namespace py = pybind11;
-using namespace npusim::alloc;
+using namespace npusim::lab;
 using npusim::lab::DictPut;
 using npusim::lab::fields_dict;
 

@@ -4,11 +4,10 @@
 #include <string>
 #include <tuple>
 
-#include "allocator/replay/plan.h"
 #include "lab/bindings/bindings.h"
+#include "lab/engine/plan.h"
 
 namespace py = pybind11;
-using namespace npusim::alloc;
 
 namespace npusim::lab {
 namespace {

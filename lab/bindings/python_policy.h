@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A policy written in Python, spoken to through pybind11; header only, for the modules that have
-// it (this folder and csrc/python). Every call is made with Python's lock held.
+// A policy written in Python, spoken to through pybind11. Every call is made with Python's lock
+// held.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,8 +14,9 @@
 
 #include "allocator/error.h"
 #include "allocator/placement/policies.h"
+#include "lab/engine/names.h"
 
-namespace npusim::alloc {
+namespace npusim::lab {
 
 // The device as a policy in Python holds it, which may be longer than the run lasts.
 class __attribute__((visibility("hidden"))) PolicyDevice {
@@ -112,23 +113,27 @@ class __attribute__((visibility("hidden"))) PythonPolicy final : public Placemen
     try {
       return callable(arguments...);
     } catch (pybind11::error_already_set& error) {
-      if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt, for one
-      throw InvalidArgument("policy " + name_ + ": " + device_.when() + method + " raised " +
-                            text_of(error));
+      const std::string where = "policy " + name_ + ": " + device_.when() + method;
+      if (error.matches(PyExc_KeyboardInterrupt)) {  // of the user: it goes on, with a note
+        error.value().attr("add_note")("in " + where + place_of(error));
+        throw;
+      }
+      throw InvalidArgument(where + " raised " + text(error.type().attr("__name__")) + ": " +
+                            text(error.value()) + place_of(error));
     }
   }
 
-  // "KeyError: 5 (mine.py:12)"
-  static std::string text_of(const pybind11::error_already_set& error) {
-    const auto text = [](const pybind11::handle& value) {
-      return pybind11::str(value).cast<std::string>();
-    };
-    std::string out = text(error.type().attr("__name__")) + ": " + text(error.value());
+  static std::string text(const pybind11::handle& value) {
+    return pybind11::str(value).cast<std::string>();
+  }
+
+  // " (mine.py:12)"
+  static std::string place_of(const pybind11::error_already_set& error) {
     pybind11::object place = error.trace() ? error.trace() : pybind11::none();
     while (!place.is_none() && !place.attr("tb_next").is_none()) place = place.attr("tb_next");
-    if (place.is_none()) return out;
+    if (place.is_none()) return "";
     const pybind11::object code = place.attr("tb_frame").attr("f_code");
-    return out + " (" + text(code.attr("co_filename")) + ":" + text(place.attr("tb_lineno")) + ")";
+    return " (" + text(code.attr("co_filename")) + ":" + text(place.attr("tb_lineno")) + ")";
   }
 
   PlacementDevice& device_;
@@ -137,4 +142,4 @@ class __attribute__((visibility("hidden"))) PythonPolicy final : public Placemen
   pybind11::object malloc_, free_, empty_cache_;
 };
 
-}  // namespace npusim::alloc
+}  // namespace npusim::lab

@@ -4,14 +4,13 @@
 #include <optional>
 
 #include "allocator/error.h"
-#include "allocator/replay/bank_conflicts.h"
-#include "allocator/replay/policies.h"
-#include "allocator/replay/replay.h"
 #include "lab/bindings/bindings.h"
 #include "lab/bindings/python_policy.h"
+#include "lab/engine/bank_conflicts.h"
+#include "lab/engine/policies.h"
+#include "lab/engine/replay.h"
 
 namespace py = pybind11;
-using namespace npusim::alloc;
 
 namespace npusim::lab {
 namespace {
@@ -165,6 +164,12 @@ py::object replay_object(ReplayResult&& r, const std::string& policy) {
   return out;
 }
 
+BlockState state_of(std::uint8_t code) {
+  constexpr BlockState kStates[] = {BlockState::free, BlockState::allocated, BlockState::pending,
+                                    BlockState::unmapped};
+  return kStates[std::min<std::size_t>(code, 3)];
+}
+
 // A column of a picture that the caller gives.
 template <class T>
 std::vector<T> picture_column(const py::object& picture, const char* name, std::size_t length) {
@@ -210,9 +215,7 @@ std::vector<SegmentInfo> segments_of(const py::object& picture) {
                             "; expected the index of a segment");
     }
     out[static_cast<std::size_t>(segment[i])].blocks.push_back(
-        {block_address[i], block_bytes[i], requested[i],
-         state[i] == 0 ? BlockState::free
-                       : (state[i] == 1 ? BlockState::allocated : BlockState::pending),
+        {block_address[i], block_bytes[i], requested[i], state_of(state[i]),
          static_cast<ContextId>(number[i] + 1)});
   }
   return out;
@@ -352,6 +355,8 @@ void bind_replay(py::module_& m) {
       py::arg("trace"), py::arg("address"), py::arg("banks") = 32, py::arg("stride_bytes") = 512,
       py::arg("window") = 3);
   m.def("policies", &policies);
+  m.def("presets",
+        [] { return std::vector<std::string>(std::begin(kPresets), std::end(kPresets)); });
   m.def("ignores_streams", &ignores_streams, py::arg("name"));
   m.def("has_arenas", &has_arenas, py::arg("name"));
   m.def(
@@ -360,6 +365,20 @@ void bind_replay(py::module_& m) {
         return fields_dict(parse_config(preset(name), settings));
       },
       py::arg("preset") = "npusim", py::arg("settings") = "");
+  m.def(
+      "rounded",
+      [](const py::array_t<std::uint64_t, py::array::c_style | py::array::forcecast>& bytes,
+         const std::string& name, const std::string& settings) {
+        const Config config = parse_config(preset(name), settings);
+        std::vector<std::uint64_t> out;
+        for (const std::uint64_t request : std::span(bytes.data(), bytes.size())) {
+          const std::optional<std::size_t> block = round_request(config, request);
+          if (!block) throw py::value_error(std::to_string(request) + " bytes: no block has those");
+          out.push_back(*block);
+        }
+        return as_array(std::move(out));
+      },
+      py::arg("bytes"), py::arg("preset") = "npusim", py::arg("settings") = "");
 }
 
 }  // namespace npusim::lab

@@ -3,11 +3,10 @@
 #include <string>
 #include <system_error>
 
-#include "allocator/replay/snapshot_reader.h"
 #include "lab/bindings/bindings.h"
+#include "lab/engine/snapshot_reader.h"
 
 namespace py = pybind11;
-using namespace npusim::alloc;
 
 namespace npusim::lab {
 namespace {
@@ -38,7 +37,7 @@ py::list stacks_of(const SnapshotTables& tables) {
 }
 
 py::dict dict_of(SnapshotTables&& tables) {
-  py::dict entries, blocks, out;
+  py::dict entries, segments, blocks, out;
   entries["op"] = as_array(std::move(tables.entries.op));
   entries["address"] = as_array(std::move(tables.entries.address));
   entries["bytes"] = as_array(std::move(tables.entries.bytes));
@@ -46,6 +45,13 @@ py::dict dict_of(SnapshotTables&& tables) {
   entries["stream"] = as_array(std::move(tables.entries.stream));
   entries["pool"] = as_array(std::move(tables.entries.pool));
   entries["stack"] = as_array(std::move(tables.entries.stack));
+  segments["address"] = as_array(std::move(tables.segments.address));
+  segments["bytes"] = as_array(std::move(tables.segments.bytes));
+  segments["stream"] = as_array(std::move(tables.segments.stream));
+  segments["pool"] = as_array(std::move(tables.segments.pool));
+  segments["is_large"] = as_array(std::move(tables.segments.is_large));
+  segments["is_expandable"] = as_array(std::move(tables.segments.is_expandable));
+  blocks["block_bytes"] = as_array(std::move(tables.blocks.block_bytes));
   blocks["address"] = as_array(std::move(tables.blocks.address));
   blocks["bytes"] = as_array(std::move(tables.blocks.bytes));
   blocks["stream"] = as_array(std::move(tables.blocks.stream));
@@ -58,7 +64,7 @@ py::dict dict_of(SnapshotTables&& tables) {
     pools.append(py::make_tuple(number_of(first), number_of(second)));
   }
   out["entries"] = entries;
-  out["segment_bytes"] = as_array(std::move(tables.segments.bytes));
+  out["segments"] = segments;
   out["blocks"] = blocks;
   out["streams"] = streams;
   out["pools"] = pools;

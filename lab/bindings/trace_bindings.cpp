@@ -2,11 +2,10 @@
 // Trace, and the codes of its events.
 #include <optional>
 
-#include "allocator/replay/trace.h"
 #include "lab/bindings/bindings.h"
+#include "lab/engine/trace.h"
 
 namespace py = pybind11;
-using namespace npusim::alloc;
 
 namespace npusim::lab {
 namespace {

@@ -9,7 +9,7 @@ device is arithmetic only, so its size and its clock are whatever you say::
     block = allocator.malloc(5 << 20)
     print(block.placement)  # (which segment, offset in bytes)
 
-The laboratory asks what an allocator would have done with a recorded run (docs/lab.md)::
+The laboratory asks what an allocator would have done with a recorded run (docs/use/lab.md)::
 
     trace = load("snapshot.pickle")
     print(explain(trace, capacity_bytes=16 << 30)["verdict"])
@@ -23,13 +23,14 @@ from npusim_lab._lab import Allocator, Block, OutOfMemoryError, SimulatedDevice,
 
 if TYPE_CHECKING:
     from npusim_lab.corpus import generate
+    from npusim_lab.execution import compare, search
     from npusim_lab.explanation import explain
     from npusim_lab.files import load, save
     from npusim_lab.html_report import report
     from npusim_lab.planning import Buffers, Placement, plan
     from npusim_lab.plots import plot
     from npusim_lab.recording import record, record_script
-    from npusim_lab.study import Choice, bounds, compare, parse_choices, replay, search
+    from npusim_lab.study import Choice, bounds, parse_choices, replay
     from npusim_lab.trace import Op, Trace, TraceBuilder, TraceError
 
 __all__ = [
@@ -64,13 +65,14 @@ __all__ = [
 # Imported when first asked for, so that `npusim-lab --help` need not wait for numpy.
 _HOMES = {
     "corpus": ("generate",),
+    "execution": ("compare", "search"),
     "explanation": ("explain",),
     "files": ("load", "save"),
     "planning": ("Buffers", "Placement", "plan"),
     "plots": ("plot",),
     "recording": ("record", "record_script"),
     "html_report": ("report",),
-    "study": ("Choice", "bounds", "compare", "parse_choices", "replay", "search"),
+    "study": ("Choice", "bounds", "parse_choices", "replay"),
     "trace": ("Op", "Trace", "TraceBuilder", "TraceError"),
 }
 

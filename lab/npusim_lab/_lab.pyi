@@ -29,7 +29,7 @@ class SimulatedDevice:
     def live_bytes(self) -> int: ...
 
 class Block:
-    """What malloc returned. The numbers stay readable after free."""
+    """The results of malloc. The numbers stay readable after free."""
 
     @property
     def address(self) -> int: ...
@@ -114,17 +114,29 @@ class SnapshotBlocks(TypedDict):
 
     address: NDArray[np.uint64]
     bytes: NDArray[np.uint64]  # as requested
+    block_bytes: NDArray[np.uint64]  # as set aside
     stream: NDArray[np.uint32]
     pool: NDArray[np.uint32]
     stack: NDArray[np.uint32]
     is_pending: NDArray[np.uint8]
 
 @type_check_only
+class SnapshotSegments(TypedDict):
+    """At the end of the recording; of expandable segments each contiguous run of pages."""
+
+    address: NDArray[np.uint64]
+    bytes: NDArray[np.uint64]
+    stream: NDArray[np.uint32]
+    pool: NDArray[np.uint32]
+    is_large: NDArray[np.uint8]
+    is_expandable: NDArray[np.uint8]
+
+@type_check_only
 class SnapshotTables(TypedDict):
-    """What a snapshot says about one device."""
+    """A snapshot's content about one device."""
 
     entries: SnapshotEntries
-    segment_bytes: NDArray[np.uint64]
+    segments: SnapshotSegments
     blocks: SnapshotBlocks
     streams: list[int]  # as recorded
     pools: list[tuple[int, int]]
@@ -169,7 +181,7 @@ class Snapshot:
             ValueError: Naming the entry or segment that cannot be.
         """
 
-# --- Replay. Events are columns of one length; see allocator/replay/event.h for each op.
+# --- Replay. Events are columns of one length; see lab/engine/event.h for each op.
 
 class Op:
     """Codes of the column `op`; in brackets the other columns that an op reads."""
@@ -251,7 +263,7 @@ class Trace:
     def max_live_event(self) -> int: ...
 
 class PolicyDevice:
-    """What a policy written in Python gets memory from; `attach(device)` hands it over."""
+    """Source of memory for a policy written in Python; `attach(device)` hands it over."""
 
     def acquire(self, bytes: int) -> int | None:
         """Return the address of new memory, None where the device is full."""
@@ -304,8 +316,9 @@ class MemoryPicture:
     block_malloc: NDArray[np.int64]  # which malloc of the trace; -1 for a free block
 
 class Replay:
-    """What one policy did with one trace. Arrays over mallocs are in the order of the trace."""
+    """Result of one policy on one trace. Arrays over mallocs are in the order of the trace."""
 
+    began_as_recorded: bool  # set by study.replay()
     policy: str
     seconds: float  # CPU time of the replay alone
     failed: NDArray[np.bool_]  # per malloc: ran out of memory
@@ -423,14 +436,26 @@ def bank_conflicts(
 def policies() -> dict[str, str]:
     """Return the names of the built-in policies, each with one line about it."""
 
+def presets() -> list[str]:
+    """Return the names of policies() that are presets of the caching allocator."""
+
 def ignores_streams(name: str) -> bool:
     """Whether a built-in policy gives what is freed on one stream to another at once."""
 
 def has_arenas(name: str) -> bool:
     """Whether a built-in policy has the setting `arena`: where it gets its segments from."""
 
+def rounded(
+    bytes: NDArray[np.uint64], preset: str = "npusim", settings: str = ""
+) -> NDArray[np.uint64]:
+    """Return the bytes that a caching preset rounds each request to.
+
+    Raises:
+        ValueError: For an unknown preset or setting, and for a request of 1 EB or more.
+    """
+
 def config(preset: str = "npusim", settings: str = "") -> dict[str, Any]:
-    """Return the resolved rules of a caching preset, by the names of allocator/policy.h."""
+    """Return the resolved rules of a caching preset, by the names of allocator/config.h."""
 
 def plan(
     lower: ArrayLike,

@@ -24,15 +24,14 @@ Answer = tuple[Any, str] | tuple[Any, str, int]  # for --json, for people, exit 
 def main(arguments: Sequence[str] | None = None, name: str = "npusim-lab") -> int:
     """Run the command and return its exit status.
 
-    1 if a policy answered what cannot be; 2 if the arguments or the file are wrong, with a sentence
-    on stderr.
+    1 if a policy answered what cannot be; 2 if the arguments or the file are wrong, and 130 if it
+    was interrupted, with a sentence on stderr.
 
     Args:
         arguments: the words behind the command; those of this process by default.
         name: of the command, for help and messages.
     """
-    parser = _parser(name)
-    options = parser.parse_args(arguments)
+    options = parser(name).parse_args(arguments)
     run: Callable[[argparse.Namespace], Answer] = options.run
     try:
         data, text, *status = run(options)
@@ -40,17 +39,22 @@ def main(arguments: Sequence[str] | None = None, name: str = "npusim-lab") -> in
     except BrokenPipeError:  # who reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the exit complain
         return 0
+    except KeyboardInterrupt as problem:
+        notes = getattr(problem, "__notes__", [])
+        sys.stderr.write(f"{name}: {', '.join(['interrupted', *notes])}\n")
+        return 130
     except (ValueError, OSError) as problem:
         sys.stderr.write(f"{name}: {problem}\n")
         return 2
     return int(status[0]) if status else 0
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser(name: str = "npusim-lab") -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(
         prog=name, description="What does an allocator do with a program's requests?"
     )
-    subcommands = parser.add_subparsers(required=True, metavar="command")
+    subcommands = made.add_subparsers(required=True, metavar="command")
 
     def add(name: str, run: Callable[[argparse.Namespace], Answer], help: str) -> Any:
         command = subcommands.add_parser(name, help=help, description=help)
@@ -93,10 +97,14 @@ def _parser(name: str) -> argparse.ArgumentParser:
         command.add_argument("--executor", help="run on a cluster: dask://host:port")
         command.add_argument("--keep", metavar="DIR", help="keep what is done; go on from there")
 
+    def takes_frames(command: Any) -> None:
+        frames_help = "of stacks: own (of the program itself), all, or a regular expression; own"
+        command.add_argument("--frames", default="own", help=frames_help)
+
     command = add("replay", _replay, "run a trace under a policy")
     takes_trace(command)
     takes_arena(command)
-    command.add_argument("--policy", default="cuda-2.13", help=policy_help)
+    command.add_argument("--policy", help=policy_help + "; as recorded")
 
     command = add("compare", _compare, "run traces under several policies, on all cores")
     takes_trace(command, "+")
@@ -110,7 +118,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
     command = add("search", _search, "find the settings that need least memory")
     takes_trace(command)
-    command.add_argument("--policy", default="cuda-2.13", help=policy_help)
+    command.add_argument("--policy", help=policy_help + "; as recorded")
     command.add_argument(
         "--grid",
         action="append",
@@ -130,10 +138,12 @@ def _parser(name: str) -> argparse.ArgumentParser:
     command = add("explain", _explain, "why it ran out of memory, and which setting avoids it")
     takes_trace(command)
     command.add_argument("--policy", help=policy_help + "; as recorded")
+    takes_frames(command)
 
     command = add("report", _report, "write one HTML file with curves, address maps and metrics")
-    takes_trace(command)
-    command.add_argument("--policy", default="cuda-2.13", help="P1,P2,...; settings behind each")
+    takes_trace(command, "+")
+    takes_frames(command)
+    command.add_argument("--policy", help="P1,P2,...; settings behind each; as recorded")
     command.add_argument("--out", default="report.html", help="file to write; report.html")
 
     command = add("plot", _plot, "draw curves, an address map or a comparison as PNG or SVG")
@@ -160,7 +170,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     command.add_argument("--out", help="file to write; NAME.npt")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--steps", type=int, help="how long")
-    return parser
+    return made
 
 
 def _record(options: argparse.Namespace) -> Answer:
@@ -197,9 +207,10 @@ def _export(options: argparse.Namespace) -> Answer:
 
 def _replay(options: argparse.Namespace) -> Answer:
     from npusim_lab.study import METRICS, measures, replay, streams_note, violations_note
+    from npusim_lab.tables import cell
 
     trace = _load(options).with_attempts()
-    choice = _one(options.policy).with_arena(options.arena)
+    choice = _chosen(options, trace).with_arena(options.arena)
     result = replay(trace, choice, trace.capacity_bytes, curve_points=100, fragmentation=True)
     values = measures(trace, result)
     row = {"policy": str(choice), **values}
@@ -208,7 +219,7 @@ def _replay(options: argparse.Namespace) -> Answer:
     for name, value in values.items():
         if name in ("first_violation", "over_time") or value is None:
             continue
-        lines.append(f"  {name:14} {_cell(name, value):>12}  {METRICS.get(name, 'of the policy')}")
+        lines.append(f"  {name:14} {cell(name, value):>12}  {METRICS.get(name, 'of the policy')}")
     lines += [f"event {oom['event']}: {oom['text']}" for oom in result.ooms[:3]]
     note = streams_note(trace, [choice])
     data = {
@@ -221,7 +232,9 @@ def _replay(options: argparse.Namespace) -> Answer:
 
 
 def _compare(options: argparse.Namespace) -> Answer:
-    from npusim_lab.study import compare, parse_choices, streams_note, violations_note
+    from npusim_lab.execution import compare
+    from npusim_lab.study import parse_choices, streams_note, violations_note
+    from npusim_lab.tables import matrix, table
 
     data: list[dict[str, Any]] = []
     lines: list[str] = []
@@ -245,13 +258,15 @@ def _compare(options: argparse.Namespace) -> Answer:
         if warning := violations_note(rows):
             warnings.append(f"{path}:\n{warning}")
         data.append({"trace": str(path), **_about(trace), "policies": rows, "streams_note": note})
-        lines += [f"{path}: {_about_text(trace)}", _table(rows), *filter(None, [note]), ""]
-    text = "\n".join(lines).rstrip() if options.metric is None else _matrix(data, options.metric)
+        lines += [f"{path}: {_about_text(trace)}", table(rows), *filter(None, [note]), ""]
+    text = "\n".join(lines).rstrip() if options.metric is None else matrix(data, options.metric)
     return data, "\n".join([*warnings, text]), int(bool(warnings))
 
 
 def _search(options: argparse.Namespace) -> Answer:
-    from npusim_lab.study import search, violations_note
+    from npusim_lab.execution import search
+    from npusim_lab.study import violations_note
+    from npusim_lab.tables import table
 
     trace = _load(options).with_attempts()
     texts = options.grid or [
@@ -269,7 +284,7 @@ def _search(options: argparse.Namespace) -> Answer:
         rows = search(
             trace,
             grid,
-            _one(options.policy),
+            _chosen(options, trace),
             trace.capacity_bytes,
             budget=options.budget,
             seed=options.seed,
@@ -278,35 +293,87 @@ def _search(options: argparse.Namespace) -> Answer:
             keep=options.keep,
         )
     warning = violations_note(rows)
-    table = _table(rows[: options.best])
-    return rows, "\n".join([*filter(None, [warning]), table]), int(bool(warning))
+    shown = table(rows[: options.best])
+    return rows, "\n".join([*filter(None, [warning]), shown]), int(bool(warning))
 
 
 def _match(options: argparse.Namespace) -> Answer:
-    from npusim_lab.matching import agreement, matches, write_matches
+    from npusim_lab.trace import SeveralDevicesError
+
+    try:
+        return _match_device(options)
+    except SeveralDevicesError as several:
+        if options.out is not None:
+            raise
+        numbers = several.devices
+    found, texts = [], []
+    for options.device in numbers:
+        data, text = _match_device(options)
+        found.append({"device": options.device, **data})
+        texts.append(f"device {options.device}: {text}")
+    return found, "\n".join(texts)
+
+
+def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from npusim_lab.matching import (
+        agreement,
+        agreement_by_owner,
+        matches,
+        tried_presets,
+        write_matches,
+    )
     from npusim_lab.study import recorded_choice, replay
+    from npusim_lab.trace import Op
 
     trace = _load(options).with_attempts()
-    choice = recorded_choice(trace) if options.policy is None else _one(options.policy)
-    addresses = trace.segment_addresses()
-    result = replay(trace, choice, trace.capacity_bytes, segment_addresses=addresses)
-    same = agreement(trace, result)
+    wanted = recorded_choice(trace) if options.policy is None else _one(options.policy)
+    tried = [] if options.policy else tried_presets(trace, wanted.settings)
+    if not tried:
+        addresses = trace.segment_addresses()
+        result = replay(trace, wanted, trace.capacity_bytes, segment_addresses=addresses)
+        tried = [(wanted, result, agreement(trace, result))]
+    choice, result, same = tried[0]
     if options.out is not None:
         write_matches(matches(trace, result), options.out)
-    mallocs, rate = trace.compiled.mallocs, same.equal / max(same.compared, 1)
+    mallocs = trace.compiled.mallocs
+    owners = agreement_by_owner(trace, result)
+    streams, pools = (trace.info.get(key, ()) for key in ("streams", "pools"))
+    of_owner = [
+        {
+            "stream": streams[stream] if stream < len(streams) else stream,
+            "pool": pools[pool] if pool < len(pools) else pool,
+            "equal": one.equal,
+            "compared": one.compared,
+        }
+        for (stream, pool), one in owners.items()
+    ]
     data = {
         "policy": str(choice),
         "mallocs": mallocs,
         "compared": same.compared,
         "equal": same.equal,
-        "rate": rate,
+        "rate": same.rate,
         "first_difference": same.first_difference,
-        "ambiguous": list(trace.ambiguous),
+        "others": {str(other): agreed.equal for other, _, agreed in tried[1:]},
+        "owners": of_owner,
+        "remarks": trace.remarks(),
     }
-    text = f"{choice}: {same} ({100 * rate:.4f} %), of {mallocs} mallocs"
+    text = f"{choice}: {same}"
+    if same.rate is not None:
+        text += f" ({100 * same.rate:.4f} %), of {mallocs} mallocs"
+    elif not (trace.op[trace.first_event :] == Op.MALLOC).any():
+        text += f": the file has no history of allocations, only the {mallocs} blocks of its end"
     if same.first_difference is not None:
         text += f"; the first difference is at event {same.first_difference}"
-    return data, "\n".join([text, *(f"  not known: {doubt}" for doubt in trace.ambiguous)])
+        text += ", and may come from what is not known" if trace.ambiguous else ""
+    lines = [text]
+    if len(of_owner) > 1:
+        for row in of_owner:
+            lines.append(
+                f"  stream {row['stream']}, pool {row['pool']}: {row['equal']} of {row['compared']}"
+            )
+    lines += [f"{other}: {agreed}" for other, _, agreed in tried[1:]]
+    return data, "\n".join([*lines, *(f"  {remark}" for remark in trace.remarks())])
 
 
 def _explain(options: argparse.Namespace) -> Answer:
@@ -314,16 +381,28 @@ def _explain(options: argparse.Namespace) -> Answer:
 
     trace = _load(options)
     choice = None if options.policy is None else _one(options.policy)
-    answer = explain(trace, choice)
+    answer = explain(trace, choice, show=options.frames)
     return answer, text_of(answer), int(answer["violations"] > 0)
 
 
 def _report(options: argparse.Namespace) -> Answer:
-    from npusim_lab.html_report import report
-    from npusim_lab.study import parse_choices, violations_note
+    from npusim_lab.html_report import report, report_beside
+    from npusim_lab.study import parse_choices, recorded_choice, violations_note
 
-    trace = _load(options)
-    rows = report(trace, parse_choices(options.policy), options.out)
+    if len(options.trace) > 1:
+        if options.policy is not None:
+            raise ValueError("several files are reported under the policy of each; no --policy")
+        traces = [_load(options, path) for path in options.trace]
+        found = report_beside(options.trace, traces, options.out, options.frames)
+        lines = [
+            f"{path}: {one['verdict']}" for path, one in zip(options.trace, found, strict=True)
+        ]
+        return found, "\n".join([*lines, options.out])
+    trace = _load(options, options.trace[0])
+    choices = [recorded_choice(trace)]
+    if options.policy is not None:
+        choices = parse_choices(options.policy)
+    rows = report(trace, choices, options.out, show=options.frames)
     warning = violations_note(rows)
     text = f"{options.out}: {len(rows)} policies"
     return rows, "\n".join([*filter(None, [warning]), text]), int(bool(warning))
@@ -430,6 +509,12 @@ def _executor(options: argparse.Namespace) -> AbstractContextManager[Executor | 
     return executor_at(options.executor)
 
 
+def _chosen(options: argparse.Namespace, trace: Trace) -> Choice:
+    from npusim_lab.study import recorded_choice
+
+    return recorded_choice(trace) if options.policy is None else _one(options.policy)
+
+
 def _one(text: str) -> Choice:
     from npusim_lab.study import parse_choices
 
@@ -452,52 +537,7 @@ def _about_text(trace: Trace) -> str:
     from npusim_lab.study import mib
 
     text = f"{len(trace)} events, max live {mib(trace.compiled.max_live_bytes)}"
-    return "\n".join([text, *(f"  not known: {doubt}" for doubt in trace.ambiguous)])
-
-
-def _cell(name: str, value: Any) -> str:
-    from npusim_lab.study import mib
-
-    if value is None:
-        return "-"
-    if name in ("peak_reserved", "peak_active"):
-        return mib(value)
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    from npusim_lab.study import TABLE, name_of
-
-    measured = [
-        name
-        for name in ("bank_conflicts", "latency_p50", "latency_p99")
-        if any(row[name] is not None for row in rows)
-    ]
-    shown = [*TABLE, *measured]
-    head = ["policy", *shown]
-    cells = [head]
-    for row in rows:
-        cells.append([name_of(row), *(_cell(metric, row[metric]) for metric in shown)])
-    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-    table = []
-    for line in cells:
-        right = (text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True))
-        table.append("  ".join([line[0].ljust(widths[0]), *right]))
-    return "\n".join(table)
-
-
-def _matrix(data: Sequence[dict[str, Any]], metric: str) -> str:
-    from npusim_lab.study import METRICS, name_of
-
-    if metric not in METRICS:
-        raise ValueError(f"--metric {metric!r}; expected one of {', '.join(METRICS)}")
-    head = [name_of(row) for row in data[0]["policies"]]
-    lines = ["| " + " | ".join(["trace", *head]) + " |", "|---" * (len(head) + 1) + "|"]
-    for entry in data:
-        cells = [_cell(metric, row[metric]) for row in entry["policies"]]
-        lines.append("| " + " | ".join([entry["trace"], *cells]) + " |")
-    lines += [f"\n{entry['trace']}: {note}" for entry in data if (note := entry["streams_note"])]
-    return "\n".join(lines)
+    return "\n".join([text, *(f"  {remark}" for remark in trace.remarks())])
 
 
 def _bytes(text: str) -> int:

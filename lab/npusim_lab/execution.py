@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where replays run: threads, or any concurrent.futures.Executor; what is done can be kept.
+"""Many replays: threads, or any concurrent.futures.Executor; finished rows can be kept.
 
 A task is bytes and texts, so that it can go to another machine: a trace as a .npt file, a policy
 by its name. Rows come back in the order of the policies, wherever and whenever they were made.
@@ -8,10 +8,11 @@ by its name. Rows come back in the order of the policies, wherever and whenever 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from os import PathLike
@@ -27,7 +28,96 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3  # of a task whose worker is lost
 
 
-def run_rows(
+def compare(
+    trace: Trace,
+    choices: Iterable[Choice],
+    capacity_bytes: int | None = None,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    banks: int | None = None,
+    latency: bool = False,
+    executor: Executor | None = None,
+    keep: str | PathLike[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Replay one trace under several policies at once.
+
+    Args:
+        trace: the events.
+        choices: what to run.
+        capacity_bytes: of the device; without it as much as needed.
+        jobs: threads; one per core by default.
+        progress: called with how many are done, and how many there are.
+        banks: count bank conflicts with so many.
+        latency: measure latencies, one policy after the other.
+        executor: where to run instead of threads; policies are then named, not objects.
+        keep: folder in which finished rows are kept; those found there are not run again.
+
+    Returns:
+        For each choice, in order: "policy", "settings" and what measures() returns.
+
+    Raises:
+        ValueError: For an unknown policy or setting.
+    """
+    assert trace.compiled is not None  # once, before the threads start
+    return _run_rows(
+        trace,
+        list(choices),
+        capacity_bytes,
+        banks,
+        latency,
+        jobs=1 if latency else jobs or os.cpu_count() or 1,
+        progress=progress,
+        executor=executor,
+        keep=keep,
+    )
+
+
+def search(
+    trace: Trace,
+    grid: Mapping[str, Sequence[str]],
+    base: Choice | None = None,
+    capacity_bytes: int | None = None,
+    *,
+    budget: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    executor: Executor | None = None,
+    keep: str | PathLike[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Try every combination of settings, best first: fewest failures, then least reserved.
+
+    Those of a policy with violations stand behind all others.
+
+    Args:
+        trace: the events.
+        grid: values to try by key; "" leaves a key as it is in `base`.
+        base: policy, and settings to start from.
+        capacity_bytes: of the device; without it as much as needed.
+        budget: at most so many combinations, drawn with `seed`.
+        seed: of that draw.
+        progress, executor, keep: as for compare().
+
+    Raises:
+        ValueError: For an unknown policy or setting.
+    """
+    import random  # slow to import
+
+    start = base or Choice("cuda-2.13")
+    combinations = [
+        {key: value for key, value in zip(grid, values, strict=True) if value}
+        for values in itertools.product(*grid.values())
+    ]
+    if budget is not None and budget < len(combinations):
+        combinations = random.Random(seed).sample(combinations, budget)
+    choices = [start.with_settings(settings) for settings in combinations]
+    rows = compare(trace, choices, capacity_bytes, progress=progress, executor=executor, keep=keep)
+    possible = [row for row in rows if not row["violations"]]
+    possible.sort(key=lambda row: (row["ooms"], row["peak_reserved"], row["device_calls"]))
+    return possible + [row for row in rows if row["violations"]]
+
+
+def _run_rows(
     trace: Trace,
     choices: Sequence[Choice],
     capacity_bytes: int | None,

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from npusim_lab import _lab
+from npusim_lab.kinds import kind_of
 from npusim_lab.study import (
     Choice,
+    bounds,
     measures,
     mib,
+    parse_settings,
     recorded_choice,
     replay,
     smallest_capacity,
@@ -20,6 +26,8 @@ from npusim_lab.study import (
 )
 from npusim_lab.trace import Trace
 
+MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than all replays
+_WORTH = 0.98  # a peak so much lower is worth a setting
 # Tried one by one on top of the settings of the run; the order is that of preference.
 _REMEDIES: tuple[dict[str, str], ...] = (
     {"expandable_segments": "True"},
@@ -38,80 +46,275 @@ def explain(
     *,
     segments: int = 5,
     blocks: int = 3,
+    show: str = "own",
+    quick: bool = False,
 ) -> dict[str, Any]:
     """Replay until the first failure, look at what is left, and try settings that avoid it.
 
     A request that the recorded run already failed is tried again, so that a snapshot taken after
-    an out-of-memory error is explained too.
+    an out-of-memory error is explained too. Where nothing fails, the peak is explained.
 
     Args:
         trace: the events.
         choice: policy and settings; those of the recorded run by default, else "cuda-2.13".
-        capacity_bytes: of the device; that of the recorded run by default.
+        capacity_bytes: of the device; that of the recorded run by default, else without limit.
         segments: how many segments to describe, those with most free bytes first.
         blocks: how many groups of live blocks to name in each.
+        show: which frames of stacks, as for Trace.stack_text().
+        quick: leave out "smallest_capacity", which takes some twenty replays.
 
     Returns:
-        "oom" (None if nothing fails), "verdict" (a sentence), "segments" (what is kept and what
-        pins it, at the failure or at the peak), "remedies" (settings under which the whole trace
-        runs, as replayed), "smallest_capacity" (bytes, with the settings as they are),
-        "streams_note" (of streams_note()) and "ambiguous" (what is not known of the recorded run).
+        "verdict" (its sentences in one text; a list in "sentences"), "oom" (None if nothing fails),
+        "event" (the failure or the peak), "holders" and "kinds" (of the live bytes then, largest
+        first; kinds are guessed from the stacks), "segments" (what is kept and what pins it then),
+        "tried" (every setting of a list, with the peak that its replay gives, whether all of the
+        trace "fits", and the "text" to paste), "remedies" (those that help, best first), "optimum"
+        (bytes, of a placement that knows the future; None of more than 100,000 blocks), "max_live",
+        "smallest_capacity" (bytes, with the settings as they are; None without a limit),
+        "streams_note" (of streams_note()) and "remarks" (of Trace.remarks()).
 
     Raises:
-        ValueError: If the capacity is neither given nor recorded, or for an unknown setting.
+        ValueError: For an unknown setting, or a `show` that is no regular expression.
     """
     trace = trace.with_attempts()
     run = choice or recorded_choice(trace)
     capacity = capacity_bytes or trace.capacity_bytes
-    if capacity is None:
-        raise ValueError("the trace does not say how large the device was; give the capacity")
     result = replay(trace, run, capacity, on_oom="stop", picture_at_end=True)
     oom = result.ooms[0] if result.ooms else None
+    peak = result.peak_reserved_event
+    if peak < trace.first_event:  # nothing was reserved since it began
+        peak = max(result.peak_active_event, min(trace.first_event, len(trace) - 1), 0)
+    event = int(oom["event"]) if oom else peak
     if oom is None:
-        at = result.peak_reserved_event
-        result = replay(trace, run, capacity, snapshots_at=[at])
-    return {
+        whole = result
+        result = replay(trace, run, capacity, snapshots_at=[event])
+    else:
+        whole = replay(trace, run, None, placements=False)
+    tried = _tried(trace, run, capacity)
+    helping = _helping(tried, oom is not None)
+    found: dict[str, Any] = {
         "policy": str(run),
         "capacity": capacity,
         "violations": result.violation_count,
         "oom": oom,
-        "stack": None if oom is None else _stack_of(trace, int(oom["malloc"])),
-        "verdict": _violation(trace, run, result) or _verdict(trace, oom, capacity),
-        "segments": _pinned(trace, result, segments, blocks),
-        "remedies": [] if oom is None else remedies(trace, run, capacity),
-        "smallest_capacity": smallest_capacity(trace, run),
+        "event": event,
+        "stack": None if oom is None else _stack_of(trace, int(oom["malloc"]), show),
+        "peak_reserved": int(whole.peak_reserved),
+        "peak_active": int(whole.peak_active),
+        "holders": _holders(trace, result, show)[: 2 * segments],
+        "kinds": _kinds(trace, result),
+        "holes": _holes(result),
+        "segments": _pinned(trace, result, segments, blocks, show),
+        "tried": tried,
+        "remedies": helping,
+        "optimum": _optimum(trace),
         "max_live": trace.compiled.max_live_bytes,
         "streams_note": streams_note(trace, [run]),
-        "ambiguous": list(trace.ambiguous),
+        "remarks": trace.remarks(),
     }
-
-
-def remedies(trace: Trace, run: Choice, capacity_bytes: int) -> list[dict[str, Any]]:
-    """Return the settings, of a list of usual ones, under which nothing in the trace fails."""
-    found = []
-    for change in _REMEDIES:
-        candidate = run.with_settings(change)
-        try:
-            result = replay(trace, candidate, capacity_bytes, placements=False, on_oom="stop")
-        except ValueError:
-            continue  # the policy has no such setting
-        if not result.ooms and not result.violation_count:
-            found.append(
-                {
-                    "settings": candidate.settings,
-                    "peak_reserved": result.peak_reserved,
-                    "retries": result.stats.get("num_alloc_retries", 0),
-                }
-            )
+    limited = capacity is not None and not quick
+    found["smallest_capacity"] = smallest_capacity(trace, run) if limited else None
+    found["sentences"] = [_violation(trace, run, result)]
+    if not result.violation_count:
+        found["sentences"] = _sentences(found)
+    found["verdict"] = " ".join(found["sentences"])
     return found
+
+
+def _tried(trace: Trace, run: Choice, capacity: int | None) -> list[dict[str, Any]]:
+    """Return a row per setting of the list, that of the run first, each replayed from nothing."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def attempt(change: Mapping[str, str]) -> dict[str, Any] | None:
+        candidate = run.with_settings(change) if change else run
+        try:
+            result = replay(trace, candidate, capacity, as_recorded=False, placements=False)
+        except ValueError:
+            return None  # the policy has no such setting
+        if result.violation_count:
+            return None
+        return {
+            "settings": candidate.settings,
+            "text": f"PYTORCH_ALLOC_CONF={candidate.settings}",
+            "peak_reserved": int(result.peak_reserved),
+            "failed": len(result.ooms),
+            "fits": not result.ooms,
+            "retries": int(result.retries),
+        }
+
+    assert trace.compiled is not None  # once, before the threads start
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        changes = _REMEDIES if run.policy in _lab.presets() else ()
+        rows = [row for row in pool.map(attempt, ({}, *changes)) if row is not None]
+    own = parse_settings(run.settings)
+    known = {tuple(sorted(own.items()))}
+    out = rows[:1]
+    for row in rows[1:]:
+        entries = tuple(sorted(parse_settings(row["settings"]).items()))
+        if entries not in known:
+            known.add(entries)
+            out.append(row)
+    return out
+
+
+def _helping(tried: list[dict[str, Any]], has_failed: bool) -> list[dict[str, Any]]:
+    """Return the settings that avoid the failure, in the list's order; or lower the peak, best."""
+    now, others = tried[:1], tried[1:]
+    if has_failed:
+        return [row for row in others if row["fits"]]
+    worth = now[0]["peak_reserved"] * _WORTH if now else 0
+    better = [row for row in others if row["fits"] and row["peak_reserved"] <= worth]
+    return sorted(better, key=lambda row: row["peak_reserved"])
+
+
+def _optimum(trace: Trace) -> int | None:
+    if trace.compiled.mallocs > MOST_PLANNED:
+        return None
+    return bounds(trace)["planned"]
+
+
+def _sentences(found: dict[str, Any]) -> list[str]:
+    oom, capacity = found["oom"], found["capacity"]
+    reserved = found["peak_reserved"]
+    if oom is None:
+        where = "without a limit" if capacity is None else f"on a device of {mib(capacity)}"
+        sentences = [
+            f"Nothing runs out of memory {where}.",
+            f"At the peak, event {found['event']}, {mib(reserved)} are reserved, and "
+            f"{mib(found['peak_active'])} of blocks are in use at most.",
+        ]
+        waste = reserved - found["peak_active"]
+        if waste > reserved * (1 - _WORTH):
+            sentences.append(
+                f"{mib(waste)}, {100 * waste / reserved:.0f} % of it, is fragmentation."
+            )
+    else:
+        sentences = _of_failure(oom, found)
+    if holders := found["holders"][:3]:
+        words = "; ".join(
+            f"{mib(row['bytes'])} by {_first_line(row['stack'])} ({row['kind']})" for row in holders
+        )
+        sentences.append(f"Most memory is held: {words}.")
+    helping, now = found["remedies"], found["tried"][:1]
+    if helping:
+        best = min(helping, key=lambda row: row["peak_reserved"])
+        effect = "runs the whole trace" if oom else "lowers the peak"
+        before = "" if oom or not now else f" instead of {mib(now[0]['peak_reserved'])}"
+        sentences.append(
+            f"{best['text']} {effect}, as replayed: {mib(best['peak_reserved'])}{before}."
+        )
+    elif oom is not None:
+        sentences.append(f"None of {len(found['tried']) - 1} settings tried avoids it.")
+    else:
+        sentences.append(f"None of {len(found['tried']) - 1} settings tried lowers it by 2 %.")
+    if found["optimum"] is not None:
+        sentences.append(
+            f"Placed with the future known, all blocks take {mib(found['optimum'])}; at least "
+            f"{mib(found['max_live'])} are live at once."
+        )
+    return sentences
+
+
+def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
+    pending, cached = int(oom["pending_bytes"]), int(oom["cached_bytes"])
+    capacity = int(oom["total_bytes"])
+    place = f", by {_first_line(found['stack'])}," if found["stack"] else ""
+    sentences = [
+        f"Event {oom['event']}{place} asks for {mib(asked)} on a device of {mib(capacity)} with "
+        f"{mib(live)} in use.",
+        f"{mib(int(oom['reserved_bytes']))} are reserved, {mib(cached)} of that free in "
+        f"{len(found['holes'])} holes, and {mib(int(oom['free_bytes']))} are left on the device.",
+    ]
+    if live + pending + asked > capacity:
+        waits = f", and {mib(pending)} wait for other streams" if pending else ""
+        short = live + pending + asked - capacity
+        sentences.append(
+            f"That does not fit, however well it is placed{waits}: {mib(short)} are missing."
+        )
+    else:
+        sentences.append(
+            f"Together it would fit, but the largest hole is "
+            f"{mib(int(oom['largest_free_bytes']))}, in segments that live blocks keep. "
+            f"This is fragmentation."
+        )
+    return sentences
+
+
+def _first_line(text: str) -> str:
+    """Return the line to blame, with the last two parts of its file."""
+    if not text:
+        return "a stack that was not recorded"
+    return re.sub(r"\([^()]*/([^/()]+/[^/()]+)\)$", r"(\1)", text.split("\n")[0])
+
+
+def _live(result: _lab.Replay) -> tuple[Any, Any] | None:
+    """Return malloc and bytes of each block that is in use in the picture."""
+    if not result.pictures:
+        return None
+    picture = result.pictures[0]
+    held = np.flatnonzero((picture.block_state != 0) & (picture.block_malloc >= 0))
+    return picture.block_malloc[held], picture.block_bytes[held].astype(np.int64)
+
+
+def _by_stack(trace: Trace, result: _lab.Replay) -> list[tuple[int, int, int]]:
+    """Return stack, bytes and blocks of what is in use, by stack."""
+    live = _live(result)
+    if live is None:
+        return []
+    stacks = trace.compiled.malloc_stack[live[0]]
+    found, place = np.unique(stacks, return_inverse=True)
+    bytes = np.zeros(len(found), np.int64)
+    np.add.at(bytes, place, live[1])
+    count = np.bincount(place, minlength=len(found))
+    return list(zip(found.tolist(), bytes.tolist(), count.tolist(), strict=True))
+
+
+def _holders(trace: Trace, result: _lab.Replay, show: str) -> list[dict[str, Any]]:
+    """Return the live bytes by place of allocation, largest first."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for stack, bytes, count in _by_stack(trace, result):
+        text, kind = trace.stack_text(stack, show=show), kind_of(trace.stacks[stack])
+        row = groups.setdefault(
+            (_first_line(text), kind), {"stack": text, "kind": kind, "bytes": 0, "blocks": 0}
+        )
+        row["bytes"] += bytes
+        row["blocks"] += count
+    return sorted(groups.values(), key=lambda row: -row["bytes"])
+
+
+def _kinds(trace: Trace, result: _lab.Replay) -> dict[str, int]:
+    """Return the live bytes by kind, largest first."""
+    kinds: dict[str, int] = {}
+    for stack, bytes, _ in _by_stack(trace, result):
+        kind = kind_of(trace.stacks[stack])
+        kinds[kind] = kinds.get(kind, 0) + bytes
+    return dict(sorted(kinds.items(), key=lambda item: -item[1]))
+
+
+def _holes(result: _lab.Replay) -> list[int]:
+    """Return the bytes of each free piece, largest first."""
+    if not result.pictures:
+        return []
+    picture = result.pictures[0]
+    holes = np.sort(picture.block_bytes[picture.block_state == 0])[::-1]
+    return [int(bytes) for bytes in holes]
 
 
 def text_of(explanation: dict[str, Any]) -> str:
     """Return an explanation as text for people."""
-    lines = [explanation["verdict"]]
+    lines = list(explanation["sentences"])
     if explanation["stack"]:
-        lines += ["The request came from", _indent(explanation["stack"])]
+        lines += ["", "The request came from", _indent(explanation["stack"])]
     title = "at the failure" if explanation["oom"] else "at the peak of reserved memory"
+    if explanation["holders"]:
+        lines += ["", f"In use {title}, by the line that asked for it (kinds are guessed):"]
+        for row in explanation["holders"]:
+            times = f" in {row['blocks']} blocks" if row["blocks"] > 1 else ""
+            lines.append(f"  {mib(row['bytes'])}{times}, {row['kind']}")
+            lines.append(_indent(row["stack"] or "(no stack was recorded)", 4))
+        kinds = (f"{kind} {mib(bytes)}" for kind, bytes in explanation["kinds"].items())
+        lines.append(f"By kind: {', '.join(kinds)}.")
     lines += ["", f"Segments with most free memory {title}, and what keeps them:"]
     for segment in explanation["segments"]:
         lines.append(
@@ -123,26 +326,22 @@ def text_of(explanation: dict[str, Any]) -> str:
             times = f"{pin['blocks']} x, " if pin["blocks"] > 1 else ""
             lines.append(f"    {times}{mib(pin['bytes'])} {pin['state']}, since {pin['since']}")
             lines.append(_indent(pin["stack"] or "(no stack was recorded)", 8))
-    if explanation["oom"]:
-        lines.append("")
-        if explanation["remedies"]:
-            lines.append("The whole trace runs on the same device, as replayed, with")
-            for remedy in explanation["remedies"]:
-                lines.append(
-                    f"  PYTORCH_ALLOC_CONF={remedy['settings']}  (peak reserved "
-                    f"{mib(remedy['peak_reserved'])}, {remedy['retries']} retries)"
-                )
-        else:
-            lines.append("None of the usual settings avoids it.")
+    lines += ["", "Settings, each tried by replaying the whole trace from nothing:"]
+    for row in explanation["tried"]:
+        outcome = f"{row['failed']} requests fail" if row["failed"] else "all fit"
+        name = row["text"] if row["settings"] else "(as they are)"
+        lines.append(
+            f"  {name}  peak reserved {mib(row['peak_reserved'])}, {row['retries']} retries, "
+            f"{outcome}"
+        )
     smallest = explanation["smallest_capacity"]
     if smallest is not None:
         lines.append(
             f"With the settings as they are ({explanation['policy']}) a device of "
-            f"{mib(smallest)} is enough; no policy runs it in less than "
-            f"{mib(explanation['max_live'])}."
+            f"{mib(smallest)} is enough."
         )
     lines += filter(None, [explanation["streams_note"]])
-    lines += [f"Not known: {doubt}." for doubt in explanation["ambiguous"]]
+    lines += [f"{remark[0].upper()}{remark[1:]}." for remark in explanation["remarks"]]
     return "\n".join(lines)
 
 
@@ -150,24 +349,9 @@ def _violation(trace: Trace, run: Choice, result: _lab.Replay) -> str:
     return violations_note([{"policy": str(run), **measures(trace, result)}])
 
 
-def _verdict(trace: Trace, oom: dict[str, Any] | None, capacity: int) -> str:
-    if oom is None:
-        return f"Nothing runs out of memory on a device of {mib(capacity)}."
-    asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
-    pending, cached = int(oom["pending_bytes"]), int(oom["cached_bytes"])
-    start = f"Event {oom['event']} asks for {mib(asked)} on a device of {mib(capacity)} with "
-    start += f"{mib(live)} in use"
-    if live + pending + asked > capacity:
-        waits = f" and {mib(pending)} waiting for other streams" if pending else ""
-        return f"{start}{waits}: that does not fit, however well it is placed."
-    return (
-        f"{start}: together it would fit, but {mib(cached)} is free only in pieces of segments "
-        f"that live blocks keep; the largest piece is {mib(int(oom['largest_free_bytes']))}. "
-        f"This is fragmentation."
-    )
-
-
-def _pinned(trace: Trace, result: _lab.Replay, segments: int, blocks: int) -> list[dict[str, Any]]:
+def _pinned(
+    trace: Trace, result: _lab.Replay, segments: int, blocks: int, show: str
+) -> list[dict[str, Any]]:
     if not result.pictures:
         return []
     picture = result.pictures[0]
@@ -187,20 +371,22 @@ def _pinned(trace: Trace, result: _lab.Replay, segments: int, blocks: int) -> li
                 "stream": int(picture.segment_stream[segment]),
                 "free": int(free[segment]),
                 "largest_free": int(holes.max(initial=0)),
-                "pinned_by": _pins(trace, picture, np.flatnonzero(inside & ~is_free), blocks),
+                "pinned_by": _pins(trace, picture, np.flatnonzero(inside & ~is_free), blocks, show),
             }
         )
     return out
 
 
-def _pins(trace: Trace, picture: _lab.MemoryPicture, held: Any, most: int) -> list[dict[str, Any]]:
+def _pins(
+    trace: Trace, picture: _lab.MemoryPicture, held: Any, most: int, show: str
+) -> list[dict[str, Any]]:
     groups: dict[tuple[int, int], dict[str, Any]] = {}
     for block in held.tolist():
         malloc = int(picture.block_malloc[block])
         stack = int(trace.compiled.malloc_stack[malloc])
         state = int(picture.block_state[block])
         event = int(trace.compiled.malloc_event[malloc])
-        older = event < int(trace.info.get("initial_mallocs", 0))
+        older = event < trace.first_event
         group = groups.setdefault(
             (stack, state),
             {
@@ -208,7 +394,7 @@ def _pins(trace: Trace, picture: _lab.MemoryPicture, held: Any, most: int) -> li
                 "bytes": 0,
                 "state": "allocated" if state == 1 else "waiting for other streams",
                 "since": "before the trace" if older else f"event {event}",
-                "stack": trace.stack_text(stack),
+                "stack": trace.stack_text(stack, show=show),
             },
         )
         group["blocks"] += 1
@@ -216,8 +402,8 @@ def _pins(trace: Trace, picture: _lab.MemoryPicture, held: Any, most: int) -> li
     return sorted(groups.values(), key=lambda group: -group["bytes"])[:most]
 
 
-def _stack_of(trace: Trace, malloc: int) -> str:
-    return trace.stack_text(int(trace.compiled.malloc_stack[malloc]))
+def _stack_of(trace: Trace, malloc: int, show: str) -> str:
+    return trace.stack_text(int(trace.compiled.malloc_stack[malloc]), show=show)
 
 
 def _indent(text: str, by: int = 2) -> str:

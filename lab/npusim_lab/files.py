@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim_lab.trace import Trace, TraceError
+from npusim_lab.trace import Trace, TraceError, regular_file
 
 if TYPE_CHECKING:
     from npusim_lab.planning import Buffers
@@ -122,7 +122,7 @@ def save(trace: Trace, path: str | PathLike[str], format: str | None = None, **r
 
 
 def _recognise(path: Path) -> str:
-    with path.open("rb") as file:
+    with regular_file(path).open("rb") as file:
         start = file.read(200)
     if start.startswith(b"PK\x03\x04"):
         return "npt"

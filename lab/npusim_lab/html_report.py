@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim_lab import _lab, pictures
+from npusim_lab import _lab, page_shell, pictures, verdict_page
+from npusim_lab.explanation import explain
 from npusim_lab.study import (
     METRICS,
     Choice,
-    bounds,
     fragmentation,
     measures,
     mib,
@@ -33,7 +33,6 @@ from npusim_lab.study import (
 )
 from npusim_lab.trace import OP_NAMES, Trace
 
-_MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than the report
 _FRAMES = 8  # of a stack, innermost first
 _MOST_NOTES = 1000  # failures with their text, per policy
 
@@ -44,8 +43,12 @@ def report(
     path: str | PathLike[str],
     capacity_bytes: int | None = None,
     points: int = 2000,
+    show: str = "own",
 ) -> list[dict[str, Any]]:
     """Write the report, and return the METRICS of each choice.
+
+    The page begins with the verdict of explain() on the first choice that is a caching preset, else
+    on the recorded run, and at the failure or the peak that it is about.
 
     Args:
         trace: the events.
@@ -53,6 +56,7 @@ def report(
         path: of the HTML file.
         capacity_bytes: of the device; that of the recorded run by default, else as needed.
         points: of each curve; the peaks within a point are kept.
+        show: which frames of stacks, as for Trace.stack_text().
 
     Raises:
         ValueError: For an unknown policy or setting.
@@ -60,6 +64,8 @@ def report(
     """
     capacity = capacity_bytes or trace.capacity_bytes
     trace = trace.with_attempts()
+    presets = [choice for choice in choices if choice.policy in _lab.presets()]
+    told = explain(trace, next(iter(presets), None), capacity, show=show, quick=True)
     rows, policies, heights, tops = [], [], [1.0], [trace.compiled.max_live_bytes, 1]
     for choice in choices:
         result = replay(trace, choice, capacity, curve_points=points, fragmentation=True)
@@ -71,20 +77,23 @@ def report(
         tops.append(result.peak_reserved)
     if capacity is not None and capacity <= 1.5 * max(tops):
         tops.append(capacity)
+        heights.append(float(capacity))
     data = {
         "events": len(trace),
+        "start": told["event"],
         "capacity": capacity,
         "max_live": trace.compiled.max_live_bytes,
         "top": max(tops),
         "height": max(heights),
         "ops": {op: name.removeprefix("op_") for op, name in OP_NAMES.items()},
-        "stacks": [trace.stack_text(number, _FRAMES) for number in range(len(trace.stacks))],
+        "stacks": [trace.stack_text(number, _FRAMES, show) for number in range(len(trace.stacks))],
         "columns": _columns(trace),
         "policies": policies,
     }
     name = str(trace.info.get("generator", trace.info.get("script", "trace")))
     words = {
         "title": escape(name),
+        "verdict": _violations(rows) + verdict_page.verdict(told),
         "body": _body(trace, choices, rows),
         # "<" would let a text of the trace end the script.
         "data": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
@@ -95,8 +104,35 @@ def report(
     for part in parts[1:]:
         word, _, rest = part.partition("}}")
         text += words.get(word, "{{" + word + "}}") + rest
-    Path(path).write_text(text, encoding="utf-8")
+    Path(path).write_text(
+        page_shell.page(name, text, verdict_page.STYLE, is_ready=False), encoding="utf-8"
+    )
     return rows
+
+
+def report_beside(
+    names: Sequence[str],
+    traces: Sequence[Trace],
+    path: str | PathLike[str],
+    show: str = "own",
+) -> list[dict[str, Any]]:
+    """Write the verdicts on several traces beside each other, and return what explain() says.
+
+    Args:
+        names: of the traces, as titles; of paths the last part.
+        traces: for example before a change, and after it.
+        path: of the HTML file.
+        show: which frames of stacks, as for Trace.stack_text().
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    found = [explain(trace, show=show, quick=True) for trace in traces]
+    names = [Path(name).name for name in names]
+    title = " and ".join(names)
+    body = f"<h1>Before and after</h1>{verdict_page.beside(names, traces, found)}"
+    Path(path).write_text(page_shell.page(title, body, verdict_page.STYLE), encoding="utf-8")
+    return found
 
 
 def _columns(trace: Trace) -> dict[str, Any]:
@@ -134,6 +170,7 @@ def _policy(
     wrong = {int(text.removeprefix("event ").partition(":")[0]) for text in result.violations}
     return {
         "name": str(choice),
+        "lent": space.height,
         "oom_events": [int(oom["event"]) for oom in result.ooms],
         "bad_events": sorted(wrong),
         "notes": notes,
@@ -175,19 +212,20 @@ def _packed(column: NDArray[Any], differences: bool = False) -> dict[str, Any]:
     }
 
 
+def _violations(rows: Sequence[dict[str, Any]]) -> str:
+    warning = violations_note(rows)
+    return f'<p class="violation">{escape(warning)}</p>' if warning else ""
+
+
 def _body(trace: Trace, choices: Sequence[Choice], rows: Sequence[dict[str, Any]]) -> str:
-    """Return the words and numbers above the pictures, violations first."""
+    """Return the numbers of the policies, and what is known of the recording."""
     parts = []
-    if warning := violations_note(rows):
-        parts.append(f'<p class="violation">{escape(warning)}</p>')
     about = (
         f"{len(trace)} events, {trace.compiled.mallocs} allocations. No policy needs less than "
         f"{mib(trace.compiled.max_live_bytes)} (max live)"
     )
-    if trace.compiled.mallocs <= _MOST_PLANNED:
-        about += f"; placed with the future known: {mib(bounds(trace)['planned'])}"
     parts.append(f"<p>{about}.</p>")
-    parts += [f"<p>Not known: {escape(doubt)}.</p>" for doubt in trace.ambiguous]
+    parts += [f"<p>{escape(remark[0].upper() + remark[1:])}.</p>" for remark in trace.remarks()]
     if note := streams_note(trace, choices):
         parts.append(f"<p>{escape(note)}</p>")
     return "".join([*parts, _table(rows), _formulas()])

@@ -8,8 +8,13 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim_lab import _lab
+from npusim_lab.study import Choice, replay
 from npusim_lab.trace import Op, Trace, TraceError
 
 _COLUMNS = (
@@ -22,8 +27,12 @@ _COLUMNS = (
     "equal",
 )
 _Place = tuple[int, int]  # which segment, offset in bytes
-_NOWHERE = (-1, 0)
+_NOWHERE, _PAGES = -1, -2  # in place of a segment's number
 _ACQUIRED = (Op.SEGMENT_ALLOC, Op.SEGMENT_RESERVE)
+_OF_SEGMENTS = (*_ACQUIRED, Op.SEGMENT_MAP, Op.SEGMENT_FREE)
+# Newest first. The order of equal blocks is all that changed from torch 2.4 on, once.
+_PRESETS = ("cuda-2.13", "cuda-2.11", "ascend", "npusim")
+_Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,24 @@ class Agreement:
     first_difference: int | None  # index of the event
 
     def __str__(self) -> str:
+        if not self.compared:
+            return "no placement can be compared"
         return f"{self.equal} of {self.compared} placements equal"
+
+    @property
+    def rate(self) -> float | None:
+        """Share of the compared placements that are equal; None of nothing."""
+        return self.equal / self.compared if self.compared else None
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Columns with a row per malloc whose recorded place is known."""
+
+    event: _Numbers
+    malloc: _Numbers
+    segment: _Numbers  # _NOWHERE of a refused request, _PAGES where none is known to begin
+    offset: _Numbers  # in the segment; of _PAGES the address
 
 
 def agreement(trace: Trace, replay: _lab.Replay) -> Agreement:
@@ -59,9 +85,45 @@ def agreement(trace: Trace, replay: _lab.Replay) -> Agreement:
     Raises:
         TraceError: If the trace has no addresses.
     """
-    found = matches(trace, replay)
-    different = next((match.event for match in found if not match.is_equal), None)
-    return Agreement(sum(match.is_equal for match in found), len(found), different)
+    places = _recorded_places(trace)
+    return _agreement(places, *_compared(places, replay))
+
+
+def agreement_by_owner(trace: Trace, replay: _lab.Replay) -> dict[tuple[int, int], Agreement]:
+    """Return the same for each stream and pool of the trace, numbers as in its columns."""
+    places = _recorded_places(trace)
+    number, offset, is_equal = _compared(places, replay)
+    if not len(is_equal):
+        return {}
+    pairs = np.stack([trace.stream[places.event], trace.pool[places.event]], 1)
+    found = {}
+    for owner in np.unique(pairs, axis=0):
+        own = (pairs == owner).all(1)
+        part = _Places(*(getattr(places, name)[own] for name in _Places.__dataclass_fields__))
+        agreed = number[own], offset[own], is_equal[own]
+        found[int(owner[0]), int(owner[1])] = _agreement(part, *agreed)
+    return found
+
+
+def tried_presets(trace: Trace, settings: str) -> list[tuple[Choice, _lab.Replay, Agreement]]:
+    """Replay a recorded trace under every preset, the one that places most as recorded first.
+
+    Of presets that agree equally the newest is first. Other quanta are tried only where no preset
+    of CUDA places everything as recorded.
+    """
+    tried: list[tuple[Choice, _lab.Replay, Agreement]] = []
+    addresses, places = trace.segment_addresses(), _recorded_places(trace)
+    for preset in _PRESETS:
+        if preset == "ascend" and any(one.equal == one.compared for _, _, one in tried):
+            break
+        choice = Choice(preset, settings)
+        try:
+            result = replay(trace, choice, trace.capacity_bytes, segment_addresses=addresses)
+        except ValueError:
+            continue  # the preset has no such setting
+        if result.began_as_recorded:
+            tried.append((choice, result, _agreement(places, *_compared(places, result))))
+    return sorted(tried, key=lambda one: -one[2].equal)
 
 
 def matches(trace: Trace, replay: _lab.Replay) -> list[Match]:
@@ -70,53 +132,117 @@ def matches(trace: Trace, replay: _lab.Replay) -> list[Match]:
     Segments are counted in order of acquisition on both sides. Those that grow by pages
     (expandable_segments) have no recorded beginning: it is taken from the first block that the
     replay puts there, and all others must fit to it, unless the recording says where they begin.
-    Blocks older than the trace, and those in segments older than it, are left out. A request that
-    the run was refused (with_attempts()) was placed nowhere, (-1, 0), and so should the replay's.
+    Blocks older than the trace are left out. If the recording began late and the replay did not
+    begin with its state (Replay.began_as_recorded), every place depends on a guess: there are no
+    rows. A request that the run was refused (with_attempts()) was placed nowhere, (-1, 0), and so
+    should the replay's.
 
     Raises:
         TraceError: If the trace has no addresses.
     """
+    places = _recorded_places(trace)
+    number, offset, _ = _compared(places, replay)
+    if not len(number):
+        return []
+    bytes = trace.bytes[places.event].tolist()
+    recorded = zip(number.tolist(), offset.tolist(), strict=True)
+    segment, at = replay.segment[places.malloc], replay.offset[places.malloc]
+    replayed = zip(segment.tolist(), at.tolist(), strict=True)
+    rows = zip(places.event.tolist(), bytes, recorded, replayed, strict=True)
+    return [Match(*row) for row in rows]
+
+
+def _agreement(places: _Places, number: _Numbers, offset: _Numbers, is_equal: Any) -> Agreement:
+    different = np.flatnonzero(~is_equal)
+    first = int(places.event[different[0]]) if len(different) else None
+    return Agreement(int(is_equal.sum()), len(is_equal), first)
+
+
+def _compared(places: _Places, replay: _lab.Replay) -> tuple[_Numbers, _Numbers, NDArray[np.bool_]]:
+    """Return the recorded segment and offset of each row, and whether the replay's are the same."""
+    if not replay.began_as_recorded:
+        empty = np.zeros(0, np.int64)
+        return empty, empty, empty.astype(bool)
+    segment = replay.segment[places.malloc].astype(np.int64)
+    at = replay.offset[places.malloc].astype(np.int64)
+    number, offset = places.segment.copy(), places.offset.copy()
+    pages = np.flatnonzero(number == _PAGES)
+    if len(pages):
+        begin = offset[pages] - at[pages]
+        _, first, home = np.unique(segment[pages], return_index=True, return_inverse=True)
+        offset[pages] -= begin[first][home]
+        number[pages] = segment[pages]
+    return number, offset, (number == segment) & (offset == at)
+
+
+def _recorded_places(trace: Trace) -> _Places:
+    """Return where the recorded run put each malloc that is not older than the trace."""
     if trace.address is None:
         raise TraceError("the trace has no addresses to compare with; it was not recorded")
-    found: list[Match] = []
-    acquired, malloc = -1, 0
+    older = int(trace.info.get("initial_mallocs", 0))
+    is_malloc = trace.op == Op.MALLOC
+    events = np.flatnonzero(is_malloc)
+    segment = np.full(len(events), _PAGES - 1, np.int64)  # not known
+    offset = np.zeros(len(events), np.int64)
+    refused = np.isin(events, trace.info.get("attempts", ()))
+    segment[refused] = _NOWHERE
+    acquired = -1
     starts: list[int] = []  # of recorded segments and mapped pages, ascending
-    homes: dict[int, tuple[int, int]] = {}  # end and number by start; number -1 for pages
-    begins: dict[int, int] = {}  # of segments that grow, by number in the replay
+    homes: dict[int, tuple[int, int]] = {}  # end and number by start
     ranges: set[int] = set()  # numbers of those that were reserved
-    refused = set(trace.info.get("attempts", ()))
-    columns = (trace.op, trace.id, trace.bytes, trace.address)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for event, (op, id, bytes, address) in enumerate(rows):
-        if op in _ACQUIRED or op == Op.SEGMENT_MAP:
-            acquired += op in _ACQUIRED
-            within = bisect_right(starts, id) - 1
-            if op == Op.SEGMENT_MAP and within >= 0 and homes[starts[within]][1] in ranges:
-                continue
-            if id not in homes:
-                insort(starts, id)
-            homes[id] = (id + bytes, acquired if op in _ACQUIRED else -1)
-            if op == Op.SEGMENT_RESERVE:
-                ranges.add(acquired)
-        elif op == Op.SEGMENT_FREE and id in homes:
-            del homes[id]
-            starts.remove(id)
-        elif op == Op.MALLOC and event in refused:
-            place = (int(replay.segment[malloc]), int(replay.offset[malloc]))
-            found.append(Match(event, bytes, _NOWHERE, place))
-            malloc += 1
-        elif op == Op.MALLOC:
-            at = bisect_right(starts, address) - 1
-            end, number = homes[starts[at]] if at >= 0 else (0, 0)
-            if address < end:
-                replayed = (int(replay.segment[malloc]), int(replay.offset[malloc]))
-                recorded = (number, address - starts[at])
-                if number < 0:
-                    begin = begins.setdefault(replayed[0], address - replayed[1])
-                    recorded = (replayed[0], address - begin)
-                found.append(Match(event, bytes, recorded, replayed))
-            malloc += 1
-    return found
+    columns: list[NDArray[Any]] | None = None  # starts, ends and numbers, while nothing changes
+    borders = np.flatnonzero(np.isin(trace.op, _OF_SEGMENTS))
+    lasts = np.searchsorted(events, np.append(borders, len(trace))).tolist()
+    begin = 0
+    for border, last in zip([*borders.tolist(), -1], lasts, strict=True):
+        if begin < last and starts:
+            if columns is None:
+                ends, numbers = zip(*(homes[start] for start in starts), strict=True)
+                columns = [np.array(starts, np.uint64), np.array(ends, np.uint64)]
+                columns.append(np.array(numbers, np.int64))
+            address = trace.address[events[begin:last]]
+            at = np.searchsorted(columns[0], address, "right") - 1
+            is_known = (at >= 0) & (address < columns[1][at]) & ~refused[begin:last]
+            rows, at = np.arange(begin, last)[is_known], at[is_known]
+            over = trace.bytes[events[rows]] > columns[1][at] - address[is_known]
+            over &= columns[2][at] != _PAGES
+            if "policy" not in trace.info and over.any():  # other policies may join segments
+                wrong = events[rows[over][0]]
+                raise TraceError(
+                    f"event {wrong}: {trace.bytes[wrong]} bytes at {trace.address[wrong]:#x} go "
+                    f"beyond the end of their segment"
+                )
+            segment[rows] = columns[2][at]
+            starting = np.where(columns[2][at] == _PAGES, np.uint64(0), columns[0][at])
+            offset[rows] = (address[is_known] - starting).astype(np.int64)
+        begin = last
+        if border < 0:
+            break
+        op, bytes = int(trace.op[border]), int(trace.bytes[border])
+        start = int(trace.id[border])
+        if op == Op.SEGMENT_FREE:
+            if homes.pop(start, None):
+                starts.remove(start)
+                columns = None
+            continue
+        acquired += op in _ACQUIRED
+        if op == Op.SEGMENT_MAP and _is_within(starts, homes, ranges, start):
+            continue
+        columns = None
+        if start not in homes:
+            insort(starts, start)
+        homes[start] = (start + bytes, acquired if op in _ACQUIRED else _PAGES)
+        if op == Op.SEGMENT_RESERVE:
+            ranges.add(acquired)
+    kept = np.flatnonzero((segment >= _PAGES) & (np.arange(len(events)) >= older))
+    return _Places(events[kept], kept, segment[kept], offset[kept])
+
+
+def _is_within(
+    starts: list[int], homes: dict[int, tuple[int, int]], ranges: set[int], address: int
+) -> bool:
+    at = bisect_right(starts, address) - 1
+    return at >= 0 and homes[starts[at]][1] in ranges
 
 
 def write_matches(found: list[Match], path: str | PathLike[str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What pictures of a replay show, as numpy arrays, however long the trace; drawn elsewhere.
+"""Content of a replay's pictures, as numpy arrays, however long the trace; drawn elsewhere.
 
 Nothing is sampled: a curve is the largest and the smallest value of each interval, a map the exact
 share of each cell that is in use.

@@ -22,7 +22,7 @@ REFUSED_BYTES = 1 << 60  # requests from here on are refused by every policy
 
 @dataclass(frozen=True)
 class Buffers:
-    """What is to be placed.
+    """Buffers to be placed.
 
     Args:
         names: one of each buffer.
@@ -61,7 +61,11 @@ class Buffers:
         """Return a malloc and a free per buffer; of a moment, frees come first.
 
         A trace has neither alignments nor gaps: where there are any, `ambiguous` says so.
+
+        Raises:
+            ValueError: If 2^63 bytes or more live at one time.
         """
+        _lab.max_live(self.lower, self.upper, self.bytes)
         lower, upper = self.lower.tolist(), self.upper.tolist()
         edges = [(moment, 1, index) for index, moment in enumerate(lower)]
         edges += [(moment, 0, index) for index, moment in enumerate(upper)]

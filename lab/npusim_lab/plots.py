@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim_lab import _lab, pictures
-from npusim_lab.study import Choice, bounds, compare, measures, name_of, replay
+from npusim_lab.execution import compare
+from npusim_lab.study import Choice, bounds, measures, name_of, replay
 from npusim_lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -139,8 +140,9 @@ def draw_comparison(
     texts = [
         f" {row['violations']} violations"
         if row["violations"]
+        else f" {row['ooms']} failed"
+        if row["ooms"]
         else f" {row['over_max_live']:.4f} x max live"
-        + (f", {row['ooms']} failed" if row["ooms"] else "")
         for row in rows
     ]
     axis.bar_label(bars, texts, fontsize="small")

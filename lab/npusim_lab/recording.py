@@ -28,7 +28,7 @@ _RUNNER = "<frozen runpy>"
 
 
 class Recorded:
-    """What record() fills in when its block ends: `traces` by device, and `trace` if one."""
+    """Result of record() when its block ends: `traces` by device, and `trace` if one."""
 
     def __init__(self) -> None:
         self.traces: dict[int, Trace] = {}
@@ -72,8 +72,8 @@ def record_script(
 ) -> Trace:
     """Run a Python script on npusim in a process of its own, and return what it allocated.
 
-    What the script prints goes to stderr. It may end with an error, running out of memory for one:
-    the trace then ends there and `info["exit_status"]` is not 0.
+    The script's output goes to stderr. The script may end with an error, such as running out of
+    memory: the trace then ends there and `info["exit_status"]` is not 0.
 
     Raises:
         TraceError: If nothing was allocated on npusim, or on several devices and none was chosen.
@@ -110,9 +110,6 @@ def replay_recorded(trace: Trace, **options: Any) -> _lab.Replay:
     choice = recorded_choice(trace)
     if choice.policy == "pluggable":
         raise TraceError("the run allocated by functions of its own; a replay cannot call them")
-    file, _, name = choice.policy.partition(".py:")
-    if name and f"{Path(file).name}.py" == trace.info.get("script"):
-        raise TraceError("the policy is in the script itself; in a file of its own it can replay")
     options.setdefault("segment_addresses", trace.segment_addresses())
     return replay(trace, choice, trace.capacity_bytes, **options)
 

@@ -27,7 +27,10 @@ def write_snapshot(
 
 
 def to_snapshot(
-    trace: Trace, policy: Choice | None = None, capacity_bytes: int | None = None
+    trace: Trace,
+    policy: Choice | None = None,
+    capacity_bytes: int | None = None,
+    scatter_seed: int = 0,
 ) -> dict[str, Any]:
     """Return the dictionary of torch.cuda.memory._snapshot() after replaying a trace.
 
@@ -35,12 +38,13 @@ def to_snapshot(
         trace: the events.
         policy: a caching policy; "cuda-2.13" by default.
         capacity_bytes: of the device; as much as needed by default.
+        scatter_seed: of addresses in a jumble, as a driver gives them; 0: ascending.
 
     Raises:
         ValueError: If the policy keeps no segments and blocks in torch's sense.
     """
     choice = policy or Choice("cuda-2.13")
-    result = replay(trace, choice, capacity_bytes, picture_at_end=True)
+    result = replay(trace, choice, capacity_bytes, picture_at_end=True, scatter_seed=scatter_seed)
     if not result.pictures:
         raise ValueError(f"policy {choice} has no blocks to show; use one of the caching presets")
     # As torch has it; another policy than torch's own is named before its settings.

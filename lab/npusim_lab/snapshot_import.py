@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """From torch's memory snapshots (_dump_snapshot() of torch.cuda or any device) to traces.
 
-The pickle is read by allocator/replay/pickle_reader.cpp, which looks up no names: a file cannot run
-code. It hands over tables; what they say about the past is worked out here.
+The pickle is read by lab/engine/pickle_reader.cpp, which looks up no names: a file cannot run
+code. It hands over tables; their history becomes a trace here, which begins with the state that
+snapshot_start.py rebuilds.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import Any
 
@@ -17,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim_lab import _lab
-from npusim_lab.trace import Op, Trace, TraceBuilder, TraceError
+from npusim_lab.snapshot_checks import check_tables
+from npusim_lab.snapshot_start import Start, rebuild
+from npusim_lab.trace import Op, SeveralDevicesError, Trace, TraceBuilder, TraceError
 
 _TAKEN = (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP)
 _GIVEN_BACK = (Op.SEGMENT_FREE, Op.SEGMENT_UNMAP)
@@ -26,6 +30,8 @@ _OF_POOLS = (Op.EMPTY_CACHE, Op.CREATE_POOL, Op.RELEASE_POOL, Op.MEMORY_FRACTION
 _WHILE_WAITING = (Op.FREE_COMPLETED, Op.MALLOC, Op.OOM, *_TAKEN, *_GIVEN_BACK, Op.SEGMENT_RESERVE)
 _OF_BLOCKS = (Op.MALLOC, Op.FREE_REQUESTED, Op.FREE_COMPLETED)
 _LARGE_PAGE = 20 << 20  # bytes: what an expandable segment of large blocks grows by
+_ORDER = "in which order these"  # begins a doubt
+_Older = tuple[int, int, int, int, bool]  # bytes, stream, pool, stack, is it pending?
 _PIECE = 1 << 13  # entries turned into Python numbers at once
 
 
@@ -40,6 +46,8 @@ def read_snapshot(
     """
     try:
         return _trace_of(lambda: _lab.Snapshot.read_file(os.fspath(path)), device, capacity_bytes)
+    except SeveralDevicesError:
+        raise
     except ValueError as problem:
         raise TraceError(f"{path}: {problem}") from None
 
@@ -77,11 +85,34 @@ def _trace_of(
     number = _choose_device(snapshot, device)
     tables, is_whole = snapshot.tables(number), snapshot.has_whole_history
     choice, doubt = _choice(snapshot.settings)
+    check_tables(tables, number)
     del snapshot  # it is the largest part, and all in the tables
-    trace = _Importer(tables, number, capacity_bytes, is_whole).run()
+    trace = _Importer(tables, number, capacity_bytes, choice, is_whole).run()
     if doubt:
         choice["ambiguous"] = [*trace.ambiguous, doubt]
-    return trace.with_info(**choice) if choice else trace
+    return _with_preset(trace.with_info(**choice) if choice else trace)
+
+
+def _with_preset(trace: Trace) -> Trace:
+    """Name the preset that places the blocks of a snapshot as they lay: no file of torch does."""
+    if "policy" in trace.info or trace.address is None:
+        return trace
+    from npusim_lab.matching import tried_presets
+
+    tried = tried_presets(trace.with_attempts(), str(trace.info.get("settings", "")))
+    if not tried or not tried[0][2].equal:
+        return trace
+    choice, _, same = tried[0]
+    others = [f"{other.policy} {agreed.equal}" for other, _, agreed in tried[1:]]
+    text = f"the allocator, {choice.policy}: a replay of it has {same}"
+    inferred = [*trace.info["inferred"], "; ".join([text, *others])]
+    ambiguous = list(trace.ambiguous)
+    if same.equal == same.compared and any(_ORDER in doubt for doubt in ambiguous):
+        ambiguous = [doubt for doubt in ambiguous if _ORDER not in doubt]
+        inferred.append(
+            "the order in which older segments were taken: by address, which replays exactly"
+        )
+    return trace.with_info(policy=choice.policy, inferred=inferred, ambiguous=ambiguous)
 
 
 def _choice(text: str) -> tuple[dict[str, Any], str]:
@@ -103,7 +134,7 @@ def _choose_device(snapshot: _lab.Snapshot, device: int | None) -> int:
         if not busy:
             raise TraceError("the snapshot is empty: was _record_memory_history() called before?")
         if len(busy) > 1:
-            raise TraceError(f"the snapshot is about devices {busy}; choose one (device=...)")
+            raise SeveralDevicesError(busy)
         device = busy[0]
     elif device not in busy:
         raise TraceError(f"nothing is recorded for device {device}; there are {busy}")
@@ -116,12 +147,15 @@ class _Importer:
         tables: _lab.SnapshotTables,
         device: int,
         capacity_bytes: int | None,
+        choice: Mapping[str, str],
         is_whole: bool = False,
     ) -> None:
         self.tables = tables
         self.entries = tables["entries"]
         self.device = device
         self.capacity = capacity_bytes
+        self.preset = choice.get("policy", "")
+        self.rules = self.preset or "cuda-2.13", choice.get("settings", "")
         self.is_whole = is_whole
         self.waiting: tuple[int, int] | None = None  # bytes and pool of a request that waits
         self.completed: list[tuple[int, int]] = []  # id and time of what it waited for
@@ -131,17 +165,28 @@ class _Importer:
         self.stacks: dict[int, int] = {}
         self.live: dict[int, int] = {}  # id by address
         self.since: dict[int, int] = {}  # entry by address
+        self.places: list[tuple[int, int]] = []  # begin and end of live blocks, by address
+        self.held: set[int] = set()  # addresses of whole segments
+        self.known: list[str] = []
+        self.inferred: list[str] = []
         self.ambiguous: list[str] = []
 
     def run(self) -> Trace:
-        initial = self._initial()
-        reserved = self._initial_reserved()
-        ranges = self._ranges(is_late=initial + reserved > 0)
-        before = None
+        reserved, older = self._initial_reserved(), self._older()
+        is_late = bool(older) or reserved > 0
+        start, begun = Start(), {"initial_mallocs": 0}
+        if is_late:
+            requested = {address: row[0] for address, row in older.items()}
+            start = rebuild(self.tables, requested, *self.rules, self.capacity)
+            begun = self._begin_with(start, older)
+        ranges = self._ranges(is_late, start)
+        before, found_full = None, 0
         for position, op, *rest in self._rows():
             if op == Op.SEGMENT_MAP and rest[0] in ranges:
                 address, _, *numbers = rest
                 self._add(position, Op.SEGMENT_RESERVE, address, ranges.pop(address), *numbers)
+            if op in (Op.SEGMENT_ALLOC, Op.SEGMENT_FREE):
+                self._hold(position, op, rest[0])
             if op in _GIVEN_BACK:
                 is_first = before not in _GIVEN_BACK and not self.is_whole
                 if is_first and self._was_asked_for(position, reserved):
@@ -149,19 +194,29 @@ class _Importer:
                 reserved -= rest[1]
             elif op in _TAKEN:
                 reserved += rest[1]
+            elif op == Op.OOM:
+                found_full = max(found_full, reserved + rest[0])
             self._add(position, op, *rest)
             before = op
         self._end_wait()
         info = {
             "source": "torch snapshot",
             "device": self.device,
-            "initial_mallocs": initial,
+            **begun,
+            "known": self.known,
+            "inferred": self.inferred,
             "ambiguous": self.ambiguous,
             "streams": list(self.streams),
             "pools": [list(pool) for pool in self.pools],
         }
         if self.capacity is not None:
             info["capacity_bytes"] = self.capacity
+        elif 0 < found_full <= 1 << 50:
+            info["capacity_bytes"] = found_full
+            self.inferred.append(
+                f"the capacity, {found_full} bytes: what was reserved and what the device had free "
+                f"when a request failed"
+            )
         return self.out.build(info)
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
@@ -175,52 +230,119 @@ class _Importer:
             piece = [column[begin:end].tolist() for column in columns]
             yield from zip(range(begin, end), *piece, strict=True)
 
-    def _ranges(self, is_late: bool) -> dict[int, int]:
+    def _ranges(self, is_late: bool, start: Start) -> dict[int, int]:
         """Return bytes by address of the ranges that grew by pages, where torch does not say it.
 
         torch maps the pages of an expandable segment from its beginning on, and keeps the ranges
-        of two apart, so a range begins where the lowest page was ever mapped. A recording that
-        began late does not tell; several ranges of one pool are then a doubt.
+        of two apart, so a range begins where the lowest page was ever mapped. The
+        start has the ranges that are older than the recording.
         """
         op, address, bytes = (self.entries[name] for name in ("op", "address", "bytes"))
         mapped = np.flatnonzero(np.isin(op, (Op.SEGMENT_MAP, Op.SEGMENT_UNMAP)))
-        if not len(mapped) or (op == Op.SEGMENT_RESERVE).any():
+        if not len(mapped) or (op == Op.SEGMENT_RESERVE).any() or (is_late and start.unknown):
+            return {}
+        for older in start.segments if is_late else ():
+            if older.runs is None:
+                continue
+            inside = address[mapped] - np.uint64(older.address) < np.uint64(older.bytes)
+            mapped = mapped[~inside]
+        if not len(mapped):
             return {}
         mapped = mapped[np.argsort(address[mapped], kind="stable")]
         reach = np.maximum.accumulate(address[mapped] + bytes[mapped])
         is_first = np.append(True, address[mapped][1:] > reach[:-1])
-        start = address[mapped][is_first]
-        end = reach[np.append(np.flatnonzero(is_first)[1:] - 1, len(mapped) - 1)]
-        pages = np.flatnonzero(op == Op.SEGMENT_MAP)
-        homes, first = np.unique(np.searchsorted(start, address[pages], "right") - 1, True)
+        begins = address[mapped][is_first]
+        ends = reach[np.append(np.flatnonzero(is_first)[1:] - 1, len(mapped) - 1)]
+        pages = mapped[op[mapped] == Op.SEGMENT_MAP]
+        pages.sort()
+        homes, first = np.unique(np.searchsorted(begins, address[pages], "right") - 1, True)
         first = pages[first]  # the first page of each range
-        if not is_late and (address[first] == start[homes]).all():
-            return dict(zip(start.tolist(), (end - start).tolist(), strict=True))
-        owners: set[tuple[int, int, bool]] = set()
-        for position in sorted(first.tolist()):
-            stream, pool, size = (
-                int(self.entries[name][position]) for name in ("stream", "pool", "bytes")
-            )
-            owner = (stream, pool, size < _LARGE_PAGE)
-            if owner in owners:
-                self.ambiguous.append(
-                    f"entry {position}: a second expandable segment of one pool and stream; where "
-                    f"each begins was before the recording, so a replay may place blocks "
-                    f"elsewhere from here on"
-                )
-                break
-            owners.add(owner)
+        if (address[first] == begins[homes]).all():
+            return dict(zip(begins.tolist(), (ends - begins).tolist(), strict=True))
+        position = int(first[address[first] != begins[homes]][0])
+        self.ambiguous.append(
+            f"entry {position}: where the expandable segment of this page begins; a replay may "
+            f"place blocks elsewhere from here on"
+        )
         return {}
 
     # --- What was there before the first entry.
 
-    def _initial(self) -> int:
-        """Add the blocks older than the trace, as mallocs at its beginning."""
+    def _begin_with(self, start: Start, older: dict[int, _Older]) -> dict[str, Any]:
+        """Add the state at the first entry, as segments and mallocs; return what `info` says."""
+        times = self.entries["time_us"]
+        time = int(times[0]) * 1000 if len(times) else 0
+        small: list[int] = []
+        for segment in start.segments if not start.unknown else ():
+            if segment.runs is None:
+                self.held.add(segment.address)
+            if segment.runs is not None and not segment.is_large:
+                small.append(len(self.out))
+            owner = self._stream(segment.stream), self._pool(segment.pool)
+            kind = Op.SEGMENT_ALLOC if segment.runs is None else Op.SEGMENT_RESERVE
+            self.out.add(kind, segment.address, segment.bytes, *owner, time_ns=time)
+            for address, bytes in segment.runs or ():
+                self.out.add(Op.SEGMENT_MAP, address, bytes, *owner, time_ns=time)
+        segments = len(self.out)
+        for address in sorted(older):
+            bytes, stream, pool, stack, pending = older[address]
+            numbers = self._stream(stream), self._pool(pool), self._stack(stack)
+            id = self.out.malloc(bytes, *numbers, time_ns=time, address=address)
+            self.live[address] = id
+            self.places.append((address, address + bytes))
+            if pending:
+                self.out.add(Op.FREE_REQUESTED, id, time_ns=time)
+        self.out.add(Op.RESET_PEAKS, time_ns=time)
+        self._say(start, len(older))
+        found: dict[str, Any] = {"initial_mallocs": len(older)}
+        if start.unknown:
+            return {**found, "start_unknown": start.unknown}
+        sizes = [start.block_bytes[address] for address in sorted(older)]
+        found |= {"initial_small": small} if small else {}
+        return {**found, "initial_segments": segments, "initial_block_bytes": sizes}
+
+    def _say(self, start: Start, blocks: int) -> None:
+        late = "recording began late, or its buffer was full and lost the beginning"
+        if start.unknown:
+            self.ambiguous.append(
+                f"the state at the first entry ({late}): {start.unknown}. {blocks} blocks are "
+                f"older; they stand at the beginning, by address, and a policy places them"
+            )
+            return
+        segments = len(start.segments)
+        self.known.append(
+            f"the state at the first entry ({late}): {segments} segments and {blocks} blocks, "
+            f"where the file says"
+        )
+        if start.inferred:
+            self.inferred.append(
+                f"the size of {start.inferred} of these blocks, freed since, by the free memory "
+                f"behind them"
+            )
+        ranges = [segment for segment in start.segments if segment.runs is not None]
+        if ranges:
+            self.inferred.append(
+                f"where {len(ranges)} of these segments, expandable ones, begin: at the lowest "
+                f"page that was ever mapped in each"
+            )
+        shelves = {(one.stream, one.pool, one.is_large) for one in start.segments}
+        if segments > len(shelves) and self.preset != "cuda-2.11":
+            self.ambiguous.append(
+                f"{_ORDER} {segments} segments were taken, which decides between free "
+                f"blocks of one size; by address here (cuda-2.11 does not ask)"
+            )
+
+    def _older(self) -> dict[int, _Older]:
+        """Return bytes, stream, pool, stack and "pending" by address of blocks before the history.
+
+        Raises:
+            TraceError: If one has no bytes.
+        """
         op, address = self.entries["op"], self.entries["address"]
         of_blocks = np.flatnonzero(np.isin(op, _OF_BLOCKS))
         seen, first = np.unique(address[of_blocks], return_index=True)
         first = of_blocks[first]
-        older: dict[int, tuple[int, int, int, int, bool]] = {}
+        older: dict[int, _Older] = {}
         for position in first[op[first] != Op.MALLOC].tolist():
             bytes, stream, pool = (
                 int(self.entries[name][position]) for name in ("bytes", "stream", "pool")
@@ -236,27 +358,14 @@ class _Importer:
             )
             start = int(blocks["address"][block])
             older[start] = (bytes, stream, pool, stack, bool(is_pending))
-        for start in sorted(older):
-            bytes, stream, pool, stack, pending = older[start]
-            if bytes <= 0:
-                raise TraceError(f"the block at {start:#x} has {bytes} bytes")
-            numbers = self._stream(stream), self._pool(pool), self._stack(stack)
-            id = self.out.malloc(bytes, *numbers, address=start)
-            self.live[start] = id
-            if pending:
-                self.out.add(Op.FREE_REQUESTED, id)
-        if older:
-            self.out.add(Op.RESET_PEAKS)
-            self.ambiguous.append(
-                f"{len(older)} blocks are older than the first entry (recording began late, or its "
-                f"buffer was full and lost the beginning): the order in which they were allocated "
-                f"is unknown. They stand at the beginning, by address"
-            )
-        return len(older)
+        for start, row in older.items():
+            if row[0] <= 0:
+                raise TraceError(f"the block at {start:#x} has {row[0]} bytes")
+        return older
 
     def _initial_reserved(self) -> int:
         op, bytes = self.entries["op"], self.entries["bytes"]
-        reserved: int = sum(self.tables["segment_bytes"].tolist())
+        reserved: int = sum(self.tables["segments"]["bytes"].tolist())
         reserved -= sum(bytes[np.isin(op, _TAKEN)].tolist())
         reserved += sum(bytes[np.isin(op, _GIVEN_BACK)].tolist())
         return max(reserved, 0)
@@ -282,6 +391,9 @@ class _Importer:
         elif op == Op.FREE_COMPLETED:
             self.completed.append((self._known(position, "free_completed", address), time))
             del self.live[address]
+            at = bisect_left(self.places, (address,))
+            if at < len(self.places) and self.places[at][0] == address:
+                del self.places[at]
             if self.waiting is None:
                 self._end_wait()
         elif op == Op.RETRY:
@@ -295,6 +407,7 @@ class _Importer:
                     f"{address:#x}, where a block has been since {began}; its free is missing "
                     f"(was skip_actions used?)"
                 )
+            self._take_place(position, address, bytes)
             self.since[address] = position
             pool = pool if self.waiting is None else self.waiting[1]
             numbers = self._stream(stream), self._pool(pool), self._stack(stack)
@@ -312,6 +425,38 @@ class _Importer:
         elif op != Op.MARK:
             numbers = self._stream(stream), self._pool(pool), self._stack(stack)
             self.out.add(op, address, bytes, *numbers, time)
+
+    def _take_place(self, position: int, address: int, bytes: int) -> None:
+        """Note where a block is.
+
+        Raises:
+            TraceError: If another one is there.
+        """
+        at = bisect_left(self.places, (address,))
+        for before in self.places[max(at - 1, 0) : at + 1]:
+            if before[0] < address + bytes and address < before[1]:
+                raise TraceError(
+                    f"entry {position} of device {self.device}: alloc of {bytes} bytes at "
+                    f"{address:#x} overlaps the block of {before[1] - before[0]} bytes at "
+                    f"{before[0]:#x}"
+                )
+        self.places.insert(at, (address, address + bytes))
+
+    def _hold(self, position: int, op: int, address: int) -> None:
+        """Note a segment that comes or goes.
+
+        Raises:
+            TraceError: If one comes that is there.
+        """
+        if op == Op.SEGMENT_FREE:
+            self.held.discard(address)
+        elif op == Op.SEGMENT_ALLOC and address in self.held:
+            raise TraceError(
+                f"entry {position} of device {self.device}: segment_alloc at {address:#x}, where "
+                f"a segment is"
+            )
+        elif op == Op.SEGMENT_ALLOC:
+            self.held.add(address)
 
     def _end_wait(self) -> None:
         """Complete the frees that a request waited for: a replay of it waits for them itself."""
@@ -351,28 +496,30 @@ class _Importer:
         is_mapped = op[position] == Op.SEGMENT_UNMAP
         if taken == end and not is_mapped:
             return True  # a whole segment is only given back for another one
-        if self.capacity is None:
-            self._doubt("without the capacity", position, "a full device")
-            return False
+        if self.capacity is None:  # a replay on a device without limit needs it either way
+            self._say_once(
+                f"entry {position}: cached memory is given back before more is used; without the "
+                f"capacity a full device would look the same: it is taken for empty_cache()"
+            )
+            return True
         wanted = int(bytes[end:taken][np.isin(op[end:taken], _TAKEN)].sum())
         if reserved + wanted > self.capacity:
             return False
         # Before the release the request may have wanted more: all of its pages.
         request = -(-int(bytes[taken]) // _LARGE_PAGE) * _LARGE_PAGE
         if is_mapped and reserved + max(request, wanted) > self.capacity:
-            self._doubt(
-                "before a request that would just not have fitted", position, "a full device"
+            self._say_once(
+                f"entry {position}: cached memory is given back before a request that would just "
+                f"not have fitted: it is taken for a full device, not for empty_cache()"
             )
             return False
         return True
 
-    def _doubt(self, why: str, position: int, reading: str) -> None:
-        """Say once for each reason that a release of cached memory can be read in two ways."""
-        if not any(why in known for known in self.ambiguous):
-            self.ambiguous.append(
-                f"entry {position}: cached memory is given back before more is used; {why} it is "
-                f"unknown whether empty_cache() was called: it is taken for {reading}"
-            )
+    def _say_once(self, text: str) -> None:
+        """Say once for each reading how a release of cached memory is read."""
+        reading = text.partition(": ")[2]
+        if not any(known.endswith(reading) for known in self.inferred):
+            self.inferred.append(text)
 
     # --- Numbers of the trace, in order of use, for those of the tables.
 

@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npusim_lab import _lab
 from npusim_lab.trace import Op, Trace
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
 
 UNLIMITED = 1 << 50  # bytes; the most a simulated device can have
 _BOUND_STEPS = 100_000_000  # of the planner's search: a second
@@ -29,7 +22,7 @@ METRICS = {
     "utilisation": "peak active / peak reserved",
     "waste_at_peak": "1 - active / reserved, both when reserved is at its peak",
     "internal": "1 - peak requested / peak active",
-    "over_max_live": "peak reserved / max live; no policy is below 1",
+    "over_max_live": "peak reserved / max live; no policy is below 1; not where requests failed",
     "device_calls": "segments and pages taken from or given back to the device",
     "seconds": "CPU time of the replay",
     "peak_active": "most bytes of blocks in use at once, as rounded by the policy",
@@ -141,14 +134,25 @@ def parse_settings(text: str) -> dict[str, str]:
 
 
 def replay(
-    trace: Trace, choice: Choice | str = "npusim", capacity_bytes: int | None = None, **options: Any
+    trace: Trace,
+    choice: Choice | str = "npusim",
+    capacity_bytes: int | None = None,
+    *,
+    as_recorded: bool = True,
+    **options: Any,
 ) -> _lab.Replay:
     """Run a trace under a policy; `options` are those of npusim_lab._lab.replay().
+
+    A recording that began late begins with older blocks. Under a caching preset they lie where they
+    lay; any other policy places them itself, and so does a preset with another quantum, or on a
+    device too small for them. `began_as_recorded` of the result says which.
 
     Args:
         trace: the events.
         choice: the policy; a text may hold settings, as in "cuda-2.13,expandable_segments:True".
         capacity_bytes: of the device; without it as much as needed.
+        as_recorded: False lets every policy place older blocks itself, as if its settings had
+            been in force from the beginning.
 
     Raises:
         ValueError: For an unknown policy, setting or option.
@@ -159,14 +163,40 @@ def replay(
             raise ValueError(f"{choice!r} names several policies; expected one")
         choice = first
     capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
-    policy = _load(choice.policy)
-    return _lab.replay(trace.compiled, policy, choice.settings, capacity, **options)
+    policy = choice.policy
+    if isinstance(policy, str) and ".py:" in policy:
+        from npusim_lab.stranger import told
+
+        policy = told(trace, policy, capacity, options)
+    if as_recorded and "initial" not in options:
+        options["initial"] = _start(trace, choice, capacity)
+    result = _lab.replay(trace.compiled, policy, choice.settings, capacity, **options)
+    if policy is not choice.policy:  # of its own process, not of this repetition
+        result.policy, result.seconds = str(choice.policy), policy.seconds
+        result.latency_ns = policy.latency_ns
+    result.began_as_recorded = not trace.is_late or options.get("initial") is not None
+    return result
+
+
+def _start(trace: Trace, choice: Choice, capacity: int) -> Any:
+    """Return what a replay begins with: the recorded state where this policy can take it over."""
+    if not isinstance(choice.policy, str) or choice.policy not in _lab.presets():
+        return None
+    start = trace.initial
+    if start is None or int(start.block_bytes[start.block_state != 3].sum()) > capacity:
+        return None
+    config = _lab.config(choice.policy, choice.settings)
+    if start.segment_is_expandable.any() and not config["expandable_segments"]:
+        return None
+    quantum = int(config["quantum_bytes"])
+    return None if (start.block_bytes % quantum).any() else start
 
 
 def measures(trace: Trace, result: _lab.Replay, banks: int | None = None) -> dict[str, Any]:
     """Return the METRICS of a replay, "first_violation" and "over_time".
 
-    None stands for what was not measured; of a policy with violations for all but these two.
+    None stands for what was not measured or has no meaning: "over_max_live" where requests failed,
+    and all but the first two of a policy with violations.
     "over_time" has lists of one length: of each interval of events the last "event", the most bytes
     "reserved", "active" and "requested" in it, and "fragmentation" at its end.
 
@@ -185,10 +215,10 @@ def measures(trace: Trace, result: _lab.Replay, banks: int | None = None) -> dic
     values: dict[str, Any] = {
         "ooms": len(result.ooms),
         "peak_reserved": reserved,
-        "utilisation": active / reserved if reserved else 1.0,
+        "utilisation": active / reserved if reserved else None if result.ooms else 1.0,
         "waste_at_peak": 1 - result.active_at_peak_reserved / reserved if reserved else 0.0,
         "internal": 1 - result.peak_requested / active if active else 0.0,
-        "over_max_live": reserved / max(trace.compiled.max_live_bytes, 1),
+        "over_max_live": None if result.ooms else reserved / max(trace.compiled.max_live_bytes, 1),
         "device_calls": len(result.device_op),
         "seconds": result.seconds,
         "peak_active": active,
@@ -283,110 +313,28 @@ def row_of(
     banks: int | None = None,
     latency: bool = False,
 ) -> dict[str, Any]:
-    """Replay a trace and return a row of compare()."""
+    """Replay a trace and return a row of compare().
+
+    A policy whose own process did not answer the whole trace has a row with that violation.
+    """
+    from npusim_lab.stranger import PolicyError
+
     with_places = banks is not None
-    result = replay(
-        trace,
-        choice,
-        capacity_bytes,
-        placements=with_places,
-        latency=latency,
-        curve_points=0 if latency else _POINTS,  # walking the blocks would empty the caches
-        fragmentation=True,
-    )
     head = {"policy": str(Choice(choice.policy)), "settings": choice.settings}
+    try:
+        result = replay(
+            trace,
+            choice,
+            capacity_bytes,
+            placements=with_places,
+            latency=latency,
+            curve_points=0 if latency else _POINTS,  # walking the blocks would empty the caches
+            fragmentation=True,
+        )
+    except PolicyError as problem:
+        row: dict[str, Any] = dict.fromkeys((*METRICS, "over_time"))
+        return {**head, **row, "violations": 1, "first_violation": str(problem)}
     return {**head, **measures(trace, result, banks)}
-
-
-def compare(
-    trace: Trace,
-    choices: Iterable[Choice],
-    capacity_bytes: int | None = None,
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    banks: int | None = None,
-    latency: bool = False,
-    executor: Executor | None = None,
-    keep: str | PathLike[str] | None = None,
-) -> list[dict[str, Any]]:
-    """Replay one trace under several policies at once.
-
-    Args:
-        trace: the events.
-        choices: what to run.
-        capacity_bytes: of the device; without it as much as needed.
-        jobs: threads; one per core by default.
-        progress: called with how many are done, and how many there are.
-        banks: count bank conflicts with so many.
-        latency: measure latencies, one policy after the other.
-        executor: where to run instead of threads; policies are then named, not objects.
-        keep: folder in which finished rows are kept; those found there are not run again.
-
-    Returns:
-        For each choice, in order: "policy", "settings" and what measures() returns.
-
-    Raises:
-        ValueError: For an unknown policy or setting.
-    """
-    from npusim_lab.execution import run_rows  # slow to import
-
-    assert trace.compiled is not None  # once, before the threads start
-    return run_rows(
-        trace,
-        list(choices),
-        capacity_bytes,
-        banks,
-        latency,
-        jobs=1 if latency else jobs or os.cpu_count() or 1,
-        progress=progress,
-        executor=executor,
-        keep=keep,
-    )
-
-
-def search(
-    trace: Trace,
-    grid: Mapping[str, Sequence[str]],
-    base: Choice | None = None,
-    capacity_bytes: int | None = None,
-    *,
-    budget: int | None = None,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    executor: Executor | None = None,
-    keep: str | PathLike[str] | None = None,
-) -> list[dict[str, Any]]:
-    """Try every combination of settings, best first: fewest failures, then least reserved.
-
-    Those of a policy with violations stand behind all others.
-
-    Args:
-        trace: the events.
-        grid: values to try by key; "" leaves a key as it is in `base`.
-        base: policy, and settings to start from.
-        capacity_bytes: of the device; without it as much as needed.
-        budget: at most so many combinations, drawn with `seed`.
-        seed: of that draw.
-        progress, executor, keep: as for compare().
-
-    Raises:
-        ValueError: For an unknown policy or setting.
-    """
-    import random  # slow to import
-
-    start = base or Choice("cuda-2.13")
-    combinations = [
-        {key: value for key, value in zip(grid, values, strict=True) if value}
-        for values in itertools.product(*grid.values())
-    ]
-    if budget is not None and budget < len(combinations):
-        combinations = random.Random(seed).sample(combinations, budget)
-    choices = [start.with_settings(settings) for settings in combinations]
-    rows = compare(trace, choices, capacity_bytes, progress=progress, executor=executor, keep=keep)
-    possible = [row for row in rows if not row["violations"]]
-    possible.sort(key=lambda row: (row["ooms"], row["peak_reserved"], row["device_calls"]))
-    return possible + [row for row in rows if row["violations"]]
 
 
 def bounds(trace: Trace, alignment: int = 1) -> dict[str, int]:
@@ -412,7 +360,7 @@ def smallest_capacity(
     some larger capacity, so the answer is one that works, and one step less does not.
     """
     low = trace.compiled.max_live_bytes // step_bytes
-    peak = replay(trace, choice, placements=False).peak_reserved
+    peak = replay(trace, choice, as_recorded=False, placements=False).peak_reserved
     high = -(-max(peak, 1) // step_bytes)
     if at_most is not None:
         high = min(high, at_most // step_bytes)
@@ -430,7 +378,9 @@ def smallest_capacity(
 def _fits(trace: Trace, choice: Choice, capacity_bytes: int) -> bool:
     if capacity_bytes <= 0:
         return False
-    result = replay(trace, choice, capacity_bytes, placements=False, on_oom="stop")
+    result = replay(
+        trace, choice, capacity_bytes, as_recorded=False, placements=False, on_oom="stop"
+    )
     return not result.ooms and not result.violation_count
 
 
@@ -443,23 +393,3 @@ def _split(text: str) -> list[str]:
         else:
             items[-1] += letter
     return [item.strip() for item in items if item.strip()]
-
-
-def _load(policy: Any) -> Any:
-    if not isinstance(policy, str) or ".py:" not in policy:
-        return policy
-    import importlib.util
-
-    file, _, name = policy.rpartition(":")
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    if spec is None or spec.loader is None or not Path(file).is_file():
-        raise ValueError(f"policy {policy!r}: there is no file {file}")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        made = getattr(module, name)() if hasattr(module, name) else None
-    except Exception as problem:  # whatever the user's code does
-        raise ValueError(f"policy {policy}: {type(problem).__name__}: {problem}") from problem
-    if made is None:
-        raise ValueError(f"policy {policy!r}: {file} has no class {name}")
-    return made

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from npusim_lab.planning import Buffers
-from npusim_lab.trace import Op, Trace, TraceBuilder, TraceError
+from npusim_lab.trace import Op, Trace, TraceBuilder, TraceError, regular_file
 
 Source = str | PathLike[str]
 _RMM_HEADER = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"]
@@ -198,7 +198,7 @@ def _left_out(empty: int) -> dict[str, list[str]]:
 
 
 def _lines(path: Source) -> Iterator[str]:
-    with Path(path).open("rb") as file:
+    with regular_file(path).open("rb") as file:
         number = 0
         while raw := file.readline(_LONGEST + 1):
             number += 1

@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npusim_lab import _lab
+from npusim_lab.frames import Frame, matching, to_blame
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Op = _lab.Op
-Frame = tuple[str, int, str]  # file, line, function
 Stack = tuple[Frame, ...]  # innermost first
 
 COLUMNS = {
@@ -46,19 +49,55 @@ _INFO: dict[str, tuple[type, str]] = {
     "settings": (str, "a text"),
     "script": (str, "a text"),
     "generator": (str, "a text"),
+    "initial_segments": (int, _A_NUMBER),
+    "initial_block_bytes": (list, "a list of numbers"),
+    "initial_small": (list, "a list of events"),
+    "start_unknown": (str, "a text"),
+    "known": (list, "a list of sentences"),
+    "inferred": (list, "a list of sentences"),
     "ambiguous": (list, "a list of sentences"),
     "attempts": (list, "a list of events"),
 }
-_ITEMS: dict[str, type] = {"ambiguous": str, "attempts": int}
+_ITEMS: dict[str, type] = {
+    "initial_block_bytes": int,
+    "initial_small": int,
+    "known": str,
+    "inferred": str,
+    "ambiguous": str,
+    "attempts": int,
+}
 
 
 class TraceError(ValueError):
     """A file, or a sequence of events, that is not a trace. The text says which event and why."""
 
 
+class SeveralDevicesError(TraceError):
+    """A snapshot is about several devices, and none was chosen."""
+
+    def __init__(self, devices: list[int]) -> None:
+        super().__init__(f"the snapshot is about devices {devices}; choose one (device=...)")
+        self.devices = devices
+
+
+def regular_file(path: str | PathLike[str]) -> Path:
+    """Return a path that may be opened: reading a pipe would wait for a writer, a device for ever.
+
+    Raises:
+        TraceError: If the path is a pipe, a folder, a socket or a device.
+    """
+    file = Path(path)
+    kinds = {"a pipe": file.is_fifo(), "a folder": file.is_dir(), "a socket": file.is_socket()}
+    kinds["a device"] = file.is_char_device() or file.is_block_device()
+    for kind, is_it in kinds.items():
+        if is_it:
+            raise TraceError(f"{path}: is {kind}; expected a regular file")
+    return file
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Events in columns of one length; what each op reads is in allocator/README.md.
+    """Events in columns of one length; what each op reads is in lab/engine/README.md.
 
     Args:
         op: uint8, codes of Op.
@@ -70,8 +109,12 @@ class Trace:
         stacks: of calls, innermost frame first; number 0 is the empty one.
         info: where the trace is from, as JSON values. Keys that the lab reads: "capacity_bytes",
             "policy", "settings" (of the recorded run), "initial_mallocs" (at the start, for blocks
-            older than the trace), "ambiguous" (a sentence per doubt), "streams", "pools" (the
-            recorded ids behind the numbers).
+            older than the trace), "known", "inferred", "ambiguous" (a sentence per fact or doubt),
+            "streams", "pools" (the recorded ids behind the numbers). A late recording whose first
+            state is rebuilt has "initial_segments" (so many events before those mallocs: a
+            segment_alloc, or a segment_reserve and its segment_map), "initial_small" (which of the
+            reserved are of small blocks) and "initial_block_bytes" (a number per malloc); otherwise
+            "start_unknown" says why not.
 
     Raises:
         TraceError: If the columns do not fit together.
@@ -140,13 +183,73 @@ class Trace:
 
     @property
     def ambiguous(self) -> tuple[str, ...]:
-        """What is not known about the recorded run, a sentence each."""
+        """Unknown facts about the recorded run, a sentence each."""
         return tuple(self.info.get("ambiguous", ()))
 
-    def stack_text(self, number: int, frames: int = 4) -> str:
-        """Return the innermost frames of a stack, one a line; empty where unknown."""
-        lines = [f"{name} ({file}:{line})" for file, line, name in self.stacks[number][:frames]]
-        return "\n".join(lines)
+    @property
+    def is_late(self) -> bool:
+        """Whether the recording began with memory in use."""
+        keys = ("initial_mallocs", "initial_segments", "start_unknown")
+        return any(self.info.get(key) for key in keys)
+
+    @property
+    def first_event(self) -> int:
+        """Which event is the first recorded one; those before it are the state at that moment."""
+        return sum(int(self.info.get(f"initial_{what}", 0)) for what in ("mallocs", "segments"))
+
+    def remarks(self) -> list[str]:
+        """Return a line for each thing known, inferred or unknown of the recorded run."""
+        kinds = {"known": "known", "inferred": "inferred", "not known": "ambiguous"}
+        return [f"{kind}: {text}" for kind, key in kinds.items() for text in self.info.get(key, ())]
+
+    @cached_property
+    def initial(self) -> SimpleNamespace | None:
+        """Content of the device before the first event, as a MemoryPicture; None where unknown."""
+        sizes = self.info.get("initial_block_bytes")
+        if sizes is None or self.address is None:
+            return None
+        from npusim_lab.snapshot_start import Segment, picture
+
+        count = int(self.info.get("initial_segments", 0))
+        small = set(self.info.get("initial_small", ()))
+        columns = (self.op, self.id, self.bytes, self.stream, self.pool)
+        segments: list[Segment] = []
+        rows = zip(*(column[:count].tolist() for column in columns), strict=True)
+        for event, (op, address, bytes, stream, pool) in enumerate(rows):
+            if op == Op.SEGMENT_MAP and segments and segments[-1].runs is not None:
+                runs = (*segments[-1].runs, (address, bytes))
+                segments[-1] = replace(segments[-1], runs=runs)
+                continue
+            is_range = op == Op.SEGMENT_RESERVE
+            is_large = event not in small if is_range else bytes > 2 << 20
+            none = () if is_range else None
+            segments.append(Segment(address, bytes, stream, pool, is_large, none))
+        mallocs = np.flatnonzero(self.op == Op.MALLOC)[: len(sizes)]
+        if len(mallocs) < len(sizes):
+            raise TraceError("trace: info: 'initial_block_bytes' has more blocks than mallocs")
+        blocks = zip(
+            self.address[mallocs].tolist(), sizes, self.bytes[mallocs].tolist(), strict=True
+        )
+        return SimpleNamespace(**picture(segments, list(blocks)))
+
+    def stack_text(self, number: int, frames: int = 4, show: str = "own") -> str:
+        """Return frames of a stack, innermost first, one a line; empty where none is known.
+
+        Args:
+            number: of the stack.
+            frames: how many at most.
+            show: "own" for the program's own frames (frames.to_blame()), "all", or a regular
+                expression for "file:line function".
+
+        Raises:
+            ValueError: If that is none.
+        """
+        all = self.stacks[number]
+        shown: Sequence[Frame] = all
+        if show != "all":
+            shown = to_blame(all) if show == "own" else matching(all, show)
+        lines = [f"{name} ({file}:{line})" for file, line, name in shown[:frames]]
+        return "\n".join(line.removesuffix(" (C++:0)") for line in lines)
 
     def segment_addresses(self) -> list[int]:
         """Return the addresses of the recorded segments, in order of acquisition.
@@ -197,6 +300,8 @@ def _check_info(info: Mapping[str, Any]) -> None:
             right = 0 <= value <= 1 << 50
         elif right and key in _ITEMS:
             right = all(type(item) is _ITEMS[key] for item in value)
+            if right and _ITEMS[key] is int:
+                right = all(0 <= item <= 1 << 50 for item in value)
         if not right:
             raise TraceError(f"trace: info: {key!r} is {str(value)[:60]!r}; expected {expected}")
 

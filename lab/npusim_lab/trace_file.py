@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The lab's own file format (docs/trace_format.md): a zip of a head and one array per column."""
+"""The lab's file format (docs/reference/trace_format.md): a zip, one array per column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npusim_lab.trace import COLUMNS, OPTIONAL, Stack, Trace, TraceError
+from npusim_lab.trace import COLUMNS, OPTIONAL, Stack, Trace, TraceError, regular_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +69,7 @@ def read_trace(path: str | PathLike[str], limit_bytes: int | None = None) -> Tra
         OSError: If it cannot be read.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(regular_file(path)) as archive:
             _check_members(archive, path, limit_bytes)
             head = json.loads(archive.read("head.json"))
             _check_head(head, path)

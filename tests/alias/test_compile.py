@@ -77,6 +77,41 @@ def test_cached_tensors_of_cuda_graphs_are_refused():
         torch._C._set_cached_tensors_enabled(True)
 
 
+@pytest.mark.parametrize("mode", [*torch._inductor.list_mode_options()])
+def test_every_mode_of_the_compiler(mode):
+    def step(x, weight):
+        loss = (x @ weight).relu().sum()
+        (gradient,) = torch.autograd.grad(loss, weight)
+        return loss.detach(), gradient
+
+    def forward(x, weight):
+        return (x @ weight).relu().sum()
+
+    compiled = torch.compile(forward, mode=mode)
+    weight = torch.ones(4, 4, device="cuda", requires_grad=True)
+    for i in range(6):
+        x = torch.full((2, 4), float(i), device="cuda")
+        loss = compiled(x, weight)
+        (gradient,) = torch.autograd.grad(loss, weight)
+        expected = step(x, weight)
+        assert torch.equal(loss, expected[0])
+        assert torch.equal(gradient, expected[1])
+
+
+def test_a_replay_is_one_launch():
+    from torch_npusim.sim import timeline
+
+    compiled = torch.compile(lambda x: (x @ x).cos() @ x, mode="reduce-overhead")
+    x = torch.ones(4, 4, device="cuda")
+    for _ in range(3):
+        compiled(x)
+    torch.cuda.synchronize()
+    with timeline.record() as made:
+        compiled(x)
+    assert len(made.commands()) == 3
+    assert made.end_ns - made.begin_ns == made.rates.launch_latency_ns
+
+
 def test_kernels_are_commands_of_npusim_and_no_triton():
     from torch._inductor import utils
 
@@ -125,3 +160,10 @@ def test_what_the_compiler_knows_of_cuda_comes_back():
         cuda_alias.enable()
     assert device_interface.get_interface_for_device("cuda") is with_alias
     assert not utils.is_gpu("cuda")
+
+
+def test_softmax():
+    """Inductor takes a reduction for "cuda" that only Triton has."""
+    x = torch.randn(4, 256, device="cuda")
+    compiled = torch.compile(lambda x: x.softmax(-1))
+    torch.testing.assert_close(compiled(x), x.softmax(-1))

@@ -90,13 +90,6 @@ def without_alias():
         cuda_alias.enable()
 
 
-def test_a_module_goes_through_a_file():
-    model = torch.nn.Linear(3, 2).cuda()
-    again = torch.nn.Linear(3, 2)
-    again.load_state_dict(torch.load(saved(model.state_dict()), map_location="cpu"))
-    assert torch.equal(again.weight, model.weight.cpu())
-
-
 def test_a_scripted_module_from_cuda_loads(tmp_path):
     class Shift(torch.nn.Module):
         def forward(self, x):

@@ -2,12 +2,11 @@
 """Programs written for CUDA, unmodified: they say "cuda" and know nothing of npusim."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import python
 from repo.sources import ROOT
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -49,14 +48,7 @@ def run(program, *arguments, **variables):
         "NPUSIM_DEVICE_MEMORY": "1GiB",
         **variables,
     }
-    finished = subprocess.run(
-        [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    finished = python("-W", "ignore", PROGRAMS / f"{program}.py", *arguments, env=environment)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout.splitlines()
 

@@ -69,7 +69,7 @@ def pinwheels(pieces: int, seed: int) -> Buffers:
 def trimmed(pieces: int, seed: int) -> Buffers:
     """Cut in two; then most pieces live shorter and are smaller, by up to a fifth.
 
-    Those that live in the middle are left as they are, so that the rectangle is full then.
+    The blocks that live in the middle are left as they are, so that the rectangle is full then.
     """
     lower, upper, bytes = split(pieces, seed)
     random = np.random.default_rng(seed + 1)

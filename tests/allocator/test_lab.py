@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 
 import pytest
+from processes import python
 
 from npusim_lab import Allocator, OutOfMemoryError, SimulatedDevice
 
@@ -21,7 +20,7 @@ def device() -> SimulatedDevice:
 
 def test_the_lab_imports_without_torch() -> None:
     code = "import npusim_lab, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 def test_zero_bytes_is_no_block(device: SimulatedDevice) -> None:

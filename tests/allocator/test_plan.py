@@ -95,6 +95,24 @@ def test_a_search_finds_the_optimum(family: str, seed: int) -> None:
     assert again[3] == searched[3]
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_plan_for_less_is_a_plan_for_more(seed: int) -> None:
+    problem = FAMILIES["pinwheels"](200, seed)
+    for share in (1, 1.005, 1.01, 1.05, 1.2):
+        capacity = int(HEIGHT * share)
+        offsets, height, at_least, _ = plan(*problem, capacity=capacity, steps=10**8)
+        assert at_least <= height <= capacity, share
+        assert_valid(*problem, offsets, height)
+    assert plan(*problem, capacity=HEIGHT - 1, steps=10**6)[2] == HEIGHT, "proven: it does not fit"
+
+
+def test_a_thousand_pieces_are_put_together_again() -> None:
+    problem = FAMILIES["pinwheels"](1000, 0)
+    offsets, height, _, _ = plan(*problem, steps=10**8)
+    assert height == HEIGHT
+    assert_valid(*problem, offsets, height)
+
+
 def test_the_heuristics_alone_do_not_find_it() -> None:
     assert plan(*FAMILIES["pinwheels"](100, 1))[1] > 1.05 * HEIGHT, "so the search does"
 

@@ -78,8 +78,18 @@ def test_what_goes_wrong_in_a_policy_reaches_the_caller() -> None:
         def malloc(self, bytes: int, stream: int) -> int:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:  # of the user, for all that is known
         replay(events.trace(), Interrupted())
+    assert re.match(r"in policy Interrupted: event 0: malloc \(", caught.value.__notes__[0])
+
+    class Leaving(Bump):
+        def malloc(self, bytes: int, stream: int) -> int:
+            raise problem
+
+    for problem in (SystemExit(0), SystemExit("done"), GeneratorExit(), BaseException("odd")):
+        name = type(problem).__name__
+        with pytest.raises(ValueError, match=rf"^policy Leaving: event 0: malloc raised {name}"):
+            replay(events.trace(), Leaving())
     for missing in ("attach", "malloc", "free"):
         methods = {name: vars(Bump)[name] for name in ("attach", "malloc", "free")}
         del methods[missing]

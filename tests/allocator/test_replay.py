@@ -398,7 +398,7 @@ def test_an_initial_picture_that_cannot_be_is_refused() -> None:
         ({"block_address": good.block_address + 32}, "is not tiled by its blocks"),
         ({"block_state": [2, 0]}, "neither free nor allocated"),
         ({"block_state": [0, 0]}, "two free blocks side by side"),
-        ({"segment_is_expandable": [True]}, "only whole segments can be adopted"),
+        ({"block_state": [3, 0]}, "neither free nor allocated"),
         ({"block_segment": [0, 1]}, "expected the index of a segment"),
         ({"block_bytes": [1]}, "no column as long as the others"),
         ({"segment_address": [0]}, "overlaps another one, or is more than the device has"),

@@ -2,14 +2,9 @@
 """Fixtures of the API tests: scripts in processes of their own, and state put back after a test."""
 
 import gc
-import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
-from repo.sources import ROOT
 
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 
@@ -26,25 +21,6 @@ def _state_is_put_back():
     for index in reversed(range(torch.npusim.device_count())):
         torch.npusim.set_stream(torch.npusim.default_stream(index))
     assert device == 0, "the test left another device current"
-
-
-@pytest.fixture
-def run_python():
-    """Runs a script in a new interpreter; returns its stdout, or the failed process if asked."""
-
-    def run(script, *, check=True, environment=None, arguments=(), timeout=120):
-        variables = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
-        variables |= {"PYTHONPATH": str(ROOT), **(environment or {})}
-        command = [sys.executable, *arguments, "-c", textwrap.dedent(script)]
-        done = subprocess.run(
-            command, env=variables, capture_output=True, text=True, timeout=timeout, check=False
-        )
-        if not check:
-            return done
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    return run
 
 
 @pytest.fixture

@@ -30,15 +30,6 @@ def test_amp_autocast_is_torch_autocast_for_npusim():
             assert not torch.is_autocast_enabled("npusim")
 
 
-def test_every_operator_works_under_autocast():
-    x = torch.arange(6.0, device="npusim").reshape(2, 3)
-    with torch.autocast("npusim"):
-        assert (x + 1).tolist() == [[1, 2, 3], [4, 5, 6]]
-        assert x.cumsum(0).shape == (2, 3)
-        assert nn.functional.softmax(x, 1).sum().item() == pytest.approx(2, abs=1e-2)
-        assert (x @ x.T).shape == (2, 2)
-
-
 def test_custom_functions_run_with_the_dtype_asked_for():
     seen = []
 

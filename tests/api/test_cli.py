@@ -10,7 +10,7 @@ import torch
 
 from torch_npusim import cli
 from torch_npusim.cli import doctor
-from torch_npusim.sim import specs
+from torch_npusim.sim import knobs
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_info_as_json(npusim):
     assert status == 0
     assert [device["index"] for device in facts["devices"]] == [0, 1]
     assert facts["devices"][0]["name"] == torch.npusim.get_device_name(0)
-    assert len(facts["knobs"]) == len(specs.knobs())
+    assert len(facts["knobs"]) == len(knobs.knobs())
 
 
 def test_doctor_is_content_here(npusim):
@@ -45,6 +45,7 @@ def test_doctor_is_content_here(npusim):
     assert status == 0
     assert set(findings) == {
         "torch",
+        "gpu",
         "other backends",
         "process",
         "devices",
@@ -61,6 +62,14 @@ def test_doctor_for_people_starts_lines_with_the_status(npusim):
     _, text = npusim("doctor")
     words = {line.split()[0] for line in text.splitlines()}
     assert words <= {"ok", "warning", "broken", "->"}
+
+
+def test_doctor_says_how_to_hide_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    finding = doctor._gpu()
+    assert finding.status == "warning"
+    assert "CUDA_VISIBLE_DEVICES= " in finding.remedy
 
 
 def test_doctor_fails_without_devices(run_python):
@@ -100,7 +109,7 @@ def test_env_lists_values_and_origins(npusim):
     assert status == 0
     rows = json.loads(text)
     assert {row["origin"] for row in rows} <= {"environment", "default"}
-    assert [row["name"] for row in rows] == [knob.name for knob in specs.knobs()]
+    assert [row["name"] for row in rows] == [knob.name for knob in knobs.knobs()]
     _, table = npusim("env")
     assert len(table.splitlines()) == len(rows) + 1
 
@@ -109,7 +118,7 @@ def test_markdown_does_not_depend_on_the_environment(npusim, run_python):
     _, plain = npusim("env", "--markdown")
     script = "from torch_npusim.cli import main; main(['env', '--markdown'])"
     assert plain == run_python(script, environment={"NPUSIM_DEVICE_COUNT": "5"})
-    for knob in specs.knobs():
+    for knob in knobs.knobs():
         assert f"| `{knob.name}` |" in plain
 
 

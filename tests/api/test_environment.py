@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Variables that look like ours and are none are named, with the nearest that is."""
 
-import subprocess
-import sys
-
 import pytest
+from processes import python
 
 from torch_npusim import _environment
 from torch_npusim.cli import doctor
@@ -32,12 +30,7 @@ def test_an_unknown_variable_warns_with_the_nearest_name(name, nearest, monkeypa
 @pytest.mark.parametrize("strictness", [[], ["-W", "error::RuntimeWarning"]], ids=["", "error"])
 def test_loading_warns_and_goes_on(strictness, monkeypatch):
     monkeypatch.setenv("NPUSIM_DEVCE_COUNT", "4")
-    done = subprocess.run(
-        [sys.executable, *strictness, "-c", "import torch; torch.npusim.synchronize()"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = python(*strictness, "-c", "import torch; torch.npusim.synchronize()")
     assert done.returncode == 0, done.stderr
     assert "NPUSIM_DEVCE_COUNT is set" in done.stderr
 

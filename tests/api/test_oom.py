@@ -30,13 +30,6 @@ def test_out_of_memory_is_torchs_error_and_says_what_a_person_needs(run_python):
     assert "largest free block" in text.lower()
 
 
-@pytest.mark.parametrize("elements", [1 << 60, (1 << 63) - 1])
-def test_absurd_sizes_are_refused(elements):
-    with pytest.raises((torch.OutOfMemoryError, RuntimeError)):
-        torch.empty(elements, dtype=torch.uint8, device="npusim")
-    assert torch.ones(2, device="npusim").sum().item() == 2
-
-
 def test_injected_out_of_memory_is_retried_then_reported(empty_device):
     from torch_npusim.sim import faults
 

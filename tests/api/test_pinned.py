@@ -6,34 +6,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def test_pinned_tensors_are_host_tensors():
-    pinned = torch.arange(5).pin_memory()
-    assert pinned.is_pinned()
-    assert pinned.device.type == "cpu"
-    assert pinned.tolist() == [0, 1, 2, 3, 4]
-    assert pinned.pin_memory() is pinned
-    assert not torch.arange(5).is_pinned()
-    assert torch.empty(3, pin_memory=True).is_pinned()
-
-
-def test_views_of_pinned_tensors_are_pinned():
-    assert torch.arange(10).pin_memory()[3:].is_pinned()
-
-
-def test_device_tensors_cannot_be_pinned():
-    with pytest.raises(RuntimeError, match="pin"):
-        torch.ones(2, device="npusim").pin_memory()
-
-
-def test_asynchronous_copies_from_pinned_memory_are_right():
-    pinned = torch.arange(1 << 16).pin_memory()
-    on_device = pinned.to("npusim", non_blocking=True)
-    del pinned
-    again = torch.zeros(1 << 16, dtype=torch.int64).pin_memory()
-    assert torch.equal(on_device.cpu(), torch.arange(1 << 16))
-    del again
-
-
 def test_asynchronous_copies_do_not_wait_and_others_do():
     from torch_npusim.sim import clock
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Allocators of one's own behind the live device: placement policies, and pairs of C functions."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 from repo.sources import ROOT
 
 from torch_npusim.cpp_extension import include_paths
@@ -91,14 +90,7 @@ def next_fit(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain_training(tmp_path_factory):
-    done = subprocess.run(
-        [sys.executable, "-c", TRAINING],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    done = python("-c", TRAINING, variables={"PYTHONPATH": str(ROOT)}, timeout=120, check=True)
     return done.stdout
 
 
@@ -338,7 +330,23 @@ def test_the_allocator_changes_before_its_first_use_only(run_python):
         try:
             change(7)
         except TypeError as error:
-            assert "PluggableAllocator, a text or a class, got 7" in str(error), error
+            assert "PluggableAllocator or a text, got 7" in str(error), error
         else:
             raise AssertionError("accepted")
     """)
+
+
+def test_a_policy_in_python_is_refused_with_the_ways_that_there_are(run_python):
+    run_python(
+        """
+        import torch, torch_npusim
+        try:
+            torch.empty(10, device="npusim")
+        except ValueError as error:
+            expected = "the policy /a/mine.py:Mine is in Python; replay a recording"
+            assert expected in str(error), error
+        else:
+            raise AssertionError("accepted")
+        """,
+        environment={"NPUSIM_ALLOCATOR": "/a/mine.py:Mine"},
+    )

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `import torch_npusim` adds to torch, and how it says that it cannot."""
+"""Additions of `import torch_npusim` to torch, and how it says that it cannot."""
 
+import ast
 import importlib
-import sys
+import re
+import sysconfig
 from importlib import metadata
 
 import pytest
 import torch
+from repo.sources import ROOT
 from torch import nn
 
 import torch_npusim
 from torch_npusim import _preconditions
 
+MINOR = ".".join(torch.__version__.split(".")[:2])
 
-def test_version_is_that_of_the_distribution():
-    assert torch_npusim.__version__ == metadata.version("torch-npusim")
+
+def test_version_is_that_of_the_distribution_which_names_its_torch():
+    assert f"{torch_npusim.__version__}+torch{MINOR}" == metadata.version("torch-npusim")
 
 
 def test_importing_again_changes_nothing():
@@ -77,24 +82,45 @@ def test_storage_methods():
     assert torch.arange(3.0)._typed_storage().npusim().is_npusim
 
 
-def test_default_device():
-    with torch.device("npusim:1"):
-        assert torch.ones(1).device == torch.device("npusim:1")
-    torch.set_default_device("npusim")
-    try:
-        assert nn.Linear(1, 1).weight.device.type == "npusim"
-    finally:
-        torch.set_default_device(None)
-
-
 def test_another_torch_is_named_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
-    with pytest.raises(ImportError) as caught:
+    for version, order in (("2.12.1+cpu", "older"), ("9.1.0", "newer")):
+        monkeypatch.setattr(torch, "__version__", version)
+        with pytest.raises(ImportError) as caught:
+            _preconditions.check()
+        assert str(caught.value) == (
+            f"torch_npusim was compiled for torch {MINOR}, but torch {version}, which is {order}, "
+            f"is running; install that torch: `pip install 'torch=={MINOR}.*'`; this torch_npusim "
+            f"can be compiled for torch 2.13, 2.14, 2.15."
+        )
+
+
+def test_another_torch_that_is_supported_is_compiled_for(monkeypatch):
+    monkeypatch.setattr(_preconditions, "torch_built_for", lambda: "2.12")
+    with pytest.raises(ImportError, match=r"is newer, is running; .*compile torch_npusim for this"):
         _preconditions.check()
-    assert str(caught.value) == (
-        "torch_npusim was compiled for torch 2.13.x, but torch 2.12.1+cpu is running; "
-        "install torch 2.13, or build torch_npusim again against this torch."
+
+
+def test_the_package_and_its_build_support_the_same_versions():
+    source = (ROOT / "tools" / "check_env.py").read_text()
+    for name in ("TORCH_SUPPORTED", "TORCH_PARTLY"):
+        (listed,) = re.findall(rf"^{name} = (\(.*?\))", source, re.M)
+        assert ast.literal_eval(listed) == getattr(_preconditions, name)
+
+
+def test_a_free_threaded_python_is_refused(monkeypatch):
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: 1)
+    with pytest.raises(ImportError, match=r"free-threaded build; use python3\.\d+ without"):
+        _preconditions.check()
+
+
+def test_another_python_is_named_with_the_remedy(monkeypatch):
+    suffix = ".cpython-399-x86_64-linux-gnu.so"
+    known = sysconfig.get_config_var
+    monkeypatch.setattr(
+        sysconfig, "get_config_var", lambda name: suffix if name == "EXT_SUFFIX" else known(name)
     )
+    with pytest.raises(ImportError, match=r"does not fit Python .* \(only _C\..* is there\)"):
+        _preconditions.check()
 
 
 def test_an_explicit_import_says_who_has_taken_the_slot(run_python):
@@ -120,14 +146,3 @@ def test_a_wrong_configuration_is_named_at_import(run_python):
     assert done.returncode == 1
     assert "NPUSIM_DEVICE_COUNT" in done.stderr
     assert "many" in done.stderr
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins the process to one core")
-def test_a_script_that_ends_in_backward_ends_well(run_python):
-    script = """
-        import os, torch, torch_npusim
-        os.sched_setaffinity(0, {next(iter(os.sched_getaffinity(0)))})
-        x = torch.ones(3, device="npusim", requires_grad=True)
-        (x * 2).sum().backward()
-        """
-    assert run_python(script) == ""

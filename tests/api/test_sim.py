@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from torch_npusim import sim
-from torch_npusim.sim import alignment, clock, fallback, poison, specs
+from torch_npusim.sim import alignment, clock, fallback, knobs, poison
 
 
 def test_time_passes_only_by_work():
@@ -47,72 +47,11 @@ def test_the_same_program_takes_the_same_virtual_time(run_python):
     assert run_python(script) == run_python(script)
 
 
-def run_a_fallback():
-    return torch.ones(5).to("npusim").logcumsumexp(0)
-
-
-def test_fallbacks_are_counted():
-    fallback.reset()
-    run_a_fallback()
-    run_a_fallback()
-    assert fallback.counts()["aten::_logcumsumexp"] == 2
-    fallback.reset()
-    assert fallback.counts() == {}
-
-
-def test_fallbacks_can_be_refused():
-    with fallback.use_policy("error"), pytest.raises(RuntimeError, match="logcumsumexp"):
-        run_a_fallback()
-    run_a_fallback()
-
-
 def test_fallback_policy_is_put_back():
     before = fallback.policy()
     with fallback.use_policy("warn"):
         assert fallback.policy() == "warn"
     assert fallback.policy() == before
-
-
-def test_no_result_is_copied_in_ordinary_work():
-    fallback.reset()
-    torch.linalg.qr(torch.eye(3, device="npusim"))
-    torch.arange(6, device="npusim").unique()
-    assert fallback.copied_results() == {}
-
-
-def test_strict_alignment_refuses_a_misaligned_view():
-    x = torch.arange(9.0, device="npusim")
-    assert x.data_ptr() % alignment.BOUNDARY_BYTES == 0
-    with alignment.use_mode("error"):
-        assert (x[8:] + 1).item() == 9
-        with pytest.raises(RuntimeError, match=r"(?i)align"):
-            x[1:] + 1
-    assert (x[1:] + 1)[0].item() == 2
-
-
-def test_strict_alignment_copies_and_counts():
-    x = torch.arange(9.0, device="npusim")
-    with alignment.use_mode("copy"):
-        before = alignment.realigned_operands()
-        assert (x[1:] + 1).tolist() == list(range(2, 10))
-        assert alignment.realigned_operands() > before
-        x[1:].add_(1)
-    assert x.tolist() == [0, *range(2, 10)]
-
-
-def test_fresh_memory_can_be_poisoned(empty_device):
-    with poison.use_mode("fresh"):
-        assert set(torch.empty(64, dtype=torch.uint8, device=empty_device).tolist()) == {0xD0}
-
-
-def test_freed_memory_can_be_poisoned(empty_device):
-    with poison.use_mode("freed"):
-        x = torch.zeros(64, dtype=torch.uint8, device=empty_device)
-        address = x.data_ptr()
-        del x
-        x = torch.empty(64, dtype=torch.uint8, device=empty_device)
-    assert x.data_ptr() == address
-    assert set(x.tolist()) == {0xDF}
 
 
 @pytest.mark.parametrize(
@@ -132,8 +71,8 @@ def test_knobs_are_read_from_the_environment(run_python):
     text = run_python(
         """
         import torch, torch_npusim
-        from torch_npusim.sim import alignment, fallback, poison, specs
-        (knob,) = [k for k in specs.knobs() if k.name == "NPUSIM_DEVICE_COUNT"]
+        from torch_npusim.sim import alignment, fallback, knobs, poison
+        (knob,) = [k for k in knobs.knobs() if k.name == "NPUSIM_DEVICE_COUNT"]
         print(torch.npusim.device_count(), knob.value, knob.origin, knob.default)
         print(fallback.policy(), alignment.mode(), poison.mode())
         print(torch.npusim.get_device_properties().total_memory)
@@ -150,7 +89,7 @@ def test_knobs_are_read_from_the_environment(run_python):
 
 
 def test_every_knob_has_a_documented_row():
-    for knob in specs.knobs():
+    for knob in knobs.knobs():
         assert knob.name.startswith("NPUSIM_")
         assert knob.values
         assert knob.doc.endswith(".")
@@ -159,7 +98,7 @@ def test_every_knob_has_a_documented_row():
 
 def test_memory_backing_says_whether_host_code_is_kept_out():
     torch.npusim.init()
-    assert "isolat" in specs.memory_backing()
+    assert "isolat" in knobs.memory_backing()
 
 
 def test_every_module_of_sim_is_public():

@@ -6,8 +6,7 @@ import warnings
 import pytest
 import torch
 
-from torch_npusim._sync_words import in_words
-from torch_npusim.sim.synchronisation import record, set_level
+from torch_npusim.sim.synchronisation import in_words, record, set_level
 
 WAITS = {
     "item": lambda x: x[0].item(),

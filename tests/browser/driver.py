@@ -18,7 +18,8 @@ _OPTIONS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--window-size=1300,1000",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # no network, whatever the page asks for
+    # No network but this machine's own, whatever the page asks for.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 
 
@@ -40,6 +41,25 @@ class Browser:
         self.call("POST", "/url", {"url": path.as_uri()})
         self.wait("document.body.dataset.ready || document.body.dataset.failed")
         assert self.run("return document.body.dataset.failed || ''") == ""
+
+    def go(self, url: str) -> None:
+        """Load a page, and wait until its resources are loaded."""
+        self.call("POST", "/url", {"url": url})
+
+    def emulate(self, width: int, height: int = 900, dark: bool = False) -> None:
+        """Make the window so many CSS pixels wide, and prefer a colour scheme."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        for command, params in (
+            ("Emulation.setDeviceMetricsOverride", size),
+            ("Emulation.setEmulatedMedia", {"features": [scheme]}),
+        ):
+            self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
+
+    def complaints(self) -> list[str]:
+        """Return warnings and errors of the console since the last call."""
+        entries = self.call("POST", "/se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
 
     def run(self, script: str) -> Any:
         """Return what a script in the page returns."""
@@ -101,6 +121,7 @@ def browser() -> Iterator[Browser]:
         base = f"http://127.0.0.1:{int(line.rsplit(' ', 1)[1].strip().rstrip('.'))}"
         wanted = {
             "goog:chromeOptions": {"args": list(_OPTIONS)},
+            "goog:loggingPrefs": {"browser": "ALL"},
             "timeouts": {"script": 60_000, "pageLoad": 60_000},
         }
         made = Browser(f"{base}/session").call(

@@ -109,7 +109,7 @@ def views():
         return (
             y.reshape(-1) + 1,
             y * 2,
-            x[1:].unfold(1, 2, 1) + 0,
+            x[1:].unfold(1, 2, 1) - 1,  # 2.15 makes a view of `+ 0`, on the CPU too
             x.flip(0),
             x.expand(2, 6, 10) * 3,
         )

@@ -2,7 +2,7 @@
 """torch's operator database, compiled against eager, on npusim: one process per entry.
 
     python tests/compile/op_db.py --seconds 500           # as many entries as that allows
-    python tests/compile/op_db.py --page docs/compile_ops.md
+    python tests/compile/op_db.py --page docs/reference/compile_ops.md
     python tests/compile/op_db.py --only add,softmax --anew
 
 Results are files in build/compile_ops, one per entry: a run goes on where the last one ended. An
@@ -95,7 +95,7 @@ def moved(tree, device, scattered):
 
 
 def results(function, sample, device, scattered, backward):
-    """What the function returns, and the gradients of its differentiable results."""
+    """The function's results, and the gradients of its differentiable results."""
     torch.manual_seed(0)
     args = moved((sample.input, *sample.args), device, scattered)
     kwargs = moved(sample.kwargs, device, scattered)
@@ -224,7 +224,7 @@ def page(found):
     lines = [
         "# Operators, compiled",
         "",
-        "Generated: `python tests/compile/op_db.py --page docs/compile_ops.md`.",
+        "Generated: `python tests/compile/op_db.py --page docs/reference/compile_ops.md`.",
         "",
         "Each entry of torch's operator database, compiled by Inductor for npusim against eager",
         "npusim, forward and backward, in one dtype and one process per entry: the first two",

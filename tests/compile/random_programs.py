@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-LAYOUTS = ("dense", "transposed", "sliced", "expanded", "flipped")
+LAYOUTS = ("dense", "transposed", "sliced", "expanded", "rotated")
 TOLERANCE = {torch.bfloat16: 4e-2, torch.float32: 2e-4, torch.float64: 1e-8}
 
 # name, arguments besides the first -> source; {t}: a tensor that broadcasts, {s}: a scalar of the
@@ -112,7 +112,7 @@ def tensor(seed, dtype, shape, layout, device):
         return numbers(*shape[:-1], 2 * shape[-1] + 1)[..., 1::2]
     if layout == "expanded":
         return numbers(1, *shape[1:]).expand(*shape)
-    if layout == "flipped" and len(shape) > 1:
+    if layout == "rotated" and len(shape) > 1:
         return numbers(shape[-1], *shape[:-1]).movedim(0, -1)
     return numbers(*shape)
 
@@ -127,7 +127,7 @@ def run(function, made, seed, device):
 
 
 def difference(source, made, seed, device):
-    """What is wrong with the compiled program on `device`, or ""; None: it is no program."""
+    """The compiled program's error on `device`, or ""; None: it is no program."""
     space = {"torch": torch}
     exec(source, space)
     function = space["function"]

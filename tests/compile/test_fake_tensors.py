@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from torch_npusim import _tracing
+from torch_npusim import patches
 
 CONVOLUTIONS = {
     "1d": (F.conv1d, (2, 3, 17), (4, 3, 3)),
@@ -62,7 +62,8 @@ def real_and_fake(function, operands):
 
 def test_fake_convolution_patch_is_still_needed():
     """When this fails, the patch can go: a fake convolution keeps a layout on any device."""
-    impl = _tracing.ORIGINAL_FAKE_CONVOLUTION
+    table = patches.original("torch._subclasses.fake_impls:op_implementations_dict")
+    impl = table[torch.ops.aten.convolution.default]
     with FakeTensorMode() as mode:
         x, weight = (
             mode.from_tensor(torch.ones(2, 3, 5, 5, device="npusim")).to(
@@ -130,14 +131,15 @@ def test_fake_results_are_those_of_the_kernels(case):
 def test_meta_and_normalization_patches_are_still_needed():
     """When this fails, one of the patches can go: nobody asks for the name of the device."""
     x = torch.ones(2, 3, 4, device="npusim")
-    assert _tracing.ORIGINAL_DEVICE_HINT(x) == "npusim"
+    assert patches.original("torch._meta_registrations:device_hint")(x) == "npusim"
     ones = torch.ones(3, device="npusim")
-    _, saved, *_ = _tracing.ORIGINAL_BATCH_NORM(
-        x, None, None, ones, ones, False, 0.1, 1e-5, functional=True
-    )
+    batch_norm = patches.original("torch._decomp:decompositions.native_batch_norm_helper")
+    _, saved, *_ = batch_norm(x, None, None, ones, ones, False, 0.1, 1e-5, functional=True)
     assert saved.numel() == 3
-    _, mean, _ = _tracing.ORIGINAL_LAYER_NORM(x.half(), [4], None, None, 1e-5)
-    assert mean.dtype == torch.float32
+    (decomposed,) = patches.original("torch._decomp:decomposition_table").values()
+    for layer_norm in (patches.original("torch._refs:native_layer_norm"), decomposed):
+        _, mean, _ = layer_norm(x.half(), [4], None, None, 1e-5)
+        assert mean.dtype == torch.float32
 
 
 def test_a_compiled_layer_norm_saves_what_eager_saves():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from torch_npusim import _flex_attention
+from torch_npusim import patches
 
 
 def causal(batch, head, query, key):
@@ -51,8 +51,21 @@ def test_compiled_is_eager_with_its_gradients(masked, heads):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_templates_still_know_no_other_device():
+    """When this fails, Inductor asks the backend for a template, and two patches can go."""
+    targets = [
+        f"torch._higher_order_ops.flex_attention:{name}.python_key_table"
+        for name in ("flex_attention", "flex_attention_backward")
+    ]
+    options = {"masked": False, "gradients": True, "compiled": True}
+    for target in targets:
+        torch._dynamo.reset()
+        with patches.undone(target), pytest.raises(Exception):  # noqa: B017, PT011
+            attention("npusim", **options)
+
+
 def test_the_patch_is_still_needed():
     """When this fails, the check of the device's name can stay as it is."""
     x = torch.ones(2, 2, 16, 8, device="npusim")
     with pytest.raises(ValueError, match="only supported on CUDA, CPU, HPU, or MPS"):
-        _flex_attention.ORIGINAL_VALIDATE_DEVICE(x, x, x)
+        patches.original("torch.nn.attention.flex_attention:_validate_device")(x, x, x)

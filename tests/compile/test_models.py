@@ -10,93 +10,40 @@ import sys
 
 import pytest
 import torch
+from small_models import NO_DROPOUT, LastStep, ResidualBlock, of_transformers
 from torch import nn
-from torch.nn import functional as F
-
-
-class Residual(nn.Module):
-    """Two convolutions with batch norms beside a shortcut."""
-
-    def __init__(self, channels):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-        )
-
-    def forward(self, x):
-        return F.relu(self.body(x) + x)
-
-
-class Recurrent(nn.Module):
-    """An LSTM over a sequence."""
-
-    def __init__(self):
-        super().__init__()
-        self.lstm = nn.LSTM(8, 12, batch_first=True)
-        self.head = nn.Linear(12, 3)
-
-    def forward(self, x):
-        return self.head(self.lstm(x)[0][:, -1])
 
 
 def resnet():
     head = nn.Conv2d(3, 8, 3, padding=1)
-    model = nn.Sequential(head, Residual(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    model = nn.Sequential(
+        head,
+        ResidualBlock(8, 8, identity=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
     return model, torch.randn(2, 3, 12, 12)
 
 
 def lstm():
-    return Recurrent(), torch.randn(2, 5, 8)
+    return LastStep(8, 12, 3, layers=1), torch.randn(2, 5, 8)
 
 
 def llama():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        use_cache=False,
-    )
-    return LlamaForCausalLM(config), torch.randint(0, 64, (2, 9))
+    more = {"vocab_size": 64, "num_key_value_heads": 2, "use_cache": False}
+    model = of_transformers("Llama", "ForCausalLM", 32, 48, 1, 4, **more)
+    return model, torch.randint(0, 64, (2, 9))
 
 
 def bert():
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return BertModel(config), torch.randint(0, 64, (2, 9))
+    model = of_transformers("Bert", "Model", 32, 48, 1, 4, vocab_size=64, **NO_DROPOUT)
+    return model, torch.randint(0, 64, (2, 9))
 
 
 def vit():
-    from transformers import ViTConfig, ViTModel
-
-    config = ViTConfig(
-        image_size=16,
-        patch_size=8,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return ViTModel(config), torch.randn(2, 3, 16, 16)
+    model = of_transformers("ViT", "Model", 32, 48, 1, 4, image_size=16, patch_size=8, **NO_DROPOUT)
+    return model, torch.randn(2, 3, 16, 16)
 
 
 def detr():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What of torch this rests on without a promise: names that have moved, patches that can go."""
+"""The private parts of torch that this rests on: names that have moved, patches that can go."""
 
 import functools
 import inspect
@@ -11,14 +11,15 @@ import torch
 import torch._inductor.compile_fx
 from torch._inductor import lowering, scheduler
 
-from torch_npusim.inductor import torch_internals
+from torch_npusim import patches
+from torch_npusim.patches.names import NAMES
 
 
-@pytest.mark.parametrize("module", torch_internals.NAMES)
+@pytest.mark.parametrize("module", NAMES)
 def test_the_names_are_where_they_were(module):
     found = import_module(module)
     missing = []
-    for name in torch_internals.NAMES[module]:
+    for name in NAMES[module]:
         try:
             functools.reduce(getattr, name.split("."), found)
         except AttributeError:
@@ -39,9 +40,10 @@ def test_nothing_of_the_compiler_is_imported_with_the_device(run_script):
 
 def test_lowering_patches_are_still_needed():
     """When this fails, a lowering asks the backend, not the device's name, and its patch can go."""
-    assert torch_internals.ORIGINAL_GET_DEVICE_TYPE(torch.device("npusim", 0)) == "npusim"
+    get_device_type = patches.original("torch._inductor.ir:get_device_type")
+    assert get_device_type(torch.device("npusim", 0)) == "npusim"
     for function in (
-        torch_internals.ORIGINAL_USE_TWO_STEP_VARIANCE,
+        patches.original("torch._inductor.lowering:use_two_step_variance"),
         lowering.div_prim,  # asks get_constant_value() unless the device is the CPU
     ):
         assert 'type == "cpu"' in inspect.getsource(function) or (
@@ -49,7 +51,7 @@ def test_lowering_patches_are_still_needed():
         )
 
 
-def test_is_gpu_patch_is_still_needed(monkeypatch):
+def test_is_gpu_patch_is_still_needed():
     """When this fails, the patch can go; and without it the compiler refuses, nothing crashes."""
 
     def fmax(x):
@@ -57,9 +59,9 @@ def test_is_gpu_patch_is_still_needed(monkeypatch):
 
     x = torch.tensor([1.0, -3.0], device="npusim")
     assert torch.compile(fmax)(x).tolist() == [2.0, 0.0]
-    monkeypatch.setattr(lowering, "is_gpu", torch_internals.ORIGINAL_IS_GPU)
     torch._dynamo.reset()
     with (
+        patches.undone("torch._inductor.lowering:is_gpu"),
         torch._inductor.config.patch(fx_graph_cache=False),
         pytest.raises(Exception, match=r"for the host, and arg\w*, which it touches, is on"),
     ):
@@ -69,8 +71,36 @@ def test_is_gpu_patch_is_still_needed(monkeypatch):
 def test_is_cpu_patch_is_still_needed():
     """When this fails, the patch can go: a scheduler asks the backend, not the device's name."""
     node = SimpleNamespace(get_device=lambda: torch.device("npusim", 0))
-    assert not torch_internals.ORIGINAL_IS_CPU(node)
+    assert not patches.original("torch._inductor.scheduler:BaseSchedulerNode.is_cpu")(node)
     assert scheduler.BaseSchedulerNode.is_cpu(node)
+
+
+def test_streams_are_still_declared_in_a_guard():
+    """When this fails, the patch can go: a graph with streams declares them on any device."""
+
+    def function(x):
+        stream = torch.npusim.Stream()
+        with torch.npusim.stream(stream):
+            y = x + 1
+        torch.npusim.current_stream().wait_stream(stream)
+        return y
+
+    torch._dynamo.reset()
+    with (
+        patches.undone("torch._inductor.scheduler:device_need_guard"),
+        torch._inductor.config.patch(fx_graph_cache=False),
+        pytest.raises(Exception, match="stream"),
+    ):
+        torch.compile(function, fullgraph=True)(torch.zeros(1, device="npusim"))
+
+
+@pytest.mark.skipif(
+    not patches.is_version("<2.15"), reason="DeviceOpOverrides.aten_device_type() says it"
+)
+def test_names_in_aten_are_still_a_table():
+    from torch._inductor.codegen.common import DeviceOpOverrides
+
+    assert not hasattr(DeviceOpOverrides, "aten_device_type")
 
 
 def test_create_backend_patch_is_still_needed(monkeypatch):
@@ -83,4 +113,6 @@ def test_create_backend_patch_is_still_needed(monkeypatch):
     old = SimpleNamespace(name="old", major=1, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: old)
     with pytest.raises(GPUTooOldForTriton):
-        torch_internals.ORIGINAL_CREATE_BACKEND(object(), torch.device("cuda", 0))
+        patches.original("torch._inductor.scheduler:Scheduler.create_backend")(
+            object(), torch.device("cuda", 0)
+        )

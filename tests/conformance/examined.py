@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from npusim_conformance import torch_testing
-from npusim_conformance.expectations import Expectations
-from npusim_conformance.transfer import tensors_of
+from npusim_conformance.backend.expectations import Expectations
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.transfer import tensors_of
+from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Status
-from npusim_conformance.worker import Worker, WorkerConfig
 
 PASS, FAIL, NA = Status.PASS, Status.FAIL, Status.NA
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from npusim_conformance import torch_testing
+from npusim_conformance.inputs import torch_testing
 
 library = torch.library.Library("aten", "IMPL")
 

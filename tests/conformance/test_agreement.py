@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from npusim_conformance.agreement import Agreement, error_size
+from npusim_conformance.judge.agreement import Agreement, error_size
 from npusim_conformance.verdict import Mismatch
 
 CPU = torch.device("cpu")

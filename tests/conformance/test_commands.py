@@ -2,17 +2,18 @@
 """Subcommands that read logs, devices and files: what they print, write and exit with."""
 
 import json
-import subprocess
-import sys
 import tomllib
 
 import pytest
 import torch
+from processes import python
 
-from npusim_conformance import attribution, census, plain_python, planning
+from npusim_conformance.backend import census
+from npusim_conformance.backend.expectation_update import globs, updated
 from npusim_conformance.cli import main
-from npusim_conformance.expectation_update import globs, updated
-from npusim_conformance.log import LogWriter, RunRecord
+from npusim_conformance.judge import attribution, plain_python
+from npusim_conformance.record.log import LogWriter
+from npusim_conformance.report import planning
 from npusim_conformance.verdict import Outcome, Status
 
 HEAD = {"device": "mychip", "seed": 0, "selection": {"profile": "smoke"}, "torch": "2.13.0"}
@@ -35,8 +36,8 @@ def test_help_and_reports_do_not_wait_for_torch(write):
     script = "import sys; from npusim_conformance.cli import main\n"
     script += "try: main(sys.argv[1:])\nexcept SystemExit: pass\nprint('torch' in sys.modules)"
     for arguments in (["--help"], ["plan", "--help"], ["report", log], ["compare", log, log]):
-        command = [sys.executable, "-c", script, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        command = ["-c", script, *arguments]
+        done = python(*command, timeout=60, check=True)
         assert done.stdout.splitlines()[-1] == "False"
 
 
@@ -105,14 +106,14 @@ def test_update_adds_what_fails_drops_what_passes_and_keeps_comments():
     statuses |= {"op:fft.a/forward/int64": Status.FAIL, "op:fft.a/forward/float32": Status.FAIL}
     statuses |= {"op:fft.b/out/float32": Status.CRASH, "op:fft.b/out/int64": Status.FLAKE}
     outcomes = {n: Outcome(n, s, cause="the cause") for n, s in statuses.items()}
-    after = updated(text, RunRecord(HEAD, outcomes), NAMES)
+    after = updated(text, outcomes, NAMES)
     assert "# ours" in after
     assert "# the chip" in after
     assert tomllib.loads(after)["xfail"] == [
         {"cases": ["op:fft.a/forward*"], "reason": "half"},
         {"cases": ["op:fft.b/out/float32"], "reason": "the cause"},
     ]
-    assert updated(after, RunRecord(HEAD, outcomes), NAMES) == after
+    assert updated(after, outcomes, NAMES) == after
 
 
 def test_dry_run_of_expect_writes_nothing(write, tmp_path, capsys):

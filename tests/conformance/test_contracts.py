@@ -3,18 +3,21 @@
 
 import contextlib
 import gc
+import itertools
 import pickle
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from npusim_conformance import catalog
-from npusim_conformance.catalog import Selection
+from npusim_conformance.backend.expectations import Expectations
+from npusim_conformance.cases import catalog
+from npusim_conformance.cases.selection import Selection
 from npusim_conformance.contracts import contracts
-from npusim_conformance.expectations import Expectations
+from npusim_conformance.contracts import event as event_contracts
+from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Status
-from npusim_conformance.worker import Worker, WorkerConfig
 
 
 @pytest.fixture(scope="module")
@@ -93,86 +96,51 @@ def test_what_the_cpu_breaks_too_is_upstream(check, monkeypatch):
     assert check("indexing/scalars_come_back").status is Status.UPSTREAM
 
 
-# --- plants: name of the contract -> what breaks it
-
-PLANTS = {}
+# --- plants: names of contracts -> what breaks them
 
 
-def plant(*names):
-    def register(function):
-        PLANTS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+def instead(owner, name, wrong):
+    """`owner.<name>` is `wrong`."""
+    return lambda patch: patch.setattr(owner, name, wrong)
 
 
-def on_device(tensor):
-    return tensor.device.type == "npusim"
+def around(owner, name, wrong):
+    """`owner.<name>(...)` is `wrong(right, ...)`."""
+    right = getattr(owner, name)
+    return instead(owner, name, lambda *args, **options: wrong(right, *args, **options))
 
 
-def replace_method(patch, name, wrong):
+def method(name, wrong):
     """Tensor.<name> is `wrong(right, tensor, ...)` on npusim, and as it was on the CPU."""
-    right = getattr(torch.Tensor, name)
 
-    def method(self, *args, **kwargs):
-        if on_device(self):
-            return wrong(right, self, *args, **kwargs)
-        return right(self, *args, **kwargs)
+    def either(right, self, *args, **options):
+        if self.device.type == "npusim":
+            return wrong(right, self, *args, **options)
+        return right(self, *args, **options)
 
-    patch.setattr(torch.Tensor, name, method)
-
-
-@plant("device/set_device_changes_current", "device/current_device_is_per_thread")
-def set_device_does_nothing(patch):
-    patch.setattr(torch.npusim, "set_device", lambda device: None)
+    return around(torch.Tensor, name, either)
 
 
-@plant("device/no_such_index")
-def any_index_will_do(patch):
-    right = torch.npusim.set_device
-    patch.setattr(
-        torch.npusim,
-        "set_device",
-        lambda device: right(device % 2 if isinstance(device, int) else device),
-    )
+def refuse(error):
+    raise error
 
 
-@plant("device/context_manager_restores")
-def context_stays(patch):
-    class Device(torch.npusim.device):
-        def __exit__(self, *raised):
-            return False
-
-    patch.setattr(torch.npusim, "device", Device)
+class StaysCurrent(torch.npusim.device):
+    def __exit__(self, *raised):
+        return False
 
 
-@plant("device/context_manager_restores_after_exceptions")
-def context_swallows(patch):
-    class Device(torch.npusim.device):
-        def __exit__(self, *raised):
-            super().__exit__(*raised)
-            return True
-
-    patch.setattr(torch.npusim, "device", Device)
+class SwallowsErrors(torch.npusim.device):
+    def __exit__(self, *raised):
+        super().__exit__(*raised)
+        return True
 
 
-@plant("device/synchronize_takes_devices")
-def synchronize_takes_nothing(patch):
-    patch.setattr(torch.npusim, "synchronize", lambda: None)
-
-
-@plant("stream/with_makes_current", "stream/set_stream_makes_current")
 def one_stream_for_all(patch):
     stream = torch.accelerator.current_stream()
     patch.setattr(torch.accelerator, "current_stream", lambda device=None: stream)
 
 
-@plant("stream/module_agrees")
-def streams_of_the_module_are_its_own(patch):
-    patch.setattr(torch.npusim, "stream", lambda stream: contextlib.nullcontext())
-
-
-@plant("event/new_event_is_complete", "event/synchronized_event_is_complete")
 def events_never_complete(patch):
     class Event:
         def __init__(self, *args, **kwargs):
@@ -184,194 +152,143 @@ def events_never_complete(patch):
         def query(self):
             return False
 
-    torch_event = torch.Event
+    class Side:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __enter__(self):
+            self.stream.__enter__()
+
+        def __exit__(self, *failure):
+            self.stream.__exit__(*failure)
+
+        def record_event(self):
+            event = Event(self.stream.device)
+            event.record(self.stream)
+            return event
+
+    def side_stream(run):
+        stream, values = right(run)
+        return Side(stream), values
+
+    torch_event, right = torch.Event, event_contracts.side_stream
     patch.setattr(torch, "Event", Event)
-    patch.setattr("npusim_conformance.contracts.event.current", lambda device: Stream())
-
-    class Stream:
-        def __getattr__(self, name):
-            return getattr(torch.accelerator.current_stream(), name)
+    patch.setattr(event_contracts, "side_stream", side_stream)
 
 
-@plant("memory/allocated_counts_live_tensors", "memory/statistics_agree")
-def counts_no_bytes(patch):
-    patch.setattr(torch.npusim, "memory_allocated", lambda device=None: 0)
+def out_of_memory_has_another_name(right, *args, **kwargs):
+    try:
+        return right(*args, **kwargs)
+    except torch.OutOfMemoryError as error:
+        raise RuntimeError(str(error)) from None
 
 
-@plant("memory/peak_is_the_highest")
-def peaks_stay(patch):
-    patch.setattr(torch.npusim, "reset_peak_memory_stats", lambda device=None: None)
+def adds_elsewhere(right, self, other):
+    self.data = self + other
+    return self
 
 
-@plant("memory/empty_cache_gives_back")
-def keeps_its_cache(patch):
-    patch.setattr(torch.npusim, "empty_cache", lambda: None)
-
-
-@plant("memory/statistics_are_per_device")
-def counts_for_all_devices(patch):
-    right = torch.npusim.memory_allocated
-    patch.setattr(torch.npusim, "memory_allocated", lambda device=None: right(0) + right(1))
-
-
-@plant("memory/freed_memory_is_used_again")
-def takes_more_each_time(patch):
-    sizes = iter(range(10**9))
-    patch.setattr(torch.npusim, "memory_reserved", lambda device=None: next(sizes))
-
-
-@plant("memory/too_much_is_out_of_memory", "memory/works_after_out_of_memory")
-def out_of_memory_has_another_name(patch):
-    right = torch.empty
-
-    def empty(*args, **kwargs):
-        try:
-            return right(*args, **kwargs)
-        except torch.OutOfMemoryError as error:
-            raise RuntimeError(str(error)) from None
-
-    patch.setattr(torch, "empty", empty)
-
-
-@plant("rng/manual_seed_repeats", "rng/devices_have_their_own", "rng/dropout_follows_the_seed")
-def seeds_are_dropped(patch):
-    patch.setattr(torch.npusim, "manual_seed_all", lambda seed: None)
-
-
-@plant("rng/state_can_be_restored", "rng/fork_rng_restores", "rng/bad_states_are_refused")
-def states_are_dropped(patch):
-    patch.setattr(torch.npusim, "set_rng_state", lambda state, device=None: None)
-
-
-@plant("rng/generators_are_independent")
-def one_generator_for_all(patch):
-    patch.setattr(torch, "Generator", lambda device="cpu": torch.npusim._get_generator(device))
-
-
-@plant("serialization/load_restores_the_device", "serialization/every_dtype_survives")
-def loads_on_the_cpu(patch):
-    right = torch.load
-
-    def load(*args, **more):
-        return right(*args, **{**more, "map_location": "cpu"})
-
-    patch.setattr(torch, "load", load)
-
-
-@plant("serialization/deepcopy_shares_nothing", "serialization/sharing_survives")
-def deepcopy_is_shallow(patch):
-    replace_method(patch, "__deepcopy__", lambda right, self, memo: self)
-
-
-@plant("pinned/pin_memory_pins", "dataloader/pins_batches")
-def pins_nothing(patch):
-    patch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-
-
-@plant("dlpack/names_its_device")
-def says_that_it_is_the_cpu(patch):
-    patch.setattr(torch.Tensor, "__dlpack_device__", lambda self: (1, 0))
-
-
-@plant("numpy/numpy_needs_the_cpu")
-def numpy_copies_unasked(patch):
-    replace_method(patch, "numpy", lambda right, self: right(self.cpu()))
-
-
-@plant("printing/every_shape_prints", "printing/gradients_show")
-def prints_no_device(patch):
-    replace_method(patch, "__repr__", lambda right, self: f"tensor({self.tolist()})")
-
-
-@plant("indexing/ints_out_of_range_are_refused")
-def indexes_wrap_around(patch):
-    def wrong(right, self, index):
-        return right(self, index % len(self) if isinstance(index, int) else index)
-
-    replace_method(patch, "__getitem__", wrong)
-
-
-@plant("indexing/scalars_come_back", "indexing/reading_follows_writing")
-def items_are_zero(patch):
-    replace_method(patch, "item", lambda right, self: 0.0)
-
-
-@plant("copy/to_copies_only_when_it_must")
-def to_always_copies(patch):
-    def wrong(right, self, *args, **kwargs):
-        return right(self.clone(), *args, **kwargs)
-
-    replace_method(patch, "to", wrong)
-
-
-@plant("copy/overlapping_targets_are_refused", "copy/copies_broadcast")
-def copies_anything(patch):
-    replace_method(patch, "copy_", lambda right, self, source, **more: self)
-
-
-@plant("storage/in_place_keeps_the_address")
-def adds_elsewhere(patch):
-    def wrong(right, self, other):
-        self.data = self + other
-        return self
-
-    replace_method(patch, "add_", wrong)
-
-
-@plant("promotion/dtypes_promote_as_on_the_cpu")
-def multiplies_in_float(patch):
-    replace_method(patch, "__mul__", lambda right, self, other: right(self.float(), other))
-
-
-@plant("autograd/hooks_run", "autograd/errors_of_hooks_come_through")
-def hooks_are_dropped(patch):
-    class Handle:
-        def remove(self):
-            pass
-
-    replace_method(patch, "register_hook", lambda right, self, hook: Handle())
-
-
-@plant("amp/autocast_lowers_matrix_products", "amp/autocast_trains")
-def autocast_does_nothing(patch):
-    right = torch.autocast
-    patch.setattr(
-        torch,
-        "autocast",
-        lambda kind, *args, **kwargs: (
-            contextlib.nullcontext() if kind == "npusim" else right(kind, *args, **kwargs)
-        ),
-    )
-
-
-@plant("amp/scaler_skips_infinite_gradients")
-def steps_with_infinities(patch):
-    patch.setattr(torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step())
-
-
-@plant("sharing/sending_works_or_is_refused")
 def sending_fails_without_a_reason(patch):
-    def wrong(right, self, protocol):
-        raise RuntimeError("no")
-
-    replace_method(patch, "__reduce_ex__", wrong)
+    method("__reduce_ex__", lambda right, self, protocol: refuse(RuntimeError("no")))(patch)
     patch.setattr("npusim_conformance.contracts.sharing._sent", pickle.dumps)
 
 
-@plant("accelerator/device_index_restores")
-def index_stays(patch):
-    @contextlib.contextmanager
-    def device_index(index):
-        if index is not None:
-            torch.accelerator.set_device_index(index)
-        yield
-
-    patch.setattr(torch.accelerator, "device_index", device_index)
+@contextlib.contextmanager
+def index_stays(index):
+    if index is not None:
+        torch.accelerator.set_device_index(index)
+    yield
 
 
-@plant("profiler/records_operators")
-def records_nothing(patch):
-    patch.setattr(torch.profiler.profile, "key_averages", lambda self, *args, **kwargs: [])
+def autocast_of_others(right, kind, *args, **kwargs):
+    return contextlib.nullcontext() if kind == "npusim" else right(kind, *args, **kwargs)
+
+
+NPU, ACCELERATOR = torch.npusim, torch.accelerator
+SIZES = itertools.count()
+BROKEN_BY = {
+    "device/set_device_changes_current device/current_device_is_per_thread": instead(
+        NPU, "set_device", lambda device: None
+    ),
+    "device/no_such_index": around(
+        NPU, "set_device", lambda right, at: right(at % 2 if isinstance(at, int) else at)
+    ),
+    "device/context_manager_restores": instead(NPU, "device", StaysCurrent),
+    "device/context_manager_restores_after_exceptions": instead(NPU, "device", SwallowsErrors),
+    "device/synchronize_takes_devices": instead(NPU, "synchronize", lambda: None),
+    "stream/with_makes_current stream/set_stream_makes_current": one_stream_for_all,
+    "stream/module_agrees": instead(NPU, "stream", lambda stream: contextlib.nullcontext()),
+    "event/new_event_is_complete event/synchronized_event_is_complete": events_never_complete,
+    "memory/allocated_counts_live_tensors memory/statistics_agree": instead(
+        NPU, "memory_allocated", lambda device=None: 0
+    ),
+    "memory/peak_is_the_highest": instead(NPU, "reset_peak_memory_stats", lambda device=None: None),
+    "memory/empty_cache_gives_back": instead(NPU, "empty_cache", lambda: None),
+    "memory/statistics_are_per_device": around(
+        NPU, "memory_allocated", lambda right, device=None: right(0) + right(1)
+    ),
+    "memory/freed_memory_is_used_again": instead(
+        NPU, "memory_reserved", lambda device=None: next(SIZES)
+    ),
+    "memory/too_much_is_out_of_memory memory/works_after_out_of_memory": around(
+        torch, "empty", out_of_memory_has_another_name
+    ),
+    "rng/manual_seed_repeats rng/devices_have_their_own rng/dropout_follows_the_seed": instead(
+        NPU, "manual_seed_all", lambda seed: None
+    ),
+    "rng/state_can_be_restored rng/fork_rng_restores rng/bad_states_are_refused": instead(
+        NPU, "set_rng_state", lambda state, device=None: None
+    ),
+    "rng/generators_are_independent": instead(
+        torch, "Generator", lambda device="cpu": NPU._get_generator(device)
+    ),
+    "serialization/load_restores_the_device serialization/every_dtype_survives": around(
+        torch, "load", lambda right, *args, **more: right(*args, **{**more, "map_location": "cpu"})
+    ),
+    "serialization/deepcopy_shares_nothing serialization/sharing_survives": method(
+        "__deepcopy__", lambda right, self, memo: self
+    ),
+    "pinned/pin_memory_pins dataloader/pins_batches": instead(
+        torch.Tensor, "pin_memory", torch.Tensor.clone
+    ),
+    "dlpack/names_its_device": instead(torch.Tensor, "__dlpack_device__", lambda self: (1, 0)),
+    "numpy/numpy_needs_the_cpu": method("numpy", lambda right, self: right(self.cpu())),
+    "printing/every_shape_prints printing/gradients_show": method(
+        "__repr__", lambda right, self: f"tensor({self.tolist()})"
+    ),
+    "indexing/ints_out_of_range_are_refused": method(
+        "__getitem__",
+        lambda right, self, i: right(self, i % len(self) if isinstance(i, int) else i),
+    ),
+    "indexing/scalars_come_back indexing/reading_follows_writing": method(
+        "item", lambda right, self: 0.0
+    ),
+    "copy/to_copies_only_when_it_must": method(
+        "to", lambda right, self, *args, **kwargs: right(self.clone(), *args, **kwargs)
+    ),
+    "copy/overlapping_targets_are_refused copy/copies_broadcast": method(
+        "copy_", lambda right, self, source, **more: self
+    ),
+    "storage/in_place_keeps_the_address": method("add_", adds_elsewhere),
+    "promotion/dtypes_promote_as_on_the_cpu": method(
+        "__mul__", lambda right, self, other: right(self.float(), other)
+    ),
+    "autograd/hooks_run autograd/errors_of_hooks_come_through": method(
+        "register_hook", lambda right, self, hook: SimpleNamespace(remove=lambda: None)
+    ),
+    "amp/autocast_lowers_matrix_products amp/autocast_trains": around(
+        torch, "autocast", autocast_of_others
+    ),
+    "amp/scaler_skips_infinite_gradients": instead(
+        torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step()
+    ),
+    "sharing/sending_works_or_is_refused": sending_fails_without_a_reason,
+    "accelerator/device_index_restores": instead(ACCELERATOR, "device_index", index_stays),
+    "profiler/records_operators": instead(
+        torch.profiler.profile, "key_averages", lambda self, *args, **kwargs: []
+    ),
+}
+PLANTS = {name: plant for names, plant in BROKEN_BY.items() for name in names.split()}
 
 
 @pytest.mark.parametrize("name", PLANTS)

@@ -3,19 +3,16 @@
 
 import fnmatch
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from conformance.defects import DEFECTS as ALL
+from pages import mutations
+from processes import python, without_npusim
 from repo.sources import ROOT
-
-from conformance import mutations
 
 HERE = ROOT / "tests" / "conformance"
 DEFECTS = {name: defect for name, defect in ALL.items() if defect.catches}
-# One of each kind, and quick to find: `mutations.py` asks for all.
+# One of each kind, and quick to find: `tools/pages/mutations.py` asks for all.
 SAMPLE = (
     "clamp_loses_nan",
     "gradients_lie_in_rows",
@@ -30,10 +27,10 @@ SAMPLE = (
 def runs(tmp_path_factory):
     """{defect: {case: status}} of the kit's runs; "whole" is the device without a defect."""
     directory = tmp_path_factory.mktemp("defects")
-    environment = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
-    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'conformance'}:{HERE}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "rivals" / "run_kit.py"), str(directory)]
-    subprocess.run(command, env=environment, check=True, timeout=900, capture_output=True)
+    path = f"{ROOT}:{ROOT / 'conformance'}:{HERE}"
+    environment = without_npusim(PYTHONPATH=path, OMP_NUM_THREADS="1")
+    script = ROOT / "tools" / "rivals" / "run_kit.py"
+    python(script, directory, env=environment, timeout=900, check=True)
     return {run.parent.name: statuses(run) for run in directory.glob("*/run.jsonl")}
 
 
@@ -85,7 +82,7 @@ def test_there_are_a_hundred_of_three_kinds():
 
 
 def test_a_sample_is_found(tmp_path):
-    command = [sys.executable, str(HERE / "mutations.py"), *SAMPLE, "--out", str(tmp_path)]
-    done = subprocess.run(command, timeout=300, capture_output=True, text=True, check=False)
+    command = [mutations.__file__, *SAMPLE, "--out", str(tmp_path)]
+    done = python(*command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(mutations.statuses(tmp_path, "whole"))

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from npusim_conformance.diagnosis import diagnose
+from npusim_conformance.judge.diagnosis import diagnose
 from npusim_conformance.verdict import Mismatch, Status
 
 NO_KERNEL = (

@@ -13,13 +13,15 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 import pytest
 from conformance.test_ends import descendants, gone, marked
 from conformance.test_runner import PLANTED, command, environment, statuses
+from processes import python
 
-from npusim_conformance import cluster, log
+from npusim_conformance.backend.expectations import Expectations, parse
 from npusim_conformance.cli import main
-from npusim_conformance.expectations import Expectations, parse
-from npusim_conformance.order import Order
+from npusim_conformance.elsewhere import cluster
+from npusim_conformance.elsewhere.order import Order
+from npusim_conformance.record import log
+from npusim_conformance.run.worker import WorkerConfig
 from npusim_conformance.verdict import Outcome, Status
-from npusim_conformance.worker import WorkerConfig
 
 HERE = ["--remote", "sh -c", "--remote-python", shlex.quote(sys.executable)]
 CHOSEN = ["--device", "cpu", "--ops", "op:add,op:sub", "--props", "forward", "--quiet"]
@@ -40,14 +42,7 @@ def here(tmp_path):
 
 
 def run_kit(out, planted, *arguments):
-    done = subprocess.run(
-        command(out, *arguments),
-        env=environment(planted, out.parent, ""),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python(*command(out, *arguments), env=environment(planted, out.parent, ""))
     return done.returncode, done.stdout + done.stderr
 
 
@@ -142,7 +137,7 @@ def test_a_line_that_breaks_is_made_again_for_what_is_left(here, tmp_path):
 def test_an_end_here_is_an_end_there(tmp_path, number):
     arguments = command(tmp_path / "out", *HERE, "--ops", "op:mul", "--jobs", "1")
     kit = subprocess.Popen(
-        arguments,
+        [sys.executable, *arguments],
         env=environment("stay:mul", tmp_path, ""),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

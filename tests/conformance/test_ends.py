@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from conformance.test_runner import command, environment
+from processes import python
 
-from npusim_conformance import log, processes
+from npusim_conformance import processes
+from npusim_conformance.record import log
 from npusim_conformance.verdict import Status
 
 LIMIT_SECONDS = 200  # of a test; none of them is near it
@@ -24,7 +26,7 @@ def start(tmp_path):
 
     def start(planted="", *arguments, **variables):
         kit = subprocess.Popen(
-            command(tmp_path / "out", *arguments),
+            [sys.executable, *command(tmp_path / "out", *arguments)],
             env=environment(planted, tmp_path, "torch_npusim" if "npusim" in arguments else "")
             | variables,
             stdout=subprocess.PIPE,
@@ -167,14 +169,17 @@ def test_a_crash_names_the_call_in_flight(start, tmp_path):
 
 def test_repro_prints_the_script_of_a_crash_before_it_runs(tmp_path):
     variables = environment("kernel:lgamma", tmp_path, "torch_npusim")
-    kit = [sys.executable, "-m", "npusim_conformance", "repro", "op:lgamma/forward/int64"]
-    done = subprocess.run(
-        [*kit, "--device", "npusim", "--import", "planted", "--max-samples", "2"],
+    kit = ["-m", "npusim_conformance", "repro", "op:lgamma/forward/int64"]
+    done = python(
+        *kit,
+        "--device",
+        "npusim",
+        "--import",
+        "planted",
+        "--max-samples",
+        "2",
         env=variables,
-        capture_output=True,
-        text=True,
         timeout=LIMIT_SECONDS,
-        check=False,
     )
     assert done.returncode == -signal.SIGSEGV
     assert "torch.ops.aten.lgamma.default(" in done.stdout

@@ -3,9 +3,10 @@
 
 import pytest
 
-from npusim_conformance import catalog
+from npusim_conformance.backend.expectations import ExpectationsError, load
 from npusim_conformance.case import Case, matches
-from npusim_conformance.expectations import ExpectationsError, load
+from npusim_conformance.cases import catalog
+from npusim_conformance.cases.selection import Selection
 from npusim_conformance.verdict import ErrorSize, Outcome, Status
 
 NAMES = ["op:add/forward/float32", "op:add/forward/int64", "op:sub/forward/float32"]
@@ -110,9 +111,9 @@ def test_globs_choose_and_exclude():
 
 
 def test_shards_are_a_partition():
-    everything = catalog.cases(catalog.Selection("smoke", properties="forward"))
+    everything = catalog.cases(Selection("smoke", properties="forward"))
     parts = [
-        catalog.cases(catalog.Selection("smoke", properties="forward", shard=(number, 3)))
+        catalog.cases(Selection("smoke", properties="forward", shard=(number, 3)))
         for number in (1, 2, 3)
     ]
     assert sorted(sum(parts, [])) == sorted(everything)  # noqa: RUF017

@@ -2,19 +2,18 @@
 """`fuzz`: planted deaths are found and told from the CPU's, and npusim survives direct calls."""
 
 import fnmatch
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
-from npusim_conformance import fuzz_arguments, fuzz_upstream, log
-from npusim_conformance.fuzz import Fuzzer
-from npusim_conformance.fuzz_arguments import EXCLUDED, overloads
-from npusim_conformance.fuzz_children import Ending, Experiment, Limits, conduct
-from npusim_conformance.fuzz_seeds import Corpus, record
+from npusim_conformance.fuzz import arguments, upstream_issues
+from npusim_conformance.fuzz.arguments import EXCLUDED, overloads
+from npusim_conformance.fuzz.children import Ending, Experiment, Limits, conduct
+from npusim_conformance.fuzz.fuzzer import Fuzzer
+from npusim_conformance.fuzz.seeds import Corpus, record
+from npusim_conformance.record import log
 from npusim_conformance.verdict import Status
 
 PLANTED = Path(__file__).parent / "fuzzed"
@@ -39,15 +38,10 @@ def fuzz(seeds, tmp_path):
 
     def fuzz(overloads, import_name, *arguments, device="npusim"):
         (tmp_path / "seeds-0.pickle").write_bytes(pickle.dumps(seeds))
-        command = [sys.executable, "-m", "npusim_conformance", "fuzz", "--device", device]
+        command = ["-m", "npusim_conformance", "fuzz", "--device", device]
         command += ["--import", import_name, "--overloads", overloads, "--out", str(tmp_path)]
-        done = subprocess.run(
-            [*command, "--jobs", "2", "--quiet", *arguments],
-            env={**os.environ, "PYTHONPATH": str(PLANTED)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+        done = python(
+            *command, "--jobs", "2", "--quiet", *arguments, variables={"PYTHONPATH": str(PLANTED)}
         )
         outcomes = log.read(tmp_path).outcomes
         return done, {name.split(":")[1].split("/")[0]: one for name, one in outcomes.items()}
@@ -89,15 +83,15 @@ def test_each_exclusion_exists_and_has_a_reason():
     assert set(EXCLUDED) <= set(overloads())
     assert all(EXCLUDED.values())
     assert "aten" not in overloads()
-    assert fuzz_arguments.attribute("relu") == "relu.default"
+    assert arguments.attribute("relu") == "relu.default"
 
 
 def test_every_known_issue_is_about_an_overload():
-    for pattern in fuzz_upstream.ISSUES:
+    for pattern in upstream_issues.ISSUES:
         assert fnmatch.filter(overloads(), pattern), pattern
-    assert fuzz_upstream.issue("_fft_r2c.out", "SIGSEGV") == 141449
-    assert fuzz_upstream.issue("add.Tensor", "SIGSEGV") is None
-    assert fuzz_upstream.issue("add.Tensor", "SIGSEGV outside of its operands") == 195547
+    assert upstream_issues.issue("_fft_r2c.out", "SIGSEGV") == 141449
+    assert upstream_issues.issue("add.Tensor", "SIGSEGV") is None
+    assert upstream_issues.issue("add.Tensor", "SIGSEGV outside of its operands") == 195547
 
 
 def test_endings_are_told_apart():
@@ -169,7 +163,7 @@ def test_a_run_that_was_cut_off_goes_on(fuzz, tmp_path):
 
 
 def test_npusim_survives_a_sample_of_all_overloads(fuzz):
-    """A few of all, and those that once ended the process; docs/conformance.md has the command."""
+    """A sample, and the calls that once ended the process (docs/judge/conformance.md)."""
     sample = list(overloads())[:: len(overloads()) // 40]
     found = "_grid_sampler_2d_cpu_fallback*,_thnn_fused_*,_reshape_alias,choose_qparams_optimized"
     names = ",".join([*sample, found, "_saturate_weight_to_fp16", "fbgemm_pack_quantized_matrix*"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What teams with chips need of a run: annotations, a time budget, shards that merge, schemas."""
+"""Needs of teams with chips: annotations, a time budget, shards that merge, schemas."""
 
 import json
 import re
@@ -10,16 +10,18 @@ import fastjsonschema
 import pytest
 from conformance.test_report import HEAD, NOTHING, schema, summary_of
 
-from npusim_conformance import catalog
-from npusim_conformance.budget import RETRIES_SHARE, Budget, telling_first
+from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.case import Case
+from npusim_conformance.cases import catalog
+from npusim_conformance.cases.priority import telling_first
+from npusim_conformance.cases.selection import Selection
 from npusim_conformance.cli import main
-from npusim_conformance.expectations import Expectations
-from npusim_conformance.log import LogWriter, read
+from npusim_conformance.record.log import LogWriter, read
 from npusim_conformance.report import github
-from npusim_conformance.runner import Runner
+from npusim_conformance.run.budget import RETRIES_SHARE, Budget
+from npusim_conformance.run.runner import Runner
+from npusim_conformance.run.worker import WorkerConfig
 from npusim_conformance.verdict import ErrorSize, Outcome, Status
-from npusim_conformance.worker import WorkerConfig
 
 COMMAND = re.compile(r"::(error|notice) title=([^:,\n]+)::([^\n]*)")  # as GitHub's runner reads it
 
@@ -77,7 +79,7 @@ def test_what_is_no_time_is_refused(text, capsys):
 
 @pytest.fixture(scope="module")
 def standard():
-    return [str(case) for case in catalog.cases(catalog.Selection("standard"))]
+    return [str(case) for case in catalog.cases(Selection("standard"))]
 
 
 def test_wherever_it_is_cut_every_subject_had_its_turn(standard):
@@ -151,7 +153,7 @@ def test_a_run_without_time_says_so_and_goes_on_later(tmp_path, capsys):
 @pytest.fixture
 def shard(tmp_path):
     def write(number, count, *outcomes, **head):
-        selection = {**catalog.Selection("smoke", "op:a*").to_json(), "shard": [number, count]}
+        selection = {**Selection("smoke", "op:a*").to_json(), "shard": [number, count]}
         place = tmp_path / f"shard-{number}-of-{count}{len(head)}"
         with LogWriter(place / "run.jsonl", {**HEAD, "selection": selection, **head}, False) as log:
             for outcome in outcomes:
@@ -186,7 +188,7 @@ def test_a_missing_shard_is_no_pass(shard, tmp_path, capsys):
     assert not (tmp_path / "all").exists()
     assert main([*given, "--partial"]) == 0
     assert re.search(r"cases were not run: shard 2/3 is missing", capsys.readouterr().out)
-    absent = catalog.cases(catalog.Selection("smoke", "op:a*", shard=(2, 3)))
+    absent = catalog.cases(Selection("smoke", "op:a*", shard=(2, 3)))
     outcomes = read(tmp_path / "all").outcomes
     assert {name for name, one in outcomes.items() if one.status is Status.NOT_RUN} == {
         str(case) for case in absent

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conformance.examined import FAIL, NA, PASS, bench
 
-from npusim_conformance import torch_testing
+from npusim_conformance.inputs import torch_testing
 
 __all__ = ["bench"]
 

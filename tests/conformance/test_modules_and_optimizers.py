@@ -6,10 +6,10 @@ import gc
 import pytest
 import torch
 
-from npusim_conformance import torch_testing
-from npusim_conformance.expectations import Expectations
+from npusim_conformance.backend.expectations import Expectations
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Status
-from npusim_conformance.worker import Worker, WorkerConfig
 
 OF_MODULES = ("forward", "backward", "move", "copies", "noncontiguous", "construction")
 OF_OPTIMIZERS = ("steps", "defaults", "foreach", "fused", "state_dict", "mixed_devices")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The kit on somebody else's backend: what `npusim new-backend` writes, where npusim is not there.
 
-`make new-backend` goes on from here, through all the steps of docs/new_backend.md.
+`make new-backend` goes on from here, through all the steps of docs/judge/new_backend.md.
 """
 
 import json
@@ -12,6 +12,7 @@ import sys
 import venv
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from repo.sources import ROOT
@@ -24,22 +25,14 @@ STEPS = new_backend.TEMPLATE / "steps"
 
 def build(project, into):
     """Compiles a project; files that did not change are not compiled again."""
-    command = [sys.executable, "setup.py", "-q", "build"]
+    command = ["setup.py", "-q", "build"]
     command += ["--build-base", str(into), "--build-lib", str(into / "lib")]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {
         "PATH": path,  # for ninja
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     }
-    done = subprocess.run(
-        command,
-        cwd=project,
-        env=environment,
-        timeout=600,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = processes.python(*command, env=environment, timeout=600, cwd=project)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return into / "lib"
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from conformance.examined import FAIL, NA, PASS, bench
 
-from npusim_conformance import torch_testing
+from npusim_conformance.backend.device import DeviceUnderTest
+from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.contracts import contracts
-from npusim_conformance.device import DeviceUnderTest
-from npusim_conformance.expectations import Expectations
+from npusim_conformance.contracts.apart.script import run_script, said
+from npusim_conformance.inputs import torch_testing
 from npusim_conformance.properties import aliasing, forward
 from npusim_conformance.properties.calls import tried
 from npusim_conformance.properties.edges import EDGES
 from npusim_conformance.properties.special_values import DEFINED
-from npusim_conformance.script import run_script, said
 
 __all__ = ["bench"]
 

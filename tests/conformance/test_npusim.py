@@ -6,11 +6,10 @@ tests/conformance/npusim.toml does not say (rule O1).
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 EXPECTATIONS = Path(__file__).with_name("npusim.toml")
 MORE_DTYPES = ["--props", "forward", "--dtypes", "int64,complex64,bool,bfloat16"]
@@ -21,17 +20,14 @@ MORE_DTYPES = ["--props", "forward", "--dtypes", "int64,complex64,bool,bfloat16"
     [
         (["--profile", "smoke"], 3000),
         (["--profile", "standard", "--max-samples", "3", *MORE_DTYPES], 1500),
+        (["--profile", "full", "--ops", "foreach:*", "--dtypes", "float32,bfloat16"], 150),
     ],
-    ids=["smoke profile", "values of more dtypes"],
+    ids=["smoke profile", "values of more dtypes", "lists of tensors"],
 )
 def test_nothing_fails_unforeseen(tmp_path, selection, at_least):
-    kit = [sys.executable, "-m", "npusim_conformance", "run", "--device", "npusim", *selection]
-    done = subprocess.run(
-        [*kit, "--expect", str(EXPECTATIONS), "--quiet", "--json", "--out", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
+    kit = ["-m", "npusim_conformance", "run", "--device", "npusim", *selection]
+    done = python(
+        *kit, "--expect", EXPECTATIONS, "--quiet", "--json", "--out", tmp_path / "out", timeout=900
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     summary = json.loads(done.stdout)
@@ -40,3 +36,13 @@ def test_nothing_fails_unforeseen(tmp_path, selection, at_least):
     # No other status than these: nothing was lost on the way.
     others = counts.get("upstream", 0) + counts.get("xfail", 0)
     assert summary["passed"] + others == summary["executed"]
+
+
+def test_contracts_hold_under_the_alias(tmp_path):
+    """Programs that say "cuda" get the same device (docs/use/cuda_alias.md)."""
+    kit = ["-m", "npusim_conformance", "run", "--device", "cuda", "--import", "torch_npusim"]
+    kit += ["--ops", "contract:*", "--profile", "smoke", "--quiet", "--json"]
+    done = python(*kit, "--out", tmp_path / "out", variables={"NPUSIM_AS_CUDA": "1"})
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    summary = json.loads(done.stdout)
+    assert summary["passed"] == summary["executed"] > 200

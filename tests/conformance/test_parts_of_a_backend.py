@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.autograd.profiler_util import FunctionEvent
 
-from npusim_conformance.compiling import compiles
+from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.contracts import distributed
-from npusim_conformance.expectations import Expectations
+from npusim_conformance.contracts.apart.compiling import compiles
+from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Mismatch, NotApplicable, Status
-from npusim_conformance.worker import Worker, WorkerConfig
 
 BROKEN = {
     "values/all_reduce PRODUCT",

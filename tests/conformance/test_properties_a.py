@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from npusim_conformance import torch_testing
+from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.case import Case
-from npusim_conformance.expectations import Expectations
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Status
-from npusim_conformance.worker import Worker, WorkerConfig
 
 
 @pytest.fixture(scope="module")

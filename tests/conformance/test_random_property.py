@@ -7,7 +7,7 @@ import pytest
 import torch
 from conformance.examined import FAIL, NA, PASS, bench
 
-from npusim_conformance.expectations import Expectations
+from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.properties.distributions import COUNT, DISTRIBUTIONS
 
 __all__ = ["bench"]

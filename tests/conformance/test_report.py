@@ -11,11 +11,11 @@ import fastjsonschema
 import pytest
 
 from npusim_conformance import report
-from npusim_conformance.expectations import Expectations, parse
-from npusim_conformance.log import RunRecord
+from npusim_conformance.backend.expectations import Expectations, parse
+from npusim_conformance.record.log import RunRecord
+from npusim_conformance.record.summary import Summary
 from npusim_conformance.report.comparison import Comparison
 from npusim_conformance.report.grid import LETTERS, MEANINGS, worst
-from npusim_conformance.summary import Summary
 from npusim_conformance.verdict import ErrorSize, Outcome, Status
 
 HEAD = {

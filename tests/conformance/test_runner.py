@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import python
 
-from npusim_conformance import log
-from npusim_conformance.expectations import Expectations
-from npusim_conformance.runner import Runner
+from npusim_conformance.backend.expectations import Expectations
+from npusim_conformance.record import log
+from npusim_conformance.run.runner import Runner
+from npusim_conformance.run.worker import WorkerConfig
 from npusim_conformance.verdict import Status
-from npusim_conformance.worker import WorkerConfig
 
 HERE = Path(__file__).parent
 NAMES = ("add", "sub", "mul", "neg")
@@ -23,7 +24,7 @@ PLANTED = "crash:sub,leave:neg,hang:mul"
 
 
 def command(out, *arguments):
-    kit = [sys.executable, "-m", "npusim_conformance", "run", "--device", "cpu", "--import"]
+    kit = ["-m", "npusim_conformance", "run", "--device", "cpu", "--import"]
     chosen = [
         "--ops",
         ",".join(f"op:{name}" for name in NAMES),
@@ -48,14 +49,8 @@ def run(tmp_path_factory):
 
     def run(planted, *arguments, out=None):
         out = out or tmp_path_factory.mktemp("run") / "out"
-        done = subprocess.run(
-            command(out, *arguments),
-            env=environment(planted, out.parent, "torch_npusim" if "npusim" in arguments else ""),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        device = "torch_npusim" if "npusim" in arguments else ""
+        done = python(*command(out, *arguments), env=environment(planted, out.parent, device))
         outcomes = log.read(out).outcomes if out.exists() else {}
         return done.returncode, done.stdout + done.stderr, outcomes
 
@@ -140,7 +135,7 @@ def test_killed_and_resumed_equals_uninterrupted(run, tmp_path):
     _, _, whole = run("crash:amax", *many)
     out = tmp_path / "killed"
     kit = subprocess.Popen(
-        command(out, *many),
+        [sys.executable, *command(out, *many)],
         env=environment("crash:amax", tmp_path, ""),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -6,9 +6,9 @@ import tomllib
 
 import pytest
 
-from npusim_conformance import cli, runner
-from npusim_conformance.cli import main
-from npusim_conformance.log import LogWriter
+from npusim_conformance.cli import main, status
+from npusim_conformance.record.log import LogWriter
+from npusim_conformance.run import runner
 from npusim_conformance.verdict import Outcome, Status
 
 HEAD = {"device": "mychip", "seed": 0, "torch": "2.13.0"}
@@ -98,17 +98,17 @@ def test_each_end_has_its_exit_status(write, tmp_path, monkeypatch, capsys):
     chosen = ["--ops", "op:add", "--props", "forward", "--dtypes", "int64", "--isolation", "none"]
     run = ["run", *chosen, "--quiet", "--out", str(tmp_path / "out"), "--device"]
     full = ["run", *chosen, "--quiet", "--out", "/dev/full/run", "--device", "cpu"]
-    assert main([*run, "cpu"]) == cli.EXIT_OK == 0
+    assert main([*run, "cpu"]) == status.EXIT_OK == 0
     failed = write("failed", Outcome(ADD, Status.FAIL, cause="x"))
-    assert main(["report", failed]) == cli.EXIT_FAILURES == 1
-    assert main(["report", str(tmp_path / "nowhere")]) == cli.EXIT_USAGE == 2
-    assert main([*run, "nosuchchip"]) == cli.EXIT_UNUSABLE == 3
-    assert main(full) == cli.EXIT_UNWRITABLE == 4
-    assert main([*run, "cpu", "--dtypes", "no"]) == cli.EXIT_NOTHING_EXECUTED == 5
+    assert main(["report", failed]) == status.EXIT_FAILURES == 1
+    assert main(["report", str(tmp_path / "nowhere")]) == status.EXIT_USAGE == 2
+    assert main([*run, "nosuchchip"]) == status.EXIT_UNUSABLE == 3
+    assert main(full) == status.EXIT_UNWRITABLE == 4
+    assert main([*run, "cpu", "--dtypes", "no"]) == status.EXIT_NOTHING_EXECUTED == 5
 
     def interrupted(self, names, before=()):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner.Runner, "run", interrupted)
-    assert main([*run, "cpu"]) == cli.EXIT_INTERRUPTED == 130
-    assert "interrupted; --resume goes on from here" in capsys.readouterr().err
+    assert main([*run, "cpu"]) == status.EXIT_INTERRUPTED == 130
+    assert "interrupted; --resume continues from here" in capsys.readouterr().err

@@ -9,11 +9,11 @@ import pytest
 import torch
 from conformance.examined import FAIL, NA, PASS, bench
 
-from npusim_conformance import torch_testing
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.subjects import subjects
 from npusim_conformance.properties import host_scalars, internals, sparse
 from npusim_conformance.properties.copy_on_write import CopyOnWrite
-from npusim_conformance.samples import Sample
-from npusim_conformance.subjects import subjects
 from npusim_conformance.verdict import Mismatch
 
 __all__ = ["bench"]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim_conformance.transfer import Transfer, tensors_of
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
 
 DEVICES = ["cpu", "npusim"]
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """PyTorch's kind of test files: found, isolated, triaged and named without the device."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
-from npusim_conformance import log, upstream_twin
+from npusim_conformance.record import log
+from npusim_conformance.upstream import twin
 from npusim_conformance.verdict import Status
 
 FILES = Path(__file__).parent / "upstream_style"
@@ -49,13 +49,9 @@ STATUSES = {
 def result(tmp_path_factory):
     """(finished process, outcomes) of a run over all files; the backend loads with torch."""
     out = tmp_path_factory.mktemp("upstream")
-    kit = [sys.executable, "-m", "npusim_conformance", "upstream", str(FILES)]
-    done = subprocess.run(
-        [*kit, "--device", "npusim", "--timeout", "3", "--quiet", "--out", str(out)],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
+    kit = ["-m", "npusim_conformance", "upstream", str(FILES)]
+    done = python(
+        *kit, "--device", "npusim", "--timeout", "3", "--quiet", "--out", out, timeout=400
     )
     return done, log.read(out).outcomes
 
@@ -103,14 +99,10 @@ def test_what_was_not_run_is_said_at_the_end(line, result):
 
 
 def test_a_file_that_does_not_load_is_a_failure(tmp_path):
-    kit = [sys.executable, "-m", "npusim_conformance", "upstream"]
+    kit = ["-m", "npusim_conformance", "upstream"]
     files = [str(FILES / "test_unloadable.py"), str(FILES / "test_host.py")]
-    done = subprocess.run(
-        [*kit, *files, "--tests", "*test_right", "--device", "npusim", "--out", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+    done = python(
+        *kit, *files, "--tests", "*test_right", "--device", "npusim", "--out", tmp_path, timeout=200
     )
     assert "1 executed: 1 pass" in done.stdout
     assert "7 not chosen by --tests" in done.stderr
@@ -119,10 +111,10 @@ def test_a_file_that_does_not_load_is_a_failure(tmp_path):
 
 def test_a_twin_that_hangs_gives_no_answer(monkeypatch):
     name = "upstream:test_hanging_twin.py/TestHangingTwin."
-    fine = upstream_twin.ask(str(FILES), f"{name}test_fine_device")
+    fine = twin.ask(str(FILES), f"{name}test_fine_device")
     assert fine is not None
     assert fine["status"] == Status.PASS
-    monkeypatch.setattr(upstream_twin, "TWIN_SECONDS", 1)
-    with pytest.raises(upstream_twin.NoAnswer, match="hangs"):
-        upstream_twin.ask(str(FILES), f"{name}test_hang_device")
-    assert upstream_twin._process is None
+    monkeypatch.setattr(twin, "TWIN_SECONDS", 1)
+    with pytest.raises(twin.NoAnswer, match="hangs"):
+        twin.ask(str(FILES), f"{name}test_hang_device")
+    assert twin._process is None

@@ -242,7 +242,7 @@ def test_what_gloo_has_not_in_threads(size):
 
 
 def parts_of_a_group(rank, size, store):
-    from torch_npusim import _patches
+    from torch_npusim import patches
 
     start(rank, size, store, "simccl", "npusim")
     dist.barrier()  # rank 1 ends at once, and gloo may not be connected to it everywhere yet
@@ -250,7 +250,8 @@ def parts_of_a_group(rank, size, store):
     world = dist.group.WORLD
     world.bound_device_id = device
     with pytest.raises(RuntimeError, match="does not support splitting"):
-        _patches.ORIGINAL_SPLIT_GROUP(world, [[0, 2]])  # when it does, the patch can go
+        # When it does, the patch can go.
+        patches.original("torch.distributed.distributed_c10d:split_group")(world, [[0, 2]])
     pair = dist.split_group(world, [[0, 2]])
     if rank == 1:
         assert pair is None

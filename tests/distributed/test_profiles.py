@@ -62,6 +62,30 @@ def test_a_collective_is_there_from_when_its_rank_is_ready_until_all_are_done():
     assert lengths[0] - lengths[1] == pytest.approx(1_000_000, abs=100_000)
 
 
+def recorded_edges(rank, size, store):
+    """Spans of one collective: awaited, left unfinished, and after others that nobody awaited."""
+    start(rank, size, store)
+    x = torch.ones(1 << 20, device="npusim")
+    dist.all_reduce(x)
+    torch.npusim.synchronize()
+    spans = []
+    for backlog, awaited in ((0, True), (0, False), (3, True)):
+        for _ in range(backlog):
+            dist.all_reduce(x, async_op=True)
+        with timeline.record() as recorded:
+            dist.all_reduce(x, async_op=True)
+            if awaited:
+                torch.npusim.synchronize()
+        spans.append(recorded.span_ns)
+    return spans
+
+
+def test_a_recording_has_its_own_communication_whole_and_no_other():
+    for spans in run_processes(recorded_edges, 2):
+        assert len(set(spans)) == 1
+        assert spans[0] > 10_000
+
+
 def profiled(rank, size, store):
     start(rank, size, store)
     model = DistributedDataParallel(nn.Linear(256, 256, device="npusim"))
@@ -81,7 +105,7 @@ def test_the_profiler_shows_the_gradients_on_their_way():
 
 
 def unfinished(rank, size, store):
-    """What is seen of a collective that is still on its way when the profile ends."""
+    """A profile of a collective that is still on its way when the profile ends."""
     start(rank, size, store)
     x = torch.ones(8, device="npusim")
     with torch.autograd.profiler.profile() as found:

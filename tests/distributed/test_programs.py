@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Programs around collectives: races, the pattern that cannot work here, the alias, torchrun."""
 
-import os
-import subprocess
-import sys
 import textwrap
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from processes import python
 from rank_processes import run_ranks
 from repo.sources import ROOT
 
@@ -141,13 +139,13 @@ def test_torchrun(tmp_path):
             dist.destroy_process_group()
         """)
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "--rdzv-endpoint=localhost:0", "--rdzv-backend=c10d", str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = python(
+        *command,
+        "--rdzv-endpoint=localhost:0",
+        "--rdzv-backend=c10d",
+        script,
+        variables={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         timeout=120,
-        check=False,
     )
     assert done.stdout.count("sum [2.0, 2.0] simccl") == 2, done.stdout + done.stderr

@@ -2,14 +2,13 @@
 """Ranks that die, hang or are slow, links that degrade; rank_faults.py does more of the same."""
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import rank_faults
 import torch
 import torch.distributed as dist
+from processes import python
 from rank_processes import run_ranks as run_processes
 from repo.sources import ROOT
 
@@ -107,19 +106,18 @@ def test_the_environment_kills_a_rank_of_a_launcher(tmp_path):
             print(x.tolist())
         """)
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "--rdzv-endpoint=localhost:0", "--rdzv-backend=c10d", str(script)],
-        env={
-            **os.environ,
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = python(
+        *command,
+        "--rdzv-endpoint=localhost:0",
+        "--rdzv-backend=c10d",
+        script,
+        variables={
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "NPUSIM_FAULT": "kill@2:rank=1:name=simccl",
         },
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     assert done.returncode != 0
     assert "Signal 9 (SIGKILL)" in done.stderr
@@ -165,3 +163,24 @@ def test_who_has_left_is_not_waited_for():
 def test_bad_rules_are_refused(kind, arguments, text):
     with pytest.raises(ValueError, match=text):
         faults.arm(kind, **arguments)
+
+
+def starts_again(rank, size, store):
+    torch.npusim.set_device(rank)
+    found = []
+    for attempt in range(2):
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+        keys = dist.FileStore(store)
+        keys.set(f"begins {attempt} {rank}", "")
+        if rank == 0:  # rank 1 finds what the first attempt has left
+            keys.get(f"begins {attempt} 1")
+        dist.init_process_group("simccl", store=keys, rank=rank, world_size=size)
+        x = torch.ones(4, device="npusim")
+        dist.all_reduce(x)
+        found += x.tolist()
+        dist.destroy_process_group()
+    return found
+
+
+def test_a_launcher_that_starts_ranks_again_may_keep_its_store():
+    assert run_processes(starts_again, 2) == [[2.0] * 8] * 2

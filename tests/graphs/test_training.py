@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A captured training step is the eager one, bit for bit, over twenty steps."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -138,3 +140,49 @@ def test_a_captured_step_is_the_eager_one(build, step):
     assert replayed == eager
     assert all(map(torch.equal, state_of_replays, state))
     assert len(set(eager)) > STEPS // 2  # half precision has few values
+
+
+def test_a_captured_step_is_the_eager_one_whatever_other_threads_set():
+    """A DataLoader's thread for pinned memory sets one thread, also for threads that start later.
+
+    The autograd engine's threads took that over, and a replay runs in the thread of its caller.
+    """
+    train(resnet, plain_step, graphed=False)
+    torch.set_num_threads(2)
+    other = threading.Thread(target=torch.set_num_threads, args=(1,))
+    other.start()
+    other.join()
+    eager, _ = train(resnet, plain_step, graphed=False)
+    replayed, _ = train(resnet, plain_step, graphed=True)
+    assert replayed == eager
+
+
+def test_gradients_are_made_with_the_arithmetic_of_the_caller():
+    """The thread count and the treatment of denormals are those of the thread of backward()."""
+    found = []
+
+    class Seen(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            found.append((torch.get_num_threads(), (gradient * 0.5).tolist()))
+            return gradient
+
+    smallest = torch.finfo(torch.float32).tiny
+    x = torch.ones(1, device=DEVICE, requires_grad=True)
+    given = torch.full((1,), smallest, device=DEVICE)
+    Seen.apply(x).backward(given)  # the engine's thread exists from here on
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        flushes = torch.set_flush_denormal(True)
+        Seen.apply(x).backward(given)
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+    Seen.apply(x).backward(given)
+    expected = [(before, [smallest / 2]), (before + 1, [0.0]), (before, [smallest / 2])]
+    assert found == (expected if flushes else [(n, [smallest / 2]) for n, _ in expected])

@@ -32,7 +32,7 @@ def test_safetensors_loads_a_model(tmp_path):
 
 
 def test_upstream_safetensors_knows_devices_by_a_list_of_names(tmp_path):
-    # When this fails, docs/integrations.md can drop the sentence about the index.
+    # When this fails, docs/use/integrations.md can drop the sentence about the index.
     save_file({"a": torch.zeros(1)}, tmp_path / "one.safetensors")
     with pytest.raises(safetensors.SafetensorError, match="device npusim is invalid"):
         load_file(tmp_path / "one.safetensors", device="npusim")

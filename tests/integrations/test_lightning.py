@@ -170,7 +170,7 @@ def test_device_statistics_are_logged(tmp_path):
     [
         ({"accelerator": "npusim", "devices": 1}, "Pass strategy='single_npusim'"),
         ({**ON_CPU, "strategy": "single_npusim"}, "Pass accelerator='npusim' too"),
-        ({**ON_NPUSIM, "devices": 2}, "npusim has none; choose one device"),
+        ({**ON_NPUSIM, "devices": 2}, "trains in one process; choose one device"),
         ({**ON_NPUSIM, "devices": [7]}, "there are 2 npusim devices"),
         ({**ON_NPUSIM, "devices": "x"}, "expected a number of npusim devices"),
     ],
@@ -187,7 +187,7 @@ def test_devices_that_mean_the_first(devices):
 
 
 def test_upstream_auto_knows_no_device_but_its_own():
-    # When this fails, Lightning has learnt to ask, and docs/integrations.md can say so.
+    # When this fails, Lightning has learnt to ask, and docs/use/integrations.md can say so.
     assert lightning.Trainer(accelerator="auto", devices=1, **QUIET).strategy.root_device.type == (
         "cpu"
     )

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A framework that would train on the CPU without a word: one line says what to write."""
 
-import subprocess
-import sys
-
 import pytest
+from processes import python
 
 CASES = {
     "accelerate": ("import accelerate", "ACCELERATE_TORCH_DEVICE=npusim"),
@@ -17,8 +15,8 @@ def errors_of(program, monkeypatch, **variables):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    command = [sys.executable, "-c", f"import torch\n{program}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = ["-c", f"import torch\n{program}"]
+    done = python(*command)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

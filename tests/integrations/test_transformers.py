@@ -8,9 +8,8 @@ import pytest
 import torch
 from accelerate.state import PartialState
 from peft import LoraConfig, get_peft_model
+from small_models import NO_DROPOUT, of_transformers
 from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
     Trainer,
@@ -43,16 +42,8 @@ def llama(**changes):
 
 def bert():
     set_seed(3)
-    config = BertConfig(
-        vocab_size=128,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return BertForSequenceClassification(config)
+    more = {"vocab_size": 128, **NO_DROPOUT}
+    return of_transformers("Bert", "ForSequenceClassification", 32, 64, 2, 4, **more)
 
 
 def tokens(label):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a user of the allocator can see: placement, streams and time, the sequence before running
+// The allocator as its users see it: placement, streams and time, the sequence before running
 // out, collection, limits, errors, statistics and history. Each test draws the case it is about.
 #include "allocator/allocator.h"
 #include "allocator/fake_provider.h"

@@ -91,7 +91,7 @@ TEST(an_error_names_the_knob_the_value_and_what_is_accepted) {
   for (const char* bytes : {"1", "-5GiB", "16 gigs", "999999TiB", "1e12", "nan", "inf"}) {
     CHECK(contains(error_of({{"NPUSIM_DEVICE_MEMORY", bytes}}), "from 64KiB to 64TiB"));
   }
-  CHECK(contains(error_of({{"NPUSIM_FAULT", "melt@1"}}), "NPUSIM_FAULT: the fault rule `melt@1`"));
+  CHECK(contains(error_of({{"NPUSIM_FAULT", "melt@1"}}), "NPUSIM_FAULT: the fault `melt@1`"));
 }
 
 TEST(an_empty_variable_is_the_default_except_for_visible_devices) {
@@ -123,10 +123,10 @@ TEST(bytes_are_read_with_binary_and_decimal_suffixes) {
       {"1TiB", std::size_t{1} << 40},
       {"3.MB", 3'000'000},
   };
-  for (const auto& [text, bytes] : accepted) CHECK_EQ(parse_bytes(text), bytes);
+  for (const auto& [text, bytes] : accepted) CHECK(parse_bytes(text) == bytes);
   for (const char* text : {"", "much", "-1", "1.5.5", ".", ".5GiB", "512M", "1 2", "4 kibi", "+3",
                            "1e9", "0x10", "GiB", "1GiBB", "9e99"}) {
-    CHECK_THROWS(parse_bytes(text), InvalidArgument);
+    CHECK(!parse_bytes(text).has_value());
   }
   CHECK_EQ(format_bytes(std::size_t{16} << 30), "16.00 GiB");
   CHECK_EQ(format_bytes(1023), "1023 bytes");

@@ -15,6 +15,7 @@ CostRates unit_rates() {
   DeviceSpec spec = named_spec("npusim-one");
   spec.peak_flops_per_s = {1e9, 0.5e9, 4e9, 8e9, 1e9, 0};
   spec.memory_bytes_per_s = spec.host_bytes_per_s = 1e9;
+  spec.pageable_bytes_per_s = 0.5e9;
   spec.peer_bytes_per_s = 0.25e9;
   spec.kernel_floor_ns = 7;
   spec.copy_floor_ns = 9;
@@ -35,6 +36,7 @@ TEST(precision_and_kind_choose_the_rate) {  // (rule C1)
   CHECK_EQ(duration_ns(rates, CommandKind::kernel, {100, 0, Precision::f64}), 207);
   CHECK_EQ(duration_ns(rates, CommandKind::kernel, {100, 0, Precision::f16}), 32);
   CHECK_EQ(duration_ns(rates, CommandKind::copy_h2d, {0, 100, Precision::other}), 109);
+  CHECK_EQ(duration_ns(rates, CommandKind::copy_d2h_pageable, {0, 100, Precision::other}), 209);
   CHECK_EQ(duration_ns(rates, CommandKind::copy_peer, {0, 100, Precision::other}), 409);
 }
 

@@ -27,7 +27,7 @@ TEST(an_address_tells_its_device_by_range) {  // (rule M1)
     CHECK_EQ(segment.status, Status::ok);
     CHECK_EQ(device_of(pointer(segment.address)), device);
     CHECK_EQ(device_of(pointer(segment.address + kMiB - 1)), device);
-    CHECK(device_alias(host_alias(pointer(segment.address))) == pointer(segment.address));
+    CHECK(device_alias(kernel_alias(pointer(segment.address))) == pointer(segment.address));
     CHECK(!is_device_address(bytes_of(segment.address)));
     release_segment(device, segment.address, kMiB);
   }
@@ -41,7 +41,7 @@ TEST(an_address_tells_its_device_by_range) {  // (rule M1)
 TEST(memory_is_isolated_by_default) {  // (rule M2); the fault itself: backend_process_test
   SmallDevices devices;
   CHECK_EQ(memory_backing(), "anonymous memory, isolated");
-  CHECK(g_address_map.host_delta != 0);
+  CHECK(g_address_map.kernel_delta != 0);
 }
 
 TEST(segments_take_the_lowest_free_address) {  // (rule M3)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What observers hear: commands with their times and operands, marks and waits, memory; in one
+// Records of observers: commands with their times and operands, marks and waits, memory; in one
 // order, from several threads too.
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What ends processes or changes their limits: isolation, fork, small address spaces, sandboxes.
+// Ends and limits of processes: isolation, fork, small address spaces, sandboxes.
 // Every test runs in a child; the parent never touches a device.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -73,7 +73,7 @@ TEST(host_code_that_writes_device_memory_faults) {  // (rule M2)
 TEST(a_kernel_that_runs_beyond_its_segment_faults) {  // (rule M2)
   CHECK(child::died(child::run([] {
                       volatile char* alias =
-                          static_cast<char*>(host_alias(const_cast<char*>(device_bytes())));
+                          static_cast<char*>(kernel_alias(const_cast<char*>(device_bytes())));
                       alias[4095] = 1;
                       alias[4096] = 1;
                     }),
@@ -86,7 +86,7 @@ TEST(isolation_off_lets_the_host_in) {  // (rule M2)
     volatile char* memory = device_bytes();
     CHECK_EQ(memory[0], 0);
     memory[0] = 7;
-    CHECK(host_alias(const_cast<char*>(memory)) == memory);
+    CHECK(kernel_alias(const_cast<char*>(memory)) == memory);
     CHECK_EQ(device_of(const_cast<char*>(memory)), 0);
     CHECK_EQ(memory_backing(), "single mapping (no isolation): NPUSIM_ISOLATION=0");
   })));
@@ -134,7 +134,7 @@ TEST(a_child_of_an_initialized_process_is_refused_everywhere) {  // (rules P1, P
 
 TEST(the_child_does_not_inherit_device_memory) {  // (rule P2)
   CHECK(child::exited(child::run([] {
-    volatile char* alias = static_cast<char*>(host_alias(const_cast<char*>(device_bytes())));
+    volatile char* alias = static_cast<char*>(kernel_alias(const_cast<char*>(device_bytes())));
     alias[0] = 5;
     CHECK(child::died(child::run([&] { alias[0] = 6; }), SIGSEGV));
     CHECK_EQ(alias[0], 5);
@@ -153,13 +153,19 @@ TEST(a_fork_before_initialize_is_harmless) {  // (rule P3)
   })));
 }
 
-TEST(exit_is_known_to_destructors) {  // (rule P4)
+TEST(destructors_at_exit_may_free) {  // (rule P4)
   CHECK(child::exited(child::run([] {
                         static struct AtExit {
-                          ~AtExit() { _exit(process_is_exiting() ? 42 : 1); }
+                          Address address = 0;
+                          ~AtExit() {
+                            release_segment(0, address, 4096);
+                            const MemoryInfo left = memory_info(0);
+                            _exit(left.free_bytes == left.total_bytes ? 42 : 1);
+                          }
                         } at_exit;
-                        initialize();  // after the object, so that its handler runs before
-                        CHECK(!process_is_exiting());
+                        initialize();  // after the object: what it registers for exit runs before
+                        at_exit.address = acquire_segment(0, 4096).address;
+                        CHECK(memory_info(0).free_bytes < memory_info(0).total_bytes);
                         std::exit(0);
                       }),
                       42));

@@ -90,7 +90,7 @@ TEST(mapping_can_be_refused_by_the_host_and_by_a_fault) {  // (rules M5, F2)
   CHECK_EQ(map_pages(0, range, 2 * kPage).status, Status::ram_full);
   CHECK_EQ(map_pages(0, range, kPage).status, Status::ok);
   set_ram_budget_for_testing(std::nullopt);
-  FaultRule rule;
+  Fault rule;
   rule.kind = FaultKind::oom;
   rule.at = 1;
   inject_fault(rule);

@@ -29,6 +29,8 @@ struct SmallDevices {
 
 inline void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 
-inline char* bytes_of(Address address) { return static_cast<char*>(host_alias(pointer(address))); }
+inline char* bytes_of(Address address) {
+  return static_cast<char*>(kernel_alias(pointer(address)));
+}
 
 }  // namespace npusim

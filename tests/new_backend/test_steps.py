@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`npusim new-backend` and the six steps of docs/new_backend.md: each builds, and gets further."""
+"""`npusim new-backend`: the six steps of docs/judge/new_backend.md build, each getting further."""
 
 import json
 import shutil

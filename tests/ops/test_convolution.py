@@ -109,14 +109,10 @@ def test_channels_last(name):
 def test_threads_and_libraries(threads, mkldnn):
     function, input_shape, weight_shape, kwargs = CASES["2d large"]
     tensors = operands(input_shape, weight_shape, weight_shape[0], torch.float32)
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    try:
-        with torch.backends.mkldnn.flags(enabled=mkldnn):
-            expected = results("cpu", function, tensors, kwargs)
-            got = results(DEV, function, tensors, kwargs)
-    finally:
-        torch.set_num_threads(before)
+    with torch.backends.mkldnn.flags(enabled=mkldnn):
+        expected = results("cpu", function, tensors, kwargs)
+        got = results(DEV, function, tensors, kwargs)
     assert_same(expected, got)
 
 

@@ -84,7 +84,7 @@ PACKED = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
 
 
 def packed(name, batch_sizes, rows_per_gate=2):
-    """What an RNN makes of a packed sequence of 2 steps."""
+    """An RNN's result of a packed sequence of 2 steps."""
     state = some(1, 2, 2).to(DEVICE)
     rows = int(rows_per_gate * PACKED[name])
     weights = [some(rows, 2).to(DEVICE) for _ in range(2)]

@@ -62,7 +62,7 @@ def test_nothing_of_it_is_valid(op):
     try:
         call()
     except (NotImplementedError, RuntimeError) as error:
-        pytest.skip(f"docs/exclusions.md: {error}")
+        pytest.skip(f"docs/reference/exclusions.md: {error}")
     made = []
     with every_command_fails():
         made = call()

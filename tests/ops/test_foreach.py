@@ -7,27 +7,11 @@ from oracle import DEVICE, compare
 
 from torch_npusim import sim
 
-UNARY = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor lgamma log log10 log1p log2 neg "
-    "reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
-).split()
 SHAPES = [(3,), (4, 5), (2, 3, 4), (), (1000,), (40_000,)]
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 def tensors(dtype=torch.float32, shapes=SHAPES):
     return [torch.rand(shape).mul_(1.6).add_(0.1).to(dtype) for shape in shapes]
-
-
-def both_forms(name):
-    """torch._foreach_<name>, out of place, and in place returning the list."""
-    in_place = getattr(torch, f"_foreach_{name}_")
-
-    def run_in_place(lists, *others, **options):
-        in_place(lists, *others, **options)
-        return lists
-
-    return getattr(torch, f"_foreach_{name}"), run_in_place
 
 
 def commands(run):
@@ -38,78 +22,6 @@ def commands(run):
     launch = sim.clock.host_time_ns() - before
     run()
     return (sim.clock.host_time_ns() - before - launch) / launch
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", UNARY)
-def test_operators_of_one_list(name, dtype):
-    for form in both_forms(name):
-        compare(lambda *xs, form=form: form(list(xs)), *tensors(dtype))
-
-
-NUMBERS = [0.3, -3]
-# The second argument, given the list and another one.
-SECOND = {
-    "list": lambda xs, ys: ys,
-    "numbers": lambda xs, ys: [0.25 * i - 0.3 for i in range(1, len(xs) + 1)],
-    "mixed numbers": lambda xs, ys: [2, 0.5, 2**40, 3, -1.5, 7][: len(xs)],
-    **{f"number {number}": lambda xs, ys, number=number: number for number in NUMBERS},
-}
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("second", SECOND)
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
-def test_sums_and_products(name, second, dtype):
-    xs, ys = tensors(dtype), tensors(dtype)
-    for form in both_forms(name):
-
-        def run(*both, form=form):
-            one, other = list(both[: len(xs)]), list(both[len(xs) :])
-            return form(one, SECOND[second](one, other))
-
-        compare(run, *xs, *ys)
-
-
-@pytest.mark.parametrize("name", ["add", "mul", "div"])
-def test_a_shared_tensor_without_dimensions(name):
-    for form in both_forms(name):
-        compare(lambda y, *xs, form=form: form(list(xs), y), torch.tensor(1.7), *tensors())
-
-
-@pytest.mark.parametrize("name", ["add", "sub"])
-@pytest.mark.parametrize("alpha", [2, -0.5])
-def test_alpha(name, alpha):
-    for form in both_forms(name):
-        compare(
-            lambda *xs, form=form: form(list(xs), list(xs[::-1])[::-1], alpha=alpha), *tensors()
-        )
-
-
-@pytest.mark.parametrize("name", ["clamp_min", "clamp_max", "maximum", "minimum"])
-def test_bounds(name):
-    for form in both_forms(name):
-        compare(lambda *xs, form=form: form(list(xs), [1 - x for x in xs]), *tensors())
-        compare(lambda *xs, form=form: form(list(xs), 0.7), *tensors())
-
-
-@pytest.mark.parametrize("value", [2, -0.5, "list"], ids=str)
-@pytest.mark.parametrize("name", ["addcmul", "addcdiv", "lerp"])
-def test_three_lists(name, value):
-    numbers = [0.1 * i for i in range(len(SHAPES))] if value == "list" else value
-    for form in both_forms(name):
-
-        def run(*xs, form=form):
-            third = [x + 1 for x in xs]
-            others = [third] if name == "lerp" else [[x * 2 for x in xs], third]
-            return form(list(xs), *others, numbers)
-
-        compare(run, *tensors())
-    for form in both_forms("lerp"):
-        compare(
-            lambda *xs, form=form: form(list(xs), [x * 2 for x in xs], [x + 1 for x in xs]),
-            *tensors(),
-        )
 
 
 # What route i does not take: core's loop has the call, and the result is the CPU's all the same.

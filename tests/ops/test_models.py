@@ -7,31 +7,19 @@ No dropout, and the same foreach/fused flags on both sides: those choose other k
 
 import copy
 import gc
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from processes import python
+from small_models import LastStep
 from torch import nn
 
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 
 DEV = "npusim"
 STEPS = 20
-
-
-class LastStep(nn.Module):
-    """A recurrent classifier: the last output of an LSTM into a linear layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.lstm = nn.LSTM(8, 16, num_layers=2, batch_first=True)
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x):
-        return self.head(self.lstm(x)[0][:, -1])
 
 
 class SmallTransformer(nn.Module):
@@ -73,7 +61,7 @@ def cnn():
 MODELS = {
     "mlp": (mlp, lambda g: torch.randn(16, 10, generator=g)),
     "cnn": (cnn, lambda g: torch.randn(16, 1, 12, 12, generator=g)),
-    "lstm": (LastStep, lambda g: torch.randn(16, 9, 8, generator=g)),
+    "lstm": (lambda: LastStep(8, 16, 4), lambda g: torch.randn(16, 9, 8, generator=g)),
     "transformer": (SmallTransformer, lambda g: torch.randint(20, (8, 12), generator=g)),
 }
 OPTIMIZERS = {
@@ -101,7 +89,6 @@ def train(model, batches, make_optimizer, device):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_twenty_steps(name, optimizer):
-    torch.manual_seed(0)
     make_model, make_inputs = MODELS[name]
     model = make_model()
     generator = torch.Generator().manual_seed(1)
@@ -126,7 +113,6 @@ def test_twenty_steps(name, optimizer):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_evaluation(name):
-    torch.manual_seed(0)
     make_model, make_inputs = MODELS[name]
     model = make_model().eval()
     inputs = make_inputs(torch.Generator().manual_seed(1))
@@ -153,12 +139,7 @@ def leave_nothing():
 
 def test_nothing_is_left_in_memory():
     """In a process of its own: other tests may hold tensors."""
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_models"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; test_models.leave_nothing()"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    path = ":".join(filter(None, sys.path))
+    script = "from ops import test_models; test_models.leave_nothing()"
+    done = python("-c", script, variables={"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr

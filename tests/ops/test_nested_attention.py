@@ -42,7 +42,8 @@ def test_jagged_attention(options, requires_grad):
 def test_jagged_attention_with_a_causal_mask_is_refused_as_on_the_cpu():
     for device in ("cpu", DEVICE):
         operand = heads(0, device)
-        with pytest.raises(RuntimeError, match="No viable backend"):
+        # Builds for CUDA ask their driver first, from 2.14 on.
+        with pytest.raises(RuntimeError, match=r"No viable backend|CUDA driver version"):
             F.scaled_dot_product_attention(operand, operand, operand, is_causal=True)
 
 

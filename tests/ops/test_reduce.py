@@ -9,10 +9,8 @@ from oracle import DEVICE, compare
 @pytest.fixture(params=[1, 2], ids=lambda count: f"{count} threads")
 def threads(request):
     """CPU kernels split reductions above 32,768 elements over threads."""
-    before = torch.get_num_threads()
     torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+    return request.param
 
 
 REDUCTIONS = {

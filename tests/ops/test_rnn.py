@@ -76,7 +76,6 @@ def operands(module, dtype, batch=3, steps=5, seed=2):
 )
 @pytest.mark.parametrize("kind", MODULES)
 def test_padded(kind, layers, bidirectional, batch_first, bias, dtype):
-    torch.manual_seed(0)
     module = MODULES[kind](
         6, 7, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional
     ).to(dtype)
@@ -90,7 +89,6 @@ def test_padded(kind, layers, bidirectional, batch_first, bias, dtype):
 )
 @pytest.mark.parametrize("kind", MODULES)
 def test_packed(kind, layers, bidirectional, dtype):
-    torch.manual_seed(0)
     module = MODULES[kind](5, 4, layers, bidirectional=bidirectional).to(dtype)
     input_, state = operands(module, dtype, batch=4, steps=6)
     lengths = torch.tensor([3, 6, 1, 6])
@@ -101,7 +99,6 @@ def test_packed(kind, layers, bidirectional, dtype):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_projections(bidirectional, packed):
-    torch.manual_seed(0)
     module = nn.LSTM(5, 6, 2, proj_size=3, bidirectional=bidirectional)
     input_, state = operands(module, torch.float32)
     lengths = torch.tensor([5, 2, 4]) if packed else None
@@ -111,7 +108,6 @@ def test_projections(bidirectional, packed):
 
 @pytest.mark.parametrize("kind", MODULES)
 def test_without_gradients_and_unbatched(kind):
-    torch.manual_seed(0)
     module = MODULES[kind](6, 7, 2)
     device_module = copy.deepcopy(module).to(DEV)
     for shape in [(5, 3, 6), (5, 6)]:
@@ -125,19 +121,13 @@ def test_without_gradients_and_unbatched(kind):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_large_with_threads(kind, threads):
-    torch.manual_seed(0)
     module = MODULES[kind](64, 128)
     input_, state = operands(module, torch.float32, batch=32, steps=20)
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    try:
-        assert_same(run(module, input_, state, "cpu"), run(module, input_, state, DEV))
-    finally:
-        torch.set_num_threads(before)
+    assert_same(run(module, input_, state, "cpu"), run(module, input_, state, DEV))
 
 
 def test_lstm_without_onednn():
-    torch.manual_seed(0)
     module = nn.LSTM(6, 7, 2, bidirectional=True)
     input_, state = operands(module, torch.float32)
     with torch.backends.mkldnn.flags(enabled=False):
@@ -147,7 +137,6 @@ def test_lstm_without_onednn():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 def test_cells(cell, dtype):
-    torch.manual_seed(0)
     module = cell(6, 5).to(dtype)
     inputs = torch.randn(4, 3, 6, dtype=dtype)
 
@@ -165,7 +154,6 @@ def test_cells(cell, dtype):
 
 
 def test_double_backward():
-    torch.manual_seed(0)
     module = nn.GRU(3, 4).double()
     input_, (state,) = operands(module, torch.float64)
 

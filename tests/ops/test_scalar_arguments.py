@@ -24,7 +24,7 @@ DTYPES = [
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
 ]
-# None makes 32 bytes of complex numbers: see "Bits" in docs/exclusions.md.
+# None makes 32 bytes of complex numbers: see "Bits" in docs/reference/exclusions.md.
 SHAPES = [(), (1,), (6,), (0,), (3, 4), (2, 1, 3), (1, 1), (5, 1), (2, 3, 4)]
 
 

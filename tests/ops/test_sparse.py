@@ -159,7 +159,6 @@ def test_gradients():
 
 
 def test_sparse_embedding_and_optimizer():
-    torch.manual_seed(0)
     weight = torch.randn(6, 3)
     tokens = torch.tensor([1, 4, 1])
 
@@ -211,7 +210,7 @@ def test_no_composite_shadows_a_sparse_kernel(layout):
 
 
 def test_a_pointwise_result_goes_into_out():
-    """Those of one operand resize the members of `out` in their places."""
+    """Operators of one operand resize the members of `out` in their places."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [
         name.removeprefix("aten::").removesuffix(".out")

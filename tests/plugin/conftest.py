@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs of pytest in processes of their own: the plugin is about what happens when one starts."""
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass
 
 import pytest
-from repo.sources import ROOT
+from processes import python, without_npusim
 
 
 @dataclass
@@ -52,12 +49,9 @@ def run_pytest(tmp_path_factory):
         for name, text in {"pytest.ini": "[pytest]\npythonpath = .\n", **files}.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(textwrap.dedent(text))
-        variables = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
-        variables |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environment or {})}
-        command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", *arguments]
-        done = subprocess.run(
-            command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300
-        )
+        variables = without_npusim(OMP_NUM_THREADS="1", **(environment or {}))
+        command = ["-m", "pytest", "-rA", "-p", "no:cacheprovider", *arguments]
+        done = python(*command, env=variables, cwd=folder)
         return Run(done.returncode, done.stdout + done.stderr)
 
     return run

@@ -6,36 +6,28 @@ matches `says`; `fixed` must pass.
 """
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-SAYS = {}
-WHAT = {}
+
+class Bug(NamedTuple):
+    """A sentence of the report, and two functions of a tensor of 4 x 4 ones on the device."""
+
+    says: str
+    bug: Callable[[torch.Tensor], object]
+    fixed: Callable[[torch.Tensor], object]
+
+
 KEPT = []
 CACHE = {}
 
 
-def pair(says):
-    """Notes a class with the functions bug() and fixed()."""
-
-    def note(both):
-        SAYS[both.__name__] = says
-        WHAT[both.__name__] = both
-        return both
-
-    return note
-
-
 def x(*shape, **options):
     return torch.ones(*(shape or (4, 4)), device="cuda", **options)
-
-
-# --- Placement
-
-SAME = r"Expected all tensors to be on the same device, but found at least two devices, "
-SAME_CPU = SAME + r"cuda:0 and cpu.*\.to\(\"cuda:0\"\)"
 
 
 class Scaled(nn.Module):
@@ -51,387 +43,270 @@ class Scaled(nn.Module):
         return self.inner(data) * self.scale
 
 
-@pair(SAME_CPU)
-class TensorThatIsNoBuffer:
-    def bug():
-        Scaled(False).cuda()(x())
-
-    def fixed():
-        Scaled(True).cuda()(x())
-
-
-@pair(SAME_CPU)
-class NoiseOnTheHost:
-    def bug():
-        data = x()
-        return data + torch.randn(data.shape)
-
-    def fixed():
-        data = x()
-        return data + torch.randn_like(data)
-
-
-@pair(r"cuda:0 and cpu")
-class TargetsOnTheHost:
-    def bug():
-        F.cross_entropy(x(), torch.zeros(4, dtype=torch.long))
-
-    def fixed():
-        F.cross_entropy(x(), torch.zeros(4, dtype=torch.long, device="cuda"))
-
-
-@pair(r"cuda:0 and cuda:1")
-class TwoDevices:
-    def bug():
-        x() + torch.ones(4, device="cuda:1")
-
-    def fixed():
-        x() + torch.ones(4, device="cuda:1").to("cuda:0")
-
-
-@pair(r"can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu\(\)")
-class NumpyOfADevice:
-    def bug():
-        x().numpy()
-
-    def fixed():
-        x().cpu().numpy()
-
-
-@pair(r"Expected a 'cuda' device type for generator but found 'cpu'")
-class GeneratorOfTheHost:
-    def bug():
-        torch.randn(3, device="cuda", generator=torch.Generator())
-
-    def fixed():
-        torch.randn(3, device="cuda", generator=torch.Generator("cuda"))
-
-
-@pair(r"cuda:0 and cpu|same device")
-class StateOfARecurrentNetwork:
-    def bug():
-        nn.GRU(4, 4).cuda()(x(2, 1, 4), torch.zeros(1, 1, 4))
-
-    def fixed():
-        nn.GRU(4, 4).cuda()(x(2, 1, 4), torch.zeros(1, 1, 4, device="cuda"))
-
-
-@pair(r"cuda:0 and cpu")
-class FactorOfTheHost:
-    def bug():
-        torch.gcd(x(4).long(), torch.tensor(2))
-
-    def fixed():
-        torch.gcd(x(4).long(), torch.full((), 2, device="cuda"))
-
-
-@pair(SAME_CPU)
-class OnlyTheBranchForDevices:
-    def bug():
-        data = x()
-        return data * torch.ones(4) if data.device.type == "cuda" else data
-
-    def fixed():
-        data = x()
-        return data * torch.ones(4, device=data.device) if data.device.type == "cuda" else data
-
-
-# --- Waits
-
-
-@pair(r"called a synchronizing CUDA operation: \.item\(\).*keep it on the device")
-class LossOfEveryStep:
-    def bug():
-        return sum((x() * step).sum().item() for step in range(3))
-
-    def fixed():
-        return sum((x() * step).sum() for step in range(3)).cpu()
-
-
-@pair(r"`if` or `in` of a tensor, waits for a value")
-class BranchOnAValue:
-    def bug():
-        total = x().sum()
-        return total if total > 3 else -total
-
-    def fixed():
-        total = x().sum()
-        return torch.where(total > 3, total, -total)
-
-
-@pair(r"waits for the number of elements that the mask chooses; torch\.where")
-class ChosenElements:
-    def bug():
-        data = x()
-        return data[data > 0].sum()
-
-    def fixed():
-        data = x()
-        return torch.where(data > 0, data, 0).sum()
-
-
-@pair(r"nonzero\(\).*nonzero_static")
-class Positions:
-    def bug():
-        return x().nonzero()
-
-    def fixed():
-        return torch.nonzero_static(x(), size=16)
-
-
-@pair(r"printing a tensor waits for its values")
-class Printing:
-    def bug():
-        print(x())
-
-    def fixed():
-        print(x().shape)
-
-
-@pair(r"torch\.tensor\(\.\.\., device=\).*pin_memory\(\) and non_blocking=True")
-class ConstantOfEveryStep:
-    def bug():
-        return x(3) * torch.tensor([1.0, 2.0, 3.0], device="cuda")
-
-    def fixed():
-        return x(3) * torch.arange(1.0, 4.0, device="cuda")
-
-
-@pair(r"a copy from the host.*pin_memory\(\)")
-class BatchFromPageableMemory:
-    def bug():
-        return torch.ones(4, 4).to("cuda")
-
-    def fixed():
-        return torch.ones(4, 4).pin_memory().to("cuda", non_blocking=True)
-
-
-@pair(r"bool\(\), int\(\), float\(\).*waits for a value")
-class NormInTheLog:
-    def bug():
-        return float(x().norm())
-
-    def fixed():
-        return x().norm()
-
-
-@pair(r"waits for a value")
-class CheckForNans:
-    def bug():
-        assert not torch.isnan(x()).any()
-
-    def fixed():
-        torch._assert_async(torch.isfinite(x()).all())
-
-
-@pair(r"unique\(\) waits for values that decide the size")
-class DifferentValues:
-    def bug():
-        return x().unique()
-
-    def fixed():
-        return torch.bincount(x(4).long().cpu()).to("cuda", non_blocking=True)
-
-
-@pair(r"repeat_interleave\(\) waits for the sum of the repeats; pass output_size")
-class Repeats:
-    def bug():
-        return torch.repeat_interleave(x(3), torch.arange(3, device="cuda"))
-
-    def fixed():
-        return torch.repeat_interleave(x(3), torch.arange(3, device="cuda"), output_size=3)
-
-
-@pair(r"torch\.equal\(\) waits for its answer")
-class Comparing:
-    def bug():
-        return torch.equal(x(), x())
-
-    def fixed():
-        return (x() == x()).all()
-
-
-# --- Memory
-
-
-@pair(r"the test left .* of device memory[\s\S]*global variable 'KEPT'")
-class HistoryOfOutputs:
-    def bug():
-        KEPT.append(x())
-
-    def fixed():
-        KEPT.append(x().cpu())
-
-
 @functools.lru_cache
 def table(size):
     return x(size)
 
 
-@pair(r"results cached by functools\.lru_cache of table\(\)")
-class CachedTable:
-    def bug():
-        table(64)
-
-    def fixed():
-        table(32)
-        table.cache_clear()
-
-
-@pair(r"in the autograd graph of|the test left")
-class GraphsOfARunningLoss:
-    def bug():
-        weight = x().requires_grad_()
-        CACHE["loss"] = sum((weight * step).exp().sum() for step in range(3))
-
-    def fixed():
-        weight = x().requires_grad_()
-        CACHE["loss"] = sum((weight * step).exp().sum().detach() for step in range(3)).cpu()
-
-
-@pair(r"CUDA out of memory\. Tried to allocate")
-class TooLarge:
-    def bug():
-        return torch.empty(20 << 30, dtype=torch.uint8, device="cuda")
-
-    def fixed():
-        return torch.empty(20 << 10, dtype=torch.uint8, device="cuda")
-
-
-# --- What CUDA's kernels do not have
-
-
-@pair(r"\"addmm_cuda\" not implemented for 'Long'[\s\S]*convert the operands first")
-class ProductOfIntegers:
-    def bug():
-        return x(dtype=torch.long) @ x(dtype=torch.long)
-
-    def fixed():
-        return (x() @ x()).long()
-
-
-@pair(r"\"addmm_cuda\" not implemented for 'Int'")
-class LinearOfIntegers:
-    def bug():
-        return F.linear(x(dtype=torch.int), x(dtype=torch.int))
-
-    def fixed():
-        return F.linear(x(), x())
-
-
-@pair(r"getCudnnDataTypeFromScalarType\(\) not supported for Long")
-class ConvolutionOfIntegers:
-    def bug():
-        return F.conv2d(x(1, 1, 4, 4, dtype=torch.long), x(1, 1, 3, 3, dtype=torch.long))
-
-    def fixed():
-        return F.conv2d(x(1, 1, 4, 4), x(1, 1, 3, 3))
-
-
-@pair(r"\"max_pool2d_with_indices_out_cuda_frame\" not implemented for 'Byte'")
-class PoolOfPixels:
-    def bug():
-        return F.max_pool2d(x(1, 1, 4, 4, dtype=torch.uint8), 2)
-
-    def fixed():
-        return F.max_pool2d(x(1, 1, 4, 4, dtype=torch.half), 2)
-
-
-@pair(r"\"upsample_bilinear2d_out_frame\" not implemented for 'Byte'")
-class ResizedPixels:
-    def bug():
-        return F.interpolate(x(1, 3, 4, 4, dtype=torch.uint8), size=(8, 8), mode="bilinear")
-
-    def fixed():
-        return F.interpolate(x(1, 3, 4, 4, dtype=torch.uint8).float(), size=(8, 8), mode="bilinear")
-
-
-@pair(r"cuFFT only supports dimensions whose sizes are powers of two")
-class HalfTransform:
-    def bug():
-        return torch.fft.fft(x(12, dtype=torch.half))
-
-    def fixed():
-        return torch.fft.fft(x(16, dtype=torch.half))
-
-
-@pair(r"index out of range in self[\s\S]*On CUDA this is a device-side assert")
-class TokenBeyondTheTable:
-    def bug():
-        return F.embedding(torch.arange(5, device="cuda"), x())
-
-    def fixed():
-        return F.embedding(torch.arange(4, device="cuda"), x())
-
-
-@pair(r"Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend")
-class Histogram:
-    def bug():
-        return torch.histogram(x(8), bins=4)
-
-    def fixed():
-        return torch.histc(x(8), bins=4, min=0, max=2)
-
-
-# --- Determinism
+def running_loss(data):
+    weight = data.requires_grad_()
+    return sum((weight * step).exp().sum() for step in range(3))
 
 
 def strictly(function):
     @functools.wraps(function)
-    def run():
+    def run(data):
         torch.use_deterministic_algorithms(True)
         try:
-            function()
+            function(data)
         finally:
             torch.use_deterministic_algorithms(False)
 
     return run
 
 
-@pair(
-    r"adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set"
-)
-class PooledGradient:
-    @strictly
-    def bug():
-        F.adaptive_avg_pool2d(x(1, 1, 4, 4).requires_grad_(), 2).sum().backward()
-
-    @strictly
-    def fixed():
-        F.avg_pool2d(x(1, 1, 4, 4).requires_grad_(), 2).sum().backward()
+def caught(error, call):
+    try:
+        call()
+    except error:
+        pass
 
 
-@pair(r"_bincount_cuda does not have a deterministic implementation")
-class WeightedCounts:
-    @strictly
-    def bug():
-        torch.bincount(x(4).long(), weights=x(4), minlength=3)
-
-    @strictly
-    def fixed():
-        torch.zeros(3, device="cuda").index_add_(0, x(4).long(), x(4))
+def quantized():
+    return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)))
 
 
-@pair(r"median CUDA with indices output does not have a deterministic implementation")
-class MedianWithPlaces:
-    @strictly
-    def bug():
-        x().median(dim=0)
+LIBRARY = torch.library.Library("seeded", "DEF")
+LIBRARY.define("for_the_host(Tensor x) -> Tensor")
+LIBRARY.define("for_both(Tensor x) -> Tensor")
+for _name, _key in (("for_the_host", "CPU"), ("for_both", "CPU"), ("for_both", "CUDA")):
+    LIBRARY.impl(_name, lambda x: x * 2, _key)
 
-    @strictly
-    def fixed():
-        x().quantile(0.5, dim=0)
-
-
-@pair(r"reflection_pad1d_backward_out_cuda does not have a deterministic implementation")
-class ReflectedGradient:
-    @strictly
-    def bug():
-        F.pad(x(1, 4).requires_grad_(), (1, 1), mode="reflect").sum().backward()
-
-    @strictly
-    def fixed():
-        F.pad(x(1, 4).requires_grad_(), (1, 1)).sum().backward()
+SAME = r"Expected all tensors to be on the same device, but found at least two devices, "
+SAME_CPU = SAME + r"cuda:0 and cpu.*\.to\(\"cuda:0\"\)"
+BUGS = {
+    # Placement
+    "tensor_that_is_no_buffer": Bug(
+        SAME_CPU, lambda data: Scaled(False).cuda()(data), lambda data: Scaled(True).cuda()(data)
+    ),
+    "noise_on_the_host": Bug(
+        SAME_CPU,
+        lambda data: data + torch.randn(data.shape),
+        lambda data: data + torch.randn_like(data),
+    ),
+    "targets_on_the_host": Bug(
+        r"cuda:0 and cpu",
+        lambda data: F.cross_entropy(data, torch.zeros(4, dtype=torch.long)),
+        lambda data: F.cross_entropy(data, torch.zeros(4, dtype=torch.long, device="cuda")),
+    ),
+    "two_devices": Bug(
+        r"cuda:0 and cuda:1",
+        lambda data: data + torch.ones(4, device="cuda:1"),
+        lambda data: data + torch.ones(4, device="cuda:1").to("cuda:0"),
+    ),
+    "numpy_of_a_device": Bug(
+        r"can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu\(\)",
+        lambda data: data.numpy(),
+        lambda data: data.cpu().numpy(),
+    ),
+    "generator_of_the_host": Bug(
+        r"Expected a 'cuda' device type for generator but found 'cpu'",
+        lambda data: torch.randn(3, device="cuda", generator=torch.Generator()),
+        lambda data: torch.randn(3, device="cuda", generator=torch.Generator("cuda")),
+    ),
+    "state_of_a_recurrent_network": Bug(
+        r"cuda:0 and cpu|same device",
+        lambda data: nn.GRU(4, 4).cuda()(x(2, 1, 4), torch.zeros(1, 1, 4)),
+        lambda data: nn.GRU(4, 4).cuda()(x(2, 1, 4), torch.zeros(1, 1, 4, device="cuda")),
+    ),
+    "factor_of_the_host": Bug(
+        r"cuda:0 and cpu",
+        lambda data: torch.gcd(x(4).long(), torch.tensor(2)),
+        lambda data: torch.gcd(x(4).long(), torch.full((), 2, device="cuda")),
+    ),
+    "only_the_branch_for_devices": Bug(
+        SAME_CPU,
+        lambda data: data * torch.ones(4) if data.device.type == "cuda" else data,
+        lambda data: (
+            data * torch.ones(4, device=data.device) if data.device.type == "cuda" else data
+        ),
+    ),
+    # Waits
+    "loss_of_every_step": Bug(
+        r"called a synchronizing CUDA operation: \.item\(\).*keep it on the device",
+        lambda data: sum((data * step).sum().item() for step in range(3)),
+        lambda data: sum((data * step).sum() for step in range(3)).cpu(),
+    ),
+    "branch_on_a_value": Bug(
+        r"`if` or `in` of a tensor, waits for a value",
+        lambda data: data if data.sum() > 3 else -data,
+        lambda data: torch.where(data.sum() > 3, data, -data),
+    ),
+    "chosen_elements": Bug(
+        r"waits for the number of elements that the mask chooses; torch\.where",
+        lambda data: data[data > 0].sum(),
+        lambda data: torch.where(data > 0, data, 0).sum(),
+    ),
+    "positions": Bug(
+        r"nonzero\(\).*nonzero_static",
+        lambda data: data.nonzero(),
+        lambda data: torch.nonzero_static(data, size=16),
+    ),
+    "printing": Bug(
+        r"printing a tensor waits for its values",
+        lambda data: print(data),
+        lambda data: print(data.shape),
+    ),
+    "constant_of_every_step": Bug(
+        r"torch\.tensor\(\.\.\., device=\).*pin_memory\(\) and non_blocking=True",
+        lambda data: x(3) * torch.tensor([1.0, 2.0, 3.0], device="cuda"),
+        lambda data: x(3) * torch.arange(1.0, 4.0, device="cuda"),
+    ),
+    "batch_from_pageable_memory": Bug(
+        r"a copy from the host.*pin_memory\(\)",
+        lambda data: torch.ones(4, 4).to("cuda"),
+        lambda data: torch.ones(4, 4).pin_memory().to("cuda", non_blocking=True),
+    ),
+    "norm_in_the_log": Bug(
+        r"bool\(\), int\(\), float\(\).*waits for a value",
+        lambda data: float(data.norm()),
+        lambda data: data.norm(),
+    ),
+    "check_for_nans": Bug(
+        r"waits for a value",
+        lambda data: bool(torch.isnan(data).any()),
+        lambda data: torch._assert_async(torch.isfinite(data).all()),
+    ),
+    "different_values": Bug(
+        r"unique\(\) waits for values that decide the size",
+        lambda data: data.unique(),
+        lambda data: torch.bincount(x(4).long().cpu()).to("cuda", non_blocking=True),
+    ),
+    "repeats": Bug(
+        r"repeat_interleave\(\) waits for the sum of the repeats; pass output_size",
+        lambda data: torch.repeat_interleave(x(3), torch.arange(3, device="cuda")),
+        lambda data: torch.repeat_interleave(x(3), torch.arange(3, device="cuda"), output_size=3),
+    ),
+    "comparing": Bug(
+        r"torch\.equal\(\) waits for its answer",
+        lambda data: torch.equal(data, data),
+        lambda data: (data == data).all(),
+    ),
+    # Memory
+    "history_of_outputs": Bug(
+        r"the test left .* of device memory[\s\S]*global variable 'KEPT'",
+        lambda data: KEPT.append(data),
+        lambda data: KEPT.append(data.cpu()),
+    ),
+    "cached_table": Bug(
+        r"results cached by functools\.lru_cache of table\(\)",
+        lambda data: table(64),
+        lambda data: (table(32), table.cache_clear()),
+    ),
+    "graphs_of_a_running_loss": Bug(
+        r"in the autograd graph of|the test left",
+        lambda data: CACHE.update(loss=running_loss(data)),
+        lambda data: CACHE.update(loss=running_loss(data).detach().cpu()),
+    ),
+    "too_large": Bug(
+        r"CUDA out of memory\. Tried to allocate",
+        lambda data: torch.empty(20 << 30, dtype=torch.uint8, device="cuda"),
+        lambda data: torch.empty(20 << 10, dtype=torch.uint8, device="cuda"),
+    ),
+    # What CUDA's kernels do not have
+    "product_of_integers": Bug(
+        r"\"addmm_cuda\" not implemented for 'Long'[\s\S]*convert the operands first",
+        lambda data: x(dtype=torch.long) @ x(dtype=torch.long),
+        lambda data: (data @ data).long(),
+    ),
+    "linear_of_integers": Bug(
+        r"\"addmm_cuda\" not implemented for 'Int'",
+        lambda data: F.linear(x(dtype=torch.int), x(dtype=torch.int)),
+        lambda data: F.linear(data, data),
+    ),
+    "convolution_of_integers": Bug(
+        r"getCudnnDataTypeFromScalarType\(\) not supported for Long",
+        lambda data: F.conv2d(x(1, 1, 4, 4, dtype=torch.long), x(1, 1, 3, 3, dtype=torch.long)),
+        lambda data: F.conv2d(x(1, 1, 4, 4), x(1, 1, 3, 3)),
+    ),
+    "pool_of_pixels": Bug(
+        r"\"max_pool2d_with_indices_out_cuda_frame\" not implemented for 'Byte'",
+        lambda data: F.max_pool2d(x(1, 1, 4, 4, dtype=torch.uint8), 2),
+        lambda data: F.max_pool2d(x(1, 1, 4, 4, dtype=torch.half), 2),
+    ),
+    "resized_pixels": Bug(
+        r"\"upsample_bilinear2d_out_frame\" not implemented for 'Byte'",
+        lambda data: F.interpolate(x(1, 3, 4, 4, dtype=torch.uint8), size=(8, 8), mode="bilinear"),
+        lambda data: F.interpolate(
+            x(1, 3, 4, 4, dtype=torch.uint8).float(), size=(8, 8), mode="bilinear"
+        ),
+    ),
+    "half_transform": Bug(
+        r"cuFFT only supports dimensions whose sizes are powers of two",
+        lambda data: torch.fft.fft(x(12, dtype=torch.half)),
+        lambda data: torch.fft.fft(x(16, dtype=torch.half)),
+    ),
+    "token_beyond_the_table": Bug(
+        r"AcceleratorError: CUDA error: device-side assert[\s\S]*index out of range in self",
+        lambda data: F.embedding(torch.arange(5, device="cuda"), data),
+        lambda data: F.embedding(torch.arange(4, device="cuda"), data),
+    ),
+    "loss_of_logits": Bug(
+        r"device-side assert triggered[\s\S]*all elements of input should be between 0 and 1",
+        lambda data: F.binary_cross_entropy(data * 3, data),
+        lambda data: F.binary_cross_entropy_with_logits(data * 3, data),
+    ),
+    "error_that_is_no_index_error": Bug(
+        r"AcceleratorError",
+        lambda data: caught(IndexError, lambda: data[torch.arange(5, device="cuda")]),
+        lambda data: caught(IndexError, lambda: data[9]),
+    ),
+    "histogram": Bug(
+        r"Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend",
+        lambda data: torch.histogram(x(8), bins=4),
+        lambda data: torch.histc(x(8), bins=4, min=0, max=2),
+    ),
+    "few_rows_of_bytes": Bug(
+        r"self\.size\(0\) needs to be greater than 16, but got 16",
+        lambda data: torch._int_mm(x(16, 16, dtype=torch.int8), x(16, 8, dtype=torch.int8)),
+        lambda data: torch._int_mm(x(32, 16, dtype=torch.int8), x(16, 8, dtype=torch.int8)),
+    ),
+    "operator_for_the_host": Bug(
+        r"Could not run 'seeded::for_the_host' with arguments from the 'CUDA' backend",
+        lambda data: torch.ops.seeded.for_the_host(data),
+        lambda data: torch.ops.seeded.for_both(data),
+    ),
+    "dynamic_quantization": Bug(
+        r"Could not run 'quantized::linear_dynamic' with arguments from the 'CUDA' backend",
+        lambda data: quantized()(data),
+        lambda data: quantized()(data.cpu()),
+    ),
+    # Determinism
+    "pooled_gradient": Bug(
+        r"adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation",
+        strictly(
+            lambda data: F.adaptive_avg_pool2d(x(1, 1, 4, 4).requires_grad_(), 2).sum().backward()
+        ),
+        strictly(lambda data: F.avg_pool2d(x(1, 1, 4, 4).requires_grad_(), 2).sum().backward()),
+    ),
+    "weighted_counts": Bug(
+        r"_bincount_cuda does not have a deterministic implementation",
+        strictly(lambda data: torch.bincount(x(4).long(), weights=x(4), minlength=3)),
+        strictly(lambda data: torch.zeros(3, device="cuda").index_add_(0, x(4).long(), x(4))),
+    ),
+    "median_with_places": Bug(
+        r"median CUDA with indices output does not have a deterministic implementation",
+        strictly(lambda data: data.median(dim=0)),
+        strictly(lambda data: data.quantile(0.5, dim=0)),
+    ),
+    "reflected_gradient": Bug(
+        r"reflection_pad1d_backward_out_cuda does not have a deterministic implementation",
+        strictly(
+            lambda data: F.pad(x(1, 4).requires_grad_(), (1, 1), mode="reflect").sum().backward()
+        ),
+        strictly(lambda data: F.pad(x(1, 4).requires_grad_(), (1, 1)).sum().backward()),
+    ),
+}
 
 
 # --- Correct programs that wait where one may

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the options, the ini file and the marker change, and that nothing changes without them."""
+"""Effects of the options, the ini file and the marker, and that nothing changes without them."""
 
 import pytest
 
@@ -162,3 +162,28 @@ def test_a_device_that_was_loaded_too_early_is_named(run_pytest):
         environment={"PYTHONPATH": ".", "NPUSIM_DEVICE_COUNT": "5"},
     )
     assert run.passed() == {"test_it"}, run.output
+
+
+CPU_KERNELS = {
+    "pytest.ini": "[pytest]\nnpusim_cpu_kernels_allow =\n    mine::allowed\n    their*::*\n",
+    "test_it.py": """
+        import pytest
+        import torch
+        from torch_npusim.sim import rules
+
+        def test_operators():
+            assert rules.get_cpu_kernels()[-2:] == ("mine::allowed", "their*::*")
+            library = torch.library.Library("mine", "DEF")
+            for name in ("allowed", "refused"):
+                library.define(name + "(Tensor x) -> Tensor")
+                library.impl(name, lambda x: x * 2, "CPU")
+            x = torch.ones(2, device="cuda")
+            assert torch.ops.mine.allowed(x).eq(2).all()
+            with pytest.raises(NotImplementedError, match="Could not run 'mine::refused'"):
+                torch.ops.mine.refused(x)
+    """,
+}
+
+
+def test_the_ini_file_names_operators_that_may_run_on_the_cpu(run_pytest):
+    assert run_pytest(CPU_KERNELS, "--npusim-as-cuda").passed() == {"test_operators"}

@@ -11,13 +11,13 @@ TESTS = """
     import pytest
     import seeded_bugs
 
-    @pytest.mark.parametrize("name", sorted(seeded_bugs.WHAT))
+    @pytest.mark.parametrize("name", sorted(seeded_bugs.BUGS))
     def test_bug(name):
-        seeded_bugs.WHAT[name].bug()
+        seeded_bugs.BUGS[name].bug(seeded_bugs.x())
 
-    @pytest.mark.parametrize("name", sorted(seeded_bugs.WHAT))
+    @pytest.mark.parametrize("name", sorted(seeded_bugs.BUGS))
     def test_fixed(name):
-        seeded_bugs.WHAT[name].fixed()
+        seeded_bugs.BUGS[name].fixed(seeded_bugs.x())
 
     @pytest.mark.parametrize("what", seeded_bugs.CORRECT, ids=lambda what: what.__name__)
     def test_correct(what):
@@ -35,18 +35,18 @@ def run(run_pytest):
 
 
 def test_there_are_at_least_29():
-    assert len(seeded_bugs.SAYS) >= 29
+    assert len(seeded_bugs.BUGS) >= 29
 
 
-@pytest.mark.parametrize("name", sorted(seeded_bugs.SAYS))
+@pytest.mark.parametrize("name", sorted(seeded_bugs.BUGS))
 def test_a_bug_is_caught_in_words(run, name):
     test = f"test_bug[{name}]"
     assert (test, "FAILED") in run.outcomes or (test, "ERROR") in run.outcomes, run.output[-3000:]
     title = test if (test, "FAILED") in run.outcomes else f"ERROR at teardown of {test}"
-    assert re.search(seeded_bugs.SAYS[name], run.section(title)), run.section(title)
+    assert re.search(seeded_bugs.BUGS[name].says, run.section(title)), run.section(title)
 
 
-@pytest.mark.parametrize("name", sorted(seeded_bugs.SAYS))
+@pytest.mark.parametrize("name", sorted(seeded_bugs.BUGS))
 def test_its_mended_twin_is_not_accused(run, name):
     test = f"test_fixed[{name}]"
     bad = {(test, "FAILED"), (test, "ERROR")} & run.outcomes

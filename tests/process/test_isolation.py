@@ -50,7 +50,7 @@ def test_freed_memory_is_not_readable_either(run_script):
 
 
 def test_numpy_and_other_host_users_are_told_instead(run_script):
-    """What torch can see, it refuses with words."""
+    """Accesses that torch can see are refused with words."""
     done = run_script(
         """
         import torch, torch_npusim

@@ -104,14 +104,14 @@ def test_a_device_larger_than_the_host_is_sparse(run_script):
 USES_THE_DEVICE = """
     import torch
     import torch_npusim
-    from torch_npusim.sim import specs
+    from torch_npusim.sim import knobs
     try:
         x = torch.ones(1 << 20, device="npusim")
     except torch.OutOfMemoryError as error:
         print(error)
     else:
         assert x.sum().item() == 1 << 20
-        print(specs.memory_backing())
+        print(knobs.memory_backing())
     assert torch.ones(1 << 20).sum().item() == 1 << 20
 """
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_npusim import _specs
 from torch_npusim.cli import main
+from torch_npusim.sim import specs
 from torch_npusim.testing import assert_launches, assert_no_host_waits
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -72,6 +72,21 @@ def test_steps_are_those_of_optimizers():
     assert found.step_ns * 3 == made.steps[-1] - made.steps[0]
 
 
+def test_a_step_lasts_until_the_device_is_done():
+    from torch_npusim.profiling import diagnose, record
+    from torch_npusim.sim import faults
+
+    model = torch.nn.Linear(4, 4, device=DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with record() as made, faults.inject("slow", every=1, factor=1000):
+        for _ in range(4):
+            model(torch.ones(2, 4, device=DEVICE)).sum().backward()
+            optimizer.step()
+    found = diagnose(made)
+    assert made.steps[-1] - made.timeline.begin_ns < found.span_ns / 2  # the host goes on at once
+    assert found.step_ns == pytest.approx(found.span_ns / 4, rel=0.1)
+
+
 def test_launches_are_counted_where_they_are():
     x = torch.ones(8, device=DEVICE)
     with assert_launches(2) as made:
@@ -98,9 +113,9 @@ def test_waits_of_the_host_are_named():
 # --- specifications
 
 
-@pytest.mark.parametrize("name", [n for n in _specs.names() if n not in _specs.BUILT_IN])
+@pytest.mark.parametrize("name", [n for n in specs.names() if n not in specs.BUILT_IN])
 def test_every_number_has_its_source(name):
-    spec = _specs.load(name)
+    spec = specs.load(name)
     given = {key for key, value in spec.numbers.items() if key in spec.sources}
     assert {
         "memory.capacity_gib",
@@ -115,10 +130,10 @@ def test_every_number_has_its_source(name):
 def test_the_specs_of_the_issue_are_there():
     wanted = """a100-40-sxm a100-80-sxm a100-40-pcie a100-80-pcie h100-sxm h100-pcie h200 b200
         v100-16-sxm rtx-4090 l4 t4 mi300x ascend-910b tpu-v4-like edge-npu npusim-one"""
-    assert set(wanted.split()) <= set(_specs.names())
+    assert set(wanted.split()) <= set(specs.names())
 
 
-GOOD = (_specs.FOLDER / "t4.toml").read_text()
+GOOD = (specs.FOLDER / "t4.toml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -139,8 +154,8 @@ def test_a_wrong_file_says_what_is_wrong(old, new, message, tmp_path):
     assert old in GOOD
     path = tmp_path / "mine.toml"
     path.write_text(GOOD.replace(old, new, 1))
-    with pytest.raises(_specs.SpecError, match=message) as told:
-        _specs.load(str(path))
+    with pytest.raises(specs.SpecError, match=message) as told:
+        specs.load(str(path))
     assert "mine.toml" in str(told.value)
 
 

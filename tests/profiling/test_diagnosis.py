@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from processes import python
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -45,9 +46,6 @@ print(json.dumps(reports))
 @pytest.fixture(scope="module")
 def reports():
     """The reports of all scripts: one process per device."""
-    import os
-    import subprocess
-    import sys
 
     found = {}
     for spec in ("edge-npu", "a100-80-sxm", "npusim-one"):
@@ -58,14 +56,7 @@ def reports():
             for words in ([], ["mended"])
         ]
         runs += [(f"{SCRIPTS}/{name}.py", []) for name, s in GOOD if s == spec]
-        done = subprocess.run(
-            [sys.executable, "-c", RUN_ALL, json.dumps(runs)],
-            env={**os.environ, "NPUSIM_SPEC": spec},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = python("-c", RUN_ALL, json.dumps(runs), variables={"NPUSIM_SPEC": spec})
         assert done.returncode == 0, done.stderr
         found |= json.loads(done.stdout)
     return found

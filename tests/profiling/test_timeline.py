@@ -7,7 +7,8 @@ import pytest
 import torch
 from profiling.programs import PROGRAMS, tiny_operators
 
-from torch_npusim.sim import clock, faults, timeline
+from torch_npusim.profiling import diagnose, record
+from torch_npusim.sim import clock, faults, races, timeline
 
 DEVICE = "npusim"
 
@@ -34,13 +35,67 @@ def test_there_are_twenty_programs():
     assert len(PROGRAMS) >= 20
 
 
-def test_what_was_busy_before_is_known():
-    x = torch.ones(1 << 20, device=DEVICE)
+def times(made):
+    """The rows of a recording as if its clock had begun at 0."""
+    return [
+        (row.kind, row.name, row.host_ns - made.begin_ns)
+        + (row.start_ns - made.begin_ns, row.end_ns - made.begin_ns) * row.is_command
+        for row in made.rows
+    ]
+
+
+def backlog():
+    """Long work that nobody waits for, on two streams and two devices."""
+    streams = [torch.npusim.default_stream(i) for i in (0, 1)] + [torch.npusim.Stream()]
+    for stream in streams:
+        with torch.npusim.stream(stream), faults.inject("slow", nth=1, factor=1e6):
+            torch.ones(8, device=stream.device)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_recording_after_a_warm_up_equals_one_without(program):
+    program()
+    backlog()
+    torch.npusim.synchronize(1)
     torch.npusim.synchronize()
-    x + 1
-    made = recorded(lambda: x + 2)
-    assert len(made.streams) == 1
-    assert made.replay().span_ns == made.span_ns
+    idle = recorded(program)
+    backlog()
+    assert clock.stream_time_ns() > clock.host_time_ns() + 1_000_000
+    busy = recorded(program)
+    assert busy.span_ns == idle.span_ns
+    assert times(busy) == times(idle)
+
+
+def test_what_a_profile_sums_up_has_no_backlog_either():
+    a = torch.ones(512, 512, device=DEVICE)
+    spans = []
+    for warm_up in (0, 12):
+        torch.npusim.synchronize()
+        for _ in range(warm_up):
+            a @ a
+        with record() as made:
+            for _ in range(4):
+                a @ a
+        spans.append(diagnose(made).span_ns)
+    assert spans[0] == spans[1]
+
+
+def test_the_begin_of_a_recording_orders_nothing_and_reports_no_fault():
+    x = torch.ones(64, device=DEVICE)
+    side = torch.npusim.Stream()
+    side.wait_stream(torch.npusim.current_stream())
+    faults.arm("launch", nth=1)
+    x.add_(1)
+    with races.record() as found, timeline.record(), torch.npusim.stream(side):
+        pass
+    with races.record() as found:
+        x.fill_(1)
+        with timeline.record(), torch.npusim.stream(side):
+            x.sum()
+    assert [race.missing for race in found.races] == ["wait_stream"]
+    with pytest.raises(RuntimeError, match="fault"):
+        torch.npusim.synchronize()
+    faults.clear()
 
 
 def test_a_hang_takes_as_long_in_the_replay():
@@ -70,6 +125,28 @@ def test_infinite_bandwidth_leaves_the_floors():
     made = recorded(lambda: x + 1)
     ((start, end),) = made.replay(bandwidth_infinite=True, arithmetic_infinite=True).commands
     assert end - start == made.rates.kernel_floor_ns
+
+
+def test_pageable_copies_have_a_rate_of_their_own():
+    pageable, device = torch.ones(1 << 20), torch.ones(1 << 20, device=DEVICE)
+    pinned = pageable.pin_memory()
+
+    def copies():
+        for host in (pinned, pageable):
+            device.copy_(host)
+            host.copy_(device)
+            device.copy_(host.double())  # with a conversion, and never pinned
+
+    made = recorded(copies)
+    rows = [row for row in made.commands() if row.kind.startswith("copy_h2d") or "d2h" in row.kind]
+    assert [row.kind for row in rows] == [
+        "copy_h2d", "copy_d2h", "copy_h2d_pageable", "copy_h2d_pageable", "copy_d2h_pageable",
+        "copy_h2d_pageable",
+    ]  # fmt: skip
+    took = [row.end_ns - row.start_ns - made.rates.copy_floor_ns for row in rows]
+    assert took[2] > 2 * took[0]
+    assert took[0] == took[1]
+    assert made.replay().span_ns == made.span_ns
 
 
 def test_free_copies_and_no_waits():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What comes after what, slowly and obviously: from the records of a program to its races.
+"""The order of accesses, slowly and obviously: from the records of a program to its races.
 
 Every record is a point of the host's course; commands, marks and waits are points of their stream's
 course too. Arrows join the points that the rules V4 to V6 order, each point keeps the set of all
@@ -121,7 +121,7 @@ class Reference:
         return self._host
 
     def _stream_point(self, stream: Stream, *waited_for: int | None) -> int:
-        """What a stream is given comes after all that the host has done and waited for."""
+        """The commands of a stream come after all that the host has done and waited for."""
         launched = self._host_point()
         self._tails[stream] = self._point(launched, self._tails.get(stream), *waited_for)
         return self._tails[stream]

@@ -144,7 +144,7 @@ def test_every_byte_that_an_operator_touches_is_noted(op):  # (rule V1)
         try:
             results = op(inputs[0], *inputs[1], **inputs[2])
         except (NotImplementedError, RuntimeError) as error:
-            pytest.skip(f"docs/exclusions.md: {error}")
+            pytest.skip(f"docs/reference/exclusions.md: {error}")
         check(lambda given: op(given[0], *given[1], **given[2]), inputs)
         made = tree_leaves(results)  # a tuple without names has an out= of its own names
         if op.supports_out and type(results) is not tuple and all(map(is_plain, made)):

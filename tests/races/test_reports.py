@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a report says, and how it reaches the user."""
+"""The text of a report, and its ways to the user."""
 
 import warnings
 
@@ -95,6 +95,49 @@ def test_a_backward_names_its_node_and_the_line_of_its_forward():
     assert "in MulBackward0 of a backward pass, whose forward was at" in str(race)
 
 
+def run_by(runner: str, line: str) -> dict[str, object]:
+    """Runs `line` below a function of a file of that name, and returns the names it defines."""
+    names: dict[str, object] = {}
+    exec(compile("def call(f): return f()", runner, "exec"), names)
+    return names["call"](lambda: eval(compile(line, "train.py", "eval"), globals()))
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        "/lib/site-packages/_pytest/python.py", "/lib/site-packages/pluggy/_callers.py",
+        "/lib/site-packages/xdist/remote.py", "/lib/python3.11/unittest/case.py",
+        "/lib/python3.11/runpy.py", "<frozen runpy>", "/work/.venv/bin/torchrun",
+    ],
+)  # fmt: skip
+def test_a_report_does_not_show_what_ran_the_program(runner):
+    with races.record() as recorded:
+        run_by(runner, "unordered()")
+    text = str(recorded.races[0])
+    assert "in unordered" in text
+    assert runner not in text
+    assert "_pytest" not in text
+    assert "pluggy" not in text
+    assert "<module>" not in text
+
+
+def test_the_place_itself_is_shown_without_the_word_module():
+    with races.record() as recorded:
+        program = compile("x = torch.zeros(8, device='npusim')\nwith torch.Stream('npusim'): x + 1",
+                          "train.py", "exec")  # fmt: skip
+        exec(program, {"torch": torch})
+    lines = [line.strip() for line in str(recorded.races[0]).splitlines()]
+    assert "train.py:1" in lines
+    assert "train.py:2" in lines
+
+
+def test_a_backward_without_a_known_line_says_so():
+    site = races.Site(node="AddBackward0")
+    access = races.Access("aten::add", 0, 0, True, "float32", (8,), site)
+    race = races.Race("wait_stream", access, access, races.Site(), races.Site(), 32, 0, 0, True)
+    assert "in AddBackward0 of a backward pass; the line of its forward is not known" in str(race)
+
+
 def test_memory_of_like_and_new_is_not_read():
     with races.record() as recorded:
         x = torch.zeros(8, device=NPU)
@@ -155,3 +198,18 @@ def test_threads_of_the_host_are_one_party():  # (rule V5)
         thread.join()
         x.sum().item()
     assert recorded.races == []
+
+
+def test_one_missing_record_stream_is_one_report():  # (rule V8)
+    side = torch.npusim.Stream()
+    with races.record() as recorded:
+        x = torch.zeros(1 << 16, device=NPU)
+        side.wait_stream(torch.npusim.current_stream())
+        with torch.npusim.stream(side):
+            y = x + 1
+            z = x * y
+            z.add_(x)
+        del x
+        torch.zeros(1 << 16, device=NPU)
+    assert [race.missing for race in recorded.races] == ["record_stream"]
+    assert recorded.races[0].first.name.startswith("aten::add_")

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """No false alarm: tests of other subjects pass where every race is an error (`make races`: all)."""
 
-import os
-import subprocess
-import sys
-
+from processes import python
 from repo.sources import ROOT
 
 SAMPLE = [
@@ -18,13 +15,15 @@ SAMPLE = [
 
 
 def test_a_sample_of_the_tests_is_silent():
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SAMPLE],
-        env={**os.environ, "NPUSIM_RACES": "error"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+    finished = python(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *SAMPLE,
+        variables={"NPUSIM_RACES": "error"},
         timeout=600,
-        check=False,
+        cwd=ROOT,
     )
     assert finished.returncode == 0, finished.stdout[-4000:]

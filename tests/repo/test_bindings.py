@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every binding must keep to."""
+"""Rules for every binding."""
 
 import re
 

@@ -6,6 +6,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_every_input_reaches_the_script_and_the_page():
     assert set(passed.values()) | {"python-version"} == set(action["inputs"])
     assert set(passed) == set(re.findall(r"SETUP_[A-Z_]+[A-Z]", SCRIPT.read_text()))
     assert set(passed) == {f"SETUP_{name}" for name in INPUTS}
-    page = (ROOT / "docs" / "ci.md").read_text()
+    page = (ROOT / "docs" / "use" / "ci.md").read_text()
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.M)) >= set(action["inputs"])
 
 
@@ -167,3 +168,12 @@ def test_a_wrong_input_is_named(setup, inputs, message):
     assert done.returncode == 1
     assert f"::error title=setup-npusim::{message}" in done.stdout
     assert written["GITHUB_OUTPUT"] == []
+
+
+def test_readme_s_example_is_one_that_the_trial_of_the_wheels_understands():
+    trial = runpy.run_path(str(ROOT / "tools" / "try_wheels.py"))
+    inputs, command, test = trial["ci_example"]()
+    assert set(inputs) <= set(load(ACTION / "action.yml")["inputs"])
+    assert test.startswith(f"# {command.split()[-1]}\n")
+    highest = max(int(index) for index in re.findall(r"npusim:(\d+)", test))
+    assert highest < inputs["devices"]

@@ -5,7 +5,7 @@ import re
 
 from repo.sources import CPP, LAYERS, ROOT, shown, sources
 
-# `backend/clock.h`, `docs/model.md`: a path that begins in one of our folders.
+# `backend/clock.h`, `docs/understand/model.md`: a path that begins in one of our folders.
 OURS = "|".join([*LAYERS, "docs"])
 NAMED = re.compile(rf"(?<![\w/.<-])(?:{OURS})/[\w/.-]*\.(?:h|cpp|py|pyi|md|toml|txt)\b")
 # `clock.h` alone, in a comment of C++: a neighbour, or a file of the project by its only name.

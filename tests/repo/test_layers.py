@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The layer rule of docs/architecture.md. Includes are paths from the root, so it is a grep."""
+"""The layer rule of docs/understand/architecture.md. Includes are paths from the root."""
 
 import re
 from collections.abc import Iterator
@@ -48,10 +48,10 @@ def test_allocator_includes_only_itself_and_std():
     assert wrong == []
 
 
-PLACEMENT_ALSO = {"allocator/error.h", "allocator/policy.h", "allocator/provider.h"}
+PLACEMENT_ALSO = {"allocator/error.h", "allocator/config.h", "allocator/provider.h"}
 
 
-def test_placement_knows_neither_the_live_allocators_nor_replay():
+def test_placement_does_not_know_the_live_allocators():
     wrong = [
         place
         for _, place, kind, name in includes("allocator/placement")
@@ -62,24 +62,16 @@ def test_placement_knows_neither_the_live_allocators_nor_replay():
     assert wrong == []
 
 
-def test_live_allocators_do_not_know_replay():
+def test_the_lab_stands_on_the_allocator_and_its_bindings_add_only_pybind11():
     wrong = [
         place
-        for path, place, _, name in includes("allocator")
-        if path.parent == ROOT / "allocator" and name.startswith("allocator/replay/")
-    ]
-    assert wrong == []
-
-
-def test_lab_bindings_add_only_pybind11():
-    wrong = [
-        place
-        for _, place, kind, name in includes("lab")
+        for path, place, kind, name in includes("lab")
         if not (
-            name.startswith(("allocator/", "lab/"))
+            name.startswith(("allocator/", "lab/engine/", "lab/bindings/"))
             if kind == '"'
-            else name.startswith("pybind11/") or CPP_STANDARD.fullmatch(name)
+            else CPP_STANDARD.fullmatch(name) or name.startswith("pybind11/")
         )
+        or ("lab/engine/" in shown(path) and name.startswith(("lab/bindings/", "pybind11/")))
     ]
     assert wrong == []
 
@@ -91,7 +83,6 @@ def test_csrc_enters_the_lower_layers_by_their_umbrella_header():
     umbrellas |= {"backend/device_loss.h"}  # for the one file that loses a device
     umbrellas |= {"backend/fabric.h", "backend/promise.h", "backend/rendezvous.h"}
     umbrellas |= {"backend/sharing.h"}  # for what several processes map
-    umbrellas |= {"lab/bindings/python_policy.h"}  # the one header that both modules bind
     wrong = [
         place
         for _, place, _, name in includes("csrc")
@@ -146,30 +137,31 @@ def test_lab_does_not_import_torch():
     assert list(importers("torch", "lab")) == []
 
 
-def test_launch_does_not_know_the_operator_families():
-    """launch/ is what every operator goes through; families of operators are users of it."""
-    wrong = [
-        place for _, place, _, name in includes("csrc/launch") if name.startswith("csrc/aten/")
-    ]
-    assert wrong == []
+CSRC_ROOMS = re.findall(r"^\| `(\w+)/?` \|", (ROOT / "csrc/README.md").read_text(), re.MULTILINE)
 
 
-def test_distributed_stands_on_launch_and_the_machine():
-    allowed = ("backend/", "csrc/launch/", "csrc/runtime/", "csrc/distributed/", "csrc/errors.h")
-    wrong = [
-        place
-        for _, place, kind, name in includes("csrc/distributed")
-        if kind == '"' and not name.startswith(allowed)
-    ]
-    assert wrong == []
+def csrc_room(name: str) -> str:
+    """The room of csrc/ROOM/file or csrc/ROOM.h; the README states the order of rooms."""
+    return name.removeprefix("csrc/").split("/")[0].split(".")[0]
 
 
-def test_only_the_bindings_know_distributed():
+def test_rooms_of_csrc_include_only_the_rooms_above_them():
+    rooms = {csrc_room(shown(path)) for path in sources("csrc", suffixes=CPP)}
+    assert rooms == set(CSRC_ROOMS), "csrc/README.md has a row per room"
     wrong = [
         place
         for path, place, _, name in includes("csrc")
-        if name.startswith("csrc/distributed/")
-        and path.relative_to(ROOT).parts[1] not in ("distributed", "python")
+        if name.startswith("csrc/")
+        and CSRC_ROOMS.index(csrc_room(name)) > CSRC_ROOMS.index(csrc_room(shown(path)))
+    ]
+    assert wrong == []
+
+
+def test_distributed_knows_no_operator_and_no_route():
+    wrong = [
+        place
+        for _, place, _, name in includes("csrc/distributed")
+        if name.startswith(("csrc/aten/", "csrc/routes/", "csrc/autocast/"))
     ]
     assert wrong == []
 

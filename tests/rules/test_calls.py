@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Single calls under the rules: refusals in CUDA's words, alerts, wider dtypes, indices."""
 
-import subprocess
-import sys
 import warnings
 
 import pytest
 import torch
+from processes import python
 from torch.nn import functional as F
 
 from torch_npusim.sim import faults, rules
@@ -240,13 +239,36 @@ OUT_OF_RANGE = {
     "scatter_": lambda: of(torch.float32, 4).scatter_(0, torch.tensor([9], device=NPU), 1.0),
     "nll_loss": lambda: F.nll_loss(of(torch.float32), torch.full((4,), 9, device=NPU)),
     "index_put_": lambda: of(torch.float32).__setitem__(torch.tensor([9], device=NPU), 1.0),
+    "index_fill_": lambda: of(torch.float32).index_fill_(0, torch.tensor([9], device=NPU), 1.0),
+    "put_": lambda: of(torch.float32).put_(torch.tensor([99], device=NPU), of(torch.float32, 1)),
+    "embedding_bag": lambda: F.embedding_bag(torch.tensor([[9]], device=NPU), of(torch.float32)),
+    "max_unpool2d": lambda: F.max_unpool2d(
+        of(torch.float32)[None], torch.full((1, 4, 4), 999, device=NPU), 2
+    ),
+    "binary_cross_entropy": lambda: F.binary_cross_entropy(
+        of(torch.float32) * 3, of(torch.float32)
+    ),
+    "_assert_async": lambda: torch._assert_async(torch.zeros((), device=NPU)),
 }
 
 
 @pytest.mark.parametrize("name", OUT_OF_RANGE)
-def test_an_index_out_of_range_says_what_cuda_would(name):
-    with pytest.raises((IndexError, RuntimeError), match="On CUDA this is a device-side assert"):
+def test_an_index_out_of_range_raises_what_cuda_raises(name):
+    text = r"^CUDA error: device-side assert triggered\naten::\w+: [\s\S]*On CUDA this is"
+    with pytest.raises(torch.AcceleratorError, match=text) as caught:
         OUT_OF_RANGE[name]()
+    assert caught.value.error_code == 710
+    assert (of(torch.float32) + 1).eq(2).all()  # not late: the device is as it was
+
+
+def test_what_the_host_checks_is_no_device_assert():
+    one = torch.tensor([0], device=NPU)
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        of(torch.float32).index_select(5, one)
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        of(torch.float32).index_fill_(5, one, 1.0)
+    with pytest.raises(IndexError, match="index 9 is out of bounds"):
+        of(torch.float32)[9]
 
 
 @pytest.mark.parametrize("name", OUT_OF_RANGE)
@@ -279,7 +301,24 @@ print(torch.npusim.get_rules())
 def test_the_variable_says_when(value, expected, monkeypatch):
     monkeypatch.setenv("NPUSIM_RULES", value)
     monkeypatch.delenv("NPUSIM_AS_CUDA", raising=False)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=True
-    )
+    done = python("-c", PROGRAM, check=True)
     assert done.stdout.split() == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "text"),
+    [
+        (16, 16, r"self\.size\(0\) needs to be greater than 16, but got 16"),
+        (32, 12, r"self\.size\(1\) needs to be greater than 0 and a multiple of 8, but got 12"),
+    ],
+)
+def test_products_of_bytes_have_sizes_that_cublas_takes(rows, columns, text):
+    with pytest.raises(RuntimeError, match=rf"^{text}\naten::_int_mm takes this on the CPU"):
+        torch._int_mm(of(torch.int8, rows, columns), of(torch.int8, columns, 8))
+    assert torch._int_mm(of(torch.int8, 32, 16), of(torch.int8, 16, 8)).eq(16).all()
+
+
+def test_put_that_accumulates_alerts_too():
+    torch.use_deterministic_algorithms(True)
+    with pytest.raises(RuntimeError, match=r"^put_ does not have a deterministic"):
+        of(torch.float32).put_(of(torch.long, 2), of(torch.float32, 2), accumulate=True)

@@ -4,12 +4,10 @@
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from processes import python
 from repo.sources import ROOT
 
 from torch_npusim.sim import rules
@@ -17,13 +15,8 @@ from torch_npusim.sim import rules
 
 def written_now():
     """Returns the table that tools/cuda_rules.py writes today, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "cuda_rules.py")],
-        env={**os.environ, "NPUSIM_AS_CUDA": "0"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
+    done = python(
+        ROOT / "tools" / "cuda_rules.py", variables={"NPUSIM_AS_CUDA": "0"}, timeout=600, check=True
     )
     return [tuple(row) for row in csv.reader(io.StringIO(done.stdout))]
 
@@ -51,11 +44,10 @@ def test_every_dtype_is_one():
 @pytest.mark.parametrize("part", [3, 31])
 def test_a_part_of_torchs_own_samples(part):
     """All of them: make rules."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "rules" / "op_db_run.py"), f"--part={part}/60"],
-        env={**os.environ, "NPUSIM_AS_CUDA": "0"},
-        capture_output=True,
-        text=True,
+    done = python(
+        ROOT / "tests" / "rules" / "op_db_run.py",
+        f"--part={part}/60",
+        variables={"NPUSIM_AS_CUDA": "0"},
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr

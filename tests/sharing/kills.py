@@ -58,7 +58,7 @@ def still_there():
 
 
 def left():
-    """What this process has when it has let go of everything."""
+    """Holdings of this process after it has released everything."""
     partners.drop()
     torch.npusim.empty_cache()
     maps = Path("/proc/self/maps").read_text()

@@ -59,7 +59,7 @@ class Partner:
         return rest[0]
 
     def call(self, function, *arguments):
-        """What `function(*arguments)` returns there."""
+        """The result of `function(*arguments)` there."""
         self.tell(function, *arguments)
         return self.answer()
 

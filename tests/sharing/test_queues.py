@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Queues, pipes, DataLoader workers and start methods, in programs as users write them."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
-from repo.sources import ROOT
+from processes import python, without_npusim
 
 HEAD = """\
 import sys, time
@@ -25,18 +23,8 @@ def run_program(tmp_path):
     def run(text, *, environment=None, timeout=600):
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(text))
-        import os
-
-        variables = {k: v for k, v in os.environ.items() if "NPUSIM" not in k}
-        variables |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environment or {})}
-        return subprocess.run(
-            [sys.executable, str(file)],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        variables = without_npusim(OMP_NUM_THREADS="1", **(environment or {}))
+        return python(file, env=variables, timeout=timeout)
 
     return run
 
@@ -146,7 +134,7 @@ def test_workers_forked_before_the_first_use_share(run_program):
 
 
 def test_a_forked_child_is_told_and_its_parent_too(run_program):
-    """What the thread of a queue cannot send reaches whoever waits at the other end."""
+    """A failure to send in a queue's thread reaches whoever waits at the other end."""
     done = run_program(
         """
         def give(x, queue):

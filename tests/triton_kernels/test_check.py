@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from triton_kernels import tutorials, wrong
+from triton_kernels import right, tutorials, wrong
 
 from torch_npusim.sim import poison
 from torch_npusim.testing import TritonKernelError, check_triton
@@ -39,7 +39,22 @@ PLANTED = {
     "last_one_wins": lambda k: checked(k, tensors()[0], lock()),
     "half_of_the_blocks": lambda k: checked(k, *tensors(), outputs=("out_ptr",)),
     "sum_beside_the_lock": lambda k: checked(k, *tensors(1), lock()),
+    "neighbours_columns": lambda k: check_triton(k)[(4,)](*columns(), 8, 4, BLOCK=8),
+    "stride_of_another_layout": lambda k: check_triton(k)[(4,)](*columns(), 8, 4, BLOCK=4),
+    "offset_of_32_bits": lambda k: check_triton(k)[(4,)](*far_rows(), 1 << 30, 8, BLOCK=16),
+    "lanes_that_meet": lambda k: checked(k, *tensors()),
 }
+
+
+def columns():
+    """Four of eight columns, of which the others belong to somebody else."""
+    return torch.randn(4, 8).to(DEVICE)[:, :4], torch.zeros(4, 8, device=DEVICE)[:, :4]
+
+
+def far_rows():
+    """Rows of one byte per element whose offsets do not fit into 32 bits; little is touched."""
+    rows = torch.empty_strided((4, 8), (1 << 30, 1), dtype=torch.int8, device=DEVICE)
+    return rows.fill_(3), torch.zeros(4, 8, dtype=torch.int8, device=DEVICE)
 
 
 def lock():
@@ -86,7 +101,7 @@ def test_the_results_are_those_of_an_ordinary_launch():
 
 
 def test_a_launch_outside_of_all_memory_is_refused():
-    x, _ = tensors()
+    x = torch.ones(1 << 24, device=DEVICE)[-N:]  # the end of a segment with none behind it
     with pytest.raises(Exception, match=r"illegal memory access.*tutorials\.py"):
         tutorials.add[(1,)](x, x, x, 1 << 50, BLOCK=1 << 20)
 
@@ -98,3 +113,77 @@ def test_wrong_names_and_missing_tensors_are_refused():
     host = torch.ones(N)
     with pytest.raises(RuntimeError, match="no argument of the kernel is on npusim"):
         check_triton(tutorials.add)[GRID](host, host, host, N, BLOCK=32)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTED if hasattr(right, name)])
+def test_the_right_twin_of_a_defect_passes(name):
+    PLANTED[name](getattr(right, name))
+
+
+def test_a_view_is_all_written_where_its_elements_are():
+    x, out = columns()
+    check_triton(right.neighbours_columns, outputs=("out_ptr",))[(4,)](x, out, 8, 4, BLOCK=4)
+    assert torch.equal(out, x)
+    assert out._base[:, 4:].eq(0).all()
+
+
+def test_arguments_over_one_storage_share_it():
+    """A conflict is one under another name, and a neighbour's elements are not one's own."""
+    x = tensors()[0]
+    with pytest.raises(TritonKernelError, match="conflict"):
+        check_triton(wrong.blocks_that_overlap)[GRID](x, x, N, BLOCK=32)
+    both = torch.randn(2, N).to(DEVICE)
+    with pytest.raises(TritonKernelError, match="outside"):
+        checked(wrong.load_without_mask, both[0], both[1])
+    check_triton(tutorials.add)[GRID](both[0], both[0], both[1], N, BLOCK=32)
+
+
+def test_the_first_configuration_runs_and_all_are_checked():
+    x, out = tensors()
+
+    def grid(meta):
+        return (-(-N // meta["BLOCK"]),)
+
+    right.tuned[grid](x, out, N)
+    assert torch.equal(out, 2 * x)
+    out.zero_()
+    with pytest.raises(TritonKernelError, match="configuration BLOCK: 32") as caught:
+        check_triton(right.tuned)[grid](x, out, N)
+    assert {finding.kind for finding in caught.value.findings} == {"outside"}
+    assert torch.equal(out, 2 * x)
+
+
+def test_bfloat16_is_computed_as_torch_does():
+    n = 32
+    x, y = torch.randn(2, n).bfloat16()
+    out = torch.zeros(8, n, dtype=torch.bfloat16, device=DEVICE)
+    total = torch.zeros(1, dtype=torch.bfloat16, device=DEVICE)
+    arguments = x.to(DEVICE), y.to(DEVICE), total, out, n
+    check_triton(right.bfloat16, orders=0)[(1,)](*arguments, BLOCK=n)
+    wanted = [x + y, x * y, torch.where(x > y, x, -y), torch.maximum(x, y.abs())]
+    wanted += [(x.float() * 1.01).bfloat16(), (x * 8).int().bfloat16(), x.float().exp().bfloat16()]
+    for row, expected in zip(out.cpu(), wanted, strict=False):
+        assert torch.equal(row, expected)
+    torch.testing.assert_close(out[7, 0].cpu(), x.float().sum().bfloat16())
+    in_order = torch.zeros(1, dtype=torch.bfloat16)
+    for value in x:
+        in_order += value
+    assert torch.equal(total.cpu(), in_order)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy: infinity and NaN are meant
+def test_bfloat16_beside_its_finite_numbers():
+    special = torch.tensor([float("inf"), -0.0, float("nan"), 3.3e38] * 8).bfloat16()
+    out = torch.zeros(8, 32, dtype=torch.bfloat16, device=DEVICE)
+    total = torch.zeros(1, dtype=torch.bfloat16, device=DEVICE)
+    twice = special.to(DEVICE), special.to(DEVICE)
+    right.bfloat16[(1,)](*twice, total, out, 32, BLOCK=32)
+    torch.testing.assert_close(out[0].cpu(), special + special, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_products_of_narrow_types(dtype):
+    a, b = torch.randn(2, 16, 16).to(dtype)
+    out = torch.zeros(16, 16, device=DEVICE)
+    check_triton(right.product)[(1,)](a.to(DEVICE), b.to(DEVICE), out, SIZE=16)
+    torch.testing.assert_close(out.cpu(), a.float() @ b.float())

@@ -16,7 +16,7 @@ DEVICE = "npusim"
 
 @pytest.fixture(autouse=True)
 def _poisoned():
-    """What a kernel reads before somebody has written it is found."""
+    """Reads of unwritten memory are found."""
     with poison.use_mode("fresh"):
         yield
 

@@ -110,3 +110,33 @@ def lock_that_is_kept(x_ptr, out_ptr, lock_ptr, n, BLOCK: tl.constexpr):
     while tl.atomic_cas(lock_ptr, 0, 1) == 1:  # hang
         pass
     tl.store(out_ptr, tl.load(out_ptr) + tl.program_id(0))
+
+
+@triton.jit
+def neighbours_columns(x_ptr, out_ptr, stride, columns, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * stride + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=tl.arange(0, BLOCK) < columns, other=0.0)
+    tl.store(out_ptr + at, x)  # outside
+
+
+@triton.jit
+def stride_of_another_layout(x_ptr, out_ptr, stride, columns, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    x = tl.load(x_ptr + tl.program_id(0) * columns + at, mask=inside, other=0.0)  # outside
+    tl.store(out_ptr + tl.program_id(0) * stride + at, x, mask=inside)
+
+
+@triton.jit
+def offset_of_32_bits(x_ptr, out_ptr, stride, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * stride  # overflow
+    x = tl.load(x_ptr + row.to(tl.int64) + at, mask=at < n)
+    tl.store(out_ptr + tl.program_id(0) * n + at, x, mask=at < n)
+
+
+@triton.jit
+def lanes_that_meet(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    tl.store(out_ptr + at // 2, x, mask=at < n)  # lanes

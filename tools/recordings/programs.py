@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from small_models import of_transformers
 
 DEVICE = "npusim"
 PROGRAMS: dict[str, Callable[[], None]] = {}
@@ -23,21 +27,9 @@ def program(run: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _llama(**more):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=2000,
-        hidden_size=256,
-        intermediate_size=688,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        use_cache=False,
-    )
-    for key, value in more.items():
-        setattr(config, key, value)
-    return LlamaForCausalLM(config).to(DEVICE)
+def _llama(use_cache=False):
+    more = {"vocab_size": 2000, "num_key_value_heads": 4, "use_cache": use_cache}
+    return of_transformers("Llama", "ForCausalLM", 256, 688, 6, 8, **more).to(DEVICE)
 
 
 def _train(model, batches, loss_of, rate: float = 1e-3) -> None:
@@ -122,36 +114,17 @@ def llama_continuous() -> None:
 @program
 def mixtral_train() -> None:
     """Train a mixture of eight experts, two for each token."""
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    config = MixtralConfig(
-        vocab_size=2000,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=8,
-        use_cache=False,
-    )
-    config._experts_implementation = "eager"  # the other one counts tokens with an integer histc()
-    model = MixtralForCausalLM(config).to(DEVICE)
+    more = {"num_key_value_heads": 2, "num_local_experts": 8, "use_cache": False}
+    # The other implementation counts tokens with an integer histc().
+    more |= {"vocab_size": 2000, "experts_implementation": "eager"}
+    model = of_transformers("Mixtral", "ForCausalLM", 128, 256, 3, 4, **more).to(DEVICE)
     _train(model, [_tokens(2, 64) for _ in range(3)], _language_loss)
 
 
 @program
 def bert_train() -> None:
     """Train BERT to classify sentences."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(
-        vocab_size=2000,
-        hidden_size=192,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        intermediate_size=768,
-    )
-    model = BertForSequenceClassification(config).to(DEVICE)
+    model = of_transformers("Bert", "ForSequenceClassification", 192, 768, 6, 6).to(DEVICE)
     labels = torch.tensor([0, 1, 0, 1]).to(DEVICE)
     _train(model, _lengths(), lambda model, batch: model(batch, labels=labels).loss)
 
@@ -159,17 +132,9 @@ def bert_train() -> None:
 @program
 def vit_train() -> None:
     """Train a vision transformer."""
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(
-        hidden_size=192,
-        num_hidden_layers=6,
-        num_attention_heads=3,
-        intermediate_size=768,
-        image_size=96,
-        num_labels=10,
-    )
-    _images(ViTForImageClassification(config).to(DEVICE), 96)
+    more = {"image_size": 96, "num_labels": 10}
+    model = of_transformers("ViT", "ForImageClassification", 192, 768, 6, 3, **more)
+    _images(model.to(DEVICE), 96)
 
 
 @program

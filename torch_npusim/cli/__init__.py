@@ -20,9 +20,10 @@ from torch_npusim.cli import (
     new_backend,
     profile,
     specs,
+    truth,
 )
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,16 +31,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["lab"]:  # has subcommands and options of its own
         return lab.run(words[1:])
-    parser = argparse.ArgumentParser(
+    chosen = parser().parse_args(words)
+    status: int = chosen.run(chosen)
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    made = argparse.ArgumentParser(
         prog="npusim", description="Look at the simulated accelerator of torch_npusim."
     )
-    parser.add_argument("--version", action="version", version=f"torch_npusim {__version__}")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for subcommand in (info, doctor, env, compile_report, fabric, profile, specs, new_backend):
+    made.add_argument("--version", action="version", version=f"torch_npusim {__version__}")
+    subparsers = made.add_subparsers(required=True, metavar="COMMAND")
+    for subcommand in (
+        info,
+        doctor,
+        env,
+        compile_report,
+        fabric,
+        profile,
+        specs,
+        truth,
+        new_backend,
+    ):
         added = subcommand.add_parser(subparsers)
         added.add_argument("--json", action="store_true", help="print JSON, for programs")
         added.set_defaults(run=subcommand.run)
     lab.add_parser(subparsers)
-    chosen = parser.parse_args(words)
-    status: int = chosen.run(chosen)
-    return status
+    return made

@@ -16,19 +16,19 @@ import torch
 
 from torch_npusim import _environment, _preconditions, npusim
 from torch_npusim._text import format_bytes
-from torch_npusim.sim import specs
-from torch_npusim_entry_points import other_backends
+from torch_npusim.sim import knobs
+from torch_npusim_entry_points.guest import other_backends
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """A check's finding.
 
     Attributes:
         check: Its name.
         status: "ok", "warning" or "broken".
-        found: What is the case.
-        remedy: What to do; empty if all is well.
+        found: The state.
+        remedy: The action; empty if all is well.
     """
 
     check: str
@@ -78,6 +78,20 @@ def _torch() -> Finding:
     return Finding("torch", "ok", found)
 
 
+def _gpu() -> Finding:
+    build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+    if not torch.cuda.is_available():
+        return Finding("gpu", "ok", f"none that torch can use ({build})")
+    return Finding(
+        "gpu",
+        "warning",
+        f"torch can use {torch.cuda.device_count()} real device(s) ({build}): `import torch` "
+        f"leaves npusim out, and the CUDA alias is refused",
+        "`CUDA_VISIBLE_DEVICES= npusim doctor` hides them from a command; NPUSIM_AUTOLOAD=1 keeps "
+        "both, without the alias",
+    )
+
+
 def _other_backends() -> Finding:
     others = other_backends()
     if not others:
@@ -116,7 +130,7 @@ def _devices() -> Finding:
 
 def _memory() -> Finding:
     npusim.init()
-    backing = specs.memory_backing()
+    backing = knobs.memory_backing()
     if "no isolation" not in backing:
         return Finding("memory", "ok", backing)
     return Finding(
@@ -205,6 +219,7 @@ def _round_trip() -> Finding:
 
 _CHECKS: list[Callable[[], Finding]] = [
     _torch,
+    _gpu,
     _other_backends,
     _environment_variables,
     _process,

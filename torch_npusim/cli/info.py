@@ -11,7 +11,7 @@ import torch
 
 from torch_npusim import __version__, npusim
 from torch_npusim._text import format_bytes, format_table
-from torch_npusim.sim import specs
+from torch_npusim.sim import knobs
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -40,9 +40,9 @@ def collect() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "memory_backing": specs.memory_backing() if devices else None,
+        "memory_backing": knobs.memory_backing() if devices else None,
         "devices": devices,
-        "knobs": [asdict(knob) for knob in specs.knobs()],
+        "knobs": [asdict(knob) for knob in knobs.knobs()],
     }
 
 

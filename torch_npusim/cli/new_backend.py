@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         type=int,
         choices=STEPS,
         metavar="N",
-        help="add step N (1 to 6) of docs/new_backend.md to the project that is there",
+        help="add step N (1 to 6) of docs/judge/new_backend.md to the project that is there",
     )
     return parser
 

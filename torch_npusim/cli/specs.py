@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from torch_npusim import _specs
 from torch_npusim._text import format_table
+from torch_npusim.sim import specs
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -22,22 +22,20 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table; fails for a specification that cannot be used."""
-    if arguments.name is not None and arguments.name not in _specs.BUILT_IN:
+    if arguments.name is not None and arguments.name not in specs.BUILT_IN:
         try:
-            spec = _specs.load(arguments.name)
-        except _specs.SpecError as error:
+            spec = specs.load(arguments.name)
+        except specs.SpecError as error:
             print(f"npusim specs: {error}")
             return 1
         print(json.dumps(asdict(spec), indent=2) if arguments.json else one(spec))
         return 0
-    all_specs = [_specs.load(name) for name in _specs.names() if name not in _specs.BUILT_IN]
-    print(
-        json.dumps([asdict(s) for s in all_specs], indent=2) if arguments.json else many(all_specs)
-    )
+    found = [specs.load(name) for name in specs.names() if name not in specs.BUILT_IN]
+    print(json.dumps([asdict(s) for s in found], indent=2) if arguments.json else many(found))
     return 0
 
 
-def one(spec: _specs.Spec) -> str:
+def one(spec: specs.Spec) -> str:
     """Returns all numbers of a specification, with their sources."""
     rows = [
         [key, f"{value:g}", spec.sources.get(key, "default")] for key, value in spec.numbers.items()
@@ -45,10 +43,10 @@ def one(spec: _specs.Spec) -> str:
     return "\n".join([spec.title, "", *format_table(["number", "value", "source"], rows)])
 
 
-def many(specs: list[_specs.Spec]) -> str:
+def many(found: list[specs.Spec]) -> str:
     """Returns a line for each specification."""
-    rows = [[name, "made up; needs no file", "", "", "", ""] for name in _specs.BUILT_IN]
-    for spec in specs:
+    rows = [[name, "made up; needs no file", "", "", "", ""] for name in specs.BUILT_IN]
+    for spec in found:
         rows.append(
             [
                 spec.name,

@@ -9,20 +9,22 @@
 `import torch_npusim.as_cuda` and NPUSIM_AS_CUDA=1 call enable(). The alias has two halves: npusim
 is called "cuda", in every thread and at no cost per call (csrc/runtime/cuda_names.cpp), and the
 functions of torch.cuda become those of torch.npusim.
-docs/cuda_alias.md says what works; LIMITS what cannot.
+docs/use/cuda_alias.md says what works; LIMITS what cannot.
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import torch
 
-from torch_npusim import _C, _preconditions, _rules, inductor
-from torch_npusim.cuda_alias import _elsewhere, _torch_cuda
+from torch_npusim import _C, _preconditions, inductor
+from torch_npusim.cuda_alias import _elsewhere, _torch_c, _torch_cuda
 from torch_npusim.cuda_alias._limits import DIFFERENT, REFUSED
 from torch_npusim.cuda_alias._patcher import Patcher
+from torch_npusim.sim import rules
 
 __all__ = ["LIMITS", "disable", "enable", "is_enabled", "scope"]
 
@@ -55,6 +57,8 @@ def enable() -> None:
         _call_npusim_cuda(True)
         patcher = Patcher()
         try:
+            _take_over_variables(patcher)
+            _torch_c.patch(patcher)
             _torch_cuda.patch(patcher)
             _elsewhere.patch(patcher)
         except BaseException:
@@ -62,6 +66,13 @@ def enable() -> None:
             _call_npusim_cuda(False)
             raise
         _patcher = patcher
+
+
+def _take_over_variables(patcher: Patcher) -> None:
+    """Reads the older name of PYTORCH_ALLOC_CONF, as torch does for CUDA."""
+    older = os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+    if older and "PYTORCH_ALLOC_CONF" not in os.environ:
+        patcher.put(os.environ, "PYTORCH_ALLOC_CONF", older)
 
 
 def _settle_names_of_types() -> None:
@@ -77,7 +88,7 @@ def _call_npusim_cuda(on: bool) -> None:
     _C.call_npusim_cuda(on)
     # It notes the module of a device by the device, whose name has just changed.
     torch.get_device_module.cache_clear()
-    _rules.follow_alias()
+    rules.follow_alias()
     inductor.name_changed()
 
 

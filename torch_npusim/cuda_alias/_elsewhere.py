@@ -10,7 +10,7 @@ import torch
 from torch._C._profiler import ProfilerActivity, ProfilerState
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from torch_npusim import npusim
+from torch_npusim import _C, npusim
 from torch_npusim._names import is_npusim
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.npusim._utils import DeviceLike
@@ -24,7 +24,13 @@ def patch(patcher: Patcher) -> None:
     _patch_profiler(patcher)
     _patch_distributed(patcher)
     _patch_compiler(patcher)
+    _patch_libraries(patcher)
+    # torch.testing makes tests for "cuda", and no second ones for the device that it names.
+    patcher.set(torch._utils, "_is_privateuse1_backend_available", lambda: False)
     patcher.set(torch.backends.cuda, "is_built", lambda: True)
+    # Builds for CUDA have cuDNN, which cannot read the memory of npusim.
+    patcher.set(torch._C, "_has_cudnn", False)
+    patcher.set(torch.backends.cudnn.m, "_init", lambda: False)  # type: ignore[attr-defined]
 
 
 # --- Tensor, storage
@@ -70,6 +76,12 @@ def _no_array_interface(self: torch.Tensor) -> NoReturn:
     )
 
 
+def _device_of_module(module: str) -> str:
+    """Returns the device of torch.npusim.FloatStorage and its like, which read torch.cuda's."""
+    name = module.rpartition(".")[2]
+    return "cuda" if name in ("cuda", "npusim") else "cpu"
+
+
 def _patch_tensors(patcher: Patcher) -> None:
     original_type = torch.Tensor.type
 
@@ -84,6 +96,7 @@ def _patch_tensors(patcher: Patcher) -> None:
     patcher.set(torch.Tensor, "is_cuda", property(_tensor_is_cuda))
     patcher.set(torch.Tensor, "type", type_)
     patcher.set(torch.Tensor, "__cuda_array_interface__", property(_no_array_interface))
+    patcher.set(torch.storage, "_get_device_from_module", _device_of_module)
     for storage in (torch.UntypedStorage, torch.TypedStorage):
         patcher.set(storage, "is_cuda", property(_storage_is_cuda))
 
@@ -218,8 +231,11 @@ def _patch_distributed(patcher: Patcher) -> None:
     from torch_npusim.distributed._nccl import ProcessGroupNCCL
 
     patcher.set(distributed_c10d, "_NCCL_AVAILABLE", True)
+    # Builds of 2.14 and later with NCCL have three classes, and choose one of them.
+    later = {"ProcessGroupNCCL2", "ProcessGroupNCCLLazy"} & vars(distributed_c10d).keys()
     for module in (distributed_c10d, torch.distributed):
-        patcher.set(module, "ProcessGroupNCCL", ProcessGroupNCCL)
+        for name in ("ProcessGroupNCCL", *later):
+            patcher.set(module, name, ProcessGroupNCCL)
     # Objects are logged with it where TORCH_DISTRIBUTED_DEBUG is DETAIL.
     patcher.set(torch._C._distributed_c10d, "_hash_tensors", _hash_tensors)
     # Gloo can reach CUDA's memory, and not that of npusim: here it serves the host alone.
@@ -228,10 +244,6 @@ def _patch_distributed(patcher: Patcher) -> None:
 
 
 # --- torch.compile
-
-
-class _AllocatorState:
-    """What torch._inductor.cudagraph_trees imports where CUDA is built; nothing makes one."""
 
 
 def _set_cached_tensors_enabled(enabled: bool) -> None:
@@ -243,6 +255,29 @@ def _set_cached_tensors_enabled(enabled: bool) -> None:
 
 
 def _patch_compiler(patcher: Patcher) -> None:
-    # torch._dynamo.reset() imports the module of CUDA graphs, which wants these of torch._C.
-    patcher.set(torch._C, "_cuda_CUDAAllocator_AllocatorState", _AllocatorState)
+    # torch._dynamo.reset() imports the module of CUDA graphs, which wants this of torch._C.
     patcher.set(torch._C, "_set_cached_tensors_enabled", _set_cached_tensors_enabled)
+
+
+# --- torch.library
+
+
+def _patch_libraries(patcher: Patcher) -> None:
+    _C.adopt_cuda_kernels("")
+    original = torch.library.Library.impl
+
+    @functools.wraps(original)
+    def impl(
+        self: torch.library.Library,
+        op_name: Any,
+        fn: Callable[..., Any],
+        dispatch_key: str = "",
+        **kwargs: Any,
+    ) -> None:
+        original(self, op_name, fn, dispatch_key, **kwargs)  # type: ignore[no-untyped-call]
+        if "CUDA" in (dispatch_key or self.dispatch_key):
+            name = op_name if isinstance(op_name, str) else op_name._schema.name
+            name = name.partition(".")[0]
+            _C.adopt_cuda_kernels(name if "::" in name else f"{self.ns}::{name}")
+
+    patcher.set(torch.library.Library, "impl", impl)

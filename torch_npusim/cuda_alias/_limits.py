@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the alias cannot do: names that raise, and things that read otherwise than on CUDA."""
+"""Limits of the alias: names that raise, and things that read otherwise than on CUDA."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+from torch_npusim.patches import is_version
 
 _RUNTIME = "there is no CUDA runtime behind npusim; leave the call out, or guard it."
 _SENSOR = "a simulated device has no such sensor; leave the call out."
 _ALLOCATOR = "the caching allocator of npusim cannot be switched off; NPUSIM_ALLOCATOR changes it."
 _COMPILER = "npusim cannot run CUDA code; write the operation with tensors."
 _NCCL = "npusim has no NCCL to call; use torch.distributed with the backend nccl."
+_GRAPH = "a graph of npusim is no CUDA graph; torch.npusim.graphs captures and replays it."
 _TUNABLE = "npusim has one implementation of each operator, so there is nothing to tune."
 
 # Names below torch.cuda that raise NotImplementedError, and why.
@@ -42,11 +45,7 @@ REFUSED: dict[str, str] = {
         _ALLOCATOR,
     ),
     **dict.fromkeys(
-        (
-            "jiterator._create_jit_fn",
-            "jiterator._create_multi_output_jit_fn",
-            "_compile_kernel",
-        ),
+        ("_compile_kernel",),
         _COMPILER,
     ),
     **dict.fromkeys(
@@ -85,6 +84,55 @@ REFUSED: dict[str, str] = {
     },
 }
 
+#: Names that came later, and the version of torch that has them first.
+_LATER: dict[str, dict[str, str]] = {
+    ">=2.14": {
+        **dict.fromkeys(
+            (
+                "export_dot",
+                "export_graph_data",
+                "graphs.export_dot",
+                "graphs.export_graph_data",
+                *(
+                    f"graphs.register_graph_{moment}_hook"
+                    for moment in (
+                        "capture_start",
+                        "capture_end",
+                        "instantiate",
+                        "replay_start",
+                        "replay_end",
+                        "destroy",
+                    )
+                ),
+            ),
+            _GRAPH,
+        ),
+        "tunable.get_cublaslt_requested_algo_count": _TUNABLE,
+        "tunable.set_cublaslt_requested_algo_count": _TUNABLE,
+    },
+    ">=2.15": {
+        **dict.fromkeys(
+            (
+                "green_contexts.SMPartition",
+                "green_contexts.get_num_locality_domains",
+                "green_contexts.is_localization_supported",
+            ),
+            _RUNTIME,
+        ),
+        **dict.fromkeys(
+            (
+                "tunable.dynamic_dims_mask",
+                "tunable.wildcard_fallback_enable",
+                "tunable.wildcard_fallback_is_enabled",
+            ),
+            _TUNABLE,
+        ),
+    },
+}
+for _versions, _names in _LATER.items():
+    if is_version(_versions):
+        REFUSED.update(_names)
+
 # What answers, but not as on CUDA.
 DIFFERENT: dict[str, str] = {
     "tensor.is_cuda in TorchScript and C++": "is False: compiled code asks the device itself",
@@ -95,10 +143,10 @@ DIFFERENT: dict[str, str] = {
     "CUDA libraries because of it ends in its own ImportError",
     "torch.backends.cudnn.version()": "is None: there is no such library",
     "torch.backends.cudnn, torch.backends.cuda": "flags can be set and read, and change nothing",
-    "torch.cuda.get_arch_list()": "is empty: no CUDA architecture was compiled for",
-    "torch.cuda.get_device_properties()": "has the fields of torch.npusim's; those that describe "
-    "CUDA hardware (warp_size, regs_per_multiprocessor) raise AttributeError",
-    "Stream.cuda_stream, Event.cuda_event": "do not exist: there is no handle for other libraries",
+    "torch.cuda.get_device_properties()": "has clock rates of 0, and the sizes of the largest chip "
+    "of its capability",
+    "Stream.cuda_stream": "is the number of the stream, which no other library can use; "
+    "Event.cuda_event does not exist",
     "Tensor.__cuda_array_interface__": "raises AttributeError, as for a tensor on CPU",
     "torch.backends.cuda.cufft_plan_cache, preferred_linalg_library('magma')": "raise RuntimeError "
     "of torch: those libraries are not there",

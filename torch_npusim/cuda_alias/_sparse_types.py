@@ -37,7 +37,7 @@ class _SparseType(type):
         """Makes a tensor from indices, values and perhaps a size, or an empty one from sizes."""
         if not args or isinstance(args[0], int):
             args = (args or (0,),)
-        device = kwargs.pop("device", "npusim")
+        device = kwargs.pop("device", None) or "npusim"
         return torch.sparse_coo_tensor(*args, dtype=cls.dtype, device=device, **kwargs)
 
 

@@ -5,6 +5,7 @@ A public name of torch.cuda becomes torch.npusim's where there is one, else one 
 else what _limits.py says about it; the rest is data or works as it is.
 """
 
+import ctypes
 import types
 from collections.abc import Callable
 from importlib import import_module
@@ -13,11 +14,17 @@ from typing import Any
 import torch
 
 from torch_npusim import _C, npusim
+from torch_npusim.cuda_alias._capability import (
+    ARCHITECTURES,
+    CudaDeviceProperties,
+    gencode_flags,
+)
 from torch_npusim.cuda_alias._limits import REFUSED, refuse_class, refuse_function
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.cuda_alias._sparse_types import TYPES as SPARSE_TYPES
 from torch_npusim.npusim._utils import DeviceLike
-from torch_npusim.sim import specs
+from torch_npusim.patches import is_version
+from torch_npusim.sim.specs import capability
 
 # Not in torch.cuda.__all__, but read by core and by libraries.
 _PRIVATE = (
@@ -39,27 +46,14 @@ _MODULES = {
 }
 
 
-#: What torch.version.cuda says, the CUDA that torch 2.13 is built for.
-CUDA_VERSION = "13.0"
-
-#: What get_device_capability() says: that of an A100, which has every dtype that npusim has.
-CAPABILITY = (8, 0)
-
-
-class CudaDeviceProperties(npusim.DeviceProperties):
-    """What a device is, with the one more name that Inductor asks for when it compiles for CPU."""
-
-    @property
-    def gcnArchName(self) -> str:
-        """The name of the device, as CUDA builds have it."""
-        return self.name
+#: The CUDA that this torch is built for, in its own build for CUDA: torch.version.cuda.
+CUDA_VERSION = "13.0" if is_version("<2.15") else "13.2"
 
 
 def _get_device_properties(device: DeviceLike = None) -> CudaDeviceProperties:
     """Returns what `device` (default: the current one) is."""
-    major, minor = specs.cuda_capability() or CAPABILITY
-    own = vars(npusim.get_device_properties(device))
-    return CudaDeviceProperties(**own | {"major": major, "minor": minor})
+    index = npusim._utils._get_device_index(device, optional=True)
+    return CudaDeviceProperties.of(npusim.get_device_properties(device), index)
 
 
 def _get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
@@ -92,12 +86,19 @@ class _CudaGraphScope(npusim.graph):
         pool: Any = None,
         stream: Any = None,
         capture_error_mode: Any = "global",
+        enable_annotations: bool = False,
+        check_input_liveness: bool = False,
     ) -> None:
-        super().__init__(cuda_graph, pool, stream, capture_error_mode)
+        if enable_annotations:
+            raise NotImplementedError(
+                "torch.cuda.graph(enable_annotations=True) on npusim: its graphs have none; leave "
+                "it out."
+            )
+        super().__init__(cuda_graph, pool, stream, capture_error_mode, check_input_liveness)
 
 
 class _Ranges:
-    """What torch.cuda.nvtx calls, answered with the ranges of torch.npusim.profiler."""
+    """The functions of torch.cuda.nvtx, answered with the ranges of torch.npusim.profiler."""
 
     rangePushA = staticmethod(npusim.profiler.range_push)
     rangePop = staticmethod(npusim.profiler.range_pop)
@@ -126,16 +127,19 @@ _OWN: dict[str, Any] = {
     "_lazy_call": _lazy_call,
     "device_memory_used": _device_memory_used,
     "get_amp_supported_dtype": npusim.get_amp_supported_dtype,
-    "get_arch_list": lambda: [],
+    "get_arch_list": lambda: list(ARCHITECTURES),
     "get_device_capability": _get_device_capability,
     "get_device_properties": _get_device_properties,
-    "get_gencode_flags": lambda: "",
+    "get_gencode_flags": gencode_flags,
     "graph": _CudaGraphScope,
     "graphs.CUDAGraph": npusim.NPUSIMGraph,
     "graphs.graph": _CudaGraphScope,
     "has_half": True,
     "has_magma": False,
-    "is_tf32_supported": lambda: False,
+    "is_bf16_supported": lambda including_emulation=True: (
+        including_emulation or capability() >= (8, 0)
+    ),
+    "is_tf32_supported": lambda: capability() >= (8, 0),
     "nccl.is_available": lambda tensors: False,
     "nccl.version": lambda: (2, 27, 5),  # whose collectives simccl has
     "nvtx._nvtx": _Ranges(),
@@ -147,6 +151,19 @@ _OWN: dict[str, Any] = {
     "tunable.tuning_is_enabled": lambda: False,
     "_sleep": _C.sleep,  # a cycle is a nanosecond of virtual time
     "_utils._get_device_index": npusim._utils._get_device_index,
+}
+
+if is_version(">=2.14"):
+    _OWN["gds.is_available"] = lambda: False
+
+# The handle of a stream is its number, which _cuda_getCurrentRawStream() returns too.
+_OF_STREAMS = {
+    "cuda_stream": property(lambda self: self.stream_id),
+    "_as_parameter_": property(lambda self: ctypes.c_void_p(self.stream_id)),
+    "__cuda_stream__": lambda self: (0, self.stream_id),
+    "__repr__": lambda self: (
+        f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
+    ),
 }
 
 # Values that torch.npusim answers when asked: here too, by the module's __getattr__.
@@ -174,6 +191,8 @@ def patch(patcher: Patcher) -> None:
         patcher.set(target, attribute, refuse(name))
     for name in _ASKED:
         patcher.delete(torch.cuda, name)
+    for name, member in _OF_STREAMS.items():
+        patcher.set(npusim.Stream, name, member)
     patcher.set(torch.cuda, "__getattr__", _ask)
     patcher.set(torch.version, "cuda", CUDA_VERSION)
 

@@ -4,7 +4,7 @@
     torch.distributed.init_process_group()           # or "simccl", or "cpu:gloo,npusim:simccl"
     torch.distributed.all_reduce(torch.ones(3, device="npusim"))
 
-docs/distributed.md says what is moved, what it costs and where the limits are.
+docs/use/distributed.md says what is moved, what it costs and where the limits are.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroupGloo
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from torch_npusim import _C
 
@@ -49,7 +49,7 @@ def create_backend(
         timeout: Limit of a collective.
         name: As messages call the group.
         ranks: The members' ranks in the whole job; empty: all.
-        label: What profiles call the backend.
+        label: The backend's name in profiles.
 
     Raises:
         RuntimeError: If the members are not processes of one host.
@@ -57,13 +57,16 @@ def create_backend(
     in_threads = type(c10d._world).__name__ == "ThreadLocalWorld"  # testing.run_ranks()
     if not ranks:
         (_C.set_thread_rank if in_threads else _C.set_rank)(rank)
+    # torchrun starts ranks again with the store of those that failed, and their keys in it.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"attempt {attempt}", store)
     words = _types.meet(store, rank, size)
     if in_threads:
-        mover = _types.ThreadRanks(store, rank, size, timeout)
+        transport = _types.ThreadRanks(store, rank, size, timeout)
     else:
-        mover = _gloo(store, rank, size, timeout)
+        transport = _gloo(store, rank, size, timeout)
     world = _world() if ranks else None
-    return Simccl(mover, words, world, rank, ranks or list(range(size)), name, timeout, label)
+    return Simccl(transport, words, world, rank, ranks or list(range(size)), name, timeout, label)
 
 
 def _gloo(store: Store, rank: int, size: int, timeout: timedelta) -> Any:

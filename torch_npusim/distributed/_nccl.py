@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What "nccl" means under the CUDA alias: simccl, behind the names that torch asks NCCL by."""
+"""The backend "nccl" under the CUDA alias: simccl, behind the names that torch asks NCCL by."""
 
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,12 @@ class _Named(type):
         return isinstance(instance, Simccl)
 
     def __call__(
-        cls, store: Any, rank: int, size: int, options: "ProcessGroupNCCL.Options | None" = None
+        cls,
+        store: Any,
+        rank: int,
+        size: int,
+        options: "ProcessGroupNCCL.Options | None" = None,
+        device_id: Any = None,
     ) -> Any:
         chosen = options or ProcessGroupNCCL.Options()
         return create_backend(
@@ -43,8 +48,13 @@ class _Config:
 class ProcessGroupNCCL(metaclass=_Named):
     """Stands for torch.distributed.ProcessGroupNCCL."""
 
+    # Values of `Options.config.cta_policy`.
+    NCCL_CTA_POLICY_DEFAULT = 0
+    NCCL_CTA_POLICY_EFFICIENCY = 1
+    NCCL_CTA_POLICY_ZERO = 2
+
     class Options:
-        """As NCCL's. Those that choose hardware resources have no effect."""
+        """As NCCL's. Settings of hardware resources have no effect."""
 
         def __init__(self, is_high_priority_stream: bool = False) -> None:
             self.is_high_priority_stream = is_high_priority_stream

@@ -13,7 +13,8 @@ Nothing here is imported before torch._dynamo or torch._inductor are: their impo
 | wrapper.py | the Python code that allocates and calls |
 | runtime.py | what that code imports |
 | replay.py | code that runs as one graph: mode="reduce-overhead" |
-| torch_internals.py | every private name of torch that is touched, and the patches |
+
+Patches of the compiler are in torch_npusim/patches/.
 """
 
 from torch_npusim._after_import import after_import

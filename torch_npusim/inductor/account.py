@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a fused kernel reads, writes and computes, as expressions of its sizes.
+"""Reads, writes and operations of a fused kernel, as expressions of its sizes.
 
 By the rule of every other command (rule C1): what comes from memory counts once, what goes there
 once, what is changed in place twice. What one part of the kernel makes for another does not leave
@@ -29,7 +29,7 @@ _MOST_ACCESSES = 64
 
 @dataclass(frozen=True)
 class Access:
-    """What a kernel touches of one buffer; sizes and strides in elements.
+    """A kernel's accesses to one buffer; sizes and strides in elements.
 
     Attributes:
         pointer: Name of the pointer argument.
@@ -59,8 +59,8 @@ class Account:
     """The account of a kernel.
 
     Attributes:
-        accesses: What it touches; of too many to be told, their buffers, each as a whole.
-        bytes: What it reads and writes.
+        accesses: Its accesses; of too many to be told, their buffers, each as a whole.
+        bytes: Read and written.
         flops: Its operations.
         dtype: The dtype whose arithmetic it does.
     """

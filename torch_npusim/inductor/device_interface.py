@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What Dynamo and Inductor ask about the device while they trace, and where they run."""
+"""Answers to Dynamo and Inductor about the device, while they trace, and where they run."""
 
 from typing import Any
 

@@ -63,11 +63,11 @@ def wrapped(
     """Returns the source of a kernel.
 
     Args:
-        loops: What CppScheduling made: includes, and one function.
+        loops: Text of CppScheduling: includes, and one function.
         of_loops: The function's parameters, such as "const float* in_ptr0".
-        definitions: Those of the kernel: the same, and sizes that only `account` has.
-        pointers: Those of them that are pointers.
-        account: What it does.
+        definitions: The kernel's parameters: the same, and sizes that only `account` has.
+        pointers: The pointers among them.
+        account: Its work.
         size_argument: The names in the kernel of the symbols of `account`.
     """
     on_device = {pointer.name for pointer in pointers if is_npusim(pointer.device)}

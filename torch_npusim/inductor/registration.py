@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._inductor import config
 from torch._inductor.codegen.common import (
     get_device_op_overrides,
     register_backend_for_device,
@@ -14,9 +15,14 @@ from torch._inductor.codegen.common import (
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 import torch_npusim
-from torch_npusim.inductor import kernel_source, torch_internals
+from torch_npusim.inductor import kernel_source
 from torch_npusim.inductor.scheduling import NpusimScheduling
 from torch_npusim.inductor.wrapper import NpusimOverrides, NpusimWrapper, RefusedWrapper
+from torch_npusim.patches import Changes
+from torch_npusim.patches.inductor import call_npusim_cuda
+
+_ONLINE_SOFTMAX = config.online_softmax
+_names = Changes()
 
 
 class _Generator(CustomGraphModulePass):
@@ -31,9 +37,10 @@ class _Generator(CustomGraphModulePass):
 
 
 def generator_hash() -> str:
-    """A hash of this folder's sources and of the header that kernels contain."""
+    """A hash of the sources that write kernels and of the header that kernels contain."""
     digest = hashlib.sha256(kernel_source.launcher_header().encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    package = Path(torch_npusim.__file__).parent
+    for path in sorted([*package.glob("inductor/*.py"), *package.glob("patches/*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -49,8 +56,9 @@ def register(name: str) -> None:
     )
     get_device_op_overrides("cpu")  # registers Inductor's own first, which has one for "cuda"
     register_device_op_overrides(name, NpusimOverrides())
-    torch_internals.patch()
-    torch_internals.name_of_device(name)
+    if name == "cuda":
+        config.online_softmax = False  # a reduction that Triton's kernels alone have
+        call_npusim_cuda(_names)
 
 
 def serve_cuda(on: bool) -> None:
@@ -65,4 +73,5 @@ def serve_cuda(on: bool) -> None:
     common.custom_backend_passes.pop("cuda", None)
     common.custom_backend_codegen_configs.pop("cuda", None)
     register_device_op_overrides("cuda", CUDADeviceOpOverrides())
-    torch_internals.name_of_cuda()
+    config.online_softmax = _ONLINE_SOFTMAX
+    _names.undo()

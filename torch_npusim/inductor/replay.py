@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""mode="reduce-overhead": compiled code that runs as one replayed graph (docs/graphs.md).
+"""mode="reduce-overhead": compiled code that runs as one replayed graph (docs/use/graphs.md).
 
-The first calls run as they are; then one is captured, and later ones replay it. What is at another
-address in each call is copied to where the capture found it; what stays where it is, as parameters
-do, is used in place. A caller may keep what a call returned for as long as it likes: while it
+The first calls run as they are; then one is captured, and later ones replay it. Arguments whose
+address changes are copied to where the capture found them; others, such as parameters, are used
+in place. A caller may keep what a call returned for as long as it likes: while it
 does, the next call is captured anew, into memory of its own.
 """
 

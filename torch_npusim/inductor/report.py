@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the compiler did with a program, and what that is worth: torch_npusim.compile_report()."""
+"""The compiler's work on a program, and its gain: torch_npusim.compile_report()."""
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch._dynamo import utils as dynamo_utils
+from torch._dynamo.callback import callback_handler as handler
 from torch._inductor import config as inductor_config
 
 from torch_npusim import _C
 from torch_npusim.inductor import runtime
+from torch_npusim.inductor.uncompiled import Uncompiled, Watch
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Frame:
         place: "file:line" of the function.
         function: Its name.
         compile_id: Dynamo's number of the compilation, "frame/version".
-        seconds: What compiling took.
+        seconds: Duration of the compilation.
         guards: How many conditions are checked before the compiled code runs.
         cache: "hit" or "miss" of Inductor's cache of graphs; "" where no graph was compiled.
         recompiled: The guard that failed, for a version that is not the first.
@@ -43,23 +43,6 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class GraphBreak:
-    """A place where a graph ends, because the rest needs Python.
-
-    Attributes:
-        place: "file:line" in the user's code.
-        code: That line.
-        reason: Dynamo's reason.
-        instead: What can be written instead, where Dynamo has a hint.
-    """
-
-    place: str
-    code: str
-    reason: str
-    instead: str
-
-
-@dataclass(frozen=True)
 class Kernel:
     """A command of the device, by name, summed over its calls.
 
@@ -67,8 +50,8 @@ class Kernel:
         name: Of the command.
         operators: The operators of torch that are fused in it; none: an eager kernel.
         calls: How often it ran.
-        bytes: What all calls read and wrote.
-        flops: What all calls computed.
+        bytes: Read and written by all calls.
+        flops: Operations of all calls.
         modelled_us: Their modelled time.
     """
 
@@ -82,7 +65,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Run:
-    """What the device did in one run.
+    """The device's work in one run.
 
     Attributes:
         launches: Number of commands.
@@ -95,19 +78,19 @@ class Run:
 
 @dataclass
 class CompileReport:
-    """What was compiled, and what eager and compiled runs did.
+    """The compilations, and the work of eager and compiled runs.
 
     Attributes:
         frames: The compilations, in order.
-        graph_breaks: Where graphs end.
-        kernels: What ran on the device in the compiled run, the longest first.
+        uncompiled: Code that did not run compiled: graph breaks, functions that were given up.
+        kernels: Commands of the compiled run, the longest first.
         eager: The run without the compiler; None where it was not asked for.
         compiled: The run with compiled code.
-        value: What the compiled function returned.
+        value: The compiled function's result.
     """
 
     frames: list[Frame] = field(default_factory=list)
-    graph_breaks: list[GraphBreak] = field(default_factory=list)
+    uncompiled: list[Uncompiled] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     eager: Run | None = None
     compiled: Run = field(default_factory=lambda: Run(0, 0.0))
@@ -181,13 +164,32 @@ def _is_compiled(function: Any) -> bool:
 
 @contextmanager
 def counted_commands() -> Iterator[dict[str, dict[str, float]]]:
-    """Yields a dictionary that holds, at the end, what each command of the device cost, by name."""
+    """Yields a dictionary that holds, at the end, what each command of the device cost, by name.
+
+    Commands of the compiler itself are left out.
+    """
     rows: dict[str, dict[str, float]] = {}
-    _C.begin_command_tally()
+
+    def end(_: Any = None) -> None:
+        for name, row in _C.end_command_tally().items():
+            before = rows.setdefault(name, dict.fromkeys(row, 0))
+            for figure, value in row.items():
+                before[figure] += value
+
+    def begin(_: Any = None) -> None:
+        _C.begin_command_tally()
+
+    begin()
+    # The compiler's own commands, such as those of Inductor's patterns, are not the program's.
+    handler.register_start_callback(end)
+    handler.register_end_callback(begin)
     try:
         yield rows
     finally:
-        rows.update(_C.end_command_tally())
+        with suppress(ValueError):  # torch._dynamo.reset() forgets them
+            handler.remove_start_callback(end)
+            handler.remove_end_callback(begin)
+        end()
 
 
 def _run(rows: dict[str, dict[str, float]]) -> Run:
@@ -214,26 +216,21 @@ def _kernels(rows: dict[str, dict[str, float]]) -> list[Kernel]:
     return sorted(made, key=lambda kernel: (-kernel.modelled_us, kernel.name))
 
 
-_MOST_FRAMES = 100_000
-
-
 @contextmanager
 def watched_compiler(report: CompileReport) -> Iterator[None]:
-    """Adds what is compiled meanwhile to a report."""
-    # The compiler remembers its last 64 graphs only, of which none may be new by their number.
-    limit = dynamo_utils.DEFAULT_COMPILATION_METRICS_LIMIT
-    dynamo_utils.set_compilation_metrics_limit(_MOST_FRAMES)
-    metrics_before = len(dynamo_utils.get_compilation_metrics())
-    breaks_before = len(dynamo_utils.graph_break_reasons)
+    """Adds what is compiled meanwhile to a report, and what is not."""
+    watch = Watch()
+    watch.start()
     try:
         yield
     finally:
-        for metrics in dynamo_utils.get_compilation_metrics()[metrics_before:]:
-            if metrics.is_forward is not False and metrics.co_filename is not None:
-                report.frames.append(_frame(metrics))
-        dynamo_utils.set_compilation_metrics_limit(limit)
-        found = map(_graph_break, dynamo_utils.graph_break_reasons[breaks_before:])
-        report.graph_breaks += dict.fromkeys(found)
+        watch.stop()
+        report.frames += [
+            _frame(metrics)
+            for metrics in watch.compilations
+            if metrics.is_forward is not False and metrics.co_filename is not None
+        ]
+        report.uncompiled += watch.found
 
 
 def _frame(metrics: Any) -> Frame:
@@ -246,28 +243,13 @@ def _frame(metrics: Any) -> Frame:
         (metrics.duration_us or 0) / 1e6,
         metrics.guard_count or 0,
         "hit" if hits and not misses else "miss" if misses or not _caches() else "",
-        metrics.recompile_reason or "",
-        metrics.fail_reason or "",
+        (metrics.recompile_reason or "").partition("\n")[0],
+        (metrics.fail_reason or "").partition("\n")[0],
     )
 
 
 def _caches() -> bool:
     return bool(inductor_config.fx_graph_cache)
-
-
-def _graph_break(found: Any) -> GraphBreak:
-    where = found.user_stack[-1] if found.user_stack else None
-    text = str(found.reason)
-    hints = re.findall(r"Hint: (.*)", text)
-    explanation = re.search(r"Explanation: (.*)", text)
-    first = text.splitlines()[0] if text else ""
-    reason = f"{first}: {explanation[1]}" if explanation else first
-    return GraphBreak(
-        f"{where.filename}:{where.lineno}" if where else "",
-        (where.line or "") if where else "",
-        reason,
-        " ".join(hints),
-    )
 
 
 def script_report(path: str, arguments: list[str], eager: bool = True) -> CompileReport:

@@ -4,16 +4,14 @@
 from html import escape
 from typing import TYPE_CHECKING
 
+from torch_npusim import _page_shell as page_shell
+
 if TYPE_CHECKING:
     from torch_npusim.inductor.report import CompileReport
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
-_STYLE = (
-    "body{font:14px sans-serif;margin:2em;max-width:80em}table{border-collapse:collapse}"
-    "td,th{border-bottom:1px solid #ccc;padding:.3em .8em;text-align:left;vertical-align:top}"
-    "td{font-family:monospace;overflow-wrap:anywhere}"
-)
+_STYLE = "td { font-family: monospace; overflow-wrap: anywhere }\n"
 
 
 def tables(report: "CompileReport") -> list[Table]:
@@ -26,9 +24,12 @@ def tables(report: "CompileReport") -> list[Table]:
             [(name, str(run.launches), f"{run.modelled_us:.1f}") for name, run in runs if run],
         ),
         (
-            f"Graph breaks: {len(report.graph_breaks)}",
-            ("where", "line", "reason", "instead"),
-            [(one.place, one.code, one.reason, one.instead) for one in report.graph_breaks],
+            f"Not compiled: {len(report.uncompiled)}",
+            ("kind", "where", "line", "function", "reason", "instead"),
+            [
+                (one.kind, one.place, one.code, one.function, one.reason, one.instead)
+                for one in report.uncompiled
+            ],
         ),
         (
             f"Recompilations: {len(report.recompiles)}",
@@ -86,10 +87,7 @@ def text(report: "CompileReport") -> str:
 
 def page(report: "CompileReport") -> str:
     """The report as one HTML page without scripts."""
-    parts = [
-        "<!doctype html><html lang='en'><meta charset='utf-8'><title>Compile report</title>",
-        f"<style>{_STYLE}</style><h1>Compile report</h1>",
-    ]
+    parts = ["<h1>Compile report</h1>"]
     for title, heads, rows in tables(report):
         parts.append(f"<h2>{escape(title)}</h2>")
         if rows:
@@ -99,4 +97,4 @@ def page(report: "CompileReport") -> str:
                 for row in rows
             )
             parts.append(f"<table><tr>{head}</tr>{body}</table>")
-    return "\n".join(parts) + "\n"
+    return page_shell.page("Compile report", "\n".join(parts), _STYLE)

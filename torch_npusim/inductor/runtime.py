@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the code that Inductor generates for npusim imports."""
+"""Imports of the code that Inductor generates for npusim."""
 
 from dataclasses import dataclass, field
 
@@ -24,13 +24,13 @@ get_launcher = _C.device_launcher
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """What a fused kernel is.
+    """A fused kernel.
 
     Attributes:
         name: Of its commands.
         operators: The operators of torch that it does, by name.
-        bytes: What a call reads and writes: a number, or an expression of its sizes.
-        flops: What it computes, likewise.
+        bytes: Read and written by a call: a number, or an expression of its sizes.
+        flops: Its operations, likewise.
     """
 
     name: str

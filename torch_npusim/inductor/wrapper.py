@@ -14,7 +14,7 @@ from torch_npusim.inductor.account import Account
 
 
 class NpusimOverrides(DeviceOpOverrides):
-    """What generated Python code says to the device."""
+    """The generated Python code's calls to the device."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
         """The import of what gives a kernel its device: the launcher."""
@@ -32,13 +32,17 @@ class NpusimOverrides(DeviceOpOverrides):
         """Code of a context manager that makes a device current."""
         return f"torch.npusim.device({device_idx})"
 
+    def aten_device_type(self) -> str:
+        """The type of the device in generated C++; before torch 2.15 a table says it."""
+        return "at::kPrivateUse1"
+
     def current_stream(self) -> str:
         """Code that returns the current stream."""
         return "torch.npusim.current_stream()"
 
 
 class _OnNpusim(PythonWrapperCodegen):
-    """What is different on npusim, for whole graphs and for their parts."""
+    """Differences on npusim, for whole graphs and for their parts."""
 
     def make_allocation(
         self,
@@ -73,7 +77,8 @@ class _OnNpusim(PythonWrapperCodegen):
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
         if triton or not is_npusim(device):
-            _no_device_memory(kernel_name, call_args)
+            if device.type == "cpu" and not triton:
+                _no_device_memory(kernel_name, call_args)
             super()._generate_kernel_call_helper(
                 kernel_name, call_args, device=device, triton=triton, **kwargs
             )
@@ -163,6 +168,7 @@ class RefusedWrapper(PythonWrapperCodegen):
         """Raises NotImplementedError."""
         raise NotImplementedError(
             f"AOTInductor and torch._inductor.config.cpp_wrapper on {device_type()}: their C++ "
-            f"runtime knows CPU, CUDA, XPU and MPS only (docs/decisions/0008-no-aotinductor.md). "
+            f"runtime knows CPU, CUDA, XPU and MPS only "
+            f"(docs/understand/decisions/0008-no-aotinductor.md). "
             f"Use torch.compile(), and torch.export.save() to ship a program."
         )

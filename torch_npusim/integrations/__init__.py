@@ -3,5 +3,6 @@
 
 One module per framework: `lightning`, `accelerate`, `transformers`. Importing one of them imports
 nothing of the framework; its functions do. Nothing of a framework is replaced: each adapter uses
-what the framework offers for devices it does not know, and docs/integrations.md says what is left.
+what the framework offers for devices it does not know, and docs/use/integrations.md
+says what is left.
 """

@@ -6,8 +6,8 @@
     accelerator = Accelerator()  # its device is npusim
 
 accelerate 1.15 finds devices by name and has no place for others, but for ACCELERATE_TORCH_DEVICE.
-Everything here is for one process; launching several needs a process group, which npusim does not
-have. transformers' Trainer stands on accelerate, so all of it serves there too.
+Everything here is for one process; several processes need the CUDA alias. transformers' Trainer
+stands on accelerate, so all of it serves there too.
 """
 
 import os

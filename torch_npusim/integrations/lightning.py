@@ -79,7 +79,7 @@ def _derive(name: str, own: type, base: type, **attributes: Any) -> type:
 
 
 class _Accelerator:
-    """What Lightning asks of a kind of device; every answer comes from torch.npusim."""
+    """Lightning's questions to a kind of device; every answer comes from torch.npusim."""
 
     def setup_device(self, device: torch.device) -> None:
         """Makes `device` current.
@@ -133,13 +133,14 @@ class _Accelerator:
         """Returns the devices with the indices `devices`.
 
         Raises:
-            ValueError: For more than one. Lightning would start a process for each and let them
-                talk through a process group, which npusim does not have.
+            ValueError: For more than one. Lightning would start a process for each; that works only
+                under the CUDA alias.
         """
         if len(devices) > 1:
             raise ValueError(
-                f"devices={devices}: Lightning needs a process group to train on several devices, "
-                f"and npusim has none; choose one device, for example devices=[{devices[0]}]"
+                f"devices={devices}: accelerator='npusim' trains in one process; choose one "
+                f"device, for example devices=[{devices[0]}], or accelerator='gpu' under "
+                f"NPUSIM_AS_CUDA=1"
             )
         return [torch.device("npusim", index) for index in devices]
 

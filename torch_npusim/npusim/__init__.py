@@ -18,8 +18,6 @@ from torch_npusim.npusim._device import (
     synchronize, _exchange_device as _exchange_device,
     _maybe_exchange_device as _maybe_exchange_device,
 )
-from torch_npusim._rules import get_rules, set_rules
-from torch_npusim._races import RaceError, get_race_detection, set_race_detection
 from torch_npusim.npusim._lazy import (
     init, is_initialized, _is_in_bad_fork as _is_in_bad_fork, _lazy_init as _lazy_init,
 )
@@ -53,6 +51,8 @@ from torch_npusim.npusim.streams import (
     Event, ExternalStream, Stream, StreamContext, current_stream, default_stream, set_stream,
     stream,
 )
+from torch_npusim.sim.races import RaceError, get_race_detection, set_race_detection
+from torch_npusim.sim.rules import get_rules, set_rules
 
 __all__ = [  # noqa: RUF022  (by theme too)
     "DeviceProperties", "can_device_access_peer", "current_device", "device", "device_count",

@@ -11,15 +11,16 @@ from typing import Any, Literal
 
 import torch
 
-from torch_npusim import _C, _host_syncs
+from torch_npusim import _C
 from torch_npusim._names import is_npusim
 from torch_npusim.npusim._lazy import _lazy_init
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
+from torch_npusim.sim import synchronisation
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What a simulated device is; the numbers are those of its spec (NPUSIM_SPEC).
+    """Properties of a simulated device; the numbers are those of its spec (NPUSIM_SPEC).
 
     Attributes:
         name: Name of the spec.
@@ -184,6 +185,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     Args:
         debug_mode: "default" or 0: nothing; "warn" or 1: a warning; "error" or 2: an error.
 
+    Example:
         >>> x = torch.ones(1, device="npusim")
         >>> torch.npusim.set_sync_debug_mode("error")
         >>> x.item()
@@ -202,13 +204,13 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         debug_mode = _SYNC_DEBUG_MODES[debug_mode]
     if debug_mode not in (0, 1, 2):
         raise RuntimeError(f"invalid value of debug_mode, expected 0, 1 or 2, but got {debug_mode}")
-    _host_syncs.set_mode(debug_mode)
+    synchronisation.set_mode(debug_mode)
 
 
 def get_sync_debug_mode() -> int:
     """Returns 0, 1 or 2, as set by set_sync_debug_mode()."""
     _lazy_init()
-    return _host_syncs.mode()
+    return synchronisation.mode()
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -40,7 +40,7 @@ class TensorType(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Constructs a tensor: from sizes (uninitialised) or from one sequence of values."""
-        device = kwargs.pop("device", "npusim")
+        device = kwargs.pop("device", None) or "npusim"
         if len(args) == 1 and not isinstance(args[0], int | torch.Size):
             return torch.tensor(args[0], dtype=cls.dtype, device=device, **kwargs)
         sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
@@ -48,7 +48,7 @@ class TensorType(type):
 
 
 class _StorageBase(_LegacyStorage):
-    """What the storage classes share."""
+    """The common part of the storage classes."""
 
     @classmethod
     def from_buffer(cls, *args: Any, **kwargs: Any) -> NoReturn:

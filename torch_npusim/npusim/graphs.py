@@ -3,16 +3,18 @@
 
 Capture is at the level of operators: a TorchDispatchMode hands each to csrc/runtime/graph.cpp,
 which runs it to learn its shapes, writes it down, and at the end puts back what was written.
-Differences from torch.cuda stand in docs/graphs.md.
+Differences from torch.cuda stand in docs/use/graphs.md.
 """
 
 import gc
 import os
 from collections.abc import Sequence
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch import _tensor_str
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -104,20 +106,35 @@ class NPUSIMGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         _lazy_init()
         self._graph = _C._Graph()
-        self._debug = False
+        self._debug = self._checks_inputs = False
 
-    def capture_begin(self, pool: Pool = None, capture_error_mode: ErrorMode = "global") -> None:
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Lets later captures draw from `generator`, as from the device's default generator.
+
+        Raises:
+            RuntimeError: While this graph is being captured.
+        """
+        self._graph.register_generator(generator)
+
+    def capture_begin(
+        self,
+        pool: Pool = None,
+        capture_error_mode: ErrorMode = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
         """Begins to capture what is launched on the current stream.
 
         Args:
             pool: Where memory comes from; default: a pool of the graph's own.
             capture_error_mode: Which threads may not wait for devices meanwhile: any, "global";
                 the one that captures, "thread_local"; none, but for the captured stream, "relaxed".
+            check_input_liveness: Whether replay() raises if an input was freed since the capture.
 
         Raises:
             RuntimeError: On a default stream, while another capture lasts, or if the graph holds a
                 capture already.
         """
+        self._checks_inputs = check_input_liveness
         self._graph.capture_begin(_number(pool), capture_error_mode)
 
     def capture_end(self) -> None:
@@ -139,7 +156,17 @@ class NPUSIMGraph:
             raise RuntimeError("instantiate() was called on a graph without a capture")
 
     def replay(self) -> None:
-        """Runs the captured work on the current stream, for the price of one launch."""
+        """Runs the captured work on the current stream, for the price of one launch.
+
+        Raises:
+            RuntimeError: Without a capture; with check_input_liveness, if the memory of an input
+                was freed since. The graph still has it here; a graph of CUDA would read others'.
+        """
+        if self._checks_inputs and (freed := self._graph.freed_inputs()):
+            raise RuntimeError(
+                f"CUDA graph replay detected dead tensor(s): {freed}. Keep the inputs of a capture "
+                f"alive as long as the graph is replayed."
+            )
         self._graph.replay()
 
     def reset(self) -> None:
@@ -173,6 +200,7 @@ class graph:
         pool: As in NPUSIMGraph.capture_begin().
         stream: On which it is captured; default: a stream of this class's own.
         capture_error_mode: As in NPUSIMGraph.capture_begin().
+        check_input_liveness: As in NPUSIMGraph.capture_begin().
     """
 
     default_capture_stream: "streams.Stream | None" = None
@@ -183,6 +211,7 @@ class graph:
         pool: Pool = None,
         stream: "streams.Stream | None" = None,
         capture_error_mode: ErrorMode = "global",
+        check_input_liveness: bool = False,
     ) -> None:
         if not isinstance(npusim_graph, NPUSIMGraph):
             raise TypeError(f"graph: expected an NPUSIMGraph, got {type(npusim_graph).__name__}")
@@ -190,7 +219,8 @@ class graph:
             if graph.default_capture_stream is None:
                 graph.default_capture_stream = streams.Stream()
             stream = graph.default_capture_stream
-        self._graph, self._pool, self._mode = npusim_graph, pool, capture_error_mode
+        self._graph = npusim_graph
+        self._begin = (pool, capture_error_mode, check_input_liveness)
         self._on_stream = streams.stream(stream)
 
     def __enter__(self) -> None:
@@ -200,7 +230,7 @@ class graph:
         memory.empty_cache()
         self._on_stream.__enter__()
         try:
-            self._graph.capture_begin(self._pool, self._mode)
+            self._graph.capture_begin(*self._begin)
         except BaseException:
             self._on_stream.__exit__(None, None, None)
             raise
@@ -219,6 +249,11 @@ class graph:
             # What was refused is on its way already, and says more.
         finally:
             self._on_stream.__exit__(kind, error, traceback)
+        if any(f.f_code.co_filename == _tensor_str.__file__ for f, _ in walk_tb(traceback)):
+            raise RuntimeError(
+                "operation not permitted when stream is capturing: printing a tensor reads its "
+                "values, and a captured tensor has none yet. Print it after a replay."
+            ) from error
 
 
 def make_graphed_callables(

@@ -11,17 +11,14 @@ statistics are empty and asking for them does not initialise it.
 """
 
 import ctypes
-import importlib.util
-import inspect
 import os
 import pickle
 import shutil
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -327,6 +324,8 @@ def _record_memory_history(
     compile_context: bool = False,
     global_record_annotations: bool = False,
     skip_actions: list[str] | None = None,
+    record_pinned_host_memory: bool = False,
+    record_cuda: bool = True,
 ) -> None:
     """Starts or stops recording who allocated what, for _snapshot().
 
@@ -340,6 +339,8 @@ def _record_memory_history(
         compile_context: Not supported.
         global_record_annotations: Not supported.
         skip_actions: Not supported.
+        record_pinned_host_memory: Not supported; torch.cuda has it from torch 2.14 on.
+        record_cuda: Whether to record device memory; False is not supported.
 
     Raises:
         RuntimeError: For a value that is not in these lists.
@@ -357,9 +358,11 @@ def _record_memory_history(
         "compile_context": compile_context,
         "global_record_annotations": global_record_annotations,
         "skip_actions": skip_actions,
+        "record_pinned_host_memory": record_pinned_host_memory,
+        "record_cuda": record_cuda,
     }
     for name, value in unsupported.items():
-        if value:
+        if bool(value) is not (name == "record_cuda"):
             raise NotImplementedError(
                 f"_record_memory_history({name}={value!r}): npusim does not record this; "
                 f"leave it out and filter the entries of the snapshot"
@@ -479,34 +482,13 @@ class NPUSIMPluggableAllocator:
         return self._functions
 
 
-_policies: dict[str, Callable[[], Any]] = {}  # given to change_current_allocator(), by name
-
-
-def _policy_class(name: str) -> Callable[[], Any]:
-    """Returns what makes the policy "file.py:Class"; called from C++ once per device."""
-    if name in _policies:
-        return _policies[name]
-    file, _, attribute = name.rpartition(":")
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    if spec is None or spec.loader is None or not Path(file).is_file():
-        raise ValueError(f"there is no file {file}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made: Callable[[], Any] | None = getattr(module, attribute, None)
-    if made is None:
-        raise ValueError(f"{file} has no class {attribute}")
-    return _policies.setdefault(name, made)
-
-
-def change_current_allocator(allocator: NPUSIMPluggableAllocator | str | type) -> None:
+def change_current_allocator(allocator: NPUSIMPluggableAllocator | str) -> None:
     """Chooses what serves the allocations of all devices, before the first one of the process.
 
     Args:
         allocator: An NPUSIMPluggableAllocator; or a text as NPUSIM_ALLOCATOR takes: rules of the
-            caching allocator ("cuda-2.13"), a placement policy ("buddy,arena:64"), the path of
-            a shared library with a policy ("./mine.so"), or a policy in Python ("mine.py:Mine"); or
-            the class of such a policy, made once per device (docs/lab.md). A policy in Python
-            serves programs in which one thread allocates.
+            caching allocator ("cuda-2.13"), a placement policy ("buddy,arena:64"), or the path of
+            a shared library with a policy ("./mine.so").
 
     Raises:
         TypeError: If `allocator` is none of these.
@@ -516,13 +498,9 @@ def change_current_allocator(allocator: NPUSIMPluggableAllocator | str | type) -
         _C.change_allocator(allocator.allocator())
     elif isinstance(allocator, str):
         _C.change_allocator(allocator)
-    elif isinstance(allocator, type):
-        name = f"{inspect.getsourcefile(allocator)}:{allocator.__qualname__}"
-        _policies[name] = allocator
-        _C.change_allocator(name)
     else:
         raise TypeError(
-            f"change_current_allocator: expected an NPUSIMPluggableAllocator, a text or a class, "
+            "change_current_allocator: expected an NPUSIMPluggableAllocator or a text, "
             f"got {allocator!r}"
         )
 

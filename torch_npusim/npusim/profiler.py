@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch.npusim.profiler: what of a program is profiled, and ranges with names.
 
-torch.profiler shows the devices by itself; see docs/profiling.md. Here is what torch.cuda.profiler
-and torch.cuda.nvtx offer beside it.
+torch.profiler shows the devices by itself; see docs/use/profiling.md. Here is what
+torch.cuda.profiler and torch.cuda.nvtx offer beside it.
 """
 
 import contextlib

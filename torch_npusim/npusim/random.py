@@ -51,7 +51,7 @@ def get_rng_state(device: DeviceLike = "npusim") -> torch.Tensor:
         device: Default: the current device.
 
     Returns:
-        A uint8 tensor of shape (16,) on CPU: seed (u64) and offset (i64), little endian.
+        A uint8 tensor of shape (16,) on CPU, with seed (u64) and offset (i64), little endian.
     """
     return _get_generator(device).get_state()
 

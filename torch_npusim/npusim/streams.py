@@ -36,6 +36,7 @@ __all__ = [
     "stream",
 ]
 
+_STREAMS_PER_PRIORITY = 32  # kStreamsPerPriority of backend/stream.h
 _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
@@ -60,6 +61,11 @@ class Stream(torch.Stream):
         least, greatest = _C.priority_range()
         clamped = max(greatest, min(least, priority))
         return super().__new__(cls, torch.device("npusim", index), priority=clamped)
+
+    @property
+    def priority(self) -> int:
+        """The priority, as one of `priority_range()`; the streams of each are numbered in turn."""
+        return 0 if self.stream_id == 0 else -((self.stream_id - 1) // _STREAMS_PER_PRIORITY)
 
     @staticmethod
     def priority_range() -> tuple[int, int]:

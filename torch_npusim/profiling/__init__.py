@@ -2,8 +2,8 @@
 """Where the time of a program goes on the device, and what would help: `npusim profile`.
 
 record_script() runs a script, unmodified, and diagnose() replays what it did under what would be
-different; docs/profiling.md explains both. Times of devices and launches are virtual; the waits for
-a data loader are wall time of this machine.
+different; docs/use/profiling.md explains both. Times of devices and launches are virtual; the waits
+for a data loader are wall time of this machine.
 """
 
 from torch_npusim.profiling._diagnosis import Advice, Diagnosis, Operator, diagnose

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A diagnosis: every number is a replay of the recording, with something different.
 
-What would help is a function that changes rows; how much, what the changed rows take. No advice is
-given whose gain is not worth it.
+An advice is a function that changes rows; its gain is the time that the changed rows save. Advice
+with a small gain is not given.
 """
 
 import dataclasses
@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch_npusim.profiling._recording import Recording
-from torch_npusim.sim.timeline import PRECISIONS, WORK, Rates, Row, Timeline
+from torch_npusim.sim.timeline import (
+    DOWNLOADS,
+    PRECISIONS,
+    UPLOADS,
+    WORK,
+    Rates,
+    Row,
+    Timeline,
+)
 
 WORTH = 0.10  # the least share of the time that an advice must gain
 _SMALL_COPY = 256  # bytes up to which a copy to the host is a value, such as a loss
@@ -21,13 +29,13 @@ _WAITS = ("stream_wait", "event_wait", "device_wait")
 
 @dataclass(frozen=True)
 class Advice:
-    """What would help.
+    """A change that would help.
 
     Attributes:
         cause: "loader", "host_waits", "copies", "launches", "precision", "layout", "strided" or
             "batch".
-        what: What is the matter.
-        remedy: What to do.
+        what: The problem.
+        remedy: The action.
         gain: Share of the time that it saves, by replay.
         lines: Where in the program, the most important first.
     """
@@ -64,10 +72,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What diagnose() has found; times in virtual ns, loaders in ns of the wall clock.
+    """The findings of diagnose(); times in virtual ns, loaders in ns of the wall clock.
 
     Attributes:
-        title: What was run.
+        title: The program.
         device: Name of the specification.
         span_ns: Of host and devices, with the waits for loaders.
         device_span_ns: Without them: the same in every run.
@@ -78,7 +86,7 @@ class Diagnosis:
             at least two.
         loader_ns: Waits for loaders, scaled.
         saved: Counterfactual -> share of the span that it saves.
-        advice: What would help, the most first.
+        advice: Changes that would help, the most first.
         operators: All, the heaviest first.
         dropped: Rows that were not kept.
     """
@@ -104,8 +112,8 @@ def diagnose(recording: Recording, *, device: str = "", loader_scale: float = 1.
 
     Args:
         recording: Of record() or record_script().
-        device: What the device is called.
-        loader_scale: What the waits for loaders are multiplied with, because the machine that will
+        device: The device's name.
+        loader_scale: Factor of the waits for loaders, because the machine that will
             load is faster (less than 1) or slower than this one.
     """
     timeline = recording.with_loader(loader_scale)
@@ -119,7 +127,7 @@ def diagnose(recording: Recording, *, device: str = "", loader_scale: float = 1.
 
     without = recording.timeline.replay()
     commands = timeline.commands()
-    steps = recording.steps
+    steps = _done_ns(commands, recording.steps)
     return Diagnosis(
         title=recording.title,
         device=device,
@@ -146,6 +154,19 @@ def diagnose(recording: Recording, *, device: str = "", loader_scale: float = 1.
             for row, (start, end) in zip(commands[:4000], base.commands, strict=False)
         ],
     )
+
+
+def _done_ns(commands: Sequence[Row], host_ns: Sequence[int]) -> list[int]:
+    """When host and devices were done with all that was launched until each of the host's times."""
+    done: list[int] = []
+    rest, latest = iter(commands), 0
+    row = next(rest, None)
+    for ns in host_ns:
+        while row is not None and row.host_ns <= ns:
+            latest = max(latest, row.end_ns)
+            row = next(rest, None)
+        done.append(max(ns, latest))
+    return done
 
 
 # --- What would help ------------------------------------------------------------------------------
@@ -198,8 +219,8 @@ def _host_waits(recording: Recording, timeline: Timeline, rates: Rates) -> _Trie
     asked: list[Row] = []
     copy: Row | None = None  # the last one of much
     for row in timeline.rows:
-        if row.kind in ("copy_h2d", "copy_d2h"):
-            if row.kind == "copy_d2h" and row.bytes <= _SMALL_COPY:
+        if row.kind in UPLOADS + DOWNLOADS:
+            if row.kind in DOWNLOADS and row.bytes <= _SMALL_COPY:
                 continue
             copy = row
         elif row.kind in _WAITS and not (copy is not None and _follows(copy, row)):
@@ -224,15 +245,13 @@ def _follows(copy: Row, wait: Row) -> bool:
 
 
 def _copies(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
-    """Uploads one batch ahead, on a stream of their own: nobody waits but for the link."""
-    link: dict[int, int] = {}
+    """Uploads of pinned memory one batch ahead, on a stream of their own."""
     rows: list[Row] = []
     moved: list[Row] = []
     for row in timeline.rows:
-        if row.kind == "copy_h2d" and row.bytes > _SMALL_COPY:
+        if row.kind in UPLOADS and row.bytes > _SMALL_COPY:
             moved.append(row)
-            link[row.device] = link.get(row.device, 0) + 1
-            rows.append(row._replace(stream=-100))
+            rows.append(row._replace(stream=-100, kind="copy_h2d"))
         elif row.kind in _WAITS and moved and _follows(moved[-1], row):
             continue
         else:
@@ -397,7 +416,7 @@ _CAUSES = (
 def bound_of(row: Row, rates: Rates) -> str:
     """Returns what limits a command: "arithmetic", "memory", "link" or "launch" (its floor)."""
     duration = rates.duration_ns(row)
-    if row.kind in ("copy_h2d", "copy_d2h", "copy_peer"):
+    if row.kind in (*UPLOADS, *DOWNLOADS, "copy_peer"):
         return "launch" if duration < 2 * rates.copy_floor_ns else "link"
     if duration < 2 * (rates.kernel_floor_ns + rates.ramp_ns[row.work]):
         return "launch"

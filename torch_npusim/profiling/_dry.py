@@ -26,6 +26,9 @@ from torch_npusim._names import is_npusim
 _COMPOSITES = ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd")
 # Making memory is no command.
 _FACTORIES = {"aten::empty", "aten::empty_strided"}
+_NONE = ", and tensors of a dry run have none"
+# Torch's words where a function that is made of operators reads a fake tensor.
+_NO_VALUES = ("its data is not allocated yet", "self.shape_env must not be None")
 
 
 @contextmanager
@@ -34,8 +37,9 @@ def dry_run() -> Iterator[None]:
 
     The model and its data must be made within the block, on `npusim`. Launches, streams, and what
     timeline.record() and profiling.record() see are as they would be, except that a list of
-    tensors in different orders (torch._foreach_*) is one command. Asking for a value (`.item()`, a
-    mask as an index) raises, for there is none.
+    tensors in different orders (torch._foreach_*) is one command. A RuntimeError names an operator
+    that asks for a value (`.item()`), or whose result's size depends on values: a mask as an index,
+    torch.unique(), sparse and nested tensors.
 
         >>> from torch_npusim.sim import timeline
         >>> with dry_run(), torch.device("npusim"):
@@ -56,6 +60,10 @@ def dry_run() -> Iterator[None]:
     try:
         with mode, _Launches():  # type: ignore[no-untyped-call]
             yield
+    except (RuntimeError, AssertionError) as error:
+        if any(words in str(error) for words in _NO_VALUES):
+            raise RuntimeError(f"a function asks for values{_NONE}") from error
+        raise
     finally:
         _foreach_supported_types.remove(FakeTensor)
 
@@ -66,12 +74,16 @@ class _Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        name = func._schema.name
+        if "sparse" in name or "nested" in name:
+            raise _irregular(name)
         try:
-            return self._call(func, args, kwargs or {})
+            made = self._call(func, args, kwargs or {})
         except (DataDependentOutputException, DynamicOutputShapeException):
-            raise RuntimeError(
-                f"{func._schema.name} asks for values, and tensors of a dry run have none"
-            ) from None
+            raise RuntimeError(f"{name} asks for values{_NONE}") from None
+        if any(x.layout != torch.strided or x.is_nested for x in _tensors(made)):
+            raise _irregular(name)
+        return made
 
     def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if func.namespace == "prim" or func._schema.name in _FACTORIES or _is_view(func):
@@ -83,7 +95,7 @@ class _Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return made
             # It has made a view of its own, of a tensor that is not fake: none of its commands.
             return func(*args, **kwargs)
-        out = func(*args, **kwargs)
+        out = _called(func, args, kwargs)
         device = _device((args, kwargs, out))
         if device is not None:
             given, named = _pytree.tree_map(_without_memory, (args, kwargs))
@@ -94,6 +106,20 @@ class _Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name, overload = func._schema.name, func._schema.overload_name
             _C.launch_dry(name, overload, tuple(given), named, results, device.index or 0)
         return out
+
+
+def _irregular(name: str) -> RuntimeError:
+    return RuntimeError(f"{name}: the sizes of sparse and nested tensors depend on values{_NONE}")
+
+
+def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Calls an operator; torch's calls from Python take numbers for tensors of some only."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:
+        if "Expected a value of type 'Tensor'" not in str(error):
+            raise
+    return func(*(torch.tensor(x) if isinstance(x, int | float) else x for x in args), **kwargs)
 
 
 def _is_view(func: Any) -> bool:

@@ -6,12 +6,15 @@ import json
 import math
 from dataclasses import asdict
 
+from torch_npusim._page_shell import page
 from torch_npusim._text import format_table
 from torch_npusim.profiling._diagnosis import Diagnosis, Operator
 from torch_npusim.sim.timeline import PRECISIONS, Rates
 
 MOST = 10  # operators that are listed; all are in the JSON report and in the roofline
 _COLOURS = {"arithmetic": "#2b6cb0", "memory": "#2f855a", "link": "#b7791f", "launch": "#9b2c2c"}
+
+_STYLE = "svg { width: 100% } svg text { font: 11px system-ui, sans-serif }\n"
 
 
 def _ms(ns: float) -> str:
@@ -83,37 +86,28 @@ def as_page(found: Diagnosis, rates: Rates) -> str:
         f"<td>{_ms(o.time_ns)}</td><td>{o.bound}</td><td>{o.intensity:.3g}</td></tr>"
         for o in found.operators[:MOST]
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{_t(found.title)} on {_t(found.device)}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 1rem }}
-table {{ border-collapse: collapse }} td, th {{ padding: .2rem .8rem .2rem 0; text-align: left }}
-svg {{ background: #fafafa; width: 100% }} svg text {{ font: 11px system-ui, sans-serif }}
-.note {{ color: #555 }}
-</style></head><body data-ready="1">
-<h1>{_t(found.title or "A program")} on {_t(found.device)}</h1>
+    body = f"""<h1>{_t(found.title or "A program")} on {_t(found.device)}</h1>
 <p>{_ms(found.span_ns)}: {_ms(found.device_span_ns)} of virtual time of the device and its launches,
 {_ms(found.loader_ns)} of wall time of the machine of this run for the data loader.
 {found.commands} commands, {found.steps} optimizer steps, {_ms(found.step_ns)} a step.</p>
 <h2>What would help</h2>
 <ol id="advice">{advice or "<li>Nothing stands out: no single change gains 10 %.</li>"}</ol>
 <h2>Where the time goes</h2>
-<p class="note">What a replay of the recording saves if one thing were free. Shares may add up to
+<p class="soft">What a replay of the recording saves if one thing were free. Shares may add up to
 more or less than the whole: what hides behind something else saves nothing.</p>
 {_bars(found)}
 <h2>Timeline</h2>
-<p class="note">Virtual time; the first {len(found.timeline)} of {found.commands} commands. A row
+<p class="soft">Virtual time; the first {len(found.timeline)} of {found.commands} commands. A row
 is a stream.</p>
 {_timeline(found)}
 <h2>Roofline</h2>
-<p class="note">Operations per second over operations per byte; the lines are what the device
+<p class="soft">Operations per second over operations per byte; the lines are what the device
 achieves.</p>
 {_roofline(found.operators, rates)}
 <h2>The heaviest</h2>
 <table id="heaviest"><tr><th>command</th><th>line</th><th>calls</th><th>time</th><th>bound by</th>
-<th>op/byte</th></tr>{heaviest}</table>
-</body></html>
-"""
+<th>op/byte</th></tr>{heaviest}</table>"""
+    return page(f"{found.title} on {found.device}", body, _STYLE)
 
 
 def _t(text: str) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from torch_npusim._races import site_of
+from torch_npusim.patches import Changes
 from torch_npusim.sim import clock
+from torch_npusim.sim.races import site_of
 from torch_npusim.sim.timeline import Row, Timeline
 from torch_npusim.sim.timeline import record as record_timeline
 
@@ -38,14 +39,14 @@ class LoaderWait:
 
 @dataclass
 class Recording:
-    """What record() has seen.
+    """The recording of record().
 
     Attributes:
         timeline: Of the devices.
         waits: For data loaders.
         steps: The host's virtual time after each step of an optimizer.
         wall_ns: How long the program took on this machine.
-        title: What was run.
+        title: The program.
         lines: Site -> where that is, filled as it is asked for.
     """
 
@@ -114,14 +115,15 @@ def record(title: str = "") -> Iterator[Recording]:
         return batch
 
     hook = register_optimizer_step_post_hook(lambda *_: made.steps.append(clock.host_time_ns()))
-    _BaseDataLoaderIter.__next__ = timed_next  # type: ignore[method-assign]
+    changes = Changes()
+    changes.set(_BaseDataLoaderIter, "__next__", timed_next)
     begin = time.perf_counter_ns()
     try:
         with record_timeline(sites=True) as made.timeline:
             yield made
     finally:
         made.wall_ns = time.perf_counter_ns() - begin
-        _BaseDataLoaderIter.__next__ = ask  # type: ignore[method-assign]
+        changes.undo()
         hook.remove()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What joins the devices of several ranks, and how long communication takes on it.
+"""The links between the devices of several ranks, and the duration of communication on them.
 
     >>> from torch_npusim.sim import fabric
     >>> fabric.names()
@@ -8,7 +8,7 @@
     >>> best.algorithm, best.protocol
     ('nvls', 'Simple')
 
-The model is that of backend/fabric.h; the files in fabrics/ say where their numbers come from.
+The model is that of backend/fabric.h; specs/fabrics/ has the numbers with their sources.
 """
 
 import tomllib
@@ -89,7 +89,7 @@ def ring(ranks: int) -> list[list[Send]]:
 
 def names() -> list[str]:
     """Returns the names of the fabrics that are known."""
-    files = resources.files("torch_npusim.sim") / "fabrics"
+    files = resources.files("torch_npusim") / "specs" / "fabrics"
     return sorted(
         file.name.removesuffix(".toml") for file in files.iterdir() if file.name.endswith(".toml")
     )
@@ -98,7 +98,7 @@ def names() -> list[str]:
 def _read(name: str) -> dict[str, Any]:
     if name not in names():
         raise ValueError(f"there is no fabric {name!r}; known are {', '.join(names())}")
-    file = resources.files("torch_npusim.sim") / "fabrics" / f"{name}.toml"
+    file = resources.files("torch_npusim") / "specs" / "fabrics" / f"{name}.toml"
     return tomllib.loads(file.read_text())
 
 

@@ -34,7 +34,7 @@ def reset() -> None:
 
 def policy() -> str:
     """Returns what a fallback does: "silent", "warn" (once per operator) or "error"."""
-    return _C.get_fallback_policy()
+    return _C.get_fallback_mode()
 
 
 def set_policy(policy: str) -> None:
@@ -43,13 +43,13 @@ def set_policy(policy: str) -> None:
     Raises:
         ValueError: Unless `policy` is "silent", "warn" or "error".
     """
-    _C.set_fallback_policy(policy)
+    _C.set_fallback_mode(policy)
 
 
 @contextmanager
 def use_policy(policy: str) -> Iterator[None]:
     """Sets the policy for a `with` block."""
-    before = _C.get_fallback_policy()
+    before = _C.get_fallback_mode()
     set_policy(policy)
     try:
         yield

@@ -15,7 +15,7 @@ never ends; waiting for it is given up), "device" (the device is lost until the 
 1/`factor` of the bandwidth, for all who take part), "kill" (the process ends, as by SIGKILL).
 
 Collectives are commands, "simccl::all_reduce" and so on. A rank that is hit at one by "launch",
-"hang" or "device" does not take part in it, and the group ends as docs/distributed.md says.
+"hang" or "device" does not take part in it, and the group ends as docs/use/distributed.md says.
 """
 
 from collections.abc import Iterator

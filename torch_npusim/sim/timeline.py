@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the devices and the host's clock did, as rows, and what they would have done.
+"""The work of the devices and the host's clock, as rows, and replays of changed rows.
 
     >>> x = torch.ones(64, device="npusim")
     >>> with record() as timeline:
@@ -11,8 +11,8 @@
     >>> timeline.replay(launches_free=True).span_ns < timeline.span_ns
     True
 
-A replay goes through the rows with the rules of docs/model.md: without changes it ends at the
-device's own clock, to the nanosecond. Times are virtual, in ns.
+A replay reads the rows by the rules of docs/understand/model.md: without changes it ends at
+the device's own clock, to the nanosecond. Times are virtual, in ns.
 """
 
 import dataclasses
@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torch_npusim import _C, _specs
+from torch_npusim import _C
 from torch_npusim.npusim import _device
+from torch_npusim.sim import specs
 
 __all__ = ["Rates", "Replay", "Row", "Shares", "Timeline", "record"]
 
@@ -30,9 +31,18 @@ __all__ = ["Rates", "Replay", "Row", "Shares", "Timeline", "record"]
 PRECISIONS = ("f32", "f64", "f16", "i8", "other", "tf32")
 #: Classes of work by their number in a row.
 WORK = ("streaming", "matmul", "convolution", "attention")
-COMMANDS = ("kernel", "copy_h2d", "copy_d2h", "copy_d2d", "copy_peer", "collective")
+COMMANDS = (
+    "kernel", "copy_h2d", "copy_d2h", "copy_h2d_pageable", "copy_d2h_pageable", "copy_d2d",
+    "copy_peer", "collective",
+)  # fmt: skip
+#: Copies between host and device.
+UPLOADS = ("copy_h2d", "copy_h2d_pageable")
+DOWNLOADS = ("copy_d2h", "copy_d2h_pageable")
 WAITS = ("event_wait", "stream_wait", "device_wait")
-_LINKS = {"copy_h2d": "host", "copy_d2h": "host", "copy_peer": "peer"}
+_LINKS = {
+    "copy_h2d": "host", "copy_d2h": "host", "copy_h2d_pageable": "pageable",
+    "copy_d2h_pageable": "pageable", "copy_peer": "peer",
+}  # fmt: skip
 _MOST_NS = 1e15
 
 
@@ -40,9 +50,9 @@ class Row(NamedTuple):
     """One command, mark, wait or question, in the order in which they happened.
 
     Attributes:
-        kind: A command's is one of "kernel", "collective", "copy_h2d", "copy_d2h", "copy_d2d" and
-            "copy_peer"; the others are "event_record", "event_block", "event_wait", "stream_wait",
-            "device_wait", "allocator_wait", "allocator_mark", "query" and "host_time".
+        kind: A command's is one of COMMANDS; the others are "event_record", "event_block",
+            "event_wait", "stream_wait", "device_wait", "allocator_wait", "allocator_mark", "query"
+            and "host_time".
         name: Operator, or the kind of copy; empty if this is no command.
         device: Index; -1 is the host alone.
         stream: Id; -1: none.
@@ -52,8 +62,8 @@ class Row(NamedTuple):
         host_ns: When a command had been launched; the host's time after the rest.
         start_ns: When a command began.
         end_ns: When it ended; of a mark when it is reached, of "query" and "host_time" how long.
-        extra_ns: What an injected fault added; what communication takes; what writing the time of
-            an event down takes; with in_body how long the command seemed to take then.
+        extra_ns: Time of an injected fault, of communication, or of writing an event's time down;
+            with in_body how long the command seemed to take then.
         flops: Operations.
         bytes: Bytes read and written, as they are charged.
         precision: Index into PRECISIONS.
@@ -92,18 +102,18 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Rates:
-    """What the cost model multiplies with (rule C1).
+    """Factors of the cost model (rule C1).
 
     Attributes:
         peak_flops: Operations per second by precision; 0: float32 stands in.
         achievable: Share of the peak by class of work.
         ramp_ns: Time by class of work until the units are busy.
-        bandwidth: Bytes per second of "memory", "host" and "peer".
-        launch_latency_ns: What the host pays for one command.
+        bandwidth: Bytes per second of "memory", "host" (pinned), "pageable" and "peer".
+        launch_latency_ns: Host's cost of one command.
         kernel_floor_ns: The least that a command takes.
         copy_floor_ns: The least that a copy over a link takes.
-        query_ns: What the host pays for asking whether work is done.
-        record_ns: What it pays for recording an event.
+        query_ns: Host's cost of a query.
+        record_ns: Host's cost of recording an event.
     """
 
     peak_flops: tuple[float, ...]
@@ -128,7 +138,7 @@ class Rates:
         Raises:
             SpecError: If there is none.
         """
-        _specs.define(name)
+        specs.define(name)
         return cls(**_C.spec_rates(name))
 
     def duration_ns(self, row: Row) -> int:
@@ -145,7 +155,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Replay:
-    """What came out of a replay.
+    """Result of a replay.
 
     Attributes:
         span_ns: From the begin of the timeline to when host and devices are done.
@@ -164,7 +174,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Shares:
-    """What a device did with its time, in ns, from its first command to its last.
+    """A device's shares of time, in ns, from its first command to its last.
 
     Attributes:
         computation_ns: Some stream computed, or copied.
@@ -198,10 +208,9 @@ class Timeline:
     """A recording; record() makes it.
 
     Attributes:
-        rows: What happened.
+        rows: The records.
         begin_ns: The host's clock at the begin.
         end_ns: The host's clock at the end.
-        streams: (device, stream, ns): streams that were busy at the begin, and until when.
         dropped: Rows that did not fit.
         rates: Of the devices.
     """
@@ -209,7 +218,6 @@ class Timeline:
     rows: list[Row] = field(default_factory=list)
     begin_ns: int = 0
     end_ns: int = 0
-    streams: list[tuple[int, int, int]] = field(default_factory=list)
     dropped: int = 0
     rates: Rates | None = None
 
@@ -221,7 +229,6 @@ class Timeline:
     def span_ns(self) -> int:
         """Time from the begin to when host and devices were done, by the device's own clock."""
         ends = [row.end_ns for row in self.rows if row.is_command]
-        ends += [ns for _, _, ns in self.streams]
         return max([self.end_ns, *ends]) - self.begin_ns
 
     def shares(self, device: int = 0) -> Shares:
@@ -291,7 +298,7 @@ def _replay(
     timeline: Timeline, rows: Iterable[Row], rates: Rates, copies_free: bool, no_waits: bool
 ) -> Replay:
     begin = host = timeline.begin_ns
-    done: dict[tuple[int, int], int] = {(d, s): ns for d, s, ns in timeline.streams}
+    done: dict[tuple[int, int], int] = {}
     marks: dict[tuple[int, int], int] = {}
     ends: dict[int, int] = {}  # when commands ended -> when they end now
     launched: dict[tuple[int, int], int] = {}  # whose row is still to come
@@ -304,7 +311,7 @@ def _replay(
         until = host
         if kind in COMMANDS:
             duration = rates.duration_ns(row) + row.extra_ns
-            if copies_free and _LINKS.get(kind) == "host":
+            if copies_free and kind in UPLOADS + DOWNLOADS:
                 duration = 0
             start = launched.pop(stream, -1)
             if start < 0:
@@ -357,20 +364,25 @@ def _replay(
 def record(*, sites: bool = False, most_rows: int = 1 << 20) -> Iterator[Timeline]:
     """Records a `with` block; the timeline has its rows when the block is over.
 
+    The devices are idle when the block begins: the host's clock first moves to the end of all work
+    that was launched before. Communication that the block leaves unfinished is waited for.
+
     Args:
         sites: Whether to ask where the program is at each row, which takes microseconds.
-        most_rows: What is kept; later rows are counted in `dropped`.
+        most_rows: Rows to keep; later rows are counted in `dropped`.
 
     Raises:
         RuntimeError: If another recording is going on.
     """
     timeline = Timeline()
     _C.begin_timeline(most_rows, sites)
+    finished = False
     try:
         yield timeline
+        finished = True
     finally:
-        kept = _C.end_timeline()
+        kept = _C.end_timeline(finished)
         timeline.rows = [Row(*row) for row in kept["rows"]]
         timeline.begin_ns, timeline.end_ns = kept["begin_ns"], kept["end_ns"]
-        timeline.streams, timeline.dropped = kept["streams"], kept["dropped"]
+        timeline.dropped = kept["dropped"]
         timeline.rates = Rates.of_device(_device.current_device())

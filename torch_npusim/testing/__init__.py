@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What tests on npusim ask: which device memory is left, who keeps it, where the host may wait;
+"""Checks for tests on npusim: which device memory is left, who keeps it, where the host may wait;
 several ranks at once; and whether a Triton kernel is right.
 
 The pytest plugin (torch_npusim_entry_points.pytest_plugin) asks the first after every test.

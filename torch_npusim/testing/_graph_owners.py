@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What autograd holds: tensors that C++ owns, which Python's garbage collector cannot see.
+"""Tensors that autograd holds: tensors that C++ owns, which Python's garbage collector cannot see.
 
 Starting at every tensor that has a graph, the graph is walked and each tensor it keeps is noted
 with the node that keeps it and the tensor whose graph it is.
@@ -18,7 +18,7 @@ MOST_NODES = 50_000  # of all graphs together; a report is not worth more
 
 
 class GraphOwners:
-    """What the graphs of some tensors hold, by address of the storage and by id of the node.
+    """Holdings of the graphs of some tensors, by address of the storage and by id of the node.
 
     The values are (place in `alive` of the tensor whose graph it is, how in words): places rather
     than objects, so that `alive` is the only container in which a search meets itself.

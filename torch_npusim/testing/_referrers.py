@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The way from an object to a name: who refers to it, and who to that, up to a variable.
 
-The garbage collector knows every reference that Python holds. What C++ holds comes from
+The garbage collector knows every reference that Python holds. Holdings of C++ come from
 _graph_owners; the local variables of running functions, which the collector does not show, from
 the stacks of the threads.
 """
@@ -41,7 +41,7 @@ def way_to_a_name(
     """Returns the shortest way from `start` to something with a name of its own, and True.
 
     It ends at a module, a class, or a local variable of a running function; if none is reached, at
-    the last object found, with False. It is empty if nothing refers to `start`.
+    the last object found, with False. Empty if nothing refers to `start`.
 
     Args:
         start: Where the way begins.

@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 import torch
 
-from torch_npusim import _C, _host_syncs, npusim
-from torch_npusim._host_syncs import Allowance, HostSync
+from torch_npusim import _C, npusim
 from torch_npusim._text import format_bytes
+from torch_npusim.inductor.uncompiled import Watch
+from torch_npusim.sim import rules, synchronisation
+from torch_npusim.sim.synchronisation import Allowance, HostSync
 from torch_npusim.sim.timeline import Timeline, record
 from torch_npusim.testing import leaks
 from torch_npusim.testing._reach import addresses_reached_from
@@ -67,7 +69,8 @@ def adapt_loaded_device(wanted: Mapping[str, str]) -> str | None:
 class Session:
     """A run of tests: which allocations belong to fixtures that live on."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        rules.allow_cpu_kernels(*settings.cpu_kernels_allow)
         self._owned: dict[int, _Owned] = {}  # by id of the fixture definition
         self._finished: list[_Owned] = []  # since the last test
 
@@ -87,7 +90,7 @@ class Session:
     def fixture_was_finished(self, fixturedef: pytest.FixtureDef[Any]) -> None:
         """Notes that what is left of a fixture is a leak; unless its name is unittest's or xunit's.
 
-        Those put what they make on classes and modules, which live until the process ends.
+        Such setups put their objects on classes and modules, which live until the process ends.
         """
         owned = self._owned.get(id(fixturedef))
         if owned is None:
@@ -179,18 +182,6 @@ def _listed(pattern: str) -> Allowance:
     return Allowance((pattern,), ())
 
 
-def _graph_breaks() -> list[Any]:
-    """Where graphs have ended in this process, as Dynamo notes it; nothing if it is not loaded."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return [] if dynamo is None else dynamo.graph_break_reasons
-
-
-def _described(graph_break: Any) -> str:
-    stack = graph_break.user_stack
-    place = f"{stack[-1].filename}:{stack[-1].lineno}: {stack[-1].line}" if stack else "?"
-    return f"{place}\n    {str(graph_break.reason).splitlines()[0]}"
-
-
 class TestWatch:
     """One test, from before its setup to after its teardown."""
 
@@ -212,7 +203,7 @@ class TestWatch:
         self._leaked = 0
         self._used = False
         self._limited = False
-        self._breaks_before = 0
+        self._compiler = Watch()
         self._recording: AbstractContextManager[Timeline] | None = None
         self._recorded = Timeline()
         self._launches: str | None = None
@@ -253,7 +244,8 @@ class TestWatch:
 
     def before_call(self) -> None:
         """Starts to watch what the test itself does."""
-        self._breaks_before = len(_graph_breaks())
+        if self.settings.max_graph_breaks is not None:
+            self._compiler.start()
         if npusim.is_initialized():
             for index in range(len(self._before)):
                 npusim.reset_peak_memory_stats(index)
@@ -262,23 +254,25 @@ class TestWatch:
             self._recorded = self._recording.__enter__()
         if self.settings.sync in (None, "off"):
             return
-        self._mode = _host_syncs.mode()
+        self._mode = synchronisation.mode()
         level = "strict" if self.settings.sync == "strict" else "hidden"
-        self._level = _host_syncs.set_level(level)
-        _host_syncs.set_exempt(self._exempt)
-        _host_syncs.start_recording(self._syncs)
-        _host_syncs.set_mode(_MODES.get(str(self.settings.sync), 0))
+        self._level = synchronisation.set_level(level)
+        synchronisation.set_exempt(self._exempt)
+        synchronisation.start_recording(self._syncs)
+        synchronisation.set_mode(_MODES.get(str(self.settings.sync), 0))
 
     def after_call(self) -> None:
         """Stops; what pytest prints after it is not the test's."""
+        if self.settings.max_graph_breaks is not None:
+            self._compiler.stop()
         if self._recording is not None and self.settings.max_launches is not None:
             self._recording.__exit__(None, None, None)
             self._launches = too_many_launches(self._recorded, self.settings.max_launches)
         if self.settings.sync not in (None, "off"):
-            _host_syncs.set_mode(self._mode)
-            _host_syncs.set_level(self._level)
-            _host_syncs.stop_recording(self._syncs)
-            _host_syncs.set_exempt(())
+            synchronisation.set_mode(self._mode)
+            synchronisation.set_level(self._level)
+            synchronisation.stop_recording(self._syncs)
+            synchronisation.set_exempt(())
         peaks = [npusim.max_memory_allocated(index) for index in range(len(self._before))]
         self._peak = max(
             (peak - at for peak, at in zip(peaks, self._before, strict=True)), default=0
@@ -299,18 +293,19 @@ class TestWatch:
         )
 
     def _problem_of_graph_breaks(self) -> str | None:
-        """Returns what is wrong if graphs of torch.compile ended in more places than they may."""
+        """Returns what is wrong if torch.compile left more code uncompiled than it may."""
         limit = self.settings.max_graph_breaks
         if limit is None:
             return None
-        all_breaks = _graph_breaks()
-        # torch._dynamo.reset() in the test forgets those before it.
-        known = self._breaks_before if len(all_breaks) >= self._breaks_before else 0
-        found = dict.fromkeys(map(_described, all_breaks[known:]))
+        found = self._compiler.found
         if len(found) <= limit:
             return None
-        listed = "\n".join(found)
-        return f"graph breaks: {len(found)}; at most {limit} are allowed\n{listed}"
+        listed = "\n".join(
+            f"{one.place}: {one.code}\n    {one.kind} in {one.function}: {one.reason}\n"
+            f"    instead: {one.instead}"
+            for one in found
+        )
+        return f"code that did not run compiled: {len(found)}; at most {limit} is allowed\n{listed}"
 
     def abandon(self) -> None:
         """Puts the devices back after a teardown that failed."""

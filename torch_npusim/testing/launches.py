@@ -4,8 +4,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch_npusim._races import site_of
 from torch_npusim.sim import timeline
+from torch_npusim.sim.races import site_of
 
 __all__ = ["assert_launches", "assert_no_host_waits"]
 

@@ -14,7 +14,6 @@ keepers() says what the collector and autograd say: a way of references, up to a
 """
 
 import gc
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from typing import Any
 
 import torch
 
-import torch_npusim
 from torch_npusim import _C
+from torch_npusim._blame import to_blame
+from torch_npusim._frames import FOREIGN
 from torch_npusim._text import format_bytes
 from torch_npusim.testing._graph_owners import GraphOwners, addresses_of
 from torch_npusim.testing._referrers import way_to_a_name
@@ -45,11 +45,6 @@ _UNSEEN = (
     "does, or a graph that refers to itself, as after backward(create_graph=True))"
 )
 _NO_FRAME = "no Python frame: by a backward pass, or a thread of C++"
-_MACHINERY = tuple(
-    os.path.dirname(module.__file__) + os.sep
-    for module in (torch, torch_npusim)
-    if module.__file__ is not None
-)
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class LiveBlock:
     Attributes:
         device: Index of its device.
         address: Where it starts; the address of the storage on it.
-        bytes: What was asked for.
+        bytes: As requested.
         number: Of the allocation; they rise.
     """
 
@@ -164,14 +159,9 @@ def report(blocks: Sequence[LiveBlock], most: int = 8) -> str:
 
 
 def _of_users(stack: Iterable[Frame]) -> list[Frame]:
-    """Returns the innermost frames outside torch, at most four, up to pytest's; or the first."""
-    frames: list[Frame] = []
-    for frame in stack:
-        if len(frames) == 4 or f"{os.sep}_pytest{os.sep}" in frame.file:
-            break
-        if not frame.file.startswith(_MACHINERY):
-            frames.append(frame)
-    return frames or list(stack)[:1]
+    """Returns the innermost frames of the program itself, at most four."""
+    rows = [(frame.file, frame.line, frame.function) for frame in stack]
+    return [Frame(*row) for row in to_blame(rows, FOREIGN)[:4]]
 
 
 class _Search:

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from torch_npusim import npusim
+from torch_npusim.patches import Changes
 
 __all__ = ["RanksFailed", "run_ranks"]
 
@@ -35,7 +36,7 @@ class RanksFailed(RuntimeError):
     """Some ranks raised, or did not end.
 
     Attributes:
-        failures: What each rank raised; a rank that did not end has a TimeoutError.
+        failures: The exception of each rank; a rank that did not end has a TimeoutError.
     """
 
     def __init__(self, failures: dict[int, BaseException]) -> None:
@@ -119,8 +120,8 @@ def _run(
         except BaseException as failure:  # of whatever kind: the caller is another thread
             failures[rank] = failure
 
-    world = distributed_c10d._world
-    distributed_c10d._world = ThreadLocalWorld()  # type: ignore[assignment]
+    changes = Changes()
+    changes.set(distributed_c10d, "_world", ThreadLocalWorld())
     torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
     threads = [
         threading.Thread(target=be_rank, args=(rank,), name=f"rank {rank}", daemon=True)
@@ -136,7 +137,7 @@ def _run(
                 failures.setdefault(rank, TimeoutError(f"still running after {timeout} s"))
     finally:
         torch._C._distributed_c10d._set_thread_isolation_mode(False)  # type: ignore[attr-defined]
-        distributed_c10d._world = world
+        changes.undo()
     if failures:
         raise RanksFailed(failures) from failures[min(failures)]
     return results

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The `npusim-conformance` command: one file per subcommand, each with add_parser() and run().
 
-Exit status: 0 all as expected; 1 unexpected failures; 2 a wrong command line or expectations file;
-3 the device cannot be tested; 4 the log or a report cannot be written; 5 nothing was executed;
-130 interrupted (Ctrl-C), 143 terminated.
+status.py has the exit statuses, options.py the options that several subcommands share.
 """
 
 import argparse
@@ -16,11 +14,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from npusim_conformance import __version__
+from npusim_conformance.cli.status import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    EXIT_UNUSABLE,
+    EXIT_UNWRITABLE,
+    EXIT_USAGE,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from npusim_conformance.summary import Summary
 
 SUBCOMMANDS = (
     "run",
@@ -38,15 +43,6 @@ SUBCOMMANDS = (
     "selfcheck",
 )
 
-EXIT_OK = 0
-EXIT_FAILURES = 1
-EXIT_USAGE = 2
-EXIT_UNUSABLE = 3
-EXIT_UNWRITABLE = 4
-EXIT_NOTHING_EXECUTED = 5
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
-
 
 def main(arguments: Sequence[str] | None = None, executor: "Executor | None" = None) -> int:
     """Runs the subcommand that `arguments` (default: the command line) name.
@@ -55,16 +51,7 @@ def main(arguments: Sequence[str] | None = None, executor: "Executor | None" = N
     """
     # Workers load the backend, by name, after they were forked; torch must not do it before.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    parser = argparse.ArgumentParser(
-        prog="npusim-conformance",
-        description="What works on a PyTorch device, what does not, and why.",
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name in SUBCOMMANDS:
-        module = importlib.import_module(f"npusim_conformance.cli.{name.replace('-', '_')}")
-        module.add_parser(subparsers).set_defaults(run=module.run)
-    chosen = parser.parse_args(arguments)
+    chosen = parser().parse_args(arguments)
     if executor is not None:
         chosen.executor = executor
     if threading.current_thread() is threading.main_thread():
@@ -72,9 +59,9 @@ def main(arguments: Sequence[str] | None = None, executor: "Executor | None" = N
     try:
         status: int = chosen.run(chosen)
     except KeyboardInterrupt:
-        print("interrupted; --resume goes on from here", file=sys.stderr)
+        print("interrupted; --resume continues from here", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except _user_errors() as error:
@@ -84,9 +71,23 @@ def main(arguments: Sequence[str] | None = None, executor: "Executor | None" = N
         print(f"npusim-conformance: {error}", file=sys.stderr)
         return EXIT_UNUSABLE
     except OSError as error:
-        print(f"npusim-conformance: cannot write: {error}; --resume goes on", file=sys.stderr)
+        print(f"npusim-conformance: cannot write: {error}; --resume continues", file=sys.stderr)
         return EXIT_UNWRITABLE
     return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    made = argparse.ArgumentParser(
+        prog="npusim-conformance",
+        description="Tests a PyTorch device: the working parts, the broken parts, and why.",
+    )
+    made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    subparsers = made.add_subparsers(required=True, metavar="COMMAND")
+    for name in SUBCOMMANDS:
+        module = importlib.import_module(f"npusim_conformance.cli.{name.replace('-', '_')}")
+        module.add_parser(subparsers).set_defaults(run=module.run)
+    return made
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -95,21 +96,15 @@ def _terminate(number: int, frame: object) -> None:
     sys.exit(EXIT_TERMINATED)
 
 
-def exit_status(summary: "Summary") -> int:
-    """The exit status that says what came of a run."""
-    statuses = {"passed": EXIT_OK, "failed": EXIT_FAILURES, "empty": EXIT_NOTHING_EXECUTED}
-    return statuses[summary.result]
-
-
 def _user_errors() -> tuple[type[Exception], ...]:
-    from npusim_conformance.catalog import UnknownCase
-    from npusim_conformance.expectations import ExpectationsError
-    from npusim_conformance.log import LogError
+    from npusim_conformance.backend.expectations import ExpectationsError
+    from npusim_conformance.cases.catalog import UnknownCase
+    from npusim_conformance.record.log import LogError
 
     return (ExpectationsError, LogError, UnknownCase, FileNotFoundError, PermissionError)
 
 
 def _device_errors() -> tuple[type[Exception], ...]:
-    from npusim_conformance.device import DeviceUnusable
+    from npusim_conformance.backend.device import DeviceUnusable
 
     return (DeviceUnusable,)

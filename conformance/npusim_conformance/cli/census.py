@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from npusim_conformance.cli import options as shared
 
 if TYPE_CHECKING:
-    from npusim_conformance.census import Census
+    from npusim_conformance.backend.census import Census
 
 ROUTES = ("native", "boxed", "composite", "fallback", "missing")
 
@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Prints counts and open traps, or a list, or all as JSON."""
-    from npusim_conformance.census import Route
+    from npusim_conformance.backend.census import Route
 
     census = census_of(options)
     if options.json:
@@ -43,18 +43,16 @@ def run(options: argparse.Namespace) -> int:
 
 def census_of(options: argparse.Namespace) -> "Census":
     """Loads the device that the options name, and reads the dispatcher."""
-    from npusim_conformance import census, expectations
-    from npusim_conformance.device import DeviceUnderTest
+    from npusim_conformance.backend import census
+    from npusim_conformance.backend.device import DeviceUnderTest
 
-    declared = expectations.load(options.expect) if options.expect else expectations.Expectations()
-    under_test = DeviceUnderTest(
-        options.device, options.import_name or declared.import_name, declared
-    )
+    declared = shared.expectations_of(options)
+    under_test = DeviceUnderTest(options.device, declared.import_name, declared)
     return census.take(under_test.device)
 
 
 def _to_json(census: "Census") -> dict[str, Any]:
-    from npusim_conformance.census import Route
+    from npusim_conformance.backend.census import Route
 
     return {
         "device": census.device,
@@ -70,7 +68,7 @@ def _to_json(census: "Census") -> dict[str, Any]:
 
 
 def _text(census: "Census") -> str:
-    from npusim_conformance.census import Route
+    from npusim_conformance.backend.census import Route
 
     lines = [f"{census.device}, dispatch key {census.key}: {len(census.routes)} aten overloads"]
     lines += [f"{len(census.of(route)):6} {route.value}" for route in Route]

@@ -10,6 +10,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npusim_conformance.cli import status
+from npusim_conformance.cli.delivery import summary_of
+
 if TYPE_CHECKING:
     from npusim_conformance.report.comparison import Comparison, Pair
     from npusim_conformance.verdict import Outcome
@@ -31,18 +34,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the comparison."""
-    from npusim_conformance import cli
-    from npusim_conformance.cli import options as shared
     from npusim_conformance.report.comparison import Comparison
 
-    before = shared.summary_of(options.before, options.expect)
-    after = shared.summary_of(options.after, options.expect)
+    before = summary_of(options.before, options.expect)
+    after = summary_of(options.after, options.expect)
     comparison = Comparison.of(before, after)
     print(json.dumps(comparison.to_json(), indent=1) if options.json else text(comparison))
     if not after.executed:
-        return cli.EXIT_NOTHING_EXECUTED
+        return status.EXIT_NOTHING_EXECUTED
     worse = comparison.regressions or (comparison.asks_the_same and comparison.new_failures)
-    return cli.EXIT_FAILURES if worse else cli.EXIT_OK
+    return status.EXIT_FAILURES if worse else status.EXIT_OK
 
 
 def text(comparison: "Comparison") -> str:

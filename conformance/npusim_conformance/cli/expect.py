@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from npusim_conformance.expectations import Expectations
-    from npusim_conformance.log import RunRecord
+    from npusim_conformance.backend.expectations import Expectations
+    from npusim_conformance.record.log import RunRecord
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -40,9 +40,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the file, and prints how it differs from what was there."""
-    from npusim_conformance import catalog, expectations
-    from npusim_conformance.expectation_update import updated
-    from npusim_conformance.log import read
+    from npusim_conformance.backend import expectations
+    from npusim_conformance.backend.expectation_update import updated
+    from npusim_conformance.cases import catalog
+    from npusim_conformance.record.log import read
 
     path: Path = options.expect
     before = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -50,8 +51,8 @@ def run(options: argparse.Namespace) -> int:
         expectations.load(path)  # what is wrong in it is said before anything is changed
     record = read(options.update)
     if not options.trust_timeouts:
-        _again_alone(record, expectations.load(path) if before else expectations.Expectations())
-    after = updated(before, record, catalog.all_names())
+        _again_alone(record, expectations.load(path if before else None))
+    after = updated(before, record.outcomes, catalog.all_names())
     difference = list(
         difflib.unified_diff(
             before.splitlines(), after.splitlines(), str(path), f"{path} (updated)", lineterm=""
@@ -69,11 +70,11 @@ def run(options: argparse.Namespace) -> int:
 def _again_alone(record: "RunRecord", declared: "Expectations") -> None:
     """Runs what timed out once more, alone: a busy machine is no property of a device.
 
-    What comes of it takes the place of what the log says.
+    The new outcome replaces the log's.
     """
-    from npusim_conformance.runner import Runner
+    from npusim_conformance.run.runner import Runner
+    from npusim_conformance.run.worker import WorkerConfig
     from npusim_conformance.verdict import Status
-    from npusim_conformance.worker import WorkerConfig
 
     late = [name for name, one in record.outcomes.items() if one.status is Status.TIMEOUT]
     if not late:
@@ -95,8 +96,9 @@ def _again_alone(record: "RunRecord", declared: "Expectations") -> None:
 
 def _samples_max(head: dict[str, Any]) -> int | None:
     """The most samples of one case in the run that a log is of."""
-    from npusim_conformance import catalog
+
+    from npusim_conformance.cases.selection import SAMPLES_MAX
 
     selection = head.get("selection", {})
     chosen: int | None = selection.get("samples_max")
-    return chosen or catalog.SAMPLES_MAX.get(selection.get("profile", "standard"))
+    return chosen or SAMPLES_MAX.get(selection.get("profile", "standard"))

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from npusim_conformance.cli import options as shared
-from npusim_conformance.cli.run import add_execution, execute_with
+from npusim_conformance.cli.execution import add_execution, config_of, execute_on
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -32,40 +32,28 @@ def run(options: argparse.Namespace) -> int:
     """Loads the backend, which is used by forked children only; executes, reports."""
     import torch
 
-    from npusim_conformance import expectations, fuzz
+    from npusim_conformance.backend import expectations
+    from npusim_conformance.backend.device import load
     from npusim_conformance.case import matches
-    from npusim_conformance.device import load
-    from npusim_conformance.fuzz_arguments import overloads
-    from npusim_conformance.fuzz_children import Limits
-    from npusim_conformance.fuzz_seeds import Corpus
-    from npusim_conformance.worker import WorkerConfig
+    from npusim_conformance.fuzz import fuzzer
+    from npusim_conformance.fuzz.arguments import overloads
+    from npusim_conformance.fuzz.children import Limits
+    from npusim_conformance.fuzz.seeds import Corpus
 
     if options.isolation != "fork":
         raise expectations.ExpectationsError("--isolation: fuzz forks a child for each overload")
-    declared = expectations.Expectations()
-    if options.expect is not None:
-        declared = expectations.load(options.expect)
-    config = WorkerConfig(
-        device=options.device,
-        import_name=options.import_name or declared.import_name,
-        expectations=declared,
-        seed=options.seed,
-        threads=options.threads,
-    )
+    config = config_of(options, shared.expectations_of(options))
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)  # no pool of threads that a fork would lose
-    seeds = fuzz.seeds_of(
+    seeds = fuzzer.seeds_of(
         shared.directory_of(options) / f"seeds-{options.seed}.pickle", options.seed, options.jobs
     )
     load(config.import_name)
     corpus = Corpus(seeds, options.seed)
-    fuzzer = fuzz.Fuzzer(options.device, config.import_name, corpus, options.calls)
     limits = Limits(options.timeout, int(options.memory * 2**30))
-    names = {fuzz.case_name(name): name for name in overloads() if matches(name, options.overloads)}
-    return execute_with(
-        lambda left, done: fuzzer.run([names[case] for case in left], options.jobs, limits),
-        config,
-        options,
-        list(names),
-        {"overloads": options.overloads, "calls": options.calls},
+    executor = fuzzer.Fuzzer(
+        options.device, config.import_name, corpus, options.calls, options.jobs, limits
     )
+    names = [fuzzer.case_name(name) for name in overloads() if matches(name, options.overloads)]
+    selection = {"overloads": options.overloads, "calls": options.calls}
+    return execute_on(executor, options, config, names, selection)

@@ -21,8 +21,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Prints one name per line, or a JSON list."""
-    from npusim_conformance import catalog
-    from npusim_conformance.properties import properties
+    from npusim_conformance.cases import catalog
+    from npusim_conformance.cases.known import properties
 
     if options.properties:
         lines = {f"{kind}/{name}": prop.summary for (kind, name), prop in properties().items()}

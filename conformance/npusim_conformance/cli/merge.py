@@ -6,11 +6,11 @@ They must be of one selection, device, version and seed. A missing shard is an e
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from npusim_conformance.cli import options as shared
+from npusim_conformance.cli.delivery import deliver, summary_of
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -24,16 +24,15 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--expect", type=Path, metavar="FILE", help="judge by this expectations file"
     )
-    parser.add_argument("--baseline", type=Path, metavar="DIR", help="compare with this run")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    shared.add_annotations(parser)
+    shared.add_delivery(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes log and reports; the exit status is that of the whole run."""
-    from npusim_conformance import cli, log, report
-    from npusim_conformance.merging import cases_of_shards, merged
+    from npusim_conformance.record import log
+    from npusim_conformance.record.merging import cases_of_shards, merged
 
     records = {path: log.read(path) for path in options.logs}
     record, missing = merged(records)
@@ -49,10 +48,4 @@ def run(options: argparse.Namespace) -> int:
             writer.add(outcome)
         if record.traps:
             writer.add_traps(record.traps)
-    summary = shared.summary_of(options.out, options.expect)
-    comparison = shared.comparison_with(options.baseline, summary, options.expect)
-    report.write_all(summary, options.out, comparison)
-    print(summary.to_json_text() if options.json else summary.text(options.out), flush=True)
-    if options.annotations:
-        shared.annotate(summary, comparison, sys.stderr if options.json else sys.stdout)
-    return cli.exit_status(summary)
+    return deliver(summary_of(options.out, options.expect), options, options.out)

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Options that several subcommands share, and what they make of them."""
+"""Options that several subcommands share, and the values that they stand for."""
 
 import argparse
-import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
+
+from npusim_conformance.cases.selection import PROFILES, Selection
 
 if TYPE_CHECKING:  # these import torch, which --help need not wait for
-    from npusim_conformance.budget import Budget
-    from npusim_conformance.catalog import Selection
-    from npusim_conformance.expectations import Expectations
-    from npusim_conformance.report.comparison import Comparison
-    from npusim_conformance.summary import Summary
-
-PROFILES = ("smoke", "standard", "full")
+    from npusim_conformance.backend.expectations import Expectations
+    from npusim_conformance.run.budget import Budget
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +50,8 @@ def add_device(parser: argparse.ArgumentParser, required: bool = True) -> None:
     )
 
 
-def selection_of(options: argparse.Namespace) -> "Selection":
+def selection_of(options: argparse.Namespace) -> Selection:
     """The Selection that the options describe."""
-    from npusim_conformance.catalog import Selection
-
     return Selection(
         profile=options.profile,
         subjects=options.ops,
@@ -70,44 +64,27 @@ def selection_of(options: argparse.Namespace) -> "Selection":
 
 
 def expectations_of(options: argparse.Namespace) -> "Expectations":
-    """The expectations file, checked against the catalog, or the empty expectations."""
-    from npusim_conformance import catalog, expectations
+    """The expectations file, or the empty expectations; --import overrides the file's module."""
+    from npusim_conformance.backend.expectations import load
 
-    if options.expect is None:
-        return expectations.Expectations()
-    loaded = expectations.load(options.expect)
-    if loaded.xfail or loaded.skip or loaded.tolerance:
-        loaded.check_patterns(catalog.all_names(), str(options.expect))
-    if options.import_name:
-        loaded = replace(loaded, import_name=options.import_name)
-    return loaded
+    loaded = load(options.expect)
+    return replace(loaded, import_name=options.import_name or loaded.import_name)
+
+
+def add_delivery(parser: argparse._ActionsContainer) -> None:
+    """Options of the commands that end with a summary."""
+    parser.add_argument("--baseline", type=Path, metavar="DIR", help="compare with this run")
+    parser.add_argument(
+        "--annotations",
+        choices=("github",),
+        help="errors as annotations of the step, and a summary of the job",
+    )
 
 
 def directory_of(options: argparse.Namespace) -> Path:
     """Where a run's log and reports go."""
     chosen: Path | None = options.out
     return chosen or Path(f"conformance-{options.device.replace(':', '-')}")
-
-
-def summary_of(log: Path, expect: Path | None) -> "Summary":
-    """What a log holds, judged by an expectations file, if one is given."""
-    from npusim_conformance import expectations
-    from npusim_conformance.log import read
-    from npusim_conformance.summary import Summary
-
-    declared = expectations.load(expect) if expect else expectations.Expectations()
-    return Summary.of(read(log), declared)
-
-
-def comparison_with(
-    baseline: Path | None, summary: "Summary", expect: Path | None
-) -> "Comparison | None":
-    """The comparison of a run with its baseline, where there is one."""
-    from npusim_conformance.report.comparison import Comparison
-
-    if baseline is None:
-        return None
-    return Comparison.of(summary_of(baseline, expect), summary)
 
 
 def shard(text: str) -> tuple[int, int]:
@@ -118,29 +95,9 @@ def shard(text: str) -> tuple[int, int]:
     raise argparse.ArgumentTypeError(f"{text!r}; expected I/N with 1 <= I <= N, as in 2/3")
 
 
-def add_annotations(parser: argparse._ActionsContainer) -> None:
-    """The option that tells a CI system what came of a run."""
-    parser.add_argument(
-        "--annotations",
-        choices=("github",),
-        help="errors as annotations of the step, and a summary of the job",
-    )
-
-
-def annotate(summary: "Summary", comparison: "Comparison | None", to: TextIO) -> None:
-    """Tells GitHub: annotations on a stream that it reads, the summary into its file."""
-    from npusim_conformance.report import github
-
-    print(github.annotations(summary), file=to, flush=True)
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(github.job_summary(summary, comparison))
-
-
 def time_budget(text: str) -> "Budget":
     """Parses "20m"; the time runs from here."""
-    from npusim_conformance.budget import Budget
+    from npusim_conformance.run.budget import Budget
 
     try:
         return Budget.parse(text)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from npusim_conformance.cli import options as shared
+from npusim_conformance.cli import status
+from npusim_conformance.cli.delivery import summary_of
 
 TRACED_SAMPLES = 4
 
@@ -33,10 +35,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the next kernels."""
-    from npusim_conformance import cli, planning
+    from npusim_conformance.report import planning
 
     if options.log:
-        from npusim_conformance.log import read
+        from npusim_conformance.record.log import read
 
         needs = planning.needs_of_log(read(options.log))
     elif options.device:
@@ -45,13 +47,13 @@ def run(options: argparse.Namespace) -> int:
         needs = planning.needs_of_trace(options.ops, TRACED_SAMPLES, census_of(options))
     else:
         print("npusim-conformance: plan needs --log DIR or --device NAME", file=sys.stderr)
-        return cli.EXIT_USAGE
+        return status.EXIT_USAGE
     mends = []
     if options.log:
-        mends = planning.mends(shared.summary_of(options.log, options.expect))
+        mends = planning.mends(summary_of(options.log, options.expect))
     if not needs:
         print("npusim-conformance: nothing was executed or traced", file=sys.stderr)
-        return cli.EXIT_NOTHING_EXECUTED
+        return status.EXIT_NOTHING_EXECUTED
     steps = planning.plan(needs, options.kernels)
     ready = sum(not found for found in needs.values())
     blocked = len(needs) - ready

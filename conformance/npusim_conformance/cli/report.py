@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from npusim_conformance.cli import options as shared
+from npusim_conformance.cli import status
+from npusim_conformance.cli.delivery import annotate, comparison_of, summary_of
 
 FORMATS = ("json", "junit", "html", "matrix", "badge", "text")
 
@@ -20,8 +22,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--expect", type=Path, metavar="FILE", help="judge by this expectations file"
     )
-    shared.add_annotations(parser)
-    parser.add_argument("--baseline", type=Path, metavar="DIR", help="compare with this run")
+    shared.add_delivery(parser)
     parser.add_argument(
         "--format", choices=FORMATS, help="one format only; default: all but text, into DIR"
     )
@@ -33,13 +34,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Writes; the exit status is that of the run."""
-    from npusim_conformance import cli, report
+    from npusim_conformance import report
 
-    summary = shared.summary_of(options.log, options.expect)
-    comparison = shared.comparison_with(options.baseline, summary, options.expect)
+    summary = summary_of(options.log, options.expect)
+    comparison = comparison_of(options, summary)
     if options.output and not options.format:
         print("npusim-conformance: --output needs --format", file=sys.stderr)
-        return cli.EXIT_USAGE
+        return status.EXIT_USAGE
     if options.format:
         text = (
             summary.text() + "\n"
@@ -54,6 +55,5 @@ def run(options: argparse.Namespace) -> int:
         directory = options.log if options.log.is_dir() else options.log.parent
         for path in report.write_all(summary, directory, comparison):
             print(path)
-    if options.annotations:
-        shared.annotate(summary, comparison, sys.stderr)
-    return cli.exit_status(summary)
+    annotate(options, summary, comparison, sys.stderr)
+    return status.exit_status(summary)

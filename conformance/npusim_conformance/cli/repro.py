@@ -16,11 +16,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from npusim_conformance.cli import options as shared
+from npusim_conformance.cli import status
+from npusim_conformance.cli.execution import config_of
 
 if TYPE_CHECKING:
     from npusim_conformance.case import Case
+    from npusim_conformance.run.worker import WorkerConfig
     from npusim_conformance.verdict import Outcome
-    from npusim_conformance.worker import WorkerConfig
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -33,15 +35,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-samples", type=shared.positive, metavar="N", help="default: all")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.set_defaults(threads=1, memory=None)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints outcome, traceback and script; the exit status says whether the case passed."""
-    from npusim_conformance import catalog, cli, expectations
     from npusim_conformance.case import Case
+    from npusim_conformance.cases import catalog
+    from npusim_conformance.run.worker import Worker
     from npusim_conformance.verdict import FAILED, NOT_EXECUTED
-    from npusim_conformance.worker import Worker, WorkerConfig
 
     try:
         case = Case.parse(options.case)
@@ -49,15 +52,8 @@ def run(options: argparse.Namespace) -> int:
             catalog.resolve(case)
     except ValueError as error:
         print(f"npusim-conformance: {error}", file=sys.stderr)
-        return cli.EXIT_USAGE
-    declared = expectations.load(options.expect) if options.expect else expectations.Expectations()
-    config = WorkerConfig(
-        device=options.device,
-        import_name=options.import_name or declared.import_name,
-        expectations=declared,
-        seed=options.seed,
-        samples_max=options.max_samples,
-    )
+        return status.EXIT_USAGE
+    config = config_of(options, shared.expectations_of(options), options.max_samples)
     fatal = _fatal(config, str(case))
     if fatal is not None:
         print(json.dumps(fatal.to_json(), indent=1) if options.json else text(fatal), flush=True)
@@ -68,14 +64,14 @@ def run(options: argparse.Namespace) -> int:
         outcome.repro = worker.script_of(str(case)) or _source(case)
     print(json.dumps(outcome.to_json(), indent=1) if options.json else text(outcome))
     if outcome.status in NOT_EXECUTED:
-        return cli.EXIT_NOTHING_EXECUTED
-    return cli.EXIT_FAILURES if outcome.status in FAILED else cli.EXIT_OK
+        return status.EXIT_NOTHING_EXECUTED
+    return status.EXIT_FAILURES if outcome.status in FAILED else status.EXIT_OK
 
 
 def _fatal(config: "WorkerConfig", name: str) -> "Outcome | None":
-    """What comes of the case in a process of its own, if it ends that process."""
-    from npusim_conformance.device import DeviceUnusable
-    from npusim_conformance.runner import Runner
+    """The outcome of the case in another process, if it ends that process."""
+    from npusim_conformance.backend.device import DeviceUnusable
+    from npusim_conformance.run.runner import Runner
     from npusim_conformance.verdict import DIED
 
     found = None
@@ -105,7 +101,7 @@ def text(outcome: "Outcome") -> str:
 
 def _source(case: "Case") -> str:
     """The source of a check that is no call of an operator."""
-    from npusim_conformance import catalog
+    from npusim_conformance.cases import catalog
 
     if case.kind == "upstream":
         return ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`selfcheck`: the kit against itself, with the CPU as the device.
 
-Whatever fails here is the kit's fault or torch's own (upstream, which is listed), never a device's.
+A failure here is the kit's fault or torch's own (upstream, which is listed), never a device's.
 """
 
 import argparse
@@ -9,6 +9,8 @@ from typing import Any
 
 from npusim_conformance.cli import options as shared
 from npusim_conformance.cli import run as run_command
+from npusim_conformance.cli.delivery import summary_of
+from npusim_conformance.cli.execution import add_execution
 
 UPSTREAM_SHOWN = 15
 
@@ -19,7 +21,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "selfcheck", help="test the kit itself, on the CPU", description=__doc__
     )
     shared.add_selection(parser)
-    run_command.add_execution(parser)
+    add_execution(parser)
     parser.set_defaults(device="cpu", import_name="", expect=None)
     return parser
 
@@ -33,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.json:
         path = shared.directory_of(options) / "run.jsonl"
         if path.exists():
-            summary = shared.summary_of(path, None)
+            summary = summary_of(path, None)
             rows = reasons(summary, Status.UPSTREAM)
             for row in rows[:UPSTREAM_SHOWN]:
                 print(f"{row['cases']:6} upstream: {row['reason'][:160]}")

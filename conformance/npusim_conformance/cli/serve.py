@@ -68,12 +68,13 @@ def _hand_on(child: int, to_child: int) -> int:
 
 
 def serve(orders: Iterable[str], answers: TextIO) -> None:
-    """Executes orders one after the other. What cannot be executed is answered, too."""
-    from npusim_conformance import catalog, environment
+    """Executes orders one after the other. An order that cannot be executed is answered, too."""
+    from npusim_conformance.backend.device import DeviceUnusable
     from npusim_conformance.case import Case
-    from npusim_conformance.device import DeviceUnusable
-    from npusim_conformance.log import SCHEMA
-    from npusim_conformance.order import Order
+    from npusim_conformance.cases import catalog
+    from npusim_conformance.elsewhere.order import Order
+    from npusim_conformance.record.log import SCHEMA
+    from npusim_conformance.run import environment
 
     def answer(record: dict[str, Any]) -> None:
         print(json.dumps(record), file=answers, flush=True)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim_conformance.cli import options as shared
-from npusim_conformance.cli.run import add_execution
+from npusim_conformance.cli import status
+from npusim_conformance.cli.execution import add_execution, config_of, execute
 
 if TYPE_CHECKING:  # imports torch, before it is decided what `import torch` loads
-    from npusim_conformance.upstream import Collected
+    from npusim_conformance.upstream.collection import Collected
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -35,41 +36,37 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Collects, executes, reports; what was not run is said at the end."""
-    from npusim_conformance import expectations
+    from npusim_conformance.backend import expectations
 
     if options.isolation == "fork":
         raise expectations.ExpectationsError(
             "--isolation fork cannot be used here: torch must load the backend before its own "
             "testing modules. Use spawn, or none."
         )
-    declared = expectations.Expectations()
-    if options.expect is not None:
-        declared = expectations.load(options.expect)
+    declared = shared.expectations_of(options)
     files, root = _files(options.paths)
-    import_name = options.import_name or declared.import_name
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0" if import_name else "1"
-
-    from npusim_conformance import cli, upstream
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0" if declared.import_name else "1"
     from npusim_conformance.case import Case, matches
-    from npusim_conformance.cli.run import execute
+    from npusim_conformance.upstream.collection import collect
 
-    collected = upstream.collect(files, root, options.device, import_name)
+    collected = collect(files, root, options.device, declared.import_name)
     names = [name for name in collected.names if matches(Case.parse(name).property, options.tests)]
-    status = cli.EXIT_NOTHING_EXECUTED
+    code = status.EXIT_NOTHING_EXECUTED
     if names:
         selection = {"upstream": [str(path) for path in options.paths], "tests": options.tests}
-        status = execute(options, names, declared, selection, None, upstream_root=str(root))
+        config = config_of(options, declared, upstream_root=str(root))
+        code = execute(options, config, names, selection)
     else:
         print("npusim-conformance: no test fits", file=sys.stderr)
     print(_not_run(collected, len(names), shared.directory_of(options)), file=sys.stderr)
-    if status == cli.EXIT_OK and collected.unusable:
-        return cli.EXIT_FAILURES
-    return status
+    if code == status.EXIT_OK and collected.unusable:
+        return status.EXIT_FAILURES
+    return code
 
 
 def _not_run(collected: "Collected", chosen: int, directory: Path) -> str:
     """Which tests said nothing about the device, and why, the most frequent reason first."""
-    from npusim_conformance.log import read
+    from npusim_conformance.record.log import read
     from npusim_conformance.verdict import Status
 
     reasons: Counter[str] = Counter()

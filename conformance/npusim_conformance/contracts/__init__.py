@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Contracts: what a device has to keep that is no operator.
+"""Contracts: duties of a device that concern no operator.
 
 A file of this folder is a group, and its decorated functions are the group's contracts:
 `wait_orders_work` of stream.py is the case `contract:stream/wait_orders_work`. A contract takes the
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.device import DeviceUnderTest
+from npusim_conformance.backend.device import DeviceUnderTest
 from npusim_conformance.properties.base import Run
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
@@ -43,7 +43,7 @@ class Contract:
 
     @property
     def fact(self) -> str:
-        """What is asserted, in one line."""
+        """The assertion, in one line."""
         return (self.check.__doc__ or "").strip().splitlines()[0]
 
     def why_not(self, under_test: DeviceUnderTest) -> str:
@@ -52,7 +52,7 @@ class Contract:
             return self.no_cpu
         if self.two_devices and under_test.second is None:
             return "there is one device only"
-        # What a backend's module offers for its device, torch itself offers for the CPU.
+        # For the CPU, torch itself has the parts that a backend's module has for its device.
         needs = [name for name in self.needs if "." in name or not under_test.is_cpu]
         missing = [name for name in needs if not _is_there(under_test, name)]
         return f"there is no {full_name(under_test, missing[0])}" if missing else ""

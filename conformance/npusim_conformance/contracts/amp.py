@@ -4,8 +4,8 @@
 import torch
 
 from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.inputs.torch_testing import dtype_name
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.torch_testing import dtype_name
 from npusim_conformance.verdict import NotApplicable
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch.compile on the device without generated code: functionalization, gradients, sizes."""
 
-from npusim_conformance.compiling import compiles
 from npusim_conformance.contracts import contract
+from npusim_conformance.contracts.apart.compiling import compiles
 from npusim_conformance.properties.base import Run
 
 

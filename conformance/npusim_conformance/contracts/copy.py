@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import torch
 
 from npusim_conformance.contracts import contract, on, other_device, refuses, same
+from npusim_conformance.inputs.torch_testing import DTYPE_ORDER, dtype_name
+from npusim_conformance.inputs.transfer import Transfer
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.torch_testing import DTYPE_ORDER, dtype_name
-from npusim_conformance.transfer import Transfer
 
 
 def _dtypes(run: Run) -> list[torch.dtype]:

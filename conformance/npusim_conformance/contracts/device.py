@@ -11,7 +11,7 @@ from npusim_conformance.verdict import Mismatch, NotApplicable
 
 _NO_CPU = "the CPU has no current device"
 _NO_SUCH_DEVICE = (RuntimeError, ValueError, IndexError, AssertionError)
-# What torch looks up in the module of a backend of its own, and what breaks without it.
+# Names that torch looks up in a backend's module, and the consequence of their absence.
 _LOOKED_UP = {
     "is_available": "torch.accelerator.is_available()",
     "device_count": "torch.load, DataLoader",

@@ -22,12 +22,12 @@ from npusim_conformance.verdict import Mismatch, NotApplicable
 
 RANKS = 2
 SECONDS = 50.0  # for both; a case has more
-_PROGRAM = Path(__file__).parents[1] / "ranks.py"
+_PROGRAM = Path(__file__).parent / "apart" / "ranks.py"
 
 
 @cache
 def _found(name: str, import_name: str) -> dict[str, str]:
-    """What two ranks say of each check: nothing, "left out: why", or what was wrong."""
+    """Two ranks' verdict on each check: nothing, "left out: why", or the fault."""
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     with tempfile.TemporaryDirectory(prefix="npusim-conformance-") as folder:
         ranks = [

@@ -6,8 +6,8 @@ import torch
 from torch.utils import dlpack
 
 from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.inputs.torch_testing import DTYPE_ORDER
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.torch_testing import DTYPE_ORDER
 from npusim_conformance.verdict import NotApplicable
 
 _REFUSED = (BufferError, RuntimeError, TypeError, ValueError, NotImplementedError)

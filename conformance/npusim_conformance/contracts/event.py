@@ -6,7 +6,14 @@ import math
 import torch
 
 from npusim_conformance.contracts import contract, other_device, refuses, same
-from npusim_conformance.contracts.stream import NO_CPU, all_are, current, filled, long_work
+from npusim_conformance.contracts.stream import (
+    NO_CPU,
+    all_are,
+    current,
+    filled,
+    long_work,
+    side_stream,
+)
 from npusim_conformance.properties.base import Run, require
 
 _ROUNDS = 8
@@ -45,9 +52,7 @@ def event_has_device(run: Run) -> None:
 @contract(no_cpu=NO_CPU)
 def synchronized_event_is_complete(run: Run) -> None:
     """After event.synchronize(), query() is True and the work before it is done."""
-    side = torch.Stream(run.device)
-    values = filled(run.device, 0)
-    side.wait_stream(current(run.device))
+    side, values = side_stream(run)
     with side:
         done = long_work(values)
         event = side.record_event()

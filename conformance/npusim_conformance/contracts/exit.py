@@ -2,8 +2,8 @@
 """How a process that used the device ends: with status 0, and without a word on stderr."""
 
 from npusim_conformance.contracts import LEFT_OUT, contract
+from npusim_conformance.contracts.apart.script import ends_well, run_script, said
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.script import ends_well, run_script, said
 
 _LIVE = """
 kept = [torch.arange(1000).to(device) + 1]

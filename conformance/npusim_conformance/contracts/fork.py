@@ -4,8 +4,8 @@
 import torch
 
 from npusim_conformance.contracts import contract
+from npusim_conformance.contracts.apart.script import ends_well, run_script
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.script import ends_well, run_script
 from npusim_conformance.verdict import Mismatch
 
 _NO_CPU = "the CPU can be used in any process"
@@ -35,7 +35,7 @@ _STILL_RIGHT = "assert (x + 1).cpu().tolist() == [1., 2., 3., 4., 5., 6., 7., 8.
 
 
 def _child(run: Run, body: str, before: str = _USED_HERE, after: str = _STILL_RIGHT) -> str:
-    """What became of a forked child: "done", "refused <message>", or "signal <number>"."""
+    """The end of a forked child: "done", "refused <message>", or "signal <number>"."""
     indented = "\n".join(f"        {line}" for line in body.splitlines())
     script = _FORK.format(before=before, body=indented, after=after)
     done = run_script(run.under_test, script)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Code that Inductor generates for the device, where the backend registers a generator."""
 
-from npusim_conformance.compiling import compiles
 from npusim_conformance.contracts import contract
+from npusim_conformance.contracts.apart.compiling import compiles
 from npusim_conformance.properties.base import Run
 
 

@@ -52,7 +52,7 @@ def arrays_are_copied(run: Run) -> None:
 
 @contract(no_cpu="as_tensor() of an array shares memory on the CPU")
 def arrays_are_not_shared(run: Run) -> None:
-    """What is written to an array later does not show on the device."""
+    """A later write to an array does not show on the device."""
     array = numpy.ones(3, dtype=numpy.float32)
     there = torch.as_tensor(array, device=run.device)
     array[0] = 9

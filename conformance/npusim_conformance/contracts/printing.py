@@ -4,8 +4,8 @@
 import torch
 
 from npusim_conformance.contracts import contract, on, same
+from npusim_conformance.inputs.torch_testing import DTYPE_ORDER, dtype_name
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.torch_testing import DTYPE_ORDER, dtype_name
 
 _WIDE = 500  # characters in a line, so that the device's name breaks none
 

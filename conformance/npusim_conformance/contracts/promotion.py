@@ -7,8 +7,8 @@ import operator
 import torch
 
 from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.inputs.torch_testing import dtype_name
 from npusim_conformance.properties.base import Run
-from npusim_conformance.torch_testing import dtype_name
 
 _DTYPES = (
     torch.bool,

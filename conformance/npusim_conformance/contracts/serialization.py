@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from npusim_conformance.contracts import contract, on, other_device, refuses, same
+from npusim_conformance.contracts.apart.script import ends_well, run_script
+from npusim_conformance.inputs.torch_testing import DTYPE_ORDER, dtype_name
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.script import ends_well, run_script
-from npusim_conformance.torch_testing import DTYPE_ORDER, dtype_name
 
 _ONE_DEVICE = "all is on the CPU"
 
@@ -64,7 +64,7 @@ def map_location_to_the_cpu(run: Run) -> None:
 
 @contract()
 def map_location_to_the_device(run: Run) -> None:
-    """What was saved on the CPU can be loaded on the device, by each form of map_location."""
+    """A file saved on the CPU can be loaded on the device, by each form of map_location."""
     tensor = torch.tensor([1.0, 2.0, 3.0])
     for name, location in {
         "string": str(run.device),

@@ -7,8 +7,8 @@ import torch
 from torch.multiprocessing.reductions import init_reductions
 
 from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.contracts.apart.script import run_script
 from npusim_conformance.properties.base import Run, require
-from npusim_conformance.script import run_script
 
 _NO_CPU = "the CPU's memory can be shared"
 _SEND = """
@@ -67,6 +67,6 @@ def queues_do_not_hang(run: Run) -> None:
 
 @contract(no_cpu="they are on the CPU")
 def copies_on_the_cpu_can_be_shared(run: Run) -> None:
-    """What was brought to the CPU can be sent."""
+    """A tensor that was copied to the CPU can be sent."""
     here = on(run.device, 1, 2).cpu()
     same("values", pickle.loads(_sent(here)), torch.tensor([1.0, 2.0]))

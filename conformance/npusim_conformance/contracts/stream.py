@@ -20,6 +20,14 @@ def long_work(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
+def side_stream(run: Run) -> tuple[torch.Stream, torch.Tensor]:
+    """A second stream, and zeros that it may use: it waits for the current stream."""
+    side = torch.Stream(run.device)
+    values = filled(run.device, 0)
+    side.wait_stream(current(run.device))
+    return side, values
+
+
 def filled(device: torch.device, value: float) -> torch.Tensor:
     """A tensor large enough for long_work()."""
     return torch.full((_ELEMENTS,), value, dtype=torch.float32).to(device)
@@ -126,9 +134,7 @@ def wait_orders_work(run: Run) -> None:
 @contract(no_cpu=NO_CPU)
 def streams_keep_their_order(run: Run) -> None:
     """One stream executes its work in the order in which it came."""
-    side = torch.Stream(run.device)
-    values = filled(run.device, 0)
-    side.wait_stream(current(run.device))
+    side, values = side_stream(run)
     with side:
         for step in range(_STEPS):
             values.mul_(2).add_(step % 2)
@@ -142,9 +148,7 @@ def streams_keep_their_order(run: Run) -> None:
 @contract(no_cpu=NO_CPU)
 def synchronize_finishes(run: Run) -> None:
     """After stream.synchronize(), query() is True and the results are there."""
-    side = torch.Stream(run.device)
-    values = filled(run.device, 0)
-    side.wait_stream(current(run.device))
+    side, values = side_stream(run)
     with side:
         done = long_work(values)
     side.synchronize()

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.agreement import plain, same_bits
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
+from npusim_conformance.judge.agreement import plain, same_bits
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, require
 from npusim_conformance.properties.calls import (
     Examine,
@@ -20,8 +22,6 @@ from npusim_conformance.properties.calls import (
     storage_of,
     tried,
 )
-from npusim_conformance.samples import Sample
-from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 # Whether a copying operator aliases after all does not depend on many samples.
@@ -79,7 +79,7 @@ class Aliasing(PartedProperty):
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a write through one tensor did to the other."""
+    """The effect on one tensor of a write through the other."""
 
     values: torch.Tensor
     versions: tuple[int, int]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Operators under torch.autocast: they run, and cast as they should.
 
-What every backend of torch casts alike is demanded: products and convolutions run in the low dtype,
-some losses in float32; the loss that half precision cannot hold may be refused. What else a backend
-casts is its own affair: there the value must be the CPU's without casts, the CPU's under its own
+Casts that all backends of torch share are demanded: products and convolutions run in the low dtype,
+some losses in float32; the loss that half precision cannot hold may be refused. Other casts
+are the backend's affair: there the value must be the CPU's without casts, the CPU's under its own
 autocast, or what the CPU gives when it repeats, operation by operation, what the device did, casts
 included.
 """
@@ -15,8 +15,10 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npusim_conformance import torch_testing
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.subjects import Subject
 from npusim_conformance.properties.base import (
     Dtypes,
     Run,
@@ -25,8 +27,6 @@ from npusim_conformance.properties.base import (
     require,
     values_are_defined,
 )
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.subjects import Subject
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 LOW_DTYPES = (torch.bfloat16, torch.float16)

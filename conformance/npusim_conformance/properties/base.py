@@ -3,7 +3,7 @@
 
 A property is a class with a name, the profiles that it belongs to and a check. Most look at one
 sample after the other: derive from SampleProperty and write examine(), which raises where the
-device is wrong. Whatever fails is tried again with the CPU as the device: what fails there too is
+device is wrong. A failure is tried again with the CPU as the device: a failure there too is
 not the device's fault, and counts as upstream.
 """
 
@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from npusim_conformance.agreement import Agreement
+from npusim_conformance.backend.device import CPU, DeviceUnderTest
 from npusim_conformance.case import Case
-from npusim_conformance.device import CPU, DeviceUnderTest
-from npusim_conformance.samples import Sample, SampleSource
-from npusim_conformance.subjects import Subject, subjects
+from npusim_conformance.inputs.samples import Sample, SampleSource
+from npusim_conformance.inputs.subjects import Subject, subjects
+from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 FAILURES_MAX = 5  # per case; the rest would only cost time
@@ -40,7 +40,7 @@ class Dtypes(Enum):
 
 @dataclass
 class SampleFailure:
-    """What one sample showed."""
+    """The failure of one sample."""
 
     index: int
     error: BaseException
@@ -157,7 +157,7 @@ class Property(ABC):
     profiles: ClassVar[Mapping[str, Dtypes]]  # "smoke", "standard", "full" -> dtypes
 
     def subjects(self) -> dict[str, Subject]:
-        """What it is asked of, by name: everything of its kind."""
+        """The subjects that it applies to, by name: all of its kind."""
         return subjects(self.kind)
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What properties that call an operator in several ways share.
+"""Shared by properties that call an operator in several ways.
 
 Several questions per sample, calls that may be refused, and tensors that lie in unusual places.
 """
@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import torch
 
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.transfer import tensors_of
 from npusim_conformance.properties.base import FAILURES_MAX, Property, Run
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import Mismatch
 
 Examine = Callable[[torch.device], None]

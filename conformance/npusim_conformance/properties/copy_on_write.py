@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.transfer import tensors_of
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, require, values_are_defined
 from npusim_conformance.properties.calls import Examine, PartedProperty, are_plain, call_of, tried
-from npusim_conformance.samples import Sample
-from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import NotApplicable
 
 SAMPLES = 3

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import torch
 
-from npusim_conformance import torch_testing
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.samples import Sample
 from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles
-from npusim_conformance.samples import Sample
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 CHECKS = (

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.agreement import Agreement
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.properties.base import (
     Dtypes,
     Run,
@@ -15,8 +17,6 @@ from npusim_conformance.properties.base import (
     in_profiles,
     values_are_defined,
 )
-from npusim_conformance.samples import Sample
-from npusim_conformance.subjects import Subject
 from npusim_conformance.verdict import NotApplicable
 
 # Nondeterministic in the forward direction as torch.use_deterministic_algorithms() documents it,

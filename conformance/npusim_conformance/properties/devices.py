@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.agreement import Agreement
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.transfer import tensors_of
+from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.properties.base import (
     Dtypes,
     Run,
@@ -18,8 +20,6 @@ from npusim_conformance.properties.base import (
 )
 from npusim_conformance.properties.calls import Examine, PartedProperty, call_of
 from npusim_conformance.properties.gradients import gradients
-from npusim_conformance.samples import Sample
-from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import NotApplicable
 
 SAMPLES = 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch's random operators should give: a call, and the distribution of its values."""
+"""torch's random operators: a call, and the distribution that its values must have."""
 
 import math
 from collections.abc import Callable, Mapping

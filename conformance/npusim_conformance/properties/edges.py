@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
 from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles, require
 from npusim_conformance.properties.calls import tried
 from npusim_conformance.properties.errors import works_on
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import Transfer, tensors_of
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 LONG = 5000  # more than a block of any kernel, and no multiple of one
@@ -63,7 +63,7 @@ _SCANS = [_call(_long()[:, 0], 0), _call(_long(3), 0), _call(_long(3).T, 1)]
 
 _NOTHING = (torch.ones(2, 0, 1), torch.ones(2, 0, 3), torch.ones(2, 3, 1))
 
-# Operator -> calls. What the CPU gives is right, or its refusal.
+# Operator -> calls. The CPU's result, or its refusal, is right.
 EDGES: dict[str, list[Call]] = {
     "cumsum": [*_SCANS, _call(torch.ones(300, dtype=torch.bool), 0)],
     "cumprod": [_call(torch.ones(LONG).where(torch.arange(LONG) % 3 > 0, -1.0), 0)],

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import torch
 
+from npusim_conformance.inputs.samples import Sample
 from npusim_conformance.properties.base import Dtypes, Run, SampleProperty, in_profiles
-from npusim_conformance.samples import Sample
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 _WARNING = re.compile(r"(?i)fall\w*[ -]?back")

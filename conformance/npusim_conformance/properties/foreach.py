@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.agreement import Agreement
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, require
 from npusim_conformance.properties.calls import (
     Examine,
@@ -18,8 +20,6 @@ from npusim_conformance.properties.calls import (
     storage_of,
     tried,
 )
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.subjects import Subject
 from npusim_conformance.verdict import NotApplicable
 
 

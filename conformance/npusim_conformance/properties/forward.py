@@ -3,7 +3,8 @@
 
 import torch
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Sample
 from npusim_conformance.properties.base import (
     Dtypes,
     Run,
@@ -11,7 +12,6 @@ from npusim_conformance.properties.base import (
     in_profiles,
     values_are_defined,
 )
-from npusim_conformance.samples import Sample
 
 
 class Forward(SampleProperty):

@@ -4,14 +4,17 @@
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils import _pytree as pytree
 
-from npusim_conformance.agreement import plain, same_bits
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import tensors_of
+from npusim_conformance.judge.agreement import plain, same_bits
 from npusim_conformance.properties.base import (
     FAILURES_MAX,
     Dtypes,
@@ -19,9 +22,6 @@ from npusim_conformance.properties.base import (
     SampleProperty,
     in_profiles,
 )
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 # Finite differences of larger inputs cost minutes and show nothing that smaller ones do not.
@@ -119,6 +119,12 @@ class FiniteDifferences(SampleProperty):
 
     profiles = in_profiles(full=Dtypes.DIFFERENTIABLE)
     requires_grad = True
+    needs: ClassVar[tuple[str, str]]  # the attribute of an operator's record, and its meaning
+
+    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
+        """Operators with this derivative."""
+        attribute, derivative = self.needs
+        return "" if getattr(subject.info, attribute) else f"the operator has no {derivative}"
 
     def dtypes(self, subject: Subject, policy: Dtypes) -> list[torch.dtype | None]:
         """float64 and complex128: in no other are finite differences near the derivative."""
@@ -190,10 +196,7 @@ class Gradcheck(FiniteDifferences):
     """Backward gives what finite differences on the device give, batched and undefined too."""
 
     name = "gradcheck"
-
-    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
-        """Operators with a backward."""
-        return "" if subject.info.supports_autograd else "the operator has no gradient"
+    needs = ("supports_autograd", "gradient")
 
     def differentiate(
         self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
@@ -204,10 +207,8 @@ class Gradcheck(FiniteDifferences):
             function,
             inputs,
             check_batched_grad=operator.check_batched_grad,
-            check_grad_dtypes=True,
             check_undefined_grad=True,
-            nondet_tol=operator.gradcheck_nondet_tol,
-            fast_mode=_is_fast(operator),
+            **_settings(operator),
         )
 
 
@@ -215,10 +216,7 @@ class Gradgradcheck(FiniteDifferences):
     """The gradient of the gradient gives what finite differences of the gradient give."""
 
     name = "gradgradcheck"
-
-    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
-        """Operators with a second derivative."""
-        return "" if subject.info.supports_gradgrad else "the operator has no second gradient"
+    needs = ("supports_gradgrad", "second gradient")
 
     def differentiate(
         self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
@@ -230,9 +228,7 @@ class Gradgradcheck(FiniteDifferences):
             function,
             inputs,
             check_batched_grad=operator.check_batched_gradgrad,
-            check_grad_dtypes=True,
-            nondet_tol=operator.gradcheck_nondet_tol,
-            fast_mode=_is_fast(operator),
+            **_settings(operator),
         )
         check(gen_non_contig_grad_outputs=False)
         check(gen_non_contig_grad_outputs=True)
@@ -242,10 +238,7 @@ class ForwardAD(FiniteDifferences):
     """Forward-mode derivatives are what finite differences on the device give."""
 
     name = "forward_ad"
-
-    def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
-        """Operators with a forward-mode derivative."""
-        return "" if subject.info.supports_forward_ad else "the operator has no forward-mode AD"
+    needs = ("supports_forward_ad", "forward-mode AD")
 
     def differentiate(
         self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
@@ -260,14 +253,17 @@ class ForwardAD(FiniteDifferences):
             check_batched_grad=False,
             check_batched_forward_grad=operator.check_batched_forward_grad,
             check_undefined_grad=False,
-            check_grad_dtypes=True,
-            nondet_tol=operator.gradcheck_nondet_tol,
-            fast_mode=_is_fast(operator),
+            **_settings(operator),
         )
 
 
-def _is_fast(operator: Any) -> bool:
-    return operator.gradcheck_fast_mode is not False  # as the database's users do: unset is fast
+def _settings(operator: Any) -> dict[str, Any]:
+    """Settings of all checks. An unset fast mode counts as fast, as for torch's own tests."""
+    return {
+        "check_grad_dtypes": True,
+        "nondet_tol": operator.gradcheck_nondet_tol,
+        "fast_mode": operator.gradcheck_fast_mode is not False,
+    }
 
 
 PROPERTIES = [Backward, Gradcheck, Gradgradcheck, ForwardAD]

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles
 from npusim_conformance.properties.calls import (
     LAYOUT_DEFINED,
@@ -20,9 +23,6 @@ from npusim_conformance.properties.calls import (
     takes_no_out,
     tried,
 )
-from npusim_conformance.samples import Sample
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 GUARD_BYTES = 256  # on each side; keeps the alignment of every dtype, and of vectors

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """0-dim tensors of the host beside tensors of the device: taken and refused as on CUDA.
 
-What CUDA takes depends on the operator's iterator and on its loop; the table below holds operators
+CUDA's choice depends on the operator's iterator and on its loop; the table below holds operators
 for which both are known (BinaryOps.cpp and the files of aten/src/ATen/native/cuda in torch 2.13).
 """
 
@@ -10,12 +10,12 @@ from functools import partial
 
 import torch
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import Transfer
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles
 from npusim_conformance.properties.calls import Examine, PartedProperty, call_of, tried
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import Transfer
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 # Operator -> the places of its tensors, the input being 0, that may be a 0-dim tensor of the host.

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
 from npusim_conformance.properties.base import FAILURES_MAX, Dtypes, Property, Run, in_profiles
 from npusim_conformance.properties.calls import are_plain, tried
 from npusim_conformance.properties.recording import (
@@ -19,7 +20,6 @@ from npusim_conformance.properties.recording import (
     has_values,
     recorded_calls,
 )
-from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import NotApplicable
 
 

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import tensors_of
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, values_are_defined
 from npusim_conformance.properties.calls import (
     LAYOUT_DEFINED,
@@ -18,9 +21,6 @@ from npusim_conformance.properties.calls import (
     same_decision,
     tried,
 )
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import NotApplicable
 
 View = Callable[[torch.Tensor], torch.Tensor]

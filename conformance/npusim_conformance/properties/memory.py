@@ -5,8 +5,8 @@ import gc
 
 import torch
 
+from npusim_conformance.inputs.samples import Sample
 from npusim_conformance.properties.base import Dtypes, Run, SampleProperty, in_profiles
-from npusim_conformance.samples import Sample
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch predicts about results without computing them: the meta device and fake tensors.
+"""torch's predictions of results that are not computed: the meta device and fake tensors.
 
 Compilers lay out memory by these predictions, so a device whose results have other strides than
 predicted is wrong, however right their values. Only strides that matter are compared: those of
@@ -20,7 +20,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils import _pytree as pytree
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import tensors_of
 from npusim_conformance.properties.base import (
     FAILURES_MAX,
     Dtypes,
@@ -31,9 +34,6 @@ from npusim_conformance.properties.base import (
 from npusim_conformance.properties.calls import are_plain
 from npusim_conformance.properties.gradients import gradients
 from npusim_conformance.properties.layouts import reversed_in_memory
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 META = torch.device("meta")
@@ -89,7 +89,7 @@ class Fake(SampleProperty):
     few = 12
 
     def compute(self, run: Run, sample: Sample, call: Call) -> Any:
-        """What is predicted, from real or fake tensors."""
+        """The prediction, from real or fake tensors."""
         given, args, kwargs = call
         results = sample.operator(given, *args, **kwargs)
         return results[0] if sample.subject.name in ONE_PREDICTED else results

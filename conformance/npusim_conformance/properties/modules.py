@@ -14,8 +14,12 @@ from typing import Any, ClassVar
 import torch
 from torch.utils import _pytree as pytree
 
-from npusim_conformance import torch_testing
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.samples import spread
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
+from npusim_conformance.inputs.variation import Variation
 from npusim_conformance.properties.base import (
     FAILURES_MAX,
     Dtypes,
@@ -24,10 +28,6 @@ from npusim_conformance.properties.base import (
     in_profiles,
     require,
 )
-from npusim_conformance.samples import spread
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import Transfer, tensors_of
-from npusim_conformance.variation import Variation
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 
@@ -343,7 +343,7 @@ class Construction(ModuleProperty):
 
 
 class Errors(Property):
-    """What a module refuses on the CPU, it refuses on the device with the same exception."""
+    """Inputs that a module refuses on the CPU are refused on the device with the same exception."""
 
     name = "errors"
     kind = "module"

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
 from npusim_conformance.properties.base import FAILURES_MAX, Dtypes, Property, Run, in_profiles
 from npusim_conformance.properties.calls import are_plain, same_decision, tried
 from npusim_conformance.properties.recording import (
@@ -20,7 +21,6 @@ from npusim_conformance.properties.recording import (
     has_values,
     recorded_calls,
 )
-from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import NotApplicable
 
 NUMBERS = (

@@ -11,7 +11,9 @@ import numpy
 import torch
 from torch.utils import _pytree as pytree
 
-from npusim_conformance.agreement import Agreement
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.properties.base import (
     Dtypes,
     Run,
@@ -19,8 +21,6 @@ from npusim_conformance.properties.base import (
     in_profiles,
     values_are_defined,
 )
-from npusim_conformance.samples import Sample
-from npusim_conformance.subjects import Subject
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 # As wide as numpy computes by default; of narrower ones both round, each in its own way.
@@ -65,7 +65,7 @@ class NumpyReference(SampleProperty):
 
 
 def _reference(sample: Sample) -> Any:
-    """What the counterpart gives. Not all of them take all that the operator takes."""
+    """The counterpart's result. Some counterparts take fewer arguments than the operator."""
     given, args, kwargs = pytree.tree_map(_to_numpy, sample.copy(torch.device("cpu")))
     _rename(sample.subject, kwargs)
     try:
@@ -77,7 +77,7 @@ def _reference(sample: Sample) -> Any:
 
 
 def _rename(subject: Subject, kwargs: dict[str, Any]) -> None:
-    """What numpy calls otherwise, or has another default for."""
+    """Arguments with another name or default in numpy."""
     if subject.family == "fft":
         transforms_several = subject.name[-1] in "2n"
         if "dim" in kwargs:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from npusim_conformance import torch_testing
-from npusim_conformance.agreement import Agreement
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import Transfer
+from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles, require
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import Transfer
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 _STEPS = 3
@@ -222,7 +222,7 @@ class Capturable(OptimizerProperty):
         return "" if subject.info.has_capturable_arg else "it has no capturable="
 
     def configurations(self, run: Run) -> list[dict[str, Any]]:
-        """Those that torch's database has for CUDA."""
+        """Optimizers that torch's database has for CUDA."""
         every = torch_testing.optimizer_configurations(run.subject.info, "cuda")
         return [kwargs for kwargs in every if kwargs.get("capturable")]
 
@@ -335,7 +335,7 @@ class MixedDevices(OptimizerProperty):
 
 
 class Errors(Property):
-    """What an optimizer refuses on the CPU, it refuses on the device with the same exception."""
+    """Arguments that an optimizer refuses on the CPU are refused alike on the device."""
 
     name = "errors"
     kind = "optim"

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, require, values_are_defined
 from npusim_conformance.properties.calls import (
     Examine,
@@ -22,9 +25,6 @@ from npusim_conformance.properties.calls import (
     takes_no_out,
     tried,
 )
-from npusim_conformance.samples import Sample
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import NotApplicable
 
 RESIZED = "An output with one or more elements was resized"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Overloads of aten that no public function leads to: explicit .out, .grad_input, _ and so on.
 
-What an operator calls below the surface, forward and backward, is recorded on the CPU. Each
-recorded call is then made through the overloads beside it that take the same arguments.
+The calls that an operator makes below the surface, forward and backward, are recorded on the CPU.
+Each recorded call is then made through the overloads beside it that take the same arguments.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
-from npusim_conformance import torch_testing
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
 from npusim_conformance.properties.base import (
     FAILURES_MAX,
     Dtypes,
@@ -31,8 +33,6 @@ from npusim_conformance.properties.recording import (
     has_values,
     recorded_calls,
 )
-from npusim_conformance.samples import Sample
-from npusim_conformance.transfer import Transfer, tensors_of
 from npusim_conformance.verdict import NotApplicable
 
 

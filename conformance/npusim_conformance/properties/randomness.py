@@ -12,11 +12,11 @@ from functools import cache
 
 import torch
 
-from npusim_conformance.agreement import plain, same_bits
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.subjects import Subject, subjects
+from npusim_conformance.judge.agreement import plain, same_bits
 from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles, require
 from npusim_conformance.properties.distributions import DISTRIBUTIONS, Distribution
-from npusim_conformance.subjects import Subject, subjects
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 P_MIN = 1e-6  # values less likely than that, for both seeds, are not of the distribution
@@ -34,7 +34,7 @@ class Random(Property):
         return _subjects()
 
     def dtypes(self, subject: Subject, policy: Dtypes) -> list[torch.dtype | None]:
-        """What the CPU can draw."""
+        """Dtypes that the CPU can draw."""
         supported = DISTRIBUTIONS[subject.name].dtypes
         return list(supported[:1] if policy is Dtypes.DEFAULT else supported)
 
@@ -178,7 +178,7 @@ PARTS: tuple[Part, ...] = (
 def _judge_continuous(
     values: torch.Tensor, cdf: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype | None
 ) -> str:
-    """What is wrong with draws of a continuous distribution, or nothing."""
+    """The fault of draws from a continuous distribution, or nothing."""
     quantiles = cdf(values.flatten())
     count = len(quantiles)
     complaints = (

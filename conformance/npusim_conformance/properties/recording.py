@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What an operator of the database calls below the surface, recorded on the CPU."""
+"""The calls that an operator of the database makes below the surface, recorded on the CPU."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.transfer import Transfer
 from npusim_conformance.properties.base import Run
 from npusim_conformance.properties.gradients import gradients
-from npusim_conformance.samples import Sample
-from npusim_conformance.transfer import Transfer
 
 # Recorded samples; further ones reach few further overloads.
 SAMPLES = 4

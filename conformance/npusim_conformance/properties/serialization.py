@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.agreement import Agreement
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Sample
+from npusim_conformance.inputs.transfer import tensors_of
+from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles
-from npusim_conformance.samples import Sample
-from npusim_conformance.transfer import tensors_of
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 SAMPLES_MAX = 3  # more samples of one operator are more of the same tensors

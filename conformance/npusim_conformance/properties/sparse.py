@@ -12,7 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch.utils import _pytree as pytree
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import Transfer
 from npusim_conformance.properties.base import (
     FAILURES_MAX,
     Dtypes,
@@ -22,9 +25,6 @@ from npusim_conformance.properties.base import (
     values_are_defined,
 )
 from npusim_conformance.properties.calls import Examine, call_of, same_decision, tried
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.subjects import Subject
-from npusim_conformance.transfer import Transfer
 from npusim_conformance.verdict import NotApplicable
 
 SAMPLES = 3
@@ -178,7 +178,7 @@ class SparseOut(_SparseProperty):
 
 
 def _outs(expected: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """What the result may be written to, on the CPU."""
+    """Tensors that the result may be written to, on the CPU."""
     layout, shape, dtype = expected.layout, expected.shape, expected.dtype
     if layout in (torch.sparse_coo, torch.sparse_csr):
         yield f"an empty {layout} out=", torch.zeros(shape, dtype=dtype, layout=layout)

@@ -10,10 +10,10 @@ from math import inf, nan
 
 import torch
 
-from npusim_conformance.agreement import same_bits
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.judge.agreement import same_bits
 from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles
-from npusim_conformance.subjects import Subject
 from npusim_conformance.verdict import Mismatch
 
 DEFINED = frozenset(
@@ -32,7 +32,7 @@ class SpecialValues(Property):
     profiles = in_profiles(standard=Dtypes.ALL, full=Dtypes.ALL)
 
     def dtypes(self, subject: Subject, policy: Dtypes) -> list[torch.dtype | None]:
-        """Those that have them."""
+        """Dtypes that have them."""
         return [
             dtype
             for dtype in super().dtypes(subject, policy)

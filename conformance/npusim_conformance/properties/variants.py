@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.subjects import Subject
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, values_are_defined
 from npusim_conformance.properties.calls import (
     Examine,
@@ -19,8 +21,6 @@ from npusim_conformance.properties.calls import (
     tried,
 )
 from npusim_conformance.properties.layouts import reversed_in_memory
-from npusim_conformance.samples import Call, Sample
-from npusim_conformance.subjects import Subject
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 # Aliases and operators lead to the same kernels as the first form; a few samples say all.

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from npusim_conformance.device import CPU
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs.samples import Sample
 from npusim_conformance.properties.base import (
     Dtypes,
     Run,
@@ -14,7 +15,6 @@ from npusim_conformance.properties.base import (
     in_profiles,
     values_are_defined,
 )
-from npusim_conformance.samples import Sample
 from npusim_conformance.verdict import NotApplicable
 
 

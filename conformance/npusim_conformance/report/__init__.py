@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reports made from the log of a run. The same log gives the same bytes."""
+"""Reports made from the log of a run. The same log gives the same bytes.
+
+One file per format, with render(summary, comparison); grid.py is the support matrix, comparison.py
+two runs side by side, planning.py the kernels to write next. Code enters if it turns a record into
+a text. Nothing here runs a case, and only planning.py imports torch.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
+from npusim_conformance.record.summary import Summary
 from npusim_conformance.report import badge, json_report, junit, matrix, page
 from npusim_conformance.report.comparison import Comparison
-from npusim_conformance.summary import Summary
 
 Writer = Callable[[Summary, Comparison | None], str]
 

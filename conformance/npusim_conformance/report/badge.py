@@ -3,8 +3,8 @@
 
 import json
 
+from npusim_conformance.record.summary import Summary
 from npusim_conformance.report.comparison import Comparison
-from npusim_conformance.summary import Summary
 
 
 def render(summary: Summary, comparison: Comparison | None) -> str:

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from npusim_conformance.summary import Summary
+from npusim_conformance.record.summary import Summary
 from npusim_conformance.verdict import NOT_EXECUTED, PASSED, UNEXPECTED, Outcome
 
 SLOWER_SHOWN = 10

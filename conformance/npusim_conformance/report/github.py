@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What GitHub Actions shows of a run: annotations of a step, and its summary on the run's page."""
+"""A run as GitHub Actions shows it: annotations of a step, and its summary on the run's page."""
 
+from npusim_conformance.record.summary import CAUSES_SHOWN, Cause, Summary
 from npusim_conformance.report.comparison import Comparison
-from npusim_conformance.summary import CAUSES_SHOWN, Cause, Summary
 
 # GitHub shows ten errors of a step and cuts its summary at 1 MiB.
 _SCRIPTS_SHOWN = 3

@@ -5,8 +5,8 @@ import json
 from collections import Counter, defaultdict
 from typing import Any
 
+from npusim_conformance.record.summary import Cause, Summary
 from npusim_conformance.report.comparison import Comparison
-from npusim_conformance.summary import Cause, Summary
 from npusim_conformance.verdict import Status
 
 SCHEMA_VERSION = 2

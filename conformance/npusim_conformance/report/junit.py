@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """junit.xml for CI systems: one suite per property, one test case per case.
 
-What makes a run fail is a failure, or an error where the test itself came to no end (crash,
-timeout, out of memory). What did not run, or failed as it should, is skipped with its reason: a
-system that counts passes must not count those. A run that executed nothing is one error.
+A case that makes a run fail is a failure, or an error if the test did not end by itself (crash,
+timeout, out of memory). A case that did not run, or failed as expected, is skipped with its reason:
+a system that counts passes must not count those. A run that executed nothing is one error.
 """
 
 import re
 import xml.etree.ElementTree as ET
 
 from npusim_conformance.case import Case
+from npusim_conformance.record.summary import Summary
 from npusim_conformance.report.comparison import Comparison
-from npusim_conformance.summary import Summary
 from npusim_conformance.verdict import DIED, PASSED, UNEXPECTED, Outcome, Status
 
 _ERRORS = DIED | {Status.OOM}

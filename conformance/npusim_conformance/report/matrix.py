@@ -4,6 +4,7 @@
 Holds no times and no dates, so that it changes only when the support does.
 """
 
+from npusim_conformance.record.summary import Summary
 from npusim_conformance.report.comparison import Comparison
 from npusim_conformance.report.grid import (
     LETTERS,
@@ -14,7 +15,6 @@ from npusim_conformance.report.grid import (
     Grid,
     grids,
 )
-from npusim_conformance.summary import Summary
 from npusim_conformance.verdict import NOT_EXECUTED, PASSED, Status
 
 _TITLES = {

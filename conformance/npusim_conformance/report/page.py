@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """report.html: one page that needs nothing else, for tens of thousands of cases.
 
-What people read first (counts, causes) is HTML; matrix and list of cases are drawn by the page's
-own script from data that it carries, when they are opened.
+Counts and causes, which people read first, are HTML. The page's own script draws the matrix and the
+list of cases from data in the page, when they are opened.
 """
 
 import json
@@ -12,10 +12,11 @@ from typing import Any
 
 import jinja2
 
+from npusim_conformance.record.summary import Summary
+from npusim_conformance.report import page_shell
 from npusim_conformance.report.comparison import Comparison
 from npusim_conformance.report.grid import LETTERS, MEANINGS, NO_DTYPE, SHORT_DTYPES, Grid, grids
 from npusim_conformance.report.json_report import fallbacks, reasons
-from npusim_conformance.summary import Summary
 from npusim_conformance.verdict import NOT_EXECUTED, PASSED, UNEXPECTED, Outcome, Status
 
 SLOWEST_SHOWN = 25
@@ -27,7 +28,7 @@ _FOLDER = Path(__file__).parent
 def render(summary: Summary, comparison: Comparison | None) -> str:
     """The text of the file."""
     slowest = sorted(summary.outcomes, key=lambda outcome: (-outcome.seconds, outcome.case))
-    return _template().render(
+    body = _template().render(
         summary=summary,
         head=summary.head,
         comparison=comparison,
@@ -43,9 +44,10 @@ def render(summary: Summary, comparison: Comparison | None) -> str:
         rows_shown=ROWS_SHOWN,
         options=_options(summary.head),
         data=_script_safe(_data(summary)),
-        style=(_FOLDER / "page.css").read_text(),
         script=(_FOLDER / "page.js").read_text(),
     )
+    title = f"{summary.head['device']}: conformance"
+    return page_shell.page(title, body, (_FOLDER / "page.css").read_text())
 
 
 @cache
@@ -92,7 +94,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _options(head: dict[str, Any]) -> str:
-    """What `repro` must be told besides the case."""
+    """The options that `repro` needs besides the case."""
     words = [f"--device {head['device']}"]
     if head.get("import"):
         words.append(f"--import {head['import']}")

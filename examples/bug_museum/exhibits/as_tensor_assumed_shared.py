@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A buffer of observations is wrapped once with torch.as_tensor and refilled by NumPy.
 
-What: on a device the tensor is a copy of the first contents.
+Defect: on a device the tensor is a copy of the first contents.
 Passes on the CPU: as_tensor shares the array's memory.
 Kind: https://github.com/dvgodoy/PyTorchStepByStep/issues/27
 """

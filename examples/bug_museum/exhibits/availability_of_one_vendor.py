@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A module-level constant decides between "cuda" and "cpu".
 
-What: where the accelerator is another one, helpers quietly work on the CPU.
+Defect: where the accelerator is another one, helpers quietly work on the CPU.
 Passes on the CPU: that is the answer there.
 Kind: https://github.com/callummcdougall/ARENA_3.0/pull/163
 """

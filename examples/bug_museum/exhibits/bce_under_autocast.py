@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A model ends with a sigmoid and its loss is binary_cross_entropy, under autocast.
 
-What: autocast of accelerators refuses this loss: half precision cannot hold its logarithms.
+Defect: autocast of accelerators refuses this loss: half precision cannot hold its logarithms.
 Passes on the CPU: its autocast computes the loss in float32.
 Kind: https://github.com/Megvii-BaseDetection/YOLOX/issues/336
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A loss selects its elements with a boolean index.
 
-What: the size of the result depends on the data, so the host must wait for it.
+Defect: the size of the result depends on the data, so the host must wait for it.
 Passes on the CPU: nothing waits.
 Kind: https://github.com/pytorch/vision/pull/9518
 """

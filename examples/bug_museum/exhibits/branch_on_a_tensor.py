@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A Python `if` asks a tensor.
 
-What: bool(tensor) waits for the device, and here it saves one cheap kernel.
+Defect: bool(tensor) waits for the device, and here it saves one cheap kernel.
 Passes on the CPU: asking costs nothing.
 Kind: https://github.com/lucidrains/x-transformers/pull/355
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A checkpoint is loaded straight onto a device that has the model already.
 
-What: for a moment the weights are there twice.
+Defect: for a moment the weights are there twice.
 Passes on the CPU: nobody measures. The harness compares the peak with PEAK_BYTES.
 Kind: https://github.com/huggingface/transformers/pull/22159
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A checkpoint is loaded without map_location.
 
-What: tensors return to the device they were saved from, not to the one in use.
+Defect: tensors return to the device they were saved from, not to the one in use.
 Passes on the CPU: both are the same. The harness passes the second device.
 Kind: https://github.com/open-mmlab/mmaction2/pull/2254
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Class weights of a loss are made on the CPU and never moved.
 
-What: logits and targets are on the device, the weights are not.
+Defect: logits and targets are on the device, the weights are not.
 Passes on the CPU: all three are there.
 Kind: https://github.com/pytorch/pytorch/issues/122757
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A module registers a hook on itself that refers to itself.
 
-What: module and closure keep each other alive; the device's memory waits for Python's
+Defect: module and closure keep each other alive; the device's memory waits for Python's
 cyclic collector, which does not know how full the device is.
 Passes on the CPU: the collector runs some day.
 Kind: https://github.com/pytorch/pytorch/issues/46386

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A constant is made from a Python number or list at every step.
 
-What: `torch.tensor(..., device=...)` copies from pageable memory, so the host waits.
+Defect: `torch.tensor(..., device=...)` copies from pageable memory, so the host waits.
 Passes on the CPU: no copy between memories takes place.
 Kind: https://github.com/allenai/OLMo-core/pull/68
 """

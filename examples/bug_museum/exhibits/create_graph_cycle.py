@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Second derivatives are prepared with backward(create_graph=True).
 
-What: parameter, gradient and graph keep each other alive, out of the collector's sight.
+Defect: parameter, gradient and graph keep each other alive, out of the collector's sight.
 Passes on the CPU: results are right, memory grows unseen.
 Kind: https://github.com/rfeinman/pytorch-minimize/issues/29
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A helper changes the current device and does not change it back.
 
-What: what the caller allocates afterwards without an index lands on another device.
+Defect: what the caller allocates afterwards without an index lands on another device.
 Passes on the CPU: there is no current device. The harness passes the second device.
 Kind: https://github.com/pollockjj/ComfyUI-MultiGPU/pull/131
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A Function is protected from autocast with custom_fwd(device_type="cuda").
 
-What: under another device's autocast its inputs are not cast to float32.
+Defect: under another device's autocast its inputs are not cast to float32.
 Passes on the CPU: training there does not use autocast.
 Kind: https://github.com/NVIDIA/Megatron-LM/pull/7422
 """

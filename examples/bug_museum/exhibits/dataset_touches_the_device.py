@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A data set puts its samples on the device, and the loader gets a worker.
 
-What: a forked worker cannot use a device that its parent uses.
+Defect: a forked worker cannot use a device that its parent uses.
 Passes on the CPU: workers may use the CPU. Starts one worker process.
 Kind: https://github.com/pytorch/pytorch/issues/77159
 """

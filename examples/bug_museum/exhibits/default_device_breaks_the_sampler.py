@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The default device is an accelerator, and a loader shuffles with the CPU's generator.
 
-What: `torch.randperm` follows the default device, the sampler's own generator does not.
+Defect: `torch.randperm` follows the default device, the sampler's own generator does not.
 Passes on the CPU: the default device is the CPU.
 Kind: https://github.com/huggingface/accelerate/pull/1627
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A helper keeps the type of a device and loses its index.
 
-What: `device.type` without an index means the current device, which is another one.
+Defect: `device.type` without an index means the current device, which is another one.
 Passes on the CPU: it has no index. The harness passes the second device.
 Kind: https://github.com/pyro-ppl/pyro/issues/623
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Two devices are compared, one of them without an index.
 
-What: the device of a tensor has an index, the one the user named has none; they differ.
+Defect: the device of a tensor has an index, the one the user named has none; they differ.
 Passes on the CPU: tensors there have no index either.
 Kind: https://github.com/dynamiqs/dynamiqs/pull/337
 """

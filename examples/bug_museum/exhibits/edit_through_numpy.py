@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Weights are edited through the array of .cpu().numpy().
 
-What: on a device that array is a copy, so the edit is lost.
+Defect: on a device that array is a copy, so the edit is lost.
 Passes on the CPU: .cpu() returns the tensor itself, and the array shares its memory.
 Kind: https://github.com/pytorch/tutorials/pull/485
 """

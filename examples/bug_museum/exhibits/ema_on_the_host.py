@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A moving average of the weights is kept on the CPU and updated from the device.
 
-What: `lerp_` of a host tensor with weights on the device.
+Defect: `lerp_` of a host tensor with weights on the device.
 Passes on the CPU: both models are there.
 Kind: https://github.com/huggingface/pytorch-image-models/issues/2127
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """An evaluation collects outputs without torch.no_grad().
 
-What: each output keeps its graph and the activations in it.
+Defect: each output keeps its graph and the activations in it.
 Passes on the CPU: nobody measures. The harness compares the peak with PEAK_BYTES.
 Kind: https://github.com/skorch-dev/skorch/pull/219
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A worker keeps the exceptions of failed requests for its report.
 
-What: a traceback holds the frames, and the frames hold their tensors.
+Defect: a traceback holds the frames, and the frames hold their tensors.
 Passes on the CPU: memory grows there too, and no test looks.
 Kind: https://github.com/vllm-project/vllm-omni/pull/6385
 """

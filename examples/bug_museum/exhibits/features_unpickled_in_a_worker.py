@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Features on the device are pickled and loaded by a worker process.
 
-What: loading puts them back on the device, which the forked worker cannot use.
+Defect: loading puts them back on the device, which the forked worker cannot use.
 Passes on the CPU: the worker may have tensors there. Starts one worker process.
 Kind: https://github.com/pytorch/pytorch/issues/40403
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Results are concatenated onto an empty tensor that is on the CPU.
 
-What: `torch.cat` of an empty host tensor and chunks on the device.
+Defect: `torch.cat` of an empty host tensor and chunks on the device.
 Passes on the CPU: the chunks are there too.
 Kind: https://github.com/eth-easl/modyn/pull/525
 """

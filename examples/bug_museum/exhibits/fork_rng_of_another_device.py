@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """fork_rng() is told to protect the CUDA devices, and the accelerator is another one.
 
-What: the list is empty, so the accelerator's generator goes on.
+Defect: the list is empty, so the accelerator's generator goes on.
 Passes on the CPU: the CPU's generator is always protected.
 Kind: https://github.com/intel/intel-extension-for-pytorch/issues/580
 """

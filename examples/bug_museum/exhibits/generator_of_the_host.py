@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Noise is drawn on the device with a generator of the CPU.
 
-What: a generator belongs to a device.
+Defect: a generator belongs to a device.
 Passes on the CPU: it is the right one.
 Kind: https://github.com/huggingface/diffusers/pull/13228
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Code for "the accelerator" calls .cuda().
 
-What: another accelerator is not CUDA.
+Defect: another accelerator is not CUDA.
 Passes on the CPU: the branch is not taken.
 Kind: https://github.com/pykale/pykale/issues/542
 """

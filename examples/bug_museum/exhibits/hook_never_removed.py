@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """An extractor registers a forward hook and never removes it.
 
-What: the model keeps each extractor, and each extractor the activations it saw.
+Defect: the model keeps each extractor, and each extractor the activations it saw.
 Passes on the CPU: results are right, memory grows unseen.
 Kind: https://github.com/frgfm/torch-cam/issues/197
 """

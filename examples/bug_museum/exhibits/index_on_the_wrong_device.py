@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A table on the CPU is indexed with steps on the device, then the result is moved.
 
-What: indices may be on the CPU or where the table is, not the other way round.
+Defect: indices may be on the CPU or where the table is, not the other way round.
 Passes on the CPU: table and steps are together.
 Kind: https://github.com/CompVis/latent-diffusion/pull/282
 """

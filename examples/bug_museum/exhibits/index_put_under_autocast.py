@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Features of a projection are written into embeddings by index, under autocast.
 
-What: the projection's result is bfloat16, the embeddings are float32, index_put wants one dtype.
+Defect: the projection's result is bfloat16, the embeddings are float32, index_put wants one dtype.
 Passes on the CPU: training there does not use autocast.
 Kind: https://github.com/huggingface/transformers/pull/47691
 """

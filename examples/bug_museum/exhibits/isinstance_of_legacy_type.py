@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """An argument is checked with isinstance(mask, torch.BoolTensor).
 
-What: legacy tensor types stand for one device each, so the check refuses right arguments.
+Defect: legacy tensor types stand for one device each, so the check refuses right arguments.
 Passes on the CPU: BoolTensor is the CPU's bool tensor.
 Kind: https://github.com/tommasocarraro/LTNtorch/issues/2
 """

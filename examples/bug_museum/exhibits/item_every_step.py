@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every step reads the loss with .item() for the log.
 
-What: the host waits for the device at each step instead of running ahead.
+Defect: the host waits for the device at each step instead of running ahead.
 Passes on the CPU: there is nobody to wait for.
 Kind: https://github.com/deepspeedai/DeepSpeed/pull/5135
 """

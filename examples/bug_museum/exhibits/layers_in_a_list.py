@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Layers are kept in a Python list, which the module does not see.
 
-What: neither `Module.to` nor the optimizer reaches them.
+Defect: neither `Module.to` nor the optimizer reaches them.
 Passes on the CPU: the layers compute there even though nobody moved them.
 Kind: https://github.com/Lightning-AI/pytorch-lightning/issues/2623
 """

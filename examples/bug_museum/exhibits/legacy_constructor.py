@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A legacy constructor is given a device.
 
-What: `torch.FloatTensor` names the CPU's type; another device is an error.
+Defect: `torch.FloatTensor` names the CPU's type; another device is an error.
 Passes on the CPU: the device given is the one it knows.
 Kind: https://github.com/vwxyzjn/cleanrl/pull/302
 """

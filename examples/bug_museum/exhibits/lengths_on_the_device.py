@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lengths for a packed sequence come from the batch, so they are on the device.
 
-What: `pack_padded_sequence` wants lengths on the CPU, whatever the data is on.
+Defect: `pack_padded_sequence` wants lengths on the CPU, whatever the data is on.
 Passes on the CPU: that is where they are.
 Kind: https://github.com/facebookresearch/fairseq/pull/3557
 """

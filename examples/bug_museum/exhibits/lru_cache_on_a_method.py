@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """functools.lru_cache decorates a method of an object that owns tensors.
 
-What: the cache belongs to the class and keeps every `self`, so models never go.
+Defect: the cache belongs to the class and keeps every `self`, so models never go.
 Passes on the CPU: results are right, memory grows unseen.
 Kind: https://github.com/facebookresearch/ParlAI/pull/2487
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A constant tensor is an attribute of its module instead of a buffer.
 
-What: `Module.to` moves parameters and buffers; the attribute stays behind.
+Defect: `Module.to` moves parameters and buffers; the attribute stays behind.
 Passes on the CPU: there it is already where it belongs.
 Kind: https://github.com/pytorch/audio/pull/457
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A metric's counters are plain tensors that nobody moves.
 
-What: counts of predictions on the device are added to a matrix on the CPU.
+Defect: counts of predictions on the device are added to a matrix on the CPU.
 Passes on the CPU: the matrix is where the counts are.
 Kind: https://github.com/Lightning-AI/torchmetrics/issues/167
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Parameters are packed into a flat buffer without padding.
 
-What: vectorised kernels need aligned operands; a slice at an odd offset is not aligned.
+Defect: vectorised kernels need aligned operands; a slice at an odd offset is not aligned.
 Passes on the CPU: any offset will do. The harness sets strict alignment to "error".
 Kind: https://github.com/Jim137/qkan/issues/26
 """

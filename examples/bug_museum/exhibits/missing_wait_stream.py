@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A side stream fills a tensor that the default stream reads without waiting.
 
-What: nothing orders the two.
+Defect: nothing orders the two.
 Passes on the CPU: there are no streams.
 Kind: https://github.com/ROCm/pytorch/issues/3194
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Gradient clipping is told to raise on a norm that is not finite.
 
-What: the norm is read by the host at every step.
+Defect: the norm is read by the host at every step.
 Passes on the CPU: the host has it anyway.
 Kind: https://github.com/pytorch/pytorch/issues/60691
 """

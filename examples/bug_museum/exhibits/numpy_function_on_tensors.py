@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Predictions are gathered with a NumPy function that accepts tensors.
 
-What: np.asarray and its like convert tensors themselves, which works for host memory only.
+Defect: np.asarray and its like convert tensors themselves, which works for host memory only.
 Passes on the CPU: the conversion succeeds.
 Kind: https://github.com/neuro-ml/thunder/issues/49
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A result is converted with .numpy() without being copied to the host.
 
-What: NumPy cannot see device memory.
+Defect: NumPy cannot see device memory.
 Passes on the CPU: tensors and arrays share memory there.
 Kind: https://github.com/JDAI-CV/fast-reid/pull/509
 """

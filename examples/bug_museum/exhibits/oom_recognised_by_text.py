@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Out of memory is recognised by CUDA's words.
 
-What: the message of another device is different, so the batch size is not reduced.
+Defect: the message of another device is different, so the batch size is not reduced.
 Passes on the CPU: the batch fits. The harness limits the device's memory.
 Kind: https://github.com/huggingface/accelerate/pull/3236
 """

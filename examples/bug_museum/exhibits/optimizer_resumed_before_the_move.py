@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """On resume the optimizer's state is loaded first, and the model moved after that.
 
-What: `load_state_dict` puts the state where the parameters are at that moment.
+Defect: `load_state_dict` puts the state where the parameters are at that moment.
 Passes on the CPU: nothing moves.
 Kind: https://github.com/rasbt/LLMs-from-scratch/issues/232
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A custom Function keeps its output as an attribute of ctx.
 
-What: output, its node and ctx keep each other alive.
+Defect: output, its node and ctx keep each other alive.
 Passes on the CPU: gradients are right, memory grows unseen.
 Kind: https://github.com/pytorch/pytorch/issues/25340
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Batches are copied to the device from memory that is not pinned.
 
-What: non_blocking=True changes nothing then; the host waits for each copy.
+Defect: non_blocking=True changes nothing then; the host waits for each copy.
 Passes on the CPU: there is no copy.
 Kind: https://github.com/constantinpape/torch-em/pull/357
 """

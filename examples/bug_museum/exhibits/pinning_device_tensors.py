@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A data set on the device is read by a loader that pins its batches.
 
-What: only host memory can be pinned.
+Defect: only host memory can be pinned.
 Passes on the CPU: without an accelerator the loader skips pinning.
 Kind: https://github.com/unit8co/darts/issues/436
 """

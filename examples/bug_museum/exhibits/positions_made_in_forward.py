@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Position indices are made in forward() without a device.
 
-What: `torch.arange` lands on the CPU, the embedding table on the device.
+Defect: `torch.arange` lands on the CPU, the embedding table on the device.
 Passes on the CPU: there is only one device.
 Kind: https://github.com/wingedsheep/transformer/issues/4
 """

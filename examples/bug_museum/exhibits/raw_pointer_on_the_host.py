@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Host code reads a tensor through its data_ptr().
 
-What: an address of device memory is not one that the host may read; the process dies.
+Defect: an address of device memory is not one that the host may read; the process dies.
 Passes on the CPU: the pointer is the host's. Runs in a process of its own, because it crashes.
 Kind: https://github.com/pytorch/pytorch/pull/180162
 """
@@ -11,7 +11,6 @@ import ctypes
 import torch
 
 THEME = "host access"
-OWN_PROCESS = True
 
 
 def _first(x: torch.Tensor) -> float:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A result is copied to pinned memory with non_blocking=True and read at once.
 
-What: the copy may still be under way.
+Defect: the copy may still be under way.
 Passes on the CPU: there is no copy.
 Kind: https://github.com/sgl-project/sglang/pull/16493
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A tensor of one stream is used by another and freed without record_stream().
 
-What: its memory is handed out again while the other stream still reads it.
+Defect: its memory is handed out again while the other stream still reads it.
 Passes on the CPU: there are no streams. The harness sets the poison mode "freed".
 Kind: https://github.com/meta-pytorch/torchrec/pull/4231
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """repeat_interleave with counts on the device, although the host knows their sum.
 
-What: the result's size is read back from the device.
+Defect: the result's size is read back from the device.
 Passes on the CPU: reading is free.
 Kind: https://github.com/vllm-project/vllm/pull/1599
 """

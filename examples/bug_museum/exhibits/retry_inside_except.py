@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """After out of memory the smaller batch is tried inside the except block.
 
-What: the exception's traceback still holds the tensors of the failed attempt.
+Defect: the exception's traceback still holds the tensors of the failed attempt.
 Passes on the CPU: the first attempt succeeds. The harness limits the device's memory.
 Kind: https://github.com/pytorch/pytorch/issues/18853
 """

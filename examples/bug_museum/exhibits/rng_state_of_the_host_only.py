@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A checkpoint keeps the CPU's random state only.
 
-What: after a resume the device draws other numbers than it would have.
+Defect: after a resume the device draws other numbers than it would have.
 Passes on the CPU: its state is all there is.
 Kind: https://github.com/Lightning-AI/pytorch-lightning/pull/14384
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A running loss is summed with its graph.
 
-What: every step's graph stays alive until the sum goes.
+Defect: every step's graph stays alive until the sum goes.
 Passes on the CPU: memory grows there too, and no test looks.
 Kind: https://github.com/horovod/horovod/pull/641
 """

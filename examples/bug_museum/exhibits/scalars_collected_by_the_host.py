@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Losses of several samples are collected into a new tensor through Python numbers.
 
-What: torch.tensor of device scalars reads each of them back and uploads the result.
+Defect: torch.tensor of device scalars reads each of them back and uploads the result.
 Passes on the CPU: the values are at hand.
 Kind: https://github.com/whittle-org/whittle/issues/306
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A sparse tensor is built from indices on the CPU and values on the device.
 
-What: both halves of a sparse tensor must be on one device.
+Defect: both halves of a sparse tensor must be on one device.
 Passes on the CPU: they are.
 Kind: https://github.com/pytorch/pytorch/issues/54075
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A pinned staging buffer is refilled while the device still copies from it.
 
-What: the device may get the next batch's data under this batch's name.
+Defect: the device may get the next batch's data under this batch's name.
 Passes on the CPU: copies are done when they return.
 Kind: https://github.com/pytorch/pytorch/issues/127612
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A worker thread relies on the current device that the main thread has chosen.
 
-What: the current device belongs to the thread; a new one starts with the first device.
+Defect: the current device belongs to the thread; a new one starts with the first device.
 Passes on the CPU: there is no current device. The harness passes the second device.
 Kind: https://github.com/pfnet/pytorch-pfn-extras/pull/726
 """

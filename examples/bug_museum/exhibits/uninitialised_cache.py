@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A cache is made with torch.empty and read before all of it is written.
 
-What: a caching allocator hands out old contents. The harness sets the poison mode "fresh".
+Defect: a caching allocator hands out old contents. The harness sets the poison mode "fresh".
 Passes on the CPU: a block of this size is fresh from the system and reads as zero.
 Kind: https://github.com/vllm-project/vllm/issues/940
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A view is moved to the CPU, edited in place, and the base is expected to change.
 
-What: a view of device memory becomes a copy when it moves.
+Defect: a view of device memory becomes a copy when it moves.
 Passes on the CPU: moving returns the view itself.
 Kind: https://github.com/facebookresearch/aepsych/pull/672
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A loss is summed in place into a 0-d tensor on the CPU.
 
-What: 0-d host tensors may be operands on a device, but not results of device operands.
+Defect: 0-d host tensors may be operands on a device, but not results of device operands.
 Passes on the CPU: the sum is where its terms are.
 Kind: https://github.com/lightly-ai/lightly/issues/1884
 """

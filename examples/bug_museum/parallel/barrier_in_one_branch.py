@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Only rank 0 saves, and the function that saves ends with a barrier.
 
-What: the others never come to it: the barrier meets whatever they do next.
+Defect: the others never come to it: the barrier meets whatever they do next.
 On CPU with gloo: rank 0 waits until the timeout.
 Kind: https://github.com/alan-turing-institute/autocast/pull/386
 """

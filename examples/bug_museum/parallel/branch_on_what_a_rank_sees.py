@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Each rank looks by itself whether there is a checkpoint.
 
-What: a file system that lags answers differently, and only some take part in the broadcast.
+Defect: a file system that lags answers differently, and only some take part in the broadcast.
 On CPU with gloo: the ranks that broadcast wait until the timeout, or meet another operation.
 Kind: https://github.com/KempnerInstitute/KempnerForge/issues/49
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A buffer that all_gather is reading is filled for the next step.
 
-What: other ranks get numbers of the next step.
+Defect: other ranks get numbers of the next step.
 On CPU with gloo: the same, rarely.
 Kind: https://github.com/sgl-project/sglang/pull/28901
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A metric is float64 on the rank where NumPy had a hand in it, float32 elsewhere.
 
-What: the ranks add numbers of different types.
+Defect: the ranks add numbers of different types.
 On CPU with gloo: an error of the transport, or garbage.
 Kind: https://github.com/modelscope/ms-swift/pull/9551
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The last batch of each rank has another size, and its predictions are gathered.
 
-What: all_gather takes tensors of one shape.
+Defect: all_gather takes tensors of one shape.
 On CPU with gloo: an error of the transport, which may end the process, or garbage.
 Kind: https://github.com/NVIDIA/nccl/issues/1394
 """

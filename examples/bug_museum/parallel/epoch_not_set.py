@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """set_epoch() of the DistributedSampler is forgotten.
 
-What: every epoch has the same order.
+Defect: every epoch has the same order.
 On CPU with gloo: nobody says anything.
 Kind: https://github.com/lucidrains/DALLE-pytorch/pull/230
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """All ranks seed their device with the same number.
 
-What: every rank drops the same elements, so the noise does not average out.
+Defect: every rank drops the same elements, so the noise does not average out.
 On CPU with gloo: nobody says anything.
 Kind: https://github.com/huggingface/transformers/issues/31412
 """

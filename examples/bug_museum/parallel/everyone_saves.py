@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every rank saves the checkpoint to the same file.
 
-What: two writers may leave a file that nobody can read.
+Defect: two writers may leave a file that nobody can read.
 On CPU with gloo: nobody says anything until the file is loaded.
 Kind: https://github.com/Tramac/awesome-semantic-segmentation-pytorch/issues/67
 """

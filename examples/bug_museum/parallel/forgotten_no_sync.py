@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Gradients are accumulated over four microbatches, and reduced in each.
 
-What: three of four reductions are for nothing.
+Defect: three of four reductions are for nothing.
 On CPU with gloo: the same numbers come out, later.
 Kind: https://github.com/Lightning-AI/pytorch-lightning/issues/4092
 """

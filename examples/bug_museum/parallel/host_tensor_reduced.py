@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A counter of the host is reduced with the backend of the devices.
 
-What: NCCL, and simccl by itself, has nothing for tensors of the host.
+Defect: NCCL, and simccl by itself, has nothing for tensors of the host.
 On CPU with gloo: gloo adds them.
 Kind: https://github.com/mistralai/mistral-inference/issues/252
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A reduction is started with async_op=True and its result used without wait().
 
-What: the division may come before, during or after the sum.
+Defect: the division may come before, during or after the sum.
 On CPU with gloo: the same, and what comes out depends on luck.
 Kind: https://github.com/OpenNMT/OpenNMT-py/issues/2295
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The optimizer is made before fully_shard() replaces the parameters.
 
-What: it updates, and keeps alive, whole parameters that the model no longer has.
+Defect: it updates, and keeps alive, whole parameters that the model no longer has.
 On CPU with gloo: the loss does not go down, and nobody says why.
 Kind: https://github.com/huggingface/accelerate/issues/3209
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Each rank reduces its metrics in the order of a set of names.
 
-What: strings are hashed differently in each process: one rank's loss meets the other's matrix.
+Defect: strings are hashed differently in each process: one rank's loss meets the other's matrix.
 On CPU with gloo: different sizes end in an error of the transport, equal ones in garbage.
 Kind: https://github.com/NVIDIA/nvalchemi-toolkit/pull/143
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What irecv() is to receive is used before it is there.
+"""A buffer is used before irecv() has filled it.
 
-What: the first layer of the stage computes with what the buffer held before.
+Defect: the first layer of the stage computes with what the buffer held before.
 On CPU with gloo: the same, and what comes out depends on luck.
 Kind: https://github.com/pytorch/pytorch/pull/162749
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The next microbatch is computed into the buffer that isend() is still reading.
 
-What: the receiver gets a mixture of two microbatches.
+Defect: the receiver gets a mixture of two microbatches.
 On CPU with gloo: the same if the message is large or the receiver late.
 Kind: https://github.com/vllm-project/vllm/pull/54962
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A transposed weight is gathered.
 
-What: collectives take memory without gaps, in order.
+Defect: collectives take memory without gaps, in order.
 On CPU with gloo: an error too.
 Kind: https://github.com/facebookresearch/fairscale/pull/1173
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One rank has a batch more than the others.
 
-What: its last backward() reduces gradients with nobody.
+Defect: its last backward() reduces gradients with nobody.
 On CPU with gloo: it waits until the timeout.
 Kind: https://github.com/pytorch/pytorch/issues/33148
 """

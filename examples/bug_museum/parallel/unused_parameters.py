@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A branch of the model is not used on one rank.
 
-What: its bucket is never reduced there, and the other rank reduces alone.
+Defect: its bucket is never reduced there, and the other rank reduces alone.
 On CPU with gloo: DDP says so on one rank at the next step; the other waits until the timeout.
 Kind: https://github.com/Megvii-BaseDetection/YOLOX/issues/885
 """

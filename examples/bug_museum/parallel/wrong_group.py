@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One rank reduces over the group of its model, the other over the default group.
 
-What: both wait for ranks that are in another operation.
+Defect: both wait for ranks that are in another operation.
 On CPU with gloo: both wait until the timeout, and the message does not say for what.
 Kind: https://github.com/run-ai/runai-model-streamer/issues/165
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A policy in Python, as in docs/lab.md: sizes in powers of two, a list of free blocks for each."""
+"""A policy in Python (docs/use/lab.md): sizes in powers of two, a list of free blocks for each."""
 
 from npusim_lab._lab import PolicyDevice
 

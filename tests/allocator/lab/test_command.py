@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import python
 
 import npusim_lab
 from npusim_lab.command import main
@@ -134,7 +136,7 @@ def test_commands_answer_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["replay", "{trace}", "--policy", "npusim,buddy"], "names 2 policies; expected one"),
         (["replay", "{trace}", "--policy", "nonsense"], "nonsense"),
         (["replay", "{trace}.gone"], "No such file"),
-        (["explain", "{trace}"], "give the capacity"),
+        (["explain", "{trace}", "--frames", "("], "is no regular expression"),
         (["generate", "nonsense"], "expected one of transformer"),
         (["import", "{text}", "x.npt"], "in no format that the lab recognises"),
         (["search", "{trace}", "--grid", "abc"], "expected KEY=V1,V2"),
@@ -165,6 +167,31 @@ class Float(Same):
     def answer(self, bytes): return 4096.0
 class Raises(Same):
     def answer(self, bytes): return {}[bytes]
+class Leaves(Same):
+    def answer(self, bytes): raise SystemExit(0)
+class LeavesAtOnce(Same):
+    def __init__(self): raise SystemExit(0)
+class Interrupts(Same):
+    def answer(self, bytes): raise KeyboardInterrupt
+class Refuses(Same):
+    def answer(self, bytes): return None
+class Ends(Same):
+    def answer(self, bytes): import os; os._exit(0)
+class Hoards(Same):
+    def answer(self, bytes): self.all = bytearray(64 << 30)
+class Loops(Same):
+    def answer(self, bytes):
+        while True: pass
+class Peeks(Same):
+    "Finds the trace in the frames that called it."
+    def attach(self, device):
+        import sys
+        frame = sys._getframe()
+        while frame:
+            for value in frame.f_locals.values():
+                if type(value).__name__ == "Trace" and hasattr(value, "op"):
+                    self.address = device.acquire(512 * len(value.op))
+            frame = frame.f_back
 class NoMalloc:
     def attach(self, device): pass
 class NotMade(Same):
@@ -215,23 +242,60 @@ def test_violations_are_the_first_thing_said_and_never_ranked(
         ("Word", "event 0: malloc returned 'here'; expected an address or None"),
         ("Float", "event 0: malloc returned 4096.0; expected an address or None"),
         ("Raises", "event 0: malloc raised KeyError:"),
+        ("Leaves", "event 0: malloc raised SystemExit: 0"),
+        ("LeavesAtOnce", "LeavesAtOnce: SystemExit: 0"),
+        ("Interrupts", "event 0: malloc ("),
+        ("Ends", "Ends: its process ended with status 0, without an answer"),
+        ("Hoards", "raised MemoryError"),
+        ("Loops", "does not end within 2 s; it was stopped"),
+        ("Peeks", "otherwise where it cannot know the rest"),
         ("NoMalloc", "has no method malloc; expected attach(device), malloc(bytes, stream)"),
         ("NotMade", "RuntimeError: no licence"),
         ("Missing", "has no class Missing"),
     ],
 )
 def test_what_a_policy_does_wrong_is_one_line(
-    name: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if name == "Loops":
+        monkeypatch.setattr("npusim_lab.stranger.LIMIT_SECONDS", 2.0)
     (tmp_path / "bad.py").write_text(POLICIES)
     trace = str(tmp_path / "a.npt")
     npusim_lab.save(npusim_lab.generate("zero3", steps=1), trace)
-    for command in ("replay", "compare"):
-        assert main([command, trace, "--policy", f"{tmp_path / 'bad.py'}:{name}"]) == 2
-        said = capsys.readouterr()
-        assert sentence in said.err
-        assert said.err.count("\n") == 1
-        assert said.out == ""
+    policy = f"{tmp_path / 'bad.py'}:{name}"
+    assert main(["replay", trace, "--policy", policy]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert main(["compare", "--json", trace, "--policy", f"{policy},buddy"]) == 1
+    wrong, buddy = json.loads(capsys.readouterr().out)[0]["policies"]
+    assert sentence in wrong["first_violation"]
+    assert (wrong["peak_reserved"], buddy["violations"]) == (None, 0)
+
+
+def test_a_policy_that_refuses_what_there_is_room_for_is_not_ranked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.py").write_text(POLICIES)
+    trace, policy = str(tmp_path / "a.npt"), f"{tmp_path / 'bad.py'}:Refuses"
+    npusim_lab.save(npusim_lab.generate("zero3", steps=1), trace)
+    assert main(["compare", "--json", trace, "--policy", f"{policy},buddy"]) == 1
+    refusing, buddy = json.loads(capsys.readouterr().out)[0]["policies"]
+    assert re.fullmatch(
+        r"event 0: malloc 0 of \d+ bytes is refused, on a device with \d{16} bytes free",
+        refusing["first_violation"],
+    )
+    assert (refusing["over_max_live"], buddy["violations"]) == (None, 0)
+    # On a device of a size it has run out of memory, and the rest is of a smaller program.
+    assert main(["compare", "--json", trace, "--policy", policy, "--capacity", "4TiB"]) == 0
+    (refusing,) = json.loads(capsys.readouterr().out)[0]["policies"]
+    assert refusing["ooms"] > 100
+    assert refusing["over_max_live"] is None
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
@@ -248,7 +312,7 @@ def test_help_needs_neither_numpy_nor_torch() -> None:
         "try: main(['--help'])\n"
         "except SystemExit: sys.exit('numpy' in sys.modules or 'torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 def test_every_public_name_is_there() -> None:

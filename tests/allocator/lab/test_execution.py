@@ -13,8 +13,8 @@ import pytest
 
 from npusim_lab import generate
 from npusim_lab.command import main
-from npusim_lab.execution import executor_at, run_task
-from npusim_lab.study import Choice, compare, parse_choices, search
+from npusim_lab.execution import compare, executor_at, run_task, search
+from npusim_lab.study import Choice, parse_choices
 
 POLICIES = parse_choices("npusim,cuda-2.13,bfc,buddy,best-fit,tlsf,bins,banked")
 

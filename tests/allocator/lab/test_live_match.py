@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from allocator.lab import random_programs
+from processes import python
 
 from npusim_lab.files import load
 from npusim_lab.matching import agreement
@@ -106,8 +105,8 @@ def test_forty_programs_that_run_out_of_memory_match(
     monkeypatch.setenv("NPUSIM_ALLOCATOR", rules)
     monkeypatch.setenv("NPUSIM_DEVICE_MEMORY", "160MiB")
     monkeypatch.setenv("NPUSIM_DEVICE_COUNT", "40")
-    command = [sys.executable, random_programs.__file__, str(tmp_path), "40"]
-    failures = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    command = [random_programs.__file__, str(tmp_path), "40"]
+    failures = python(*command, check=True).stdout.split()
     matched = 0
     for number in range(40):
         trace = load(tmp_path / f"{number}.npt").with_attempts()

@@ -6,23 +6,23 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import subprocess
-import sys
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import python
 
 from npusim_lab.command import main
 from npusim_lab.corpus import generate
-from npusim_lab.files import load
+from npusim_lab.files import load, save
 from npusim_lab.matching import agreement, matches, write_matches
-from npusim_lab.snapshot_export import write_snapshot
+from npusim_lab.snapshot_export import to_snapshot, write_snapshot
 from npusim_lab.snapshot_import import from_snapshot
 from npusim_lab.study import Choice, parse_choices, recorded_choice, replay
-from npusim_lab.trace import Op, Trace
+from npusim_lab.trace import Op, Trace, TraceBuilder
 
-SCRIPT = Path(__file__).parents[1] / "gpu" / "record_snapshots.py"
+SCRIPT = Path(__file__).parents[3] / "tools" / "recordings" / "record_snapshots.py"
 POLICIES = (
     "npusim",
     "cuda-2.13",
@@ -49,6 +49,149 @@ def test_the_policy_that_made_a_snapshot_matches_all_of_it(policy: str, tmp_path
     result = replay(trace, recorded_choice(trace), 16 << 30, segment_addresses=addresses)
     found = agreement(trace, result)
     assert found.equal == found.compared == trace.compiled.mallocs > 500
+
+
+def late(policy: str, generator: str = "kv-cache", keep: float = 0.4) -> dict[str, Any]:
+    """Return a snapshot whose ring of entries lost its beginning; a driver's addresses jump."""
+    (choice,) = parse_choices(policy)
+    picture = to_snapshot(generate(generator, steps=8), choice, scatter_seed=5)
+    (entries,) = picture["device_traces"]
+    picture["device_traces"] = [entries[int(len(entries) * (1 - keep)) :]]
+    return picture
+
+
+LATE_POLICIES = (
+    "cuda-2.11",
+    "npusim",
+    "cuda-2.11,roundup_power2_divisions:4",
+    "cuda-2.13,expandable_segments:True",
+)
+
+
+@pytest.mark.parametrize("keep", [0.97, 0.5, 0.1, 0.01])
+@pytest.mark.parametrize("generator", ["kv-cache", "transformer", "zero3", "prefetch"])
+@pytest.mark.parametrize("policy", LATE_POLICIES)
+def test_a_recording_that_began_late_matches_from_the_state_in_its_file(
+    policy: str, generator: str, keep: float
+) -> None:
+    trace = from_snapshot(late(policy, generator, keep))
+    assert trace.is_late
+    assert trace.info["initial_segments"] > 0
+    result = replay(trace, recorded_choice(trace), segment_addresses=trace.segment_addresses())
+    found = agreement(trace, result)
+    assert found.compared == trace.compiled.mallocs - trace.info["initial_mallocs"] > 0
+    if policy != "npusim":  # ties go by address: nothing else is to be known
+        assert found.equal == found.compared, trace.remarks()
+        assert not trace.ambiguous
+    else:
+        assert "in which order these" in trace.ambiguous[0] or trace.info["initial_segments"] == 1
+
+
+def test_nothing_false_is_said_where_the_state_is_not_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "late.pickle"
+    picture = late("cuda-2.13,expandable_segments:True", keep=0.97)
+    pages = next(one for one in picture["device_traces"][0] if one["action"] == "segment_map")
+    pages["addr"] += 1 << 40  # mapped where the end has none
+    path.write_bytes(pickle.dumps(picture, protocol=4))
+    assert main(["match", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "are not what the file says later" in said
+    assert "no placement can be compared" in said
+    assert "not known: the state at the first entry" in said
+    assert "first difference" not in said
+    # Another policy places older blocks itself, so its places are no answer either.
+    path.write_bytes(pickle.dumps(late("cuda-2.11"), protocol=4))
+    assert main(["match", "--json", "--policy", "buddy", str(path)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["compared"], answer["rate"]) == (0, None)
+
+
+def test_match_finds_the_version_that_a_file_of_torch_does_not_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    low, high, bytes = 1 << 30, 1 << 40, 12 << 20
+    rows = [("segment_alloc", high), ("alloc", high), ("segment_alloc", low), ("alloc", low)]
+    rows += [(action, at) for at in (high, low) for action in ("free_requested", "free_completed")]
+    rows += [("alloc", low)]  # the tie of two free blocks goes to the lower address
+    keys = {"size": bytes, "stream": 0, "time_us": 1}
+    entries = [{"action": action, "addr": address, **keys} for action, address in rows]
+    block = {"size": bytes, "requested_size": bytes, "state": "inactive"}
+    segment = {"total_size": bytes, "stream": 0, "segment_type": "large"}
+    segments = [
+        {"address": low, **segment, "blocks": [{**block, "state": "active_allocated"}]},
+        {"address": high, **segment, "blocks": [block]},
+    ]
+    picture = {"segments": segments, "device_traces": [entries]}
+    path = tmp_path / "late.pickle"
+    path.write_bytes(pickle.dumps(picture, protocol=4))
+    assert main(["match", "--json", str(path)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["policy"], answer["rate"]) == ("cuda-2.11", 1.0)
+    assert set(answer["others"]) == {"cuda-2.13"}
+    trace = load(path)  # every other command begins with that preset, too
+    assert recorded_choice(trace) == Choice("cuda-2.11")
+    assert "the allocator, cuda-2.11: a replay of it has" in "".join(trace.info["inferred"])
+
+
+def test_devices_streams_and_pools_have_a_rate_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = late("cuda-2.11", "prefetch")
+    (entries,) = picture["device_traces"]
+    picture["device_traces"] = [entries, entries]
+    picture["segments"] += [{**segment, "device": 1} for segment in picture["segments"]]
+    path = tmp_path / "two.pickle"
+    path.write_bytes(pickle.dumps(picture, protocol=4))
+    assert main(["match", "--json", str(path)]) == 0
+    one, other = json.loads(capsys.readouterr().out)
+    assert (one["device"], other["device"], one["rate"]) == (0, 1, 1.0)
+    assert one["owners"] == other["owners"]
+    assert [row["compared"] == row["equal"] > 0 for row in one["owners"]] == [True, True]
+    assert len({row["stream"] for row in one["owners"]}) == 2
+    assert main(["match", str(path)]) == 0
+    assert "device 1: cuda-2.13: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("policy", ["cuda-2.11", "cuda-2.13,expandable_segments:True"])
+def test_a_late_recording_keeps_its_state_in_a_trace_file(policy: str, tmp_path: Path) -> None:
+    trace = from_snapshot(late(policy))
+    save(trace, tmp_path / "late.npt")
+    again = load(tmp_path / "late.npt")
+    result = replay(again, policy, segment_addresses=again.segment_addresses())
+    assert result.began_as_recorded
+    found = agreement(again, result)
+    assert found.equal == found.compared > 0
+    assert not replay(again, policy, as_recorded=False).began_as_recorded
+    mapped = again.initial.block_bytes[again.initial.block_state != 3]
+    too_small = int(mapped.sum()) - 1
+    assert not replay(again, policy, too_small).began_as_recorded
+
+
+def test_free_memory_begins_where_the_first_block_was_put(tmp_path: Path) -> None:
+    """A remainder of up to 1 MiB stays with its block: then it is no free memory of its own."""
+    mib = 1 << 20
+    out = TraceBuilder()
+    whole = [out.malloc(6 * mib) for _ in range(3)]  # of a segment of 20 MiB
+    out.add(Op.FREE, whole[1])
+    small = out.malloc(5 * mib + 4096)  # takes all of the hole
+    other = out.malloc(6 * mib)
+    begin = len(out)
+    for block in (small, other, whole[0]):
+        out.add(Op.FREE, block)
+    for size in (12 * mib + 512, 3 * mib, 2 * mib):
+        out.malloc(size)
+    picture = to_snapshot(out.build(), Choice("cuda-2.11"))
+    (entries,) = picture["device_traces"]
+    first = next(i for i, one in enumerate(entries) if one["time_us"] >= begin)
+    picture["device_traces"] = [entries[first:]]
+    trace = from_snapshot(picture)
+    assert trace.info["inferred"][0].startswith("the size of 2 of these blocks")
+    assert 6 * mib in trace.info["initial_block_bytes"]
+    assert 5 * mib + 4096 not in trace.info["initial_block_bytes"]
+    result = replay(trace, "cuda-2.11", segment_addresses=trace.segment_addresses())
+    assert agreement(trace, result).equal == 3
 
 
 @pytest.mark.parametrize("policy", ["cuda-2.13", "cuda-2.13,expandable_segments:True"])
@@ -115,7 +258,7 @@ def test_the_script_for_a_gpu_records_on_npusim(tmp_path: Path) -> None:
     assert script.preset_of("2.13.1") == "cuda-2.13"
     # In a process of its own: what is alive when a recording starts has an unknown order.
     words = ["--one", "cache_growth", str(tmp_path / "a.pickle"), "npusim"]
-    subprocess.run([sys.executable, str(SCRIPT), *words], check=True)
+    python(SCRIPT, *words, check=True)
     about = json.loads((tmp_path / "a.json").read_text())
     trace = load(tmp_path / "a.pickle", capacity_bytes=about["capacity_bytes"])
     assert (trace.op == Op.MALLOC).sum() > 2000

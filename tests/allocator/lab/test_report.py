@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from npusim_lab import pictures, plots
 from npusim_lab.corpus import generate
+from npusim_lab.execution import compare
 from npusim_lab.html_report import report
-from npusim_lab.study import compare, fragmentation, mib, parse_choices, replay
+from npusim_lab.study import fragmentation, mib, parse_choices, replay
 from npusim_lab.trace import Op, Trace, TraceBuilder
 
 

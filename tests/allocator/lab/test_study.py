@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 from npusim_lab.corpus import GENERATORS, generate
+from npusim_lab.execution import compare, search
 from npusim_lab.explanation import explain, text_of
 from npusim_lab.snapshot_export import to_snapshot, write_snapshot
 from npusim_lab.snapshot_import import from_snapshot
 from npusim_lab.study import (
     Choice,
     bounds,
-    compare,
     parse_choices,
     replay,
-    search,
     smallest_capacity,
     streams_note,
 )
@@ -117,6 +116,8 @@ def test_the_published_growth_of_oversize_blocks_is_reproduced() -> None:
     assert both == [220, 2980, 5760, 8520, 11300, 14060]
     assert reserved_after_cycles("max_split_size_mb:128")[-1] == 422
     assert reserved_after_cycles("expandable_segments:True")[-1] == 420
+    repaired = "max_split_size_mb:128,expandable_segments:True,oversize_rules_on_expandable:False"
+    assert reserved_after_cycles(repaired)[-1] == 420
 
 
 def test_explain_names_what_pins_and_a_setting_that_helps() -> None:
@@ -147,8 +148,24 @@ def test_explain_says_when_no_placement_helps() -> None:
     assert "does not fit, however well it is placed" in answer["verdict"]
     assert answer["remedies"] == []
     assert answer["smallest_capacity"] == 120 * MIB
-    with pytest.raises(ValueError, match="how large the device was"):
-        explain(out.build())
+    without_a_limit = explain(out.build())
+    assert without_a_limit["sentences"][0] == "Nothing runs out of memory without a limit."
+    assert without_a_limit["smallest_capacity"] is None
+
+
+def test_the_verdict_says_who_holds_the_memory_and_what_mends_it() -> None:
+    trace = generate("kv-cache")
+    answer = explain(trace, Choice("cuda-2.13"), 1300 * MIB, quick=True)
+    said = answer["verdict"]
+    assert "asks for 90.25 MiB on a device of 1300.0 MiB with 890.95 MiB in use" in said
+    assert "the largest hole is 64.75 MiB" in said
+    assert "Most memory is held: 696.12 MiB by cache.grow" in said
+    assert "PYTORCH_ALLOC_CONF=expandable_segments:True runs the whole trace" in said
+    assert sum(answer["kinds"].values()) == answer["oom"]["allocated_bytes"]
+    assert sum(answer["holes"]) == answer["oom"]["cached_bytes"]
+    for row in answer["tried"]:
+        again = replay(trace, Choice("cuda-2.13", row["settings"]), 1300 * MIB, placements=False)
+        assert (again.peak_reserved, len(again.ooms)) == (row["peak_reserved"], row["failed"])
 
 
 def test_explain_without_a_failure_shows_the_peak() -> None:

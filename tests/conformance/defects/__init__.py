@@ -26,7 +26,7 @@ __all__ = [
 
 
 def fallback_counts() -> dict[str, int]:
-    """What the kit asks: calls by overload that the CPU computed and that were copied back."""
+    """The kit's question: calls by overload that the CPU computed and that were copied back."""
     return fallback.copied_results() | dict(fallbacks)
 
 

@@ -283,7 +283,7 @@ def _reloaded(device: str) -> torch.device:
     shows=_reloaded,
 )
 def files_forget_the_index() -> None:
-    """What is saved from the second device is tagged without an index, and loads on the first."""
+    """Tensors saved from the second device carry no index, and load on the first."""
 
     def tag(storage):
         return "npusim:0" if storage.device.type == "npusim" else None

@@ -63,7 +63,7 @@ def _graphs_of_two_sizes(device: str) -> int:
 
 @interface(touches="contract:compile", shows=_graphs_of_two_sizes)
 def sizes_become_constants() -> None:
-    """What predicts gelu() for fake tensors asks for sizes as numbers: a graph for each size."""
+    """The gelu() of fake tensors asks for sizes as numbers: a graph for each size."""
     from torch._decomp import decomposition_table
 
     right = decomposition_table[torch.ops.aten.gelu.default]

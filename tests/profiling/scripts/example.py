@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The example of docs/profiling.md: pageable copies, a value of each step, many launches."""
+"""The example of docs/use/profiling.md: pageable copies, a value of each step, many launches."""
 
 import torch
 from torch import nn

@@ -44,7 +44,7 @@ struct DeviceLauncher {
   static constexpr std::int64_t kVersion = 1;
   std::int64_t version;
   std::int64_t device;
-  std::int64_t host_delta;  // address for kernels = address for users + host_delta
+  std::int64_t kernel_delta;  // address for kernels = address for users + kernel_delta
   void (*launch_erased)(const DeviceLauncher&, const DeviceCommand&, void (*run)(const void* body),
                         const void* body, std::size_t body_bytes);
 
@@ -52,7 +52,7 @@ struct DeviceLauncher {
   T* kernel_address(T* user_address) const {
     return user_address == nullptr
                ? nullptr
-               : reinterpret_cast<T*>(reinterpret_cast<std::intptr_t>(user_address) + host_delta);
+               : reinterpret_cast<T*>(reinterpret_cast<std::intptr_t>(user_address) + kernel_delta);
   }
 
   // launch() runs body() as one command on the current stream of the device. Raises what a device

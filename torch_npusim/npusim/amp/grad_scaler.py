@@ -11,8 +11,8 @@ class GradScaler(torch.amp.GradScaler):
 
     Args:
         init_scale: First scale.
-        growth_factor: What the scale is multiplied with after `growth_interval` good steps.
-        backoff_factor: What it is multiplied with after a step with infinite gradients.
+        growth_factor: Factor of the scale after `growth_interval` good steps.
+        backoff_factor: Factor of the scale after a step with infinite gradients.
         growth_interval: Number of good steps in a row.
         enabled: Whether to scale at all.
     """

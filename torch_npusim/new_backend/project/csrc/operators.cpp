@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What every backend needs (memory, views, copies), two operators of the chip's own, add and
+// The minimum of every backend (memory, views, copies), two operators of the chip's own, add and
 // uniform_, and the fallback for all the others.
 #include "operators.h"
 

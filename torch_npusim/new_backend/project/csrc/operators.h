@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What kernels share: loops over tensors of any strides, and which operands the chip can take.
+// Common parts of kernels: loops over tensors of any strides, and which operands the chip can take.
 #pragma once
 
 #include <ATen/core/Tensor.h>

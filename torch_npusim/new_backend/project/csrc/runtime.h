@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What joins torch and the driver: devices, memory, random numbers, and the fallback to the CPU.
+// The joint of torch and the driver: devices, memory, random numbers, and the fallback to the CPU.
 #pragma once
 
 #include <ATen/core/Generator.h>

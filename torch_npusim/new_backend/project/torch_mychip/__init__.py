@@ -11,7 +11,7 @@ torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 
 
 def autoload() -> None:
-    """What `import torch` calls; importing this module has done it all."""
+    """The function that `import torch` calls; importing this module has done it all."""
 
 
 def fallback_counts() -> dict[str, int]:

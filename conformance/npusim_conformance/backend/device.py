@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The device under test: how it is loaded, and what the kit asks of its module.
+
+Nothing but the names of torch.<device> modules that every backend has is assumed; what is missing
+makes properties n/a, with the missing name as reason.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from npusim_conformance.backend.expectations import Expectations
+
+CPU = torch.device("cpu")
+
+
+class DeviceUnusable(RuntimeError):
+    """The device cannot be tested at all; the message says what was tried."""
+
+
+def load(import_name: str) -> None:
+    """Imports a backend, where one is named. Raises DeviceUnusable."""
+    if not import_name:
+        return
+    try:
+        importlib.import_module(import_name)
+    except Exception as error:
+        raise DeviceUnusable(
+            f"importing {import_name!r} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+class DeviceUnderTest:
+    """A loaded backend. `device` is its first device, `second` another one or None."""
+
+    def __init__(self, name: str, import_name: str, expectations: Expectations) -> None:
+        self.name = name
+        self.import_name = import_name
+        self.expectations = expectations
+        load(import_name)
+        try:
+            kind = torch.device(name).type
+        except RuntimeError as error:
+            raise DeviceUnusable(
+                f"torch knows no device {name!r}. If a package registers it, name that package "
+                f"with --import. ({str(error).splitlines()[0]})"
+            ) from error
+        self.is_cpu = kind == "cpu"
+        self.module: Any = torch.cpu if self.is_cpu else getattr(torch, kind, None)
+        count = 1 if self.is_cpu else self._count(kind)
+        first = torch.device(name).index or 0
+        self.device = CPU if self.is_cpu else torch.device(kind, first)
+        others = [index for index in range(count) if index != first]
+        self.second = torch.device(kind, others[0]) if others else None
+        self._probe()
+        self._fallback_hook = _resolve(expectations.fallback_hook)
+        self._allocated_hook = _resolve(expectations.allocated_hook)
+
+    def _count(self, kind: str) -> int:
+        if self.module is None:
+            raise DeviceUnusable(
+                f"there is no module torch.{kind}; the backend must register one with "
+                "torch._register_device_module()"
+            )
+        try:
+            count = getattr(self.module, "device_count", lambda: 1)()
+        except Exception as error:
+            raise DeviceUnusable(
+                f"torch.{kind}.device_count() failed: {type(error).__name__}: {error}"
+            ) from error
+        if count < 1:
+            raise DeviceUnusable(f"torch.{kind}.device_count() is {count}; no device to test")
+        return int(count)
+
+    def _probe(self) -> None:
+        try:
+            there = torch.zeros(2).to(self.device)
+            if there.cpu().tolist() != [0.0, 0.0]:
+                raise RuntimeError(f"zeros came back as {there.cpu().tolist()}")
+        except Exception as error:
+            raise DeviceUnusable(
+                f"two zeros could not be copied to {self.device} and back: "
+                f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            ) from error
+
+    def synchronize(self) -> None:
+        """Waits for the device, where it has anything to wait for."""
+        synchronize = getattr(self.module, "synchronize", None)
+        if synchronize is not None:
+            synchronize()
+
+    def make_current(self, device: torch.device) -> None:
+        """Makes one of its devices the current one, by its index: the form that all backends take.
+
+        Does nothing where the module has no set_device(), and on the CPU.
+        """
+        set_device = getattr(self.module, "set_device", None)
+        if set_device is not None and not self.is_cpu:
+            set_device(device.index)
+
+    def seed(self, seed: int) -> None:
+        """Seeds the generators of all its devices."""
+        if self.is_cpu:
+            torch.default_generator.manual_seed(seed)
+            return
+        seeding = getattr(self.module, "manual_seed_all", None)
+        if seeding is not None:
+            seeding(seed)
+
+    def has(self, name: str) -> bool:
+        """Whether the device's module has this attribute."""
+        return self.module is not None and hasattr(self.module, name)
+
+    @property
+    def knows_fallbacks(self) -> bool:
+        """Whether the backend tells which operators the CPU computed."""
+        return self._fallback_hook is not None
+
+    def fallbacks(self) -> Mapping[str, int]:
+        """Overload -> calls so far that were computed by the CPU; empty if it is unknown."""
+        return dict(self._fallback_hook()) if self._fallback_hook is not None else {}
+
+    def allocated_bytes(self) -> int | None:
+        """Bytes of live tensors on the first device, or None where the backend does not say."""
+        index = self.device.index
+        if self._allocated_hook is not None:
+            return int(self._allocated_hook(index))
+        ask = getattr(self.module, "memory_allocated", None)
+        return int(ask(index)) if ask is not None and not self.is_cpu else None
+
+    def describe(self) -> dict[str, Any]:
+        """The facts about the device that a report has."""
+        described: dict[str, Any] = {"name": self.name, "type": self.device.type}
+        described["count"] = 1 + (self.second is not None)
+        for key, name in (("product", "get_device_name"), ("version", "__version__")):
+            value = getattr(self.module, name, None)
+            if callable(value):
+                try:
+                    value = value(self.device.index)
+                except Exception:
+                    value = None
+            if isinstance(value, str):
+                described[key] = value
+        return described
+
+
+def _resolve(hook: str) -> Callable[..., Any] | None:
+    if not hook:
+        return None
+    module_name, colon, path = hook.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise DeviceUnusable(f"hook {hook!r} does not exist: {error}") from error
+    if not colon or not callable(found):
+        raise DeviceUnusable(f"hook {hook!r}: expected module:function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which cases there are, and which of them a selection asks for."""
+
+from collections.abc import Iterator
+
+import torch
+
+from npusim_conformance.case import KINDS, Case, matches
+from npusim_conformance.cases.known import properties
+from npusim_conformance.cases.selection import PROFILES, Selection
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.subjects import Subject, subjects
+from npusim_conformance.properties.base import Dtypes, Property
+
+
+class UnknownCase(ValueError):
+    """No such case, subject or property; the message says what there is."""
+
+
+def cases(selection: Selection) -> list[Case]:
+    """The cases of a selection in the order of execution: subject by subject, slow ones first."""
+    chosen = [case for case in _all_cases(selection.profile) if _is_chosen(case, selection)]
+    number, count = selection.shard
+    if count == 1:
+        return chosen
+    groups = sorted({(case.kind, case.subject) for case in chosen})
+    mine = {group for index, group in enumerate(groups) if index % count == number - 1}
+    return [case for case in chosen if (case.kind, case.subject) in mine]
+
+
+def all_names() -> list[str]:
+    """The names of all cases of all profiles."""
+    return sorted({str(case) for profile in PROFILES for case in _all_cases(profile)})
+
+
+def resolve(case: Case) -> tuple[Property, Subject, torch.dtype | None]:
+    """The objects that a name stands for. Raises UnknownCase."""
+    prop = properties().get((case.kind, case.property))
+    if prop is None:
+        known = sorted(name for kind, name in properties() if kind == case.kind)
+        raise UnknownCase(f"{case}: no property {case.property!r}; there are {', '.join(known)}")
+    subject = prop.subjects().get(case.subject)
+    if subject is None:
+        raise UnknownCase(f"{case}: no {case.kind} {case.subject!r}; `list` prints all names")
+    dtype = getattr(torch, case.dtype, None) if case.dtype else None
+    if case.dtype and not isinstance(dtype, torch.dtype):
+        raise UnknownCase(f"{case}: torch has no dtype {case.dtype!r}")
+    return prop, subject, dtype
+
+
+def _all_cases(profile: str) -> Iterator[Case]:
+    for kind in KINDS:
+        of_kind = [prop for (owner, _), prop in properties().items() if owner == kind]
+        policies = [(prop, prop.profiles[profile]) for prop in of_kind if profile in prop.profiles]
+        names: dict[str, Subject] = {}
+        for prop, _ in policies:
+            names.update(prop.subjects())
+        for subject in names.values():
+            for prop, policy in policies:
+                if subject.name in prop.subjects():
+                    yield from _cases_of(prop, subject, policy)
+
+
+def _cases_of(prop: Property, subject: Subject, policy: Dtypes) -> Iterator[Case]:
+    for dtype in prop.dtypes(subject, policy):
+        name = torch_testing.dtype_name(dtype) if dtype else None
+        yield Case(prop.kind, subject.name, prop.name, name)
+
+
+def _is_chosen(case: Case, selection: Selection) -> bool:
+    if not matches((case.subject, f"{case.kind}:{case.subject}"), selection.subjects):
+        return False
+    if not matches(case.property, selection.properties):
+        return False
+    # A case without a dtype, a contract as a rule, is neither chosen nor left out by one.
+    if case.dtype and not matches(case.dtype, selection.dtypes):
+        return False
+    if selection.families:
+        found = subjects(case.kind).get(case.subject)
+        family = found.family if found else case.kind
+        return matches((family, case.kind), selection.families)
+    return True

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The root cause of an exception: status, one line, and a key that groups failures."""
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from npusim_conformance.verdict import Mismatch, Status
+
+_NO_KERNEL = re.compile(
+    r"Could not run '(?P<name>[\w:.]+)' with arguments from the '(?P<backend>\w+)' backend"
+)
+_NAMED_OPERATOR = re.compile(r"(?:operator|kernel for|op) '?(?P<name>aten::[\w.]+)'?")
+# A composite kernel that only tells a backend to write one: "convolution_overrideable not ...".
+_TO_OVERRIDE = re.compile(r"^(?P<name>\w*overrideable\w*)\b.*TORCH_LIBRARY_IMPL", re.DOTALL)
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|\[[^\]]*\]|\([^)]*\)")
+LINE_MAX = 300
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`cause` is equal for failures that look alike; `missing` is an overload without kernel."""
+
+    status: Status
+    message: str
+    cause: str
+    missing: str = ""
+
+
+def diagnose(error: BaseException) -> Diagnosis:
+    """Looks at the type and the text of what a case raised."""
+    text = str(error)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    message = first[:LINE_MAX]
+    no_kernel = _NO_KERNEL.search(text)
+    if no_kernel is not None and no_kernel.group("backend").startswith("Autocast"):
+        # Not this kernel is missing: whichever operator comes first under autocast is named.
+        key = no_kernel.group("backend")
+        message = f"nothing is registered for {key}, not even a fallthrough for all operators"
+        return Diagnosis(Status.UNIMPLEMENTED, message, f"no fallback for {key}")
+    missing = _missing_overload(error, text)
+    if missing:
+        return Diagnosis(Status.UNIMPLEMENTED, message, f"no kernel: {missing}", missing)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return Diagnosis(Status.OOM, message or "out of memory", "out of memory")
+    if isinstance(error, Mismatch):
+        return Diagnosis(Status.FAIL, message, _shape_of(message))
+    name = type(error).__name__
+    return Diagnosis(Status.FAIL, f"{name}: {message}", f"{name}: {_shape_of(message)}")
+
+
+def _missing_overload(error: BaseException, text: str) -> str:
+    found = _NO_KERNEL.search(text)
+    if found is None and isinstance(error, NotImplementedError):
+        found = _NAMED_OPERATOR.search(text)
+        to_override = _TO_OVERRIDE.match(text)
+        if to_override is not None:
+            return f"aten::{to_override.group('name')}"
+    return found.group("name") if found else ""
+
+
+def blanked(text: str) -> str:
+    """A text without its numbers, shapes and addresses."""
+    return _VARYING.sub("#", text)
+
+
+def _shape_of(message: str) -> str:
+    return blanked(message)[:160]

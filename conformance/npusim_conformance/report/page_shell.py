@@ -1,0 +1,1 @@
+../../../tools/page_shell.py

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A worker: loads the backend and executes the cases that the runner names, one after the other."""
+
+import faulthandler
+import gc
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from npusim_conformance.backend import census
+from npusim_conformance.backend.device import DeviceUnderTest, DeviceUnusable
+from npusim_conformance.backend.expectations import Expectations
+from npusim_conformance.case import Case
+from npusim_conformance.cases import catalog
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.samples import SampleSource
+from npusim_conformance.judge import attribution, plain_python
+from npusim_conformance.judge.agreement import Agreement
+from npusim_conformance.judge.diagnosis import diagnose
+from npusim_conformance.processes import lead_session, resident_bytes
+from npusim_conformance.properties.base import Run
+from npusim_conformance.run import watching
+from npusim_conformance.run.flight import Flight
+from npusim_conformance.upstream import collection, execution
+from npusim_conformance.verdict import NotApplicable, Outcome, Status
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """The settings of every worker of a run."""
+
+    device: str
+    import_name: str
+    expectations: Expectations
+    seed: int = 0
+    samples_max: int | None = None
+    threads: int = 1
+    is_watched: bool = False  # every call of an overload is told before it is made
+    upstream_root: str = ""  # of the files of upstream cases
+    memory_limit_bytes: int = 2 << 30  # a worker that holds more is replaced after its batch
+    memory_max_bytes: int = 0  # a case that makes it hold more is ended; 0: see Runner
+
+
+class Worker:
+    """Executes cases in this process. Raises DeviceUnusable where the backend does not load."""
+
+    def __init__(self, config: WorkerConfig, flight: Flight | None = None) -> None:
+        self.config = config
+        self.flight = flight
+        torch.set_num_threads(config.threads)
+        if config.upstream_root:
+            collection.prepare_environment(config.device)
+        warnings.simplefilter("ignore")
+        self.under_test = DeviceUnderTest(config.device, config.import_name, config.expectations)
+        self.source = SampleSource(config.seed, config.samples_max)
+
+    def execute(self, name: str) -> Outcome:
+        """Runs one case and returns what came of it; raises only what ends a process."""
+        if self.config.upstream_root:  # once; loading a file is not part of its first test's time
+            subject = Case.parse(name).subject
+            collection.load(self.config.upstream_root, subject, self.under_test.device.type)
+        if self.flight is not None:
+            self.flight.begin(name)
+        started = time.perf_counter()
+        outcome = self._execute(name)
+        outcome.seconds = round(time.perf_counter() - started, 6)
+        self._land()
+        return outcome
+
+    def _land(self) -> None:
+        """Ends the time of the case in flight."""
+        if self.flight is not None:
+            self.flight.end()
+
+    def _execute(self, name: str) -> Outcome:
+        expectations = self.config.expectations
+        case = Case.parse(name)
+        reason = expectations.skipped(name)
+        if reason:
+            return Outcome(name, Status.SKIPPED, reason)
+        if case.kind == "upstream":
+            return execution.execute(
+                case, self.config.upstream_root, self.under_test.device.type, self._land
+            )
+        prop, subject, dtype = catalog.resolve(case)
+        reason = (
+            subject.excluded()
+            or expectations.unsupported(subject.name, case.dtype)
+            or prop.applies(subject, dtype)
+        )
+        if reason:
+            return Outcome(name, Status.NA, reason)
+        declared = expectations.tolerances(name)
+        agreement = Agreement(
+            expectations.bitwise and declared is None,
+            *(declared or (None, None)),
+            amplifies=torch_testing.is_normalisation(subject.name),
+        )
+        at_sample = self.flight.at_sample if self.flight is not None else lambda index: None
+        run = Run(case, subject, dtype, self.under_test, agreement, self.source, at_sample)
+        self._restore_defaults(run)
+        before = self.under_test.fallbacks()
+        try:
+            with self._watched():
+                prop.check(run)
+        except NotApplicable as reason:
+            return Outcome(name, Status.NA, str(reason))
+        except Exception as error:
+            outcome = _failure(run, error, traceback.format_exc(limit=-6))
+        else:
+            outcome = _success(run)
+            self._attribute(outcome, run)
+        self._note_fallbacks(outcome, run, before)
+        return outcome
+
+    def _watched(self) -> AbstractContextManager[Any]:
+        """Tells each call before it is made, if so configured: it may be the last."""
+        if not self.config.is_watched or self.flight is None:
+            return nullcontext()
+        under_test = self.under_test
+        return watching.Teller(under_test.device, under_test.import_name, self.flight.path)
+
+    def _attribute(self, outcome: Outcome, run: Run) -> None:
+        """Says which overload is at fault, and writes the failing call down."""
+        if not run.failures:
+            return
+        first = run.failures[0]
+        run.reseed()
+        found = attribution.find(
+            first.examine, run.device, self.under_test.import_name, run.agreement.bitwise
+        )
+        if found is not None:
+            outcome.culprit = found.overload
+            outcome.repro = found.script
+            if not outcome.missing:
+                kind = type(first.error).__name__ if found.fault == "raises" else found.fault
+                outcome.cause = f"{found.overload}: {kind}"
+        if not outcome.repro:
+            outcome.repro = self.script_of(str(run.case), first.index, first.examine)
+
+    def script_of(self, name: str, index: int = 0, asked: Any = None) -> str:
+        """One sample of an operator's case as plain Python, or nothing where there is none.
+
+        `asked` is the question that failed, if it was a property's calls.Part.
+        """
+        case = Case.parse(name)
+        if case.kind != "op" or case.dtype is None:
+            return ""
+        _, subject, dtype = catalog.resolve(case)
+        assert dtype is not None
+        backward = case.property == "backward"
+        try:
+            samples = self.source.get(subject, dtype, backward)
+        except Exception:  # in torch's own code: there is nothing to write down
+            return ""
+        for sample in samples:
+            if sample.index == index:
+                device, import_name = self.under_test.device, self.under_test.import_name
+                into = getattr(asked, "into", "")
+                other = getattr(asked, "sample", None)
+                shown = other() if other is not None else sample
+                script = plain_python.sample_script(shown, device, import_name, backward, into)
+                shows = into or other or case.property in ("forward", "backward")
+                if script and not shows:
+                    script = (
+                        f"# The sample; what `{case.property}` asks of it comes on top.\n{script}"
+                    )
+                return script
+        return ""
+
+    def _restore_defaults(self, run: Run) -> None:
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+        run.reseed()
+
+    def _note_fallbacks(self, outcome: Outcome, run: Run, before: object) -> None:
+        if not (self.under_test.knows_fallbacks or run.fallbacks):
+            return
+        assert isinstance(before, dict)
+        after = self.under_test.fallbacks()
+        counted = {name for name, count in after.items() if count > before.get(name, 0)}
+        outcome.fallbacks = sorted(counted | run.fallbacks)
+        outcome.native = not outcome.fallbacks
+        if outcome.status is Status.PASS and outcome.fallbacks:
+            outcome.status = Status.FALLBACK_PASS
+
+
+def _success(run: Run) -> Outcome:
+    name = str(run.case)
+    if run.failures:
+        first = run.failures[0]
+        outcome = _failure(run, first.error, first.trace)
+        indices = [failure.index for failure in run.failures if failure.index >= 0]
+        outcome.failed_samples = list(dict.fromkeys(indices))
+        return outcome
+    if run.executed == 0:
+        reason = run.not_applicable or "no sample input that the property concerns"
+        return Outcome(name, Status.NA, reason)
+    status = Status.UPSTREAM if run.executed == run.upstream else Status.PASS
+    return Outcome(
+        name,
+        status,
+        run.upstream_message or run.note,
+        samples=run.executed,
+        upstream_samples=run.upstream,
+        error=run.agreement.largest,
+    )
+
+
+def _failure(run: Run, error: BaseException, trace: str) -> Outcome:
+    found = diagnose(error)
+    return Outcome(
+        str(run.case),
+        found.status,
+        found.message,
+        detail=trace,
+        cause=found.cause,
+        missing=found.missing,
+        samples=run.executed,
+        upstream_samples=run.upstream,
+        error=getattr(error, "error", None) or run.agreement.largest,
+    )
+
+
+def traps_of(worker: Worker) -> list[str]:
+    """Registrations of the backend that are known to break much, as sentences."""
+    if worker.config.upstream_root:
+        return []
+    found = census.open_traps(worker.under_test.device)
+    return [f"{trap.name}: {trap.hint}" for trap in found]
+
+
+def serve(config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, number: int) -> None:
+    """The life of a worker: batches of names come in, outcomes go out, as JSON lines.
+
+    Ends when the runner closes its end, or by itself, saying so, when it holds too much memory.
+    """
+    lead_session()
+    stderr = open(directory / f"worker-{number}.stderr", "w")
+    os.dup2(stderr.fileno(), 1)
+    os.dup2(stderr.fileno(), 2)
+    faulthandler.enable(stderr)
+    faulthandler.register(signal.SIGUSR1, stderr)
+    answers = os.fdopen(write_fd, "w", buffering=1)
+    requests = os.fdopen(read_fd)
+
+    def answer(record: object) -> None:
+        answers.write(json.dumps(record) + "\n")
+
+    try:
+        worker = Worker(config, Flight(directory / f"worker-{number}.flight"))
+    except DeviceUnusable as error:
+        answer({"unusable": str(error)})
+        return
+    gc.freeze()  # what is loaded stays; collections look at the rest
+    answer({"ready": True, "traps": traps_of(worker)})
+    for line in requests:
+        for name in json.loads(line):
+            answer(worker.execute(name).to_json())
+        gc.collect()
+        if resident_bytes(os.getpid()) > config.memory_limit_bytes:
+            answer({"leaving": True})
+            return
+        answer({"ready": True})
+
+
+def main() -> None:
+    """Entry of a spawned worker: its configuration comes pickled on stdin."""
+    config, read_fd, write_fd, directory, number = pickle.load(sys.stdin.buffer)
+    serve(config, read_fd, write_fd, directory, number)
+
+
+if __name__ == "__main__":
+    main()

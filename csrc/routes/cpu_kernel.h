@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Route ii: the typed twin of the boxed kernel. CpuKernel<Op>::call has the operator's own
+// signature, shows its CPU kernel host views of the operands and turns the results into device
+// tensors. Bits, checks, cost and peak memory are those of the boxed kernel, without boxing.
+// Raises what the checks and the CPU kernel raise; then no operand has changed its shape or
+// storage.
+//
+//   register_cpu_kernels<at::_ops::cumsum, at::_ops::cumprod>(m);      one name per operator
+//
+// Cost: see account.h.
+#pragma once
+
+#include <torch/library.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "csrc/routes/cpu_kernel_arguments.h"
+
+namespace torch_npusim {
+
+template <class Op, class Schema = typename Op::schema>
+struct CpuKernel;
+
+template <class Op, class Result, class... Args>
+struct CpuKernel<Op, Result(Args...)> {
+  // traits() looks the operator up once per process.
+  static const OpTraits& traits() {
+    static const OpTraits& found =
+        op_traits(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
+    return found;
+  }
+
+  static Result call(Args... args) { return command(&run, args...); }
+
+  // command() runs body(device, call, args...) as one command of this operator. The body is the CPU
+  // kernel or its replacement; it calls call.finish() before it makes results.
+  template <class Body>
+  static Result command(const Body& body, Args... args) {
+    const OpTraits& about = traits();
+    CallOperands operands;
+    (cpu_kernel::collect(operands, args), ...);
+    const c10::DeviceIndex device = operands.device(about);
+    const Account account = operands.account(about);
+    const npusim::CommandInfo info{about.name.c_str(), npusim::CommandKind::kernel, account.cost()};
+    const auto kernel = [&]() -> Result {
+      const KernelScope scope(device);
+      CpuCall call(about.name.c_str(), device, operands.tensors().size(), kAccess);
+      if constexpr (std::is_void_v<Result>) {
+        body(device, call, args...);
+        account.settle();
+      } else {
+        Result result = body(device, call, args...);
+        if constexpr (cpu_kernel::returns_arguments<Result>) {
+          account.settle();
+        } else {
+          account.settle(result);
+        }
+        return result;
+      }
+    };
+    if (C10_UNLIKELY(operands.waits(about))) return launch_and_wait(info, device, kernel);
+    return launch(info, device, kernel);
+  }
+
+ private:
+  static constexpr CpuCall::Access kAccess =
+      cpu_kernel::only_reads<Result, Args...> ? CpuCall::Access::reads : CpuCall::Access::writes;
+
+  static Result run(c10::DeviceIndex, CpuCall& call, Args... args) {
+    constexpr c10::DispatchKeySet on_cpu(c10::DispatchKey::CPU);
+    if constexpr (std::is_void_v<Result>) {
+      Op::redispatch(on_cpu, cpu_kernel::view(call, args)...);
+      call.finish();
+    } else if constexpr (cpu_kernel::returns_arguments<Result>) {
+      Op::redispatch(on_cpu, cpu_kernel::view(call, args)...);
+      call.finish();
+      auto arguments = std::tuple_cat(cpu_kernel::written(args)...);
+      if constexpr (std::is_lvalue_reference_v<Result>) {
+        return std::get<0>(arguments);
+      } else {
+        return arguments;
+      }
+    } else {
+      Result result = Op::redispatch(on_cpu, cpu_kernel::view(call, args)...);
+      call.finish();
+      return cpu_kernel::on_device(call, std::move(result));
+    }
+  }
+};
+
+// register_cpu_kernels() registers CpuKernel for each operator, under its schema's name.
+template <class... Ops>
+void register_cpu_kernels(torch::Library& m) {
+  (m.impl(qualified_name<Ops>().c_str(), TORCH_FN(CpuKernel<Ops>::call)), ...);
+}
+
+}  // namespace torch_npusim

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which kind of memory an allocation is, by the frames of its stack: a guess, and called one."""
+
+from __future__ import annotations
+
+import re
+
+from npusim_lab.trace import Stack
+
+UNKNOWN = "not recorded"
+# The first whose pattern is found in "file function" of any frame; innermost frames first.
+_KINDS = (
+    ("KV cache", r"kv_?cache|KVCache|past_key_value|cache_utils|block_manager|paged"),
+    ("optimizer state", r"/optim(izer)?/|optimi[sz]er|(adam\w*|sgd|lion|muon)\.py"),
+    ("gradients", r"AccumulateGrad|accumulate_grad"),
+    ("backward pass", r"Backward\d*(::| |$)|autograd::Engine|/autograd/|_backward\b"),
+    (
+        "parameters",
+        r" (reset_parameters|_apply|load_state_dict|from_pretrained|_load\w*|init_weights)$"
+        r"|/nn/modules/\w+\.py __init__$|/nn/init\.py |/nn/parameter\.py ",
+    ),
+    ("activations", r" (forward|_call_impl|_wrapped_call_impl)$|/nn/functional\.py "),
+    ("input data", r"/utils/data/|dataloader|pin_memory|collate"),
+)
+KINDS = tuple(name for name, _ in _KINDS)
+_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _KINDS)
+
+
+def kind_of(stack: Stack) -> str:
+    """Return one of KINDS, "other", or UNKNOWN of an empty stack."""
+    if not stack:
+        return UNKNOWN
+    text = "\n".join(f"{file} {function}" for file, _, function in stack)
+    for name, pattern in _PATTERNS:
+        if any(pattern.search(line) for line in text.split("\n")):
+            return name
+    return "other"

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The first screen of a report: the verdict, the settings that were tried, who holds the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from npusim_lab import pictures
+from npusim_lab.study import mib, replay
+from npusim_lab.trace import Trace
+
+STYLE = """
+.verdict { background: var(--panel); border: 1px solid var(--line); border-radius: 8px;
+  padding: 10px 16px 12px; margin: 10px 0; }
+.verdict.bad { border-left: 6px solid var(--bad); }
+.verdict.good { border-left: 6px solid var(--good); }
+.verdict .first { font-size: 17px; font-weight: 600; }
+.verdict h3 { font-size: 15px; margin: 12px 0 4px; }
+.verdict table { margin: 4px 0; width: 100%; }
+.verdict td, .verdict th { padding: 3px 8px 3px 0; text-align: left; overflow-wrap: normal; }
+.verdict td.mono, .verdict p { overflow-wrap: anywhere; }
+h1, h2 { overflow-wrap: anywhere; }
+.verdict .number { text-align: right; white-space: nowrap; }
+.verdict code { user-select: all; }
+.best td { background: var(--good-paper); }
+.meter { display: flex; height: 14px; border-radius: 4px; overflow: hidden;
+  border: 1px solid var(--line); }
+.meter span { display: block; min-width: 1px; }
+.legend { font-size: 13px; }
+.legend b { display: inline-block; width: 10px; height: 10px; margin: 0 4px 0 10px; }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr));
+  gap: 16px; }
+.two > div { min-width: 0; }
+svg.curves { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px; }
+"""
+_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#9c755f", "#d37295")
+_CURVES = {"reserved": "#c0504d", "active": "#4f81bd", "requested": "#6a9f3f"}
+_WIDE, _TALL = 640, 200  # of a still picture
+_SETTINGS, _HOLDERS = 5, 5  # rows
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """Return an answer of explain() as HTML: sentences first, then what stands behind them."""
+    tone = "bad" if found["oom"] or found["violations"] else "good"
+    first, *rest = found["sentences"]
+    parts = [f'<section class="verdict {tone}"><p class="first">{escape(first)}</p>']
+    parts += [f"<p>{escape(sentence)}</p>" for sentence in rest]
+    parts += [_settings(found), _holders(found), "</section>"]
+    return "".join(parts)
+
+
+def _settings(found: dict[str, Any]) -> str:
+    """Return the run as it is, the best settings and the bound, by the peak that each gives."""
+    rows = found["tried"]
+    if not rows:
+        return ""
+    helping = {row["settings"] for row in found["remedies"]}
+    others = sorted(rows[1:], key=lambda row: (row["failed"], row["peak_reserved"]))
+    lines = []
+    for row in [rows[0], *others[:_SETTINGS]]:
+        text = escape(row["text"]).replace("=", "=<wbr>").replace(",", ",<wbr>")
+        name = f"<code>{text}</code>" if row["settings"] else "as it is"
+        outcome = f"{row['failed']} fail" if row["failed"] else "all fit"
+        mark = ' class="best"' if row["settings"] in helping and row is not rows[0] else ""
+        lines.append(
+            f'<tr{mark}><td>{name}</td><td class="number">{mib(row["peak_reserved"])}</td>'
+            f'<td class="number">{row["retries"]}</td><td>{outcome}</td></tr>'
+        )
+    if found["optimum"] is not None:
+        lines.append(
+            "<tr><td>offline optimum: every lifetime known</td>"
+            f'<td class="number">{mib(found["optimum"])}</td><td></td><td></td></tr>'
+        )
+    head = (
+        "<tr><th>setting, to paste</th><th class='number'>peak reserved</th>"
+        "<th class='number'>retries</th><th>outcome</th></tr>"
+    )
+    return (
+        f"<h3>Settings, each tried by a replay ({len(rows) - 1} in all)</h3>"
+        f"<table>{head}{''.join(lines)}</table>"
+    )
+
+
+def _holders(found: dict[str, Any]) -> str:
+    kinds = found["kinds"]
+    whole = sum(kinds.values())
+    if not whole:
+        return ""
+    shares, names = [], []
+    for (kind, bytes), colour in zip(kinds.items(), _COLOURS, strict=False):
+        shares.append(f'<span style="width:{100 * bytes / whole:.2f}%;background:{colour}"></span>')
+        names.append(f'<b style="background:{colour}"></b>{escape(kind)} {mib(bytes)}')
+    rows = []
+    for row in found["holders"][:_HOLDERS]:
+        times = f"{row['blocks']} block{'s' if row['blocks'] > 1 else ''}"
+        lines = escape(row["stack"] or "(no stack was recorded)").split("\n")
+        more = f'<br><span class="soft">{"<br>".join(lines[1:])}</span>' if lines[1:] else ""
+        rows.append(
+            f'<tr><td class="number">{mib(row["bytes"])}</td><td class="number">{times}</td>'
+            f"<td>{escape(row['kind'])}</td><td class='mono'>{lines[0]}{more}</td></tr>"
+        )
+    when = "at the failure" if found["oom"] else "at the peak"
+    return (
+        f"<h3>In use {when}: {mib(whole)}, by kind (guessed from the stacks) and by line</h3>"
+        f'<div class="meter">{"".join(shares)}</div><div class="legend">{"".join(names)}</div>'
+        f"<table>{''.join(rows)}</table>"
+    )
+
+
+def beside(names: Sequence[str], traces: Sequence[Trace], found: Sequence[dict[str, Any]]) -> str:
+    """Return several answers of explain() beside each other, with curves of one scale."""
+    results = [
+        replay(trace.with_attempts(), one["policy"], one["capacity"], curve_points=300)
+        for trace, one in zip(traces, found, strict=True)
+    ]
+    top = max(int(result.peak_reserved) for result in results)
+    parts = []
+    for name, trace, one, result in zip(names, traces, found, results, strict=True):
+        parts.append(
+            f"<div><h2>{escape(name)}</h2>{verdict(one)}"
+            f"{_curves(trace.with_attempts(), result, max(top, 1), one['event'])}</div>"
+        )
+    return f'<div class="two">{"".join(parts)}</div>'
+
+
+def _curves(trace: Trace, result: Any, top: int, event: int) -> str:
+    """Return reserved, active and requested bytes over the events as SVG."""
+    width = max(len(trace), 1)
+    shapes, names = [], []
+    for (name, curve), place in zip(
+        pictures.curves(trace, result).items(), range(len(_CURVES)), strict=True
+    ):
+        points = " ".join(
+            f"{_WIDE * (int(at) + 1) / width:.1f},{_TALL * (1 - int(high) / top):.1f}"
+            for at, high in zip(curve.event, curve.high, strict=True)
+        )
+        shapes.append(f'<polyline points="{points}" fill="none" stroke="{_CURVES[name]}"/>')
+        names.append(
+            f'<text x="{8 + 90 * place}" y="{_TALL + 32}" fill="{_CURVES[name]}">{name}</text>'
+        )
+    x = _WIDE * (event + 0.5) / width
+    shapes.append(f'<path d="M{x:.1f} 0V{_TALL}" stroke="#000" stroke-dasharray="3 3"/>')
+    labels = (
+        f'<text x="8" y="{_TALL + 15}">0 to {mib(top)}; {len(trace)} events; dashed: event '
+        f"{event}</text>"
+    )
+    return (
+        f'<svg class="curves" viewBox="0 0 {_WIDE} {_TALL + 40}" font-size="13" '
+        f'font-family="sans-serif" role="img">{"".join(shapes)}{labels}{"".join(names)}</svg>'
+    )

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The line to blame: the program's own frames before those of libraries, torch and C++."""
+
+from __future__ import annotations
+
+import pytest
+
+from npusim_lab.frames import matching, to_blame
+from npusim_lab.kinds import kind_of
+
+UNWIND = [
+    ("??", 0, "torch::unwind::unwind()"),
+    ("??", 0, "torch::CapturedTraceback::gather(bool, bool, bool)"),
+    ("memory_snapshot.cpp", 0, "torch::cuda::(anonymous namespace)::gather_with_cpp()"),
+    ("CUDACachingAllocator.cpp", 0, "c10::cuda::CUDACachingAllocator::Native::malloc()"),
+    ("??", 0, "at::_ops::embedding::call(at::Tensor const&, at::Tensor const&)"),
+]
+TORCH = ("/env/lib/python3.12/site-packages/torch/nn/functional.py", 2233, "embedding")
+MODULE = ("/env/lib/python3.12/site-packages/torch/nn/modules/module.py", 1790, "_call_impl")
+LIBRARY = ("/env/lib/python3.12/site-packages/accelerate/hooks.py", 166, "new_forward")
+INTERPRETER = ("/usr/lib/python3.12/runpy.py", 88, "_run_code")
+EVAL = ("/usr/local/src/conda/python-3.10.14/Python/ceval.c", 5945, "do_call_core")
+OWN = ("/home/me/model.py", 54, "forward")
+CELL = ("/tmp/ipykernel_77/1234.py", 3, "<module>")
+NODE = ("??", 0, "torch::autograd::generated::NativeDropoutBackward0::apply(std::vector&&)")
+
+
+@pytest.mark.parametrize(
+    ("stack", "expected"),
+    [
+        ([*UNWIND, TORCH, EVAL, LIBRARY, MODULE, OWN, INTERPRETER, CELL], [OWN, CELL]),
+        ([*UNWIND, TORCH, LIBRARY, INTERPRETER], [LIBRARY, INTERPRETER]),
+        ([*UNWIND, EVAL, TORCH, MODULE], [TORCH, MODULE]),
+        ([*UNWIND, EVAL], [("C++", 0, "operator embedding")]),
+        ([*UNWIND, NODE], [("C++", 0, "NativeDropoutBackward0 of a backward pass")]),
+        (UNWIND[:4], []),
+        ([("/src/pytorch/torch/nn/modules/linear.py", 1, "forward"), OWN], [OWN]),
+        ([("<string>", 1, "<module>")], [("<string>", 1, "<module>")]),
+        ([], []),
+    ],
+)
+def test_the_first_frame_is_the_one_to_blame(stack, expected) -> None:
+    assert to_blame(stack) == expected
+
+
+def test_a_filter_shows_what_it_finds() -> None:
+    stack = [*UNWIND, TORCH, OWN]
+    assert matching(stack, r"functional\.py") == [TORCH]
+    assert matching(stack, "forward$") == [OWN]
+    with pytest.raises(ValueError, match="no regular expression"):
+        matching(stack, "(")
+
+
+@pytest.mark.parametrize(
+    ("stack", "kind"),
+    [
+        ((OWN, MODULE), "activations"),
+        ((*UNWIND, NODE), "backward pass"),
+        ((("/env/site-packages/torch/optim/adamw.py", 9, "_init_group"), OWN), "optimizer state"),
+        ((("/srv/engine/kv_cache.py", 9, "grow"),), "KV cache"),
+        ((("/x/torch/nn/modules/linear.py", 9, "__init__"), CELL), "parameters"),
+        ((CELL,), "other"),
+        ((), "not recorded"),
+    ],
+)
+def test_kinds_are_guessed_from_the_stack(stack, kind: str) -> None:
+    assert kind_of(tuple(stack)) == kind

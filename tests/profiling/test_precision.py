@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Matrix work is charged in the precision of its factors, forward and backward, wet and dry."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from torch_npusim.profiling import diagnose, dry_run, record
+from torch_npusim.sim import timeline
+from torch_npusim.sim.timeline import PRECISIONS, WORK, Rates
+
+DEVICE = "npusim"
+F16 = {PRECISIONS.index("f16")}
+F32 = {PRECISIONS.index(name) for name in ("f32", "tf32")}  # convolutions: TF32, by torch's flags
+
+
+def ones(*sizes, dtype):
+    return torch.ones(sizes, dtype=dtype, device=DEVICE, requires_grad=True)
+
+
+def module(make, *sizes):
+    """A call of a module: its result, of tensors of these sizes."""
+
+    def call(dtype):
+        model = make().to(DEVICE, dtype)
+        found = model(*(ones(*size, dtype=dtype) for size in sizes))
+        return found[0] if isinstance(found, tuple) else found
+
+    return call
+
+
+def function(of, *sizes):
+    return lambda dtype: of(*(ones(*size, dtype=dtype) for size in sizes))
+
+
+def attention(**options):
+    q = (1, 2, 16, 8)
+    return function(lambda *x: F.scaled_dot_product_attention(*x, **options), q, q, q)
+
+
+def masked(dtype):
+    mask = torch.zeros(16, 16, dtype=dtype, device=DEVICE)
+    return attention(attn_mask=mask)(dtype)
+
+
+def autocast(dtype):
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)).to(DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == torch.bfloat16):
+        return model(torch.ones(4, 8, device=DEVICE))
+
+
+def encoder():
+    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+
+
+MATRIX, BATCH, VECTOR = (8, 8), (2, 8, 8), (8,)
+FORWARD_AND_BACKWARD = {
+    "mm": function(torch.mm, MATRIX, MATRIX),
+    "bmm": function(torch.bmm, BATCH, BATCH),
+    "addmm": function(torch.addmm, MATRIX, MATRIX, MATRIX),
+    "baddbmm": function(torch.baddbmm, BATCH, BATCH, BATCH),
+    "addbmm": function(torch.addbmm, MATRIX, BATCH, BATCH),
+    "addmv": function(torch.addmv, VECTOR, MATRIX, VECTOR),
+    "dot": function(torch.dot, VECTOR, VECTOR),
+    "einsum": function(lambda a, b: torch.einsum("bij,bjk->bik", a, b), BATCH, BATCH),
+    "linear": module(lambda: nn.Linear(8, 4), MATRIX),
+    "bilinear": module(lambda: nn.Bilinear(8, 8, 4), MATRIX, MATRIX),
+    "conv1d": module(lambda: nn.Conv1d(4, 4, 3), (2, 4, 9)),
+    "conv2d": module(lambda: nn.Conv2d(4, 4, 3), (2, 4, 9, 9)),
+    "conv3d": module(lambda: nn.Conv3d(4, 4, 2), (2, 4, 5, 5, 5)),
+    "transposed convolution": module(lambda: nn.ConvTranspose2d(4, 4, 2), (2, 4, 5, 5)),
+    "attention": attention(),
+    "causal attention": attention(is_causal=True),
+    "masked attention": masked,
+    "attention with dropout": attention(dropout_p=0.5),
+    "encoder layer": module(encoder, (2, 8, 16)),
+    "LSTM": module(lambda: nn.LSTM(8, 8), (3, 2, 8)),
+    "GRU": module(lambda: nn.GRU(8, 8), (3, 2, 8)),
+    "autocast": autocast,
+}
+FORWARD = {
+    "mm, wide": function(lambda a, b: torch.mm(a, b, out_dtype=torch.float32), MATRIX, MATRIX),
+    "bmm, wide": function(lambda a, b: torch.bmm(a, b, out_dtype=torch.float32), BATCH, BATCH),
+    "addmm, wide": function(
+        lambda a, b: torch.addmm(torch.ones_like(a), a, b, out_dtype=torch.float32), MATRIX, MATRIX
+    ),
+    "encoder layer, evaluated": module(lambda: encoder().eval(), (2, 8, 16)),
+}
+
+
+NOT_YET = {
+    "attention with dropout": "the CPU's composite computes in float32; CUDA has a fused kernel",
+    "LSTM": "a layer of oneDNN's is charged as streaming work",
+}
+
+
+def matrix_work(call, dtype, backward):
+    with timeline.record() as made:
+        if backward:
+            call(dtype).float().sum().backward()
+        else:
+            with torch.no_grad():
+                call(dtype)
+    return [row for row in made.commands() if WORK[row.work] != "streaming"]
+
+
+@pytest.mark.parametrize("dry", [False, True], ids=["wet", "dry"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.xfail(reason=NOT_YET[case], strict=True))
+        if case in NOT_YET
+        else case
+        for case in (*FORWARD_AND_BACKWARD, *FORWARD)
+    ],
+)
+def test_matrix_work_in_bfloat16_has_the_peak_of_bfloat16(case, dry):
+    call = (FORWARD_AND_BACKWARD | FORWARD)[case]
+    backward = case in FORWARD_AND_BACKWARD
+    h100 = Rates.of_spec("h100-sxm")
+    arithmetic = {}
+    for dtype, precisions in ((torch.float32, F32), (torch.bfloat16, F16)):
+        if dry:
+            with dry_run():
+                rows = matrix_work(call, dtype, backward)
+        else:
+            rows = matrix_work(call, dtype, backward)
+        assert rows
+        assert {row.name: row.precision for row in rows if row.precision not in precisions} == {}
+        arithmetic[dtype] = [h100.duration_ns(row._replace(flops=1e12, bytes=0.0)) for row in rows]
+    assert min(arithmetic[torch.float32]) > 1.9 * max(arithmetic[torch.bfloat16])
+
+
+def test_a_model_in_bfloat16_is_not_told_to_use_the_matrix_units():
+    call = FORWARD_AND_BACKWARD["causal attention"]
+    with record() as made:
+        for _ in range(4):
+            call(torch.bfloat16).sum().backward()
+    made.timeline.rates = Rates.of_spec("h100-sxm")
+    made.timeline.rows = [row._replace(flops=row.flops * 1e6) for row in made.timeline.rows]
+    assert "precision" not in [advice.cause for advice in diagnose(made).advice]

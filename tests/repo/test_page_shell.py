@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The shell of pages and the order of frames are one file each, with a link per distribution."""
+
+from repo.sources import ROOT
+
+LINKS = {
+    "torch_npusim/_page_shell.py": "page_shell.py",
+    "lab/npusim_lab/page_shell.py": "page_shell.py",
+    "conformance/npusim_conformance/report/page_shell.py": "page_shell.py",
+    "torch_npusim/_blame.py": "frames.py",
+    "lab/npusim_lab/frames.py": "frames.py",
+}
+PACKAGES = ("torch_npusim", "lab/npusim_lab", "conformance/npusim_conformance")
+
+
+def test_every_distribution_links_to_the_one_file():
+    links = {
+        str(path.relative_to(ROOT)): path.resolve()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if path.is_symlink()
+    }
+    assert links == {link: ROOT / "tools" / name for link, name in LINKS.items()}
+
+
+def test_no_page_has_a_head_of_its_own():
+    heads = [
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".html") and not path.is_symlink()
+        if "<!doctype html" in path.read_text().lower()
+    ]
+    assert heads == []

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Code blocks of README and of the pages run as written (pages.py has the rules)."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from repo import pages, warm_python
+from repo.sources import ROOT, shown
+from ruamel.yaml import YAML
+
+PAGES = [shown(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
+PAGES = [page for page in PAGES if pages.blocks(page)]
+RUN = [page for page in PAGES if pages.chosen(page, os.environ.get("NPUSIM_TESTS"))]
+LANGUAGES = {"python", "sh", "console", "text", "yaml", "toml", "cpp"}
+BIN = Path(sys.executable).parent
+CLIENT = f'exec {sys.executable} -S -I {warm_python.__file__} run "$WARM_PYTHON"'
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory):
+    """The variables of a reader's shell, in which Python and its commands start warm."""
+    folder = tmp_path_factory.mktemp("warm")
+    (folder / "bin").mkdir()
+    for path in BIN.iterdir():
+        if not path.is_file() or path.name.startswith("python"):
+            continue
+        if b"bin/python" not in path.read_bytes()[:200]:
+            continue
+        (folder / "bin" / path.name).write_text(f'#!/bin/sh\n{CLIENT} {path} "$@"\n')
+        (folder / "bin" / path.name).chmod(0o755)
+    (folder / "bin" / "python").write_text(f'#!/bin/sh\n{CLIENT} "$@"\n')
+    (folder / "bin" / "python").chmod(0o755)
+    told = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
+    told |= {"WARM_PYTHON": str(folder / "socket"), "PYTHONPATH": str(ROOT)}
+    told["PATH"] = os.pathsep.join([str(folder / "bin"), str(BIN), told["PATH"]])
+    told["NPUSIM_TESTS"] = os.environ.get("NPUSIM_TESTS", "")
+    command = [sys.executable, warm_python.__file__, "serve", told["WARM_PYTHON"]]
+    with subprocess.Popen(command, env=told, start_new_session=True) as server:
+        while not Path(told["WARM_PYTHON"]).exists():
+            assert server.poll() is None
+            os.sched_yield()
+        yield told
+        server.terminate()
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_blocks_of_a_page_run_as_written(page, variables, tmp_path):
+    command = ["python", str(ROOT / "tests" / "repo" / "pages.py"), page]
+    done = subprocess.run(
+        command,
+        env=variables,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_has_a_language_and_is_valid(page):
+    for block in pages.blocks(page):
+        assert block.language in LANGUAGES, f"{page}:{block.line}"
+        if block.language == "toml":
+            tomllib.loads(block.code)
+        if block.language == "yaml":
+            YAML(typ="safe").load(block.code)
+
+
+def test_rows_of_the_table_are_about_blocks_that_exist():
+    used = [block.row for page in PAGES for block in pages.blocks(page) if block.row]
+    assert [row for row in pages.TABLE["block"] if row not in used] == []
+    assert [row for row in used if set(row) - pages.KEYS or len(row) < 3] == []
+    assert set(pages.TABLE["page"]) <= set(PAGES)

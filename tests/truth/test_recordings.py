@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The recorder, run on npusim, and what is made of its archives."""
+
+import ast
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+
+import pytest
+from repo.sources import ROOT
+
+from torch_npusim.cli import main
+from torch_npusim.truth import claims, comparison, fitting, page, recordings, truth_record
+from torch_npusim.truth.recordings import Key, TruthError, is_held_out, load, spec_of
+
+SCRIPT = ROOT / "torch_npusim/truth/truth_record.py"
+ENVIRONMENT = claims.environment("h100-sxm", None, "2.13")
+# A few questions of each section; those of torch's table of operators are of `make truth`.
+QUICK = "device|asserts|places-0|layers|rates|trained|asked|together"
+KEYS = [
+    "asserts|gather", "places|emptied|default", "layers|softmax|float32", "gap|x + y",
+    "mm|bfloat16|4096x4096x4096", "kernels|relu|float32", "offset|mlp|eager", "time|mlp|eager",
+    "says|torch.ones(2, device='cuda').device", "says|torch.cuda.set_device(99)",
+    "order|event never recorded: e.query()", "reach|0|1", "peer|1048576", "load|clocks.sm",
+]  # fmt: skip
+
+
+def record(folder, keys, **variables):
+    """Records npusim's answers to some questions; returns the archive."""
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    (work / "only").write_text(json.dumps(keys))
+    out = folder / "npusim.zip"
+    words = ["--work", str(work), "--out", str(out), "--batches", QUICK]
+    assert claims.run(words, ENVIRONMENT | variables) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("truth"), KEYS)
+
+
+@pytest.fixture(scope="module")
+def recorded(archive):
+    return load(archive)
+
+
+# --- npusim against itself
+
+
+def test_all_questions_are_answered(recorded):
+    asked = {key.key for key in recorded.keys() if key.section != "identity"}
+    assert asked == set(KEYS) - {"load|clocks.sm"}, "a simulated device has no clocks to read"
+    assert set(recorded.answers) == set(truth_record.SECTIONS)
+
+
+def test_the_archive_follows_its_schema(archive):
+    made = json.loads(zipfile.ZipFile(archive).read("recording.json"))
+    assert made.keys() == {"schema", "version", "options", "left_out", "sections"}
+    assert (made["schema"], made["version"], made["left_out"]) == ("npusim-truth", 1, 0)
+    for section in made["sections"].values():
+        assert section.keys() == {"answers", "seconds"}
+    assert archive.stat().st_size < truth_record.LARGEST_ARCHIVE
+
+
+def test_a_second_recording_has_no_disagreement(recorded, tmp_path):
+    # A few questions of the cheap sections: what compare() does with the whole is `make truth`.
+    few = {name: recorded.answers[name] for name in ("identity", "answers", "collectives")}
+    asked = replace(recorded, answers=few)
+    ours = claims.ask(asked, "h100-sxm")
+    verdicts = comparison.compare(asked, ours)
+    assert [v for v in verdicts if not v.agrees] == []
+    assert {v.kind for v in verdicts} == {"identity", "answers", "orders", "reach", "collectives"}
+
+
+PLANTS = {
+    "identity": ("multi_processor_count", lambda value: value + 1, "identity"),
+    "acceptance": ("asserts|gather", lambda value: {**value, "said": ["ok"] * 4}, "asserts"),
+    "rates": ("gap|x + y", lambda value: {k: v * 2 for k, v in value.items()}, "rates"),
+    "steps": ("offset|mlp|eager", lambda value: value + 4, "offsets"),
+    "answers": ("says|torch.ones(2, device='cuda').device", lambda value: "cuda:1", "answers"),
+    "collectives": ("reach|0|1", lambda value: not value, "reach"),
+}
+
+
+def moved_placement(value):
+    """The last allocation lies 512 bytes further."""
+    value = copy.deepcopy(value)
+    last = max(i for i, entry in enumerate(value["entries"]) if entry[0] == 0)
+    value["entries"][last][1] += 512
+    return value
+
+
+PLANTS["allocation"] = ("places|emptied|default", moved_placement, "placements")
+
+
+@pytest.mark.parametrize("section", truth_record.SECTIONS)
+def test_a_planted_disagreement_is_found(recorded, section):
+    key, plant, kind = PLANTS[section]
+    answers = {name: dict(of) for name, of in recorded.answers.items()}
+    answers[section][key] = plant(answers[section][key])
+    wrong = [
+        v for v in comparison.compare(replace(recorded, answers=answers), recorded) if not v.agrees
+    ]
+    assert [(v.of, v.kind) for v in wrong] == [(Key(section, key), kind)]
+    assert wrong[0].row
+    assert wrong[0].program
+
+
+def test_a_refusal_names_the_row_of_the_rule_book():
+    key = "accepts|mm|int64"
+    calls = {"calls|mm": ["aten::mm"]}
+    refused = {"call": "mm(int64[2,2], int64[2,2])", "said": ["NotImplementedError: no"]}
+    other = {**refused, "said": ["ok int64"]}
+
+    def made(answer):
+        return recordings.Recording("x", {"acceptance": {key: answer, **calls}}, {})
+
+    (wrong,) = [v for v in comparison.compare(made(other), made(refused)) if not v.agrees]
+    assert wrong.row == "cuda_rules.csv: aten::mm (refuse)"
+    assert wrong.program == refused["call"]
+
+
+def test_the_report_counts_and_names(recorded, tmp_path, capsys, archive):
+    answers = {name: dict(of) for name, of in recorded.answers.items()}
+    answers["steps"]["offset|mlp|eager"] += 4
+    planted = tmp_path / "planted.zip"
+    with zipfile.ZipFile(planted, "w") as file:
+        sections = {name: {"answers": of, "seconds": 0} for name, of in answers.items()}
+        made = {"schema": "npusim-truth", "version": 1, "options": {}, "sections": sections}
+        file.writestr("recording.json", json.dumps(made))
+    html = tmp_path / "page.html"
+    words = ["truth", "compare", str(planted), "--ours", str(archive), "--html", str(html)]
+    assert main(words) == 1
+    text = capsys.readouterr().out
+    assert "offsets: 1 disagree" in text
+    assert "rule R2" in text
+    assert "<summary><code>offset|mlp|eager</code>" in html.read_text()
+    assert main(["truth", "compare", str(archive), "--ours", str(archive)]) == 0
+    assert "No disagreement." in page.html(recorded, recorded, [])
+
+
+# --- Interrupted
+
+
+def test_a_killed_recording_continues(tmp_path):
+    keys = [key for key in KEYS if key.startswith(("says", "order", "reach", "peer"))]
+    keys += [f"says|{text}" for text in truth_record.ASKED[:40]]
+    keys += ["torch", "chip"]
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "only").write_text(json.dumps(keys))
+    journal = work / "journal"
+    words = [sys.executable, *claims.LAUNCH, "--work", str(work)]
+    words += ["--sections", "identity,answers", "--out", str(tmp_path / "npusim.zip")]
+    running = subprocess.Popen(words, env=ENVIRONMENT, start_new_session=True)
+    while running.poll() is None and not (journal.exists() and b"says" in journal.read_bytes()):
+        time.sleep(0.005)  # until there is something to lose
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    before = journal.read_text()
+    journal.write_text(before + '["answers.asked", "says|tor')  # a line that was cut off
+    assert subprocess.run(words, env=ENVIRONMENT, check=False).returncode == 0
+    made = load(tmp_path / "npusim.zip")
+    assert set(made.answers["answers"]) == {key for key in keys if key[:4] in ("says", "orde")}
+    assert not work.exists(), "the journal is removed once the archive is there"
+
+
+# --- Alone on a machine
+
+
+def test_the_recorder_imports_the_standard_library_and_torch():
+    tree = ast.parse(SCRIPT.read_text(), feature_version=(3, 9))
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(str(node.module).partition(".")[0])
+    assert names - sys.stdlib_module_names == {"torch"}
+
+
+def test_script_prints_the_file(capsys):
+    assert main(["truth", "script"]) == 0
+    assert capsys.readouterr().out == SCRIPT.read_text()
+
+
+def test_without_a_gpu_it_says_what_is_missing(tmp_path):
+    variables = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        cwd=tmp_path,
+        env={**variables, "NPUSIM_AUTOLOAD": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "is built without CUDA and without ROCm" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_private_is_written(monkeypatch):
+    monkeypatch.setenv("USER", "marvin")
+    monkeypatch.setattr(truth_record.socket, "gethostname", lambda: "deepthought.example.org")
+    truth_record._private.cache_clear()
+    text = f"marvin@deepthought: {ROOT}/x.py, /opt/lab/run.py at 0x7f00deadbeef, Process 4711 has"
+    assert truth_record.scrub({"a": [text]}) == {
+        "a": ["<user>@<host>: <path>/x.py, <path>/run.py at 0x<address>, Process <number> has"]
+    }
+    truth_record._private.cache_clear()
+
+
+def test_an_answer_that_ends_its_process_is_told(tmp_path, monkeypatch):
+    def questions():
+        yield "dies", lambda: os.kill(os.getpid(), signal.SIGKILL)
+        yield "hangs", lambda: time.sleep(60)
+        yield "lives", lambda: 7
+
+    made = truth_record.Batch("answers", questions, limit_s=0.3)
+    monkeypatch.setattr(truth_record, "_calm", lambda: None)
+    monkeypatch.setitem(truth_record.BATCHES, "answers.risky", made)
+    assert truth_record.work("answers.risky", str(tmp_path), time.time() + 60) == 0
+    answers = {key: value for _, key, value, _ in truth_record.read_journal(str(tmp_path))}
+    assert answers == {
+        "dies": {"ended": "signal 9"},
+        "hangs": {"ended": "no answer within 0.3 s"},
+        "lives": 7,
+    }
+
+
+def test_the_longest_answers_go_first_where_an_archive_is_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(truth_record, "LARGEST_ARCHIVE", 2000)
+    journal = os.open(tmp_path / "journal", os.O_WRONLY | os.O_CREAT)
+    truth_record.write_answer(journal, "answers.asked", "long", os.urandom(5000).hex())
+    truth_record.write_answer(journal, "answers.asked", "short", 1)
+    made = truth_record.write_archive(str(tmp_path / "a.zip"), str(tmp_path))
+    assert made["left_out"] == 1
+    assert load(tmp_path / "a.zip").answers["answers"] == {"short": 1}
+
+
+def test_the_page_says_that_there_is_no_recording_yet():
+    from pages.truth import FOLDER, NONE, PAGE
+
+    there_are = any(FOLDER.glob("*/recording.zip"))
+    assert (NONE in PAGE.read_text()) is not there_are
+
+
+# --- Files that cannot be used
+
+
+def written(path, content):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(
+            "recording.json", content if isinstance(content, str) else json.dumps(content)
+        )
+    return path
+
+
+WHOLE = {"schema": "npusim-truth", "version": 1, "sections": {}}
+BAD = {
+    "schema": ({**WHOLE, "schema": "other"}, "the schema is 'other', expected 'npusim-truth'"),
+    "newer": ({**WHOLE, "version": 9}, "written by a newer recorder"),
+    "version": ({**WHOLE, "version": "1"}, "the version of its schema is '1'"),
+    "sections": ({"schema": "npusim-truth", "version": 1}, "it has no sections"),
+    "unknown": ({**WHOLE, "sections": {"more": {}}}, "the section 'more' is unknown"),
+    "empty": ({**WHOLE, "sections": {"rates": {}}}, "the section 'rates' has no answers"),
+    "json": ("{", "is not JSON"),
+    "list": ([], "the schema is 'list'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_is_no_recording_is_refused_in_a_sentence(tmp_path, name):
+    content, words = BAD[name]
+    with pytest.raises(TruthError, match=words):
+        load(written(tmp_path / "x.zip", content))
+
+
+def test_an_archive_that_is_cut_off_is_refused(tmp_path, archive, capsys):
+    cut = tmp_path / "cut.zip"
+    cut.write_bytes(archive.read_bytes()[:-300])
+    assert main(["truth", "compare", str(cut)]) == 2
+    assert "not a whole archive" in capsys.readouterr().err
+    with pytest.raises(TruthError, match="there is no such file"):
+        load(tmp_path / "none.zip")
+
+
+def chip(name, gib):
+    answers = {"identity": {"chip": name, "total_memory": gib << 30}}
+    return recordings.Recording("x", answers, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "spec"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 79, "a100-80-sxm"),
+        ("NVIDIA A100-PCIE-40GB", 39, "a100-40-pcie"),
+        ("NVIDIA H100 80GB HBM3", 79, "h100-sxm"),
+        ("NVIDIA H100 PCIe", 79, "h100-pcie"),
+        ("NVIDIA H200", 139, "h200"),
+        ("NVIDIA GeForce RTX 4090", 23, "rtx-4090"),
+        ("Tesla T4", 14, "t4"),
+        ("Tesla V100-SXM2-32GB", 31, "v100-32-sxm"),
+        ("AMD Instinct MI300X", 191, "mi300x"),
+        ("NVIDIA Quadro K2000", 2, None),
+    ],
+)
+def test_a_chip_has_its_specification(name, gib, spec):
+    assert spec_of(chip(name, gib)) == spec
+
+
+# --- Fit
+
+
+def test_half_of_each_section_is_held_out():
+    for section in truth_record.SECTIONS:
+        held_out = sum(is_held_out(Key(section, str(number))) for number in range(1000))
+        assert 440 < held_out < 560
+
+
+def test_a_fit_sees_the_visible_half_alone(recorded):
+    seen = fitting.visible(recorded)
+    assert all(key.section == "identity" or not is_held_out(key) for key in seen.keys())
+    with pytest.raises(TruthError, match="its visible half has no rates"):
+        fitting.fit(replace(recorded, answers={"identity": recorded.answers["identity"]}))
+
+
+def rates_of(bandwidth, matmul, launch):
+    """Rates as a device would have them."""
+    rates = {}
+    for size in (1 << 24, 1 << 26, 1 << 28):
+        for name, factor in (("copy", 2), ("fill", 1), ("add", 3), ("relu", 2)):
+            us = factor * size / bandwidth / 1e3
+            rates[f"stream|{name}|float32|{size}"] = {"us": us, "bytes": factor * size, "flops": 0}
+    for n in (2048, 4096, 8192, 16384):
+        for dtype in ("bfloat16", "float16"):
+            us = 2 * n**3 / matmul / 1e6
+            rates[f"mm|{dtype}|{n}x{n}x{n}"] = {"us": us, "bytes": 0, "flops": 2 * n**3}
+    for text in ("x.add_(1)", "x + y", "x.fill_(0)", "x.sum()", "x @ y"):
+        rates[f"gap|{text}"] = {"us": launch, "bytes": 0, "flops": 0}
+    return rates
+
+
+def test_a_fit_finds_the_numbers_of_a_chip_that_is_unknown(tmp_path):
+    identity = {"chip": "Quadro Q", "capability": [8, 6], "total_memory": 8 << 30}
+    identity["multi_processor_count"] = 20
+    answers = {"identity": identity, "rates": rates_of(600.0, 50.0, 7.0)}
+    made = fitting.fit(recordings.Recording("q.zip", answers, {}))
+    assert made.base is None
+    assert made.numbers["memory.bandwidth_gb_s"] == pytest.approx(600, rel=1e-3)
+    assert made.numbers["peak_tflops.f16"] == pytest.approx(50, rel=1e-3)
+    assert made.numbers["latency_us.launch"] == pytest.approx(7, rel=1e-3)
+    path = tmp_path / "q.toml"
+    path.write_text(made.text)
+    spec = fitting.specs.load(str(path))
+    assert (spec.capability, spec.multiprocessors) == ((8, 6), 20)
+    assert spec.numbers["memory.capacity_gib"] == 8

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which frames of a stack a reader wants to see: the line to blame first.
+
+The distributions import nothing of each other, so each has a link to this file in its package;
+sdists and wheels carry its content (tests/repo/test_page_shell.py).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+Frame = tuple[str, int, str]  # file, line, function
+
+_IS_PYTHON = re.compile(r"\.pyw?$|^<(?!frozen |unknown)|^Cell |ipykernel|ipython-input")
+# Of torch (installed, or built in its source tree), of libraries and of the interpreter.
+_OF_TORCH = re.compile(
+    r"(^|/)torch/(_\w+|nn|optim|autograd|utils|distributed|fx|cuda|amp|func|ao|jit|"
+    r"sparse|fft|linalg|random|functional|hub|library|overrides|serialization|storage|tensor)"
+    r"(/|\.py$)|/torch_npusim/"
+)
+_OF_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|(^|/)lib/python[0-9.]+/|^<frozen |/(_?pytest|pluggy|xdist|unittest)/"
+    r"|/bin/[^/]+$|(^|/)runpy\.py$"
+)
+_NODE = re.compile(r"(\w+Backward\d*|AccumulateGrad)(?:::apply|\()")
+_OPERATOR = re.compile(r"at::_ops::(\w+?)(?:::call|::redispatch)\(")
+
+
+@lru_cache(maxsize=1 << 16)
+def rank_of(file: str, foreign: tuple[str, ...] = ()) -> int:
+    """Return 0 for the program's own files, 1 for a library's, 2 for torch's, 3 for C and C++.
+
+    Args:
+        file: as the stack names it.
+        foreign: beginnings of files that count as torch's.
+    """
+    if not _IS_PYTHON.search(file):
+        return 3
+    if file.startswith(foreign) or _OF_TORCH.search(file):
+        return 2
+    return 1 if _OF_LIBRARY.search(file) else 0
+
+
+def to_blame(frames: Iterable[Frame], foreign: tuple[str, ...] = ()) -> list[Frame]:
+    """Return the frames of one kind, innermost first: the program's own, where there are any.
+
+    Where there are none, those of libraries; then those of torch's Python. A stack of C++ alone,
+    as a backward pass has, becomes the node of the graph and the operator in it, where it names
+    them.
+
+    Args:
+        frames: of a stack, innermost first.
+        foreign: beginnings of files that count as torch's.
+    """
+    all = list(frames)
+    ranks = [rank_of(frame[0], foreign) for frame in all]
+    least = min(ranks, default=3)
+    if least < 3:
+        return [frame for frame, rank in zip(all, ranks, strict=True) if rank == least]
+    return _of_cpp(all)
+
+
+def matching(frames: Sequence[Frame], pattern: str) -> list[Frame]:
+    """Return the frames whose "file:line function" a regular expression finds.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        wanted = re.compile(pattern)
+    except re.error as problem:
+        raise ValueError(f"{pattern!r} is no regular expression: {problem}") from None
+    return [frame for frame in frames if wanted.search(f"{frame[0]}:{frame[1]} {frame[2]}")]
+
+
+def _of_cpp(frames: list[Frame]) -> list[Frame]:
+    for pattern, words in ((_NODE, "{} of a backward pass"), (_OPERATOR, "operator {}")):
+        for _, _, function in frames:
+            if found := pattern.search(function):
+                return [("C++", 0, words.format(found[1]))]
+    kept = [
+        frame
+        for frame in frames
+        if frame[2] not in ("??", "")
+        and "unwind" not in frame[2]
+        and not frame[2].startswith(("torch::CapturedTraceback", "torch::cuda::", "c10::"))
+    ]
+    return kept[:1]

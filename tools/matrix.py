@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Builds and tests this commit with other versions of torch and Python, and on other machines.
+
+matrix.py                  the cells, and which have a result
+matrix.py run [CELL...]    those that are named, else all without a result of this commit
+matrix.py page             docs/reference/matrix.md, from the results
+
+A cell is a fresh clone in an environment of its own below build/matrix/, removed at its end. Its
+result is kept in matrix.json with the commit, so a run that was cut off goes on where it was.
+NPUSIM_MATRIX_TESTS="tests/api tests/ops" runs a part of the suite; the result then says so.
+"""
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "tools" / "matrix.toml"
+RESULTS = ROOT / "tools" / "matrix.json"
+PAGE = ROOT / "docs" / "reference" / "matrix.md"
+WORK = ROOT / "build" / "matrix"
+JOBS = str(os.cpu_count() or 1)
+SUITE_PACKAGES = "python3,python3-venv,python3-dev,g++,make,git,ca-certificates"
+CROSS = "aarch64-linux-gnu"
+HEAD = """# Versions of torch and Python: measured
+
+<!-- from tools/matrix.json, by `python tools/matrix.py page` -->
+
+One row per cell of `tools/matrix.toml`. `make matrix` runs the cells that this commit lacks, and
+`make matrix CELLS=2.15.0-py311` one. A cell without a date has not been measured.
+
+| cell | torch | Python | tests | passed | failed | skipped | minutes | commit | date |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+class Failed(Exception):
+    """A step that ended with an error: the step, and the end of its output."""
+
+
+def output(*words: str | Path) -> str:
+    """Returns the output of a command of this machine."""
+    done = subprocess.run(list(map(str, words)), cwd=ROOT, check=True, capture_output=True)
+    return done.stdout.decode().strip()
+
+
+class Cell:
+    """One row of the table, and the folder in which it runs."""
+
+    def __init__(self, name: str, torch: str, python: str, machine: str) -> None:
+        self.name, self.torch, self.python, self.machine = name, torch, python, machine
+        self.folder = WORK / name
+        self.source = self.folder / "source"
+        self.root: Path | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Runs everything and removes the folder; returns the result."""
+        begin = time.monotonic()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        result: dict[str, Any] = {
+            "commit": output("git", "rev-parse", "--short=12", "HEAD"),
+            "date": datetime.date.today().isoformat(),
+        }
+        try:
+            if self.machine.startswith("suite:"):
+                self.root = self.folder
+                suite = self.machine.removeprefix("suite:")
+                self.step(
+                    *("mmdebstrap", "--variant=minbase", f"--include={SUITE_PACKAGES}"),
+                    *(suite, self.folder),
+                )
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.step("git", "clone", "--quiet", ROOT, self.source)
+            result |= self.native() if self.machine == "aarch64" else self.suite()
+        except Failed as problem:
+            result["error"] = str(problem)
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        result["minutes"] = round((time.monotonic() - begin) / 60, 1)
+        return result
+
+    def suite(self) -> dict[str, Any]:
+        """Builds, and runs the tests as `make test` does, with a report of each."""
+        build = ("make", "build", f"TORCH={self.torch}", f"PYTHON={self.python}", f"JOBS={JOBS}")
+        self.step(*build, inside=True)
+        python = ".venv/bin/python"
+        versions = "import sys, torch; print(torch.__version__, sys.version.split()[0])"
+        environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        torch, version = self.step(python, "-c", versions, inside=True, extra=environment).split()
+        result: dict[str, Any] = {"torch": torch, "python": version}
+        tests = os.environ.get("NPUSIM_MATRIX_TESTS", "tests").split()
+        if tests != ["tests"]:
+            result["part"] = tests
+        else:
+            ctest = ("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", JOBS)
+            self.step(*ctest, inside=True)
+        pytest = (python, "-m", "pytest", *tests, "-q", "--tb=no", "--junitxml")
+        self.step(*pytest, "all.xml", "-n", JOBS, "--dist", "loadfile", inside=True, may_fail=True)
+        reports = [self.source / "all.xml"]
+        if any(failures(reports[0])):
+            # Alone: a test that depends on its neighbours or on the load passes now.
+            self.step(*pytest, "again.xml", "--last-failed", inside=True, may_fail=True)
+            reports.append(self.source / "again.xml")
+        return result | counted(*reports)
+
+    def native(self) -> dict[str, Any]:
+        """Cross-builds backend/ and allocator/ and runs their tests under emulation."""
+        emulator = f"qemu-aarch64-static;-L;/usr/{CROSS}"
+        self.step(
+            *("cmake", "-S", self.source, "-B", self.source / "build", "-G", "Ninja"),
+            *("-DNPUSIM_BUILD_TORCH=OFF", f"-DNPUSIM_PYTHON={sys.executable}"),
+            *("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"),
+            f"-DCMAKE_CROSSCOMPILING_EMULATOR={emulator}",
+            extra={"CXX": os.environ.get("NPUSIM_CROSS_CXX", f"{CROSS}-g++")},
+        )
+        self.step("cmake", "--build", self.source / "build", "-j", JOBS)
+        report = self.source / "native.xml"
+        ctest = ("ctest", "--test-dir", self.source / "build", "-j", JOBS, "--timeout", "900")
+        self.step(*ctest, "--output-junit", report, may_fail=True)
+        return {"torch": "none", "python": "none", "part": ["tests/native"]} | counted(report)
+
+    def step(
+        self,
+        *words: str | Path,
+        inside: bool = False,
+        may_fail: bool = False,
+        extra: dict[str, str] | None = None,
+    ) -> str:
+        """Runs a command, `inside` of the source folder and of the chroot; returns its output."""
+        command = list(map(str, words))
+        print(f"== {self.name}: {' '.join(command)}", flush=True)
+        if inside and self.root is not None:
+            command = ["chroot", str(self.root), "env", "-C", "/source", *command]
+        done = subprocess.run(
+            command,
+            cwd=self.source if inside and self.root is None else ROOT,
+            env={**os.environ, **(extra or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != 0 and not may_fail:
+            raise Failed(f"{' '.join(command[:4])}: {done.stdout[-1500:]}")
+        return done.stdout.strip()
+
+
+def failures(report: Path) -> Iterator[str]:
+    """Yields the names of the tests that failed."""
+    for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            yield f"{case.get('classname')}::{case.get('name')}"
+
+
+def counted(report: Path, again: Path | None = None) -> dict[str, Any]:
+    """Returns the numbers of a report; a test that passes when it runs again has passed."""
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    failed = sorted(failures(again or report))
+    passed = len(cases) - skipped - len(failed)
+    return {"tests": len(cases), "passed": passed, "skipped": skipped, "failed": failed}
+
+
+def cells() -> list[Cell]:
+    """Returns the cells of the table."""
+    return [Cell(name, **row) for name, row in tomllib.loads(TABLE.read_text())["cells"].items()]
+
+
+def results() -> dict[str, Any]:
+    """Returns the results by cell."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
+
+
+def page() -> str:
+    """Returns the page."""
+    rows, notes = [], []
+    known = results()
+    for cell in cells():
+        result = known.get(cell.name)
+        if result is None:
+            torch = cell.torch.removeprefix("=") or "-"
+            rows.append(f"| {cell.name} | {torch} | {cell.python} |" + " |" * 7)
+            continue
+        failed = result.get("failed", [])
+        whole = " of a part" if result.get("part") else ""
+        numbers = (result.get("tests", "-"), result.get("passed", "-"), len(failed))
+        tests, passed, count = map(str, numbers)
+        rows.append(
+            f"| {cell.name} | {result.get('torch', '-')} | {result.get('python', '-')} | "
+            f"{tests}{whole} | {passed} | {'build' if 'error' in result else count} | "
+            f"{result.get('skipped', '-')} | {result['minutes']} | {result['commit']} | "
+            f"{result['date']} |"
+        )
+        if part := result.get("part"):
+            notes.append(f"- {cell.name} ran {', '.join(f'`{name}`' for name in part)} only.")
+        if error := result.get("error"):
+            notes.append(f"- {cell.name} stopped: `{error.splitlines()[0][:200]}`")
+        reasons = result.get("reasons", {})
+        notes += [f"- {cell.name}: `{name}` {reasons.get(name, 'failed')}" for name in failed]
+    text = HEAD + "\n".join(rows) + "\n"
+    return text + ("\n## Parts and failures\n\n" + "\n".join(notes) + "\n" if notes else "")
+
+
+def main() -> int:
+    """Does what the arguments say; returns the exit status."""
+    command, *names = sys.argv[1:] or ["list"]
+    if command == "page":
+        PAGE.write_text(page())
+        return 0
+    known, commit = results(), output("git", "rev-parse", "--short=12", "HEAD")
+    if unknown := set(names) - {cell.name for cell in cells()}:
+        sys.exit(
+            f"error: no cell {', '.join(sorted(unknown))}; `python tools/matrix.py` lists them"
+        )
+    status = 0
+    for cell in cells():
+        result = known.get(cell.name, {})
+        if command == "list":
+            print(f"{cell.name:20} {result.get('commit', 'not measured')}")
+            continue
+        if cell.name in names if names else result.get("commit") != commit:
+            known[cell.name] = cell.run()
+            RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+            PAGE.write_text(page())
+            bad = known[cell.name].get("error") or known[cell.name].get("failed")
+            print(f"== {cell.name}: {'FAILED' if bad else 'passed'}", flush=True)
+            status |= bool(bad)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The compute capability that a run is judged as, and what follows from it.
+
+sim.specs.capability() decides it.
+"""
+
+from dataclasses import dataclass
+
+from torch_npusim import npusim
+from torch_npusim.sim.specs import capability
+
+#: What a build of torch for CUDA_VERSION is compiled for: what get_arch_list() says.
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
+
+
+@dataclass(frozen=True)
+class _Chip:
+    """Limits of a capability: the table of technical specifications in CUDA's programming guide."""
+
+    threads: int  # resident on a multiprocessor
+    shared: int  # KiB of shared memory of a multiprocessor
+    shared_optin: int  # KiB of it that a block may have
+    l2: int  # MiB of the largest chip of this capability
+
+
+_CHIPS = {
+    (7, 0): _Chip(2048, 96, 96, 6),
+    (7, 5): _Chip(1024, 64, 64, 6),
+    (8, 0): _Chip(2048, 164, 163, 40),
+    (8, 6): _Chip(1536, 100, 99, 6),
+    (8, 9): _Chip(1536, 100, 99, 72),
+    (9, 0): _Chip(2048, 228, 227, 50),
+    (10, 0): _Chip(2048, 228, 227, 126),
+}
+
+
+def gencode_flags() -> str:
+    """Returns the flags of nvcc for ARCHITECTURES."""
+    pairs = [name.split("_") for name in ARCHITECTURES]
+    return " ".join(f"-gencode compute=compute_{arch},code={kind}_{arch}" for kind, arch in pairs)
+
+
+@dataclass(frozen=True)
+class CudaDeviceProperties(npusim.DeviceProperties):
+    """Properties of a device, in the names of torch.cuda; sizes in bytes, rates in kHz.
+
+    Clocks are not modelled and read 0, as on chips that do not tell them.
+    """
+
+    index: int = 0
+    warp_size: int = 32
+    max_threads_per_block: int = 1024
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 48 << 10
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+    clock_rate: int = 0
+    memory_clock_rate: int = 0
+    memory_bus_width: int = 0
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+
+    @classmethod
+    def of(cls, own: npusim.DeviceProperties, index: int) -> "CudaDeviceProperties":
+        """Returns the properties of a device of npusim."""
+        major, minor = capability()
+        return cls(**vars(own) | {"major": major, "minor": minor, "index": index})
+
+    @property
+    def _chip(self) -> _Chip:
+        known = [each for each in _CHIPS if each <= (self.major, self.minor)]
+        return _CHIPS[max(known, default=(7, 0))]
+
+    @property
+    def gcnArchName(self) -> str:
+        """The name of the device, as CUDA builds have it."""
+        return self.name
+
+    @property
+    def uuid(self) -> str:
+        """The same in every run, and different for each device."""
+        return f"00000000-0000-0000-0000-{self.index:012x}"
+
+    @property
+    def L2_cache_size(self) -> int:
+        """That of the largest chip of the capability."""
+        return self._chip.l2 << 20
+
+    @property
+    def max_threads_per_multi_processor(self) -> int:
+        """Threads that are resident on a multiprocessor at most."""
+        return self._chip.threads
+
+    @property
+    def shared_memory_per_multiprocessor(self) -> int:
+        """Shared memory of a multiprocessor."""
+        return self._chip.shared << 10
+
+    @property
+    def shared_memory_per_block_optin(self) -> int:
+        """Shared memory that a block may have on request."""
+        return self._chip.shared_optin << 10

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch._C._cuda_*: what torch's own Python calls below torch.cuda, torch.testing above all.
+
+A build of torch for the CPU has none of these names. Under the alias each of them works, or raises
+NotImplementedError by its name. tests/alias/test_torch_c.py reads torch's sources for the names.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from torch_npusim import _C, npusim
+from torch_npusim.cuda_alias._capability import ARCHITECTURES
+from torch_npusim.cuda_alias._patcher import Patcher
+from torch_npusim.cuda_alias._torch_cuda import CUDA_VERSION
+from torch_npusim.npusim.streams import _DEVICE_TYPE
+
+
+def _compiled_version() -> int:
+    """Returns torch.version.cuda as cudart has it: 1000 * major + 10 * minor."""
+    major, minor = map(int, CUDA_VERSION.split("."))
+    return 1000 * major + 10 * minor
+
+
+def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+    """Makes an existing stream current, and its device."""
+    npusim.set_stream(
+        npusim.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+    )
+
+
+def _current_stream(index: int) -> tuple[int, int, int]:
+    """Returns number, device and device type of a stream."""
+    return _C.current_stream(index), index, _DEVICE_TYPE
+
+
+def _default_stream(index: int) -> tuple[int, int, int]:
+    """Returns number, device and device type of a stream."""
+    return _C.default_stream(index), index, _DEVICE_TYPE
+
+
+def _memory_snapshot(arguments: tuple[int, int, bool] | None) -> dict[str, Any]:
+    """Returns the snapshot of a pool, or with None or (0, 0) of all memory."""
+    pool = (0, 0) if arguments is None else arguments[:2]
+    snapshot: dict[str, Any] = _C.memory_snapshot(pool, arguments is None or arguments[2])
+    return snapshot
+
+
+def _has_primary_context(index: int) -> bool:
+    """Returns whether the device is in use; the devices of npusim come into use together."""
+    npusim.get_device_name(index)  # raises for a device that is not there
+    return npusim.is_initialized()
+
+
+def _alloc(size: int, stream: int) -> int:
+    """Allocates on the current device, for a stream."""
+    return npusim.caching_allocator_alloc(size, npusim.current_device(), stream)
+
+
+WORKS: dict[str, Callable[..., Any]] = {
+    "CUDAAllocator_AllocatorState": type("_AllocatorState", (), {"__doc__": "Never made."}),
+    "canDeviceAccessPeer": npusim.can_device_access_peer,
+    "clearCublasWorkspaces": lambda: None,  # there are none
+    "cudaCachingAllocator_is_enabled": lambda: True,
+    "cudaCachingAllocator_raw_alloc": _alloc,
+    "cudaCachingAllocator_raw_delete": npusim.caching_allocator_delete,
+    "emptyCache": npusim.empty_cache,
+    "exchangeDevice": npusim._exchange_device,
+    "getArchFlags": lambda: " ".join(ARCHITECTURES),
+    "getAllocatorBackend": npusim.memory.get_allocator_backend,
+    "getCompiledVersion": _compiled_version,
+    "getCurrentRawStream": _C.current_stream,
+    "getCurrentStream": _current_stream,
+    "getDefaultStream": _default_stream,
+    "getDevice": npusim.current_device,
+    "getDeviceCount": npusim.device_count,
+    "getMemoryFraction": npusim.memory.get_per_process_memory_fraction,
+    "get_sync_debug_mode": npusim.get_sync_debug_mode,
+    "hasPrimaryContext": _has_primary_context,
+    "hostMemoryStats": npusim.memory.host_memory_stats_as_nested_dict,
+    "init": npusim.init,
+    "ipc_collect": npusim.ipc_collect,
+    "isCurrentStreamCapturing": npusim.is_current_stream_capturing,
+    "isInBadFork": npusim._is_in_bad_fork,
+    "maybeExchangeDevice": npusim._maybe_exchange_device,
+    "memorySnapshot": _memory_snapshot,
+    "memoryStats": npusim.memory.memory_stats_as_nested_dict,
+    "record_memory_history": npusim.memory._record_memory_history,
+    "resetAccumulatedHostMemoryStats": npusim.memory.reset_accumulated_host_memory_stats,
+    "resetAccumulatedMemoryStats": npusim.memory.reset_accumulated_memory_stats,
+    "resetPeakHostMemoryStats": npusim.memory.reset_peak_host_memory_stats,
+    "resetPeakMemoryStats": npusim.memory.reset_peak_memory_stats,
+    "setDevice": npusim.set_device,
+    "setMemoryFraction": npusim.memory.set_per_process_memory_fraction,
+    "setStream": _set_stream,
+    "set_sync_debug_mode": npusim.set_sync_debug_mode,
+    "sleep": _C.sleep,
+    "synchronize": npusim.synchronize,
+    "tunableop_is_enabled": lambda: False,
+    "tunableop_tuning_is_enabled": lambda: False,
+    "record_untuned_is_enabled": lambda: False,
+}
+
+_LIBRARIES = "there are no cuBLAS, cuDNN and cuSOLVER behind npusim."
+_POOLS = "use torch.cuda.MemPool and torch.cuda.use_mem_pool()."
+_TUNING = "npusim has one implementation of each operator, so there is nothing to tune."
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "getCublasLtWorkspaceSize", "getCublasWorkspaceSize", "getCurrentBlasHandle",
+            "getCurrentSolverHandle", "getHipblasltVersion", "get_conv_benchmark_empty_cache",
+            "get_cudnn_benchmark_limit", "resetCublasLtWorkspaceSize", "resetCublasWorkspaceSize",
+            "setCublasLtWorkspaceSize", "setCublasWorkspaceSize", "set_cudnn_benchmark_limit",
+        ),
+        _LIBRARIES,
+    ),
+    **dict.fromkeys(
+        (
+            "beginAllocateCurrentStreamToPool", "beginAllocateCurrentThreadToPool",
+            "beginAllocateToPool", "checkPoolLiveAllocations", "endAllocateToPool",
+            "getCheckpointState", "releasePool", "setCheckpointPoolState",
+        ),
+        _POOLS,
+    ),
+    **dict.fromkeys(
+        (
+            "record_untuned_enable", "tunableop_enable", "tunableop_get_filename",
+            "tunableop_get_max_tuning_duration", "tunableop_get_max_tuning_iterations",
+            "tunableop_get_results", "tunableop_get_rotating_buffer_size",
+            "tunableop_get_validators", "tunableop_read_file", "tunableop_set_filename",
+            "tunableop_set_max_tuning_duration", "tunableop_set_max_tuning_iterations",
+            "tunableop_set_numerical_check_tolerances", "tunableop_set_rotating_buffer_size",
+            "tunableop_tuning_enable",
+        ),
+        _TUNING,
+    ),
+    **dict.fromkeys(
+        ("customAllocator", "changeCurrentAllocator", "getAllocator"),
+        "use torch.cuda.memory.change_current_allocator().",
+    ),
+    "allocationTraceback": "use torch.cuda.memory._snapshot().",
+    "attach_out_of_memory_observer": "use torch.cuda.memory._record_memory_history().",
+    "cudaCachingAllocator_enable": "the caching allocator cannot be switched off.",
+    "cudaHostAllocator": "use Tensor.pin_memory().",
+    "getMemoryMetadata": "snapshots have no metadata of their own.",
+    "getStreamFromExternal": "no other library makes streams of a simulated device.",
+    "isHistoryEnabled": "use torch.cuda.memory._record_memory_history().",
+    "jiterator_compile_and_launch_kernel": "npusim cannot run CUDA code; use tensors.",
+    "record_memory_history_legacy": "pass 'all' or 'state', and None to stop.",
+    "setMemoryMetadata": "snapshots have no metadata of their own.",
+}  # fmt: skip
+
+
+def _refuse(name: str, reason: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"torch._C.{name} on npusim: {reason}")
+
+    refuse.__name__ = refuse.__qualname__ = name
+    return refuse
+
+
+def _of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Dynamo has a rule for each name, and wants one object for each rule.
+    if isinstance(function, type):
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__doc__ = function.__doc__
+    return call
+
+
+def patch(patcher: Patcher) -> None:
+    """Gives torch._C the names."""
+    for name, function in WORKS.items():
+        patcher.set(torch._C, f"_cuda_{name}", _of_its_own(function))
+    for name, reason in REFUSED.items():
+        patcher.set(torch._C, f"_cuda_{name}", _refuse(f"_cuda_{name}", reason))

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Everything that this package changes in torch: one table, one way to apply and to undo.
+
+| module | content |
+|---|---|
+| table.py | the rows: target, body, upstream issue, condition of the end, test, versions of torch |
+| mechanism.py | `Changes`, which remembers and restores, and `Patch`, a row |
+| eager.py, groups.py, tracing.py, flex_attention.py, dynamo.py, inductor.py | bodies of the rows |
+| names.py | private names of torch that compiled code rests on |
+
+Rows are applied when the device is registered, or after the import of the module that they name:
+so no row imports the compiler. The CUDA alias has a table of its own (`cuda_alias/`) and the same
+`Changes`. A body is a function of the original; its docstring states the reason.
+"""
+
+from torch_npusim.patches.mechanism import (
+    MISSING,
+    Changes,
+    Patch,
+    is_version,
+    original,
+    undone,
+)
+from torch_npusim.patches.table import PATCHES
+
+__all__ = [
+    "MISSING",
+    "PATCHES",
+    "Changes",
+    "Patch",
+    "apply",
+    "is_version",
+    "original",
+    "undone",
+]
+
+
+def apply() -> None:
+    """Applies the rows that this torch needs; called once, when the device is registered."""
+    for patch in PATCHES:
+        if patch.serves():
+            patch.schedule()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Private names of torch that compiled code on npusim rests on, besides the targets of patches."""
+
+#: Module -> the names that this package uses of it, by subclass, call or patch.
+NAMES: dict[str, tuple[str, ...]] = {
+    "torch": ("_C._storage_Use_Count",),
+    "torch._C._dynamo.eval_frame": (
+        "_FrameAction",
+        "_FrameExecStrategy",
+        "set_code_exec_strategy",
+    ),
+    "torch._dynamo.callback": ("callback_handler",),
+    "torch._dynamo.device_interface": (
+        "CudaInterface",
+        "DeviceInterface",
+        "caching_worker_current_devices",
+        "device_interfaces",
+        "get_registered_device_interfaces",
+        "register_interface_for_device",
+    ),
+    "torch._dynamo.output_graph": ("GraphCompileReason",),
+    "torch._dynamo.trace_rules": ("add",),
+    "torch._dynamo.utils": (
+        "DEFAULT_COMPILATION_METRICS_LIMIT",
+        "_compilation_metrics",
+        "get_compilation_metrics",
+        "graph_break_reasons",
+        "set_compilation_metrics_limit",
+    ),
+    "torch._dynamo.variables.constant": ("ConstantVariable",),
+    "torch._dynamo.variables.ctx_manager": (
+        "AutocastModeVariable",
+        "GenericDeviceVariable",
+        "get_device_context_manager",
+        "register_device_context_manager",
+    ),
+    "torch._dynamo.variables.functions": ("SkipFunctionVariable",),
+    "torch._functorch._aot_autograd.utils": ("register_graphsafe_rng_device_type",),
+    "torch._higher_order_ops.flex_attention": (
+        "sdpa_dense",
+        "sdpa_dense_backward",
+    ),
+    "torch._inductor.codegen.common": (
+        "DeviceOpOverrides",
+        "IndentedBuffer",
+        "RemovedArg",
+        "custom_backend_codegen_configs",
+        "custom_backend_passes",
+        "device_codegens",
+        "get_scheduling_for_device",
+        "register_backend_for_device",
+        "register_device_op_overrides",
+    ),
+    "torch._inductor.codegen.cpp": (
+        "CppScheduling.codegen_node",
+        "CppScheduling.codegen_template",
+        "CppScheduling.define_kernel",
+        "get_export_declaration",
+        "get_fused_kernel_name",
+    ),
+    "torch._inductor.codegen.cpp_utils": ("cexpr",),
+    "torch._inductor.codegen.cuda.device_op_overrides": ("CUDADeviceOpOverrides",),
+    "torch._inductor.codegen.wrapper": (
+        "PythonWrapperCodegen._generate_kernel_call_helper",
+        "PythonWrapperCodegen.create",
+        "PythonWrapperCodegen.generate_after_suffix",
+        "PythonWrapperCodegen.make_allocation",
+        "PythonWrapperCodegen.write_get_raw_stream",
+        "PythonWrapperCodegen.write_header",
+        "SubgraphPythonWrapperCodegen",
+    ),
+    "torch._inductor.config": (
+        "cpp.use_two_step_variance_threshold",
+        "online_softmax",
+        "unroll_reductions_threshold",
+    ),
+    "torch._inductor.cudagraph_utils": ("log_cudagraph_skip_and_bump_counter",),
+    "torch._inductor.custom_graph_pass": ("CustomGraphModulePass",),
+    "torch._inductor.dependencies": (
+        "MemoryDep",
+        "WeakDep",
+    ),
+    "torch._inductor.metrics": ("generated_kernel_count",),
+    "torch._inductor.scheduler": (
+        "Scheduler._has_multi_stream_nodes",
+        "Scheduler.flush",
+    ),
+    "torch._inductor.utils": (
+        "GPU_TYPES",
+        "Placeholder",
+        "get_dtype_size",
+        "sympy_product",
+    ),
+    "torch._inductor.virtualized": ("V",),
+    "torch._subclasses.fake_tensor": (
+        "FakeTensor",
+        "in_kernel_invocation_manager",
+    ),
+    "torch._subclasses.functional_tensor": ("FunctionalTensorMode",),
+}

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""npusim's claims: its answers to the recorder's questions, asked in processes of their own.
+
+    npusim truth record --out claims.zip
+
+is truth_record.py with one change: products, convolutions and attention run dry, so that sizes of a
+GPU cost a CPU nothing.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch_npusim.truth import truth_record
+from torch_npusim.truth.recordings import Key, Recording, TruthError, load, spec_of
+
+#: This file, not its module: frames of `-m` have no file, and torch's table of operators looks for
+#: it among all modules, for each sample.
+LAUNCH = ["-P", __file__]
+
+
+def environment(
+    spec: str | None, memory_bytes: int | None, torch_version: str, devices: int = 2
+) -> dict[str, str]:
+    """Returns the variables under which npusim claims to be a chip with a version of torch."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("NPUSIM_")}
+    kept.pop("PYTORCH_ALLOC_CONF", None)
+    kept.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+    numbers = [int(part) for part in torch_version.split(".")[:2] if part.isdigit()]
+    preset = "cuda-2.11" if numbers and numbers < [2, 12] else "cuda-2.13"
+    chosen = {
+        "NPUSIM_AS_CUDA": "1",
+        "NPUSIM_AUTOLOAD": "1",
+        "NPUSIM_ALLOCATOR": preset,
+        "NPUSIM_DEVICE_ASSERT": "late",
+        "NPUSIM_DEVICE_COUNT": str(min(max(devices, 1), 8)),
+    }
+    if spec:
+        chosen["NPUSIM_SPEC"] = spec
+    if memory_bytes:
+        chosen["NPUSIM_DEVICE_MEMORY"] = str(memory_bytes)
+    return kept | chosen
+
+
+def ask(recording: Recording, spec: str | None = None, minutes: float = 30) -> Recording:
+    """Returns npusim's answers to the questions that a recording has.
+
+    Args:
+        recording: Whose keys are asked.
+        spec: Name or path of the specification; by default that of the recording's chip.
+        minutes: How long at most.
+
+    Raises:
+        TruthError: If the recorder does not end well.
+    """
+    wanted = [key for section, key in recording.keys() if section != "identity"]
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder) / "work"
+        work.mkdir()
+        (work / "only").write_text(json.dumps(wanted + list(recording.answers.get("identity", {}))))
+        out = Path(folder) / "claims.zip"
+        memory = recording.options.get("memory", 6 << 30)
+        words = ["--work", str(work), "--out", str(out), "--minutes", str(minutes)]
+        words += ["--memory", f"{memory >> 20}MiB", "--sections", ",".join(recording.answers)]
+        status = run(
+            words,
+            environment(
+                spec or spec_of(recording),
+                recording.identity("total_memory"),
+                recording.torch,
+                recording.identity("devices", 2),
+            ),
+        )
+        if status:
+            raise TruthError(f"npusim was asked the questions of {recording.name}, and gave up")
+        return load(out)
+
+
+def run(words: list[str], env: dict[str, str]) -> int:
+    """Runs the recorder on npusim; returns its exit status."""
+    command = [sys.executable, *LAUNCH, *words]
+    return subprocess.run(command, env=env, check=False).returncode
+
+
+def _dry() -> Any:
+    from torch_npusim.profiling import dry_run
+
+    return dry_run()
+
+
+if __name__ == "__main__":
+    truth_record.AROUND["rates.products"] = _dry
+    truth_record.LAUNCH = LAUNCH
+    sys.exit(truth_record.main())
+
+__all__ = ["Key", "ask", "environment", "run"]

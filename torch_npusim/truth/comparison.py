@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compares a recording with npusim's claims, question by question."""
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch_npusim.sim import rules
+from torch_npusim.truth import placements
+from torch_npusim.truth.recordings import Key, Recording, is_held_out
+
+#: A modelled time stands for an interval of this half width: the largest error on figures that no
+#: fit saw (docs/reference/validation.md).
+INTERVAL = 0.2
+#: Peaks agree within this share.
+PEAK = 0.01
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim and what the device says.
+
+    Attributes:
+        of: The question.
+        kind: The class of the claim: a name of KINDS.
+        agrees: Whether both say the same.
+        theirs, ours: The answers of the device and of npusim.
+        row: Which row or file of ours makes the claim.
+        program: The smallest program that shows it.
+        error: Of a time: ours / theirs - 1.
+    """
+
+    of: Key
+    kind: str
+    agrees: bool
+    theirs: Any
+    ours: Any
+    row: str
+    program: str
+    error: float | None = None
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the claim belongs to the half that no fit sees."""
+        return is_held_out(self.of)
+
+
+#: Class of claims -> what agreement means.
+KINDS = {
+    "identity": "capability, multiprocessors and memory of the specification",
+    "accepts": "accepted with results of the same dtypes, or refused",
+    "refusals": "type of the exception and first line of its text, where both refuse",
+    "alerts": "the same alerts under torch.use_deterministic_algorithms()",
+    "waits": "whether forward and backward make the host wait",
+    "captures": "whether a graph can capture it",
+    "asserts": "which of the calls around an index out of range fail",
+    "placements": "each block in the same segment at the same offset",
+    "counters": "counters of torch.cuda.memory_stats(), exactly",
+    "temporaries": "the same bytes allocated and freed in the same order",
+    "outside": "memory of the context and of libraries, within 10 %",
+    "rates": f"the measured interval meets the modelled time, +- {INTERVAL:.0%}",
+    "kernels": "the same number of kernels",
+    "step times": f"the measured interval meets the modelled time, +- {INTERVAL:.0%}",
+    "peaks": f"peak allocated and reserved bytes, within {PEAK:.0%}",
+    "step lists": "the same bytes allocated and freed in the same order",
+    "offsets": "the same advance of the Philox offset",
+    "names": "the same public names, of the same kinds",
+    "answers": "the same value, or the same exception",
+    "orders": "the same order of work, as queries see it",
+    "collectives": f"the measured interval meets the modelled time, +- {INTERVAL:.0%}",
+    "reach": "which devices reach each other's memory",
+}
+_BY_PREFIX = {
+    "alerts": "alerts", "waits": "waits", "captures": "captures", "lists": "temporaries",
+    "layers": "temporaries", "outside": "outside", "kernels": "kernels", "time": "step times",
+    "peak": "peaks", "reserved": "peaks", "list": "step lists", "offset": "offsets",
+    "names": "names", "says": "answers", "order": "orders", "reach": "reach", "copy": "rates",
+    "stream": "rates", "mm": "rates", "conv": "rates", "sdpa": "rates", "gap": "rates",
+}  # fmt: skip
+_NO_CLAIM = ("calls", "load")
+_IDENTITY = ("capability", "multi_processor_count", "total_memory")
+
+
+def compare(theirs: Recording, ours: Recording) -> list[Verdict]:
+    """Returns a verdict per claim; questions that only one side has are left out."""
+    calls = {
+        key.partition("|")[2]: set(value)
+        for key, value in {
+            **theirs.answers.get("acceptance", {}), **ours.answers.get("acceptance", {})
+        }.items()
+        if key.startswith("calls|") and isinstance(value, list)
+    }  # fmt: skip
+    found: list[Verdict] = []
+    for of in theirs.keys():
+        if ours.get(of) is not None:
+            found += _verdicts(of, theirs, ours, calls)
+    return found
+
+
+def _verdicts(
+    of: Key, theirs: Recording, ours: Recording, calls: dict[str, set[str]]
+) -> Iterator[Verdict]:
+    his, mine = theirs.get(of), ours.get(of)
+    prefix = of.key.partition("|")[0]
+    program = _program(of, his, mine)
+
+    def verdict(kind: str, agrees: bool, a: Any, b: Any, error: float | None = None) -> Verdict:
+        row = "" if agrees else _row(of, kind, calls, ours)
+        return Verdict(of, kind, agrees, a, b, row, program, error)
+
+    if of.section == "identity":
+        if of.key in _IDENTITY:
+            yield verdict("identity", his == mine, his, mine)
+        return
+    if prefix in _NO_CLAIM:
+        return
+    if prefix in ("accepts", "asserts"):
+        yield from _accepts(verdict, prefix, his, mine)
+    elif prefix == "places":
+        yield from _places(verdict, his, mine, theirs.torch)
+    elif of.section == "collectives" and prefix != "reach":
+        yield _time(verdict, "collectives", his, mine)
+    else:
+        kind = _BY_PREFIX.get(prefix, "answers")
+        if kind in ("rates", "step times"):
+            yield _time(verdict, kind, his, mine)
+        elif kind in ("outside", "peaks") and isinstance(his, int) and isinstance(mine, int):
+            share = PEAK if kind == "peaks" else 0.1
+            yield verdict(kind, abs(mine - his) <= share * max(his, 1), his, mine)
+        else:
+            a, b = _stripped(his), _stripped(mine)
+            yield verdict(kind, a == b, *_apart(a, b))
+
+
+def _accepts(
+    verdict: Callable[..., Verdict], prefix: str, his: Any, mine: Any
+) -> Iterator[Verdict]:
+    his, mine = _sayings(his), _sayings(mine)
+    asserts = prefix == "asserts"
+
+    def outcome(text: str) -> str:
+        return text if text.startswith("ok") else "refused"
+
+    a, b = ([outcome(text) for text in side] for side in (his, mine))
+    kind = "asserts" if asserts else "accepts"
+    yield verdict(kind, a == b, his, mine)
+    both = [
+        (x, y) for x, y in zip(his, mine, strict=False) if {outcome(x), outcome(y)} == {"refused"}
+    ]
+    if both and not asserts:
+        same = all(_words(x) == _words(y) for x, y in both)
+        yield verdict("refusals", same, [x for x, _ in both], [y for _, y in both])
+
+
+def _sayings(value: Any) -> list[str]:
+    if isinstance(value, dict) and "said" in value:
+        return [str(text) for text in value["said"]]
+    return [str(value)]
+
+
+def _places(verdict: Callable[..., Verdict], his: Any, mine: Any, torch: str) -> Iterator[Verdict]:
+    if "entries" not in his or "entries" not in mine:
+        yield verdict("placements", _stripped(his) == _stripped(mine), his, mine)
+        return
+    equal, compared, first = placements.agreement(his, torch)
+    if compared:
+        ours = f"{equal} of {compared} equal" + ("" if first is None else f"; first: {first}")
+        yield verdict("placements", equal == compared, f"{compared} placements", ours)
+    a, b = his["stats"], mine["stats"]
+    shared = a.keys() & b.keys()
+    other = sorted(name for name in shared if a[name] != b[name])
+    yield verdict(
+        "counters", not other, {name: a[name] for name in other}, {name: b[name] for name in other}
+    )
+
+
+def _time(verdict: Callable[..., Verdict], kind: str, his: Any, mine: Any) -> Verdict:
+    if "us" not in his or "us" not in mine:
+        return verdict(kind, _stripped(his) == _stripped(mine), his, mine)
+    low, high = mine["us"] * (1 - INTERVAL), mine["us"] * (1 + INTERVAL)
+    agrees = his["low"] <= high and low <= his["high"]
+    error = mine["us"] / his["us"] - 1 if his["us"] else None
+    return verdict(kind, agrees, _us(his), f"{mine['us']:.5g} us", error)
+
+
+def _us(value: Any) -> str:
+    return f"{value['us']:.5g} us ({value['low']:.5g} to {value['high']:.5g})"
+
+
+def _words(text: str) -> str:
+    """Returns a text without sizes and without which device it is about."""
+    text = re.sub(r"\d+(\.\d+)? (bytes|[KMG]iB)", "N bytes", text)
+    return re.sub(r"\b(cuda|npusim):\d+", r"cuda:0", text).strip()
+
+
+def _stripped(value: Any) -> Any:
+    """Returns an answer as it is compared: texts of exceptions by their first line."""
+    if isinstance(value, dict) and isinstance(value.get("raised"), list):
+        kind, text = value["raised"]
+        return {"raised": [kind, _words(str(text).partition("\n")[0])]}
+    if isinstance(value, dict):
+        return {key: item for key, item in value.items() if key != "call"}
+    return value
+
+
+def _apart(a: Any, b: Any) -> tuple[Any, Any]:
+    """Returns two values without what is equal in them."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() != {"raised"}:
+        keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+        return {key: a.get(key) for key in keys}, {key: b.get(key) for key in keys}
+    return a, b
+
+
+# --- Which claim of ours it is, and the program that shows it
+
+
+def _program(of: Key, his: Any, mine: Any) -> str:
+    for value in (his, mine):
+        if isinstance(value, dict) and "call" in value:
+            return str(value["call"])
+    prefix, _, rest = of.key.partition("|")
+    if prefix in ("says", "order"):
+        return rest.partition(": ")[2] if prefix == "order" else rest
+    return f'python truth_record.py --ask "{of.key}"'
+
+
+def _rows(of: Key, verdicts: tuple[str, ...], calls: dict[str, set[str]]) -> list[str]:
+    name, _, dtype = of.key.partition("|")[2].partition("|")
+    overloads = calls.get(name, set()) | {f"aten::{name}"}
+    return [
+        f"{rule.operator} ({rule.verdict})"
+        for rule in rules.rows()
+        if rule.operator in overloads
+        and rule.verdict in verdicts
+        and (not dtype or not rule.dtypes or dtype in rule.dtypes.split())
+    ]
+
+
+_RULES = {
+    "accepts": ("refuse", "unavailable", "widen", "keep", "fft", "sum_of_numbers"),
+    "refusals": ("refuse", "unavailable"),
+    "alerts": ("nondeterministic",),
+    "asserts": ("asserts",),
+}
+_MAKERS = {
+    "identity": "the specification",
+    "waits": "torch_npusim/sim/synchronisation.py",
+    "captures": "csrc/runtime/graph.h",
+    "placements": "allocator/config.cpp, the preset",
+    "counters": "allocator/stats.h under the preset",
+    "temporaries": "csrc/aten, the memory that the operator's kernel takes",
+    "outside": "backend/memory.h: the context and libraries take nothing",
+    "kernels": "csrc/launch: one command per operator",
+    "peaks": "csrc/aten, memory of the step's operators",
+    "step lists": "csrc/aten, memory of the step's operators",
+    "offsets": "csrc/aten, rule R2",
+    "step times": "csrc/cost and the specification",
+    "names": "torch_npusim/cuda_alias",
+    "answers": "torch_npusim/cuda_alias",
+    "orders": "backend/stream.h, rules S and E",
+    "collectives": "backend/fabric.h and the fabric",
+    "reach": "backend/fabric.h",
+}
+_NUMBERS = {
+    "mm": "achievable.matmul, peak_tflops", "conv": "achievable.convolution, peak_tflops",
+    "sdpa": "achievable.attention, peak_tflops", "stream": "memory.bandwidth_gb_s, "
+    "achievable.bandwidth", "gap": "latency_us.launch", "copy": "link, latency_us.copy_floor",
+}  # fmt: skip
+
+
+def _row(of: Key, kind: str, calls: dict[str, set[str]], ours: Recording) -> str:
+    if kind in _RULES:
+        found = _rows(of, _RULES[kind], calls)
+        return "cuda_rules.csv: " + ("; ".join(found) if found else "no row")
+    if kind == "rates":
+        numbers = _NUMBERS.get(of.key.partition("|")[0], "")
+        return f"specification {ours.chip}: {numbers}"
+    return _MAKERS[kind]
+
+
+# --- What the rule book was asked
+
+
+def rows_asked(theirs: Recording, verdicts: list[Verdict]) -> tuple[int, int]:
+    """Returns how many rows of the rule book there are, and how many a recording asks about."""
+    asked = {
+        overload
+        for key, value in theirs.answers.get("acceptance", {}).items()
+        if key.startswith("calls|") and isinstance(value, list)
+        for overload in value
+    }
+    asked |= {
+        f"aten::{v.of.key.partition('|')[2].partition('|')[0]}"
+        for v in verdicts
+        if v.of.section == "acceptance"
+    }
+    rows = rules.rows()
+    return len(rows), sum(rule.operator in asked for rule in rows)
+
+
+def disagreements(verdicts: list[Verdict]) -> list[str]:
+    """Returns a line per disagreement: class, section and key, sorted."""
+    return sorted(f"{v.kind}: {v.of.section}|{v.of.key}" for v in verdicts if not v.agrees)
+
+
+def write_csv(path: str, verdicts: list[Verdict]) -> None:
+    """Writes a row per claim."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ["section", "key", "class", "agrees", "held out", "device", "npusim", "row"]
+        )
+        for v in verdicts:
+            place = (v.of.section, v.of.key, v.kind, int(v.agrees), int(v.is_held_out))
+            writer.writerow([*place, v.theirs, v.ours, v.row])
