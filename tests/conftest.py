@@ -26,6 +26,10 @@ collect_ignore = [
 ]
 
 
+# torch.testing wants packages of PyTorch's own CI where this is set.
+os.environ.pop("CI", None)
+
+
 @pytest.fixture(autouse=True)
 def _one_seed():
     """No test depends on which tests ran before it."""

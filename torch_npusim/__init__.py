@@ -56,7 +56,7 @@ def _register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
 
-    # 5. What torch leaves no hook for.
+    # 5. Changes of torch where it leaves no hook.
     from torch_npusim import patches
 
     patches.apply()

@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).parent
 
 #: Minor versions of torch with which the whole test suite passes, oldest first.
 TORCH_SUPPORTED = ("2.13",)
-#: Those that this source can be compiled for too: docs/reference/matrix.md has the tests.
+#: Further minor versions that this source compiles for: docs/reference/matrix.md has the tests.
 TORCH_PARTLY = ("2.14", "2.15")
 _COMPILE = "`pip install --force-reinstall --no-deps .` in a checkout or an unpacked archive"
 

@@ -72,7 +72,7 @@ class Command(SphinxDirective):
 
 
 class PytestPlugin(Command):
-    """What the pytest plugin adds, as the plugin itself tells pytest."""
+    """The options of the pytest plugin, as the plugin itself tells pytest."""
 
     required_arguments = 0
 

@@ -160,9 +160,7 @@ def _run(
         try:
             _, noise = child.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
-            raise PolicyError(
-                f"policy {policy}: does not end within {LIMIT_SECONDS:.0f} s; it was stopped"
-            ) from None
+            raise PolicyError(f"policy {policy}: {_too_long()}") from None
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(f"in policy {policy}")
             raise
@@ -187,9 +185,14 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
+def _too_long() -> str:
+    """The words for both clocks: of a loop, processor and wall reach the limit together."""
+    return f"does not end within {LIMIT_SECONDS:.0f} s; it was stopped"
+
+
 def _death(status: int, noise: bytes) -> str:
     if status == -signal.SIGXCPU:
-        return f"takes more than {LIMIT_SECONDS:.0f} s of CPU time"
+        return _too_long()
     lines = noise.decode(errors="replace").strip().splitlines()
     last = f": {lines[-1][:200]}" if lines else ""
     if status < 0:

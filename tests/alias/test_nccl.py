@@ -133,6 +133,7 @@ def test_compiled_code_comes_out_of_the_cache(nccl):
         torch._inductor.config.patch(compile_threads=1, fx_graph_cache=True),
         torch._functorch.config.patch(enable_autograd_cache=False),
     ):
+        torch._dynamo.utils.counters.clear()
         for time in range(2):
             torch._dynamo.reset()
             torch.testing.assert_close(torch.compile(scaled)(x), (x * 2).sin() + 1)

@@ -33,7 +33,7 @@ def test_a_page_is_self_contained(script, tmp_path, capsys):
         assert f'id="{part}"' in text
     assert "script.py:3" in text
     assert not re.search(r"(src|href)=|https?://|@import|url\(", text)
-    assert "What would help" in capsys.readouterr().out
+    assert "Advice, each tried by replay:" in capsys.readouterr().out
 
 
 def test_json_and_comparison(script, tmp_path, capsys):

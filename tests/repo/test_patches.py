@@ -14,8 +14,8 @@ from torch_npusim import patches
 from torch_npusim.patches import PATCHES, Changes, Patch
 from torch_npusim.patches.mechanism import find, is_version
 
-sys.path.insert(0, str(ROOT / "tools"))
-import patches_page
+sys.path.insert(0, str(ROOT / "tools/pages"))
+import patches as patches_page
 
 #: Rows of modules that this process may import: the compiler is asked in tests/compile.
 ROWS = {patch.target: patch for patch in PATCHES}
@@ -152,5 +152,5 @@ def test_nothing_else_assigns_to_torch():
 
 
 def test_the_page_has_the_table():
-    """tools/patches_page.py writes it anew."""
+    """tools/pages/patches.py writes it anew."""
     assert patches_page.PAGE.read_text() == patches_page.page()

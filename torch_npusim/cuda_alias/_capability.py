@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from torch_npusim import npusim
 from torch_npusim.sim.specs import capability
 
-#: What a build of torch for CUDA_VERSION is compiled for: what get_arch_list() says.
+#: The answer of get_arch_list(): the architectures of a torch build for CUDA_VERSION.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
 
 
 @dataclass(frozen=True)
 class _Chip:
-    """Limits of a capability: the table of technical specifications in CUDA's programming guide."""
+    """Limits of a capability.
+
+    Threads and shared memory are those of "Technical Specifications per Compute Capability" in
+    CUDA's programming guide; the cache is that of NVIDIA's architecture papers (V100, RTX 8000,
+    A100, A6000, RTX 6000 Ada, H100, B200).
+    """
 
     threads: int  # resident on a multiprocessor
     shared: int  # KiB of shared memory of a multiprocessor
     shared_optin: int  # KiB of it that a block may have
-    l2: int  # MiB of the largest chip of this capability
+    l2: int  # MiB of level 2 cache of the largest product
 
 
 _CHIPS = {
@@ -28,7 +33,7 @@ _CHIPS = {
     (7, 5): _Chip(1024, 64, 64, 6),
     (8, 0): _Chip(2048, 164, 163, 40),
     (8, 6): _Chip(1536, 100, 99, 6),
-    (8, 9): _Chip(1536, 100, 99, 72),
+    (8, 9): _Chip(1536, 100, 99, 96),
     (9, 0): _Chip(2048, 228, 227, 50),
     (10, 0): _Chip(2048, 228, 227, 126),
 }

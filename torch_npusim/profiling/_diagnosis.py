@@ -169,7 +169,7 @@ def _done_ns(commands: Sequence[Row], host_ns: Sequence[int]) -> list[int]:
     return done
 
 
-# --- What would help ------------------------------------------------------------------------------
+# --- Advice ---------------------------------------------------------------------------------------
 
 
 def _advice(recording: Recording, timeline: Timeline, rates: Rates, span: int) -> list[Advice]:

@@ -32,7 +32,7 @@ def as_text(found: Diagnosis) -> str:
     ]
     if found.dropped:
         lines.append(f"  {found.dropped} later rows were not kept: profile a shorter run")
-    lines += ["", "What would help, by replay:"]
+    lines += ["", "Advice, each tried by replay:"]
     for number, advice in enumerate(found.advice, 1):
         lines.append(f"  {number}. {advice.gain:.0%} less time: {advice.what}")
         lines.append(f"     {advice.remedy}")
@@ -90,7 +90,7 @@ def as_page(found: Diagnosis, rates: Rates) -> str:
 <p>{_ms(found.span_ns)}: {_ms(found.device_span_ns)} of virtual time of the device and its launches,
 {_ms(found.loader_ns)} of wall time of the machine of this run for the data loader.
 {found.commands} commands, {found.steps} optimizer steps, {_ms(found.step_ns)} a step.</p>
-<h2>What would help</h2>
+<h2>Advice</h2>
 <ol id="advice">{advice or "<li>Nothing stands out: no single change gains 10 %.</li>"}</ol>
 <h2>Where the time goes</h2>
 <p class="soft">What a replay of the recording saves if one thing were free. Shares may add up to

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes docs/reference/patches.md from the table of patches: `patches_page.py`."""
+"""Writes docs/reference/patches.md from the table of patches: `tools/pages/patches.py`."""
 
 import ast
 from pathlib import Path
 
 from torch_npusim.patches import PATCHES, Patch
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/patches.md"
 HEAD = """# Changes of torch by this package
 
-<!-- from torch_npusim/patches/table.py, by tools/patches_page.py -->
+<!-- from torch_npusim/patches/table.py, by tools/pages/patches.py -->
 
 torch has no hook for an out-of-tree device at these places. Each change is a row of one table, with
 a test that fails when torch no longer needs it. `NPUSIM_AUTOLOAD=0` and no import of `torch_npusim`
