@@ -105,6 +105,31 @@ ContextId gather() {
       /*python=*/true, /*script=*/true, /*cpp=*/g_cpp_stacks.load(std::memory_order_relaxed)));
 }
 
+// torch asks its compiler for the lines behind generated code, and imports it to ask: a second or
+// more. A process that has not imported it runs no such code, so while this lives, with the GIL
+// held, torch asks a name that knows none.
+class NoGeneratedCode {
+ public:
+  NoGeneratedCode() : torch_(py::module_::import("torch").attr("__dict__")) {
+    if (torch_.contains(kName)) return;
+    const py::object plain = py::module_::import("types").attr("SimpleNamespace");
+    const py::cpp_function none([](const py::args&) { return py::none(); });
+    const py::object cache = plain(py::arg("stack_frames_for_code") = none);
+    torch_[kName] = plain(py::arg("codecache") = plain(py::arg("PyCodeCache") = cache));
+    is_set_ = true;
+  }
+  NoGeneratedCode(const NoGeneratedCode&) = delete;
+  NoGeneratedCode& operator=(const NoGeneratedCode&) = delete;
+  ~NoGeneratedCode() {
+    if (is_set_) PyDict_DelItemString(torch_.ptr(), kName);
+  }
+
+ private:
+  static constexpr const char* kName = "_inductor";
+  py::dict torch_;
+  bool is_set_ = false;
+};
+
 // Symbolizes all stacks of a snapshot in one pass, as torch does: one stack is slow, many are not.
 class Frames {
  public:
@@ -118,6 +143,8 @@ class Frames {
     return frames;
   }
   void fill() {
+    if (wanted_.empty()) return;
+    const NoGeneratedCode none;
     const torch::SymbolizedTracebacks symbolized = torch::symbolize(wanted_);
     std::vector<py::dict> frames;
     for (const auto& frame : symbolized.all_frames) {

@@ -344,6 +344,29 @@ def test_dumped_snapshot_is_a_picture_for_torchs_viewer(tmp_path, empty_device):
     del kept
 
 
+def test_a_snapshot_does_not_wait_for_the_compiler(run_python):
+    """torch imports its compiler, for seconds, to ask it about generated code."""
+    out = run_python("""
+        import sys
+        import torch
+
+        torch.npusim.memory._record_memory_history()
+
+        def allocate():
+            return torch.empty(1000, device="npusim")
+
+        kept = allocate()
+        for _ in range(2):
+            frames = torch.npusim.memory._snapshot()["segments"][0]["blocks"][0]["frames"]
+            names = [frame["name"] for frame in frames]
+            print("allocate" in names, "torch._inductor" in sys.modules)
+        import torch._inductor.codecache
+        torch.npusim.memory._snapshot()
+        print(torch._inductor.codecache.PyCodeCache.__name__)
+    """)
+    assert out == "True False\nTrue False\nPyCodeCache\n"
+
+
 def test_host_statistics_follow_pinned_memory():
     torch.npusim.init()
     # Accumulated: blocks of earlier tests may be given back between the two readings.
