@@ -4,15 +4,18 @@
 //   compact_lives()  keeps only which buffers meet:   births | deaths | births | deaths ...
 //                    each run of births, with the deaths behind it, becomes one moment. A gap
 //                    begins with a death and ends with a birth.
-//   GluedBuffers     makes one buffer of two that live alike (stacked), or of two of one size where
-//                    the second is born as the first dies (in a row); again and again. Those with
-//                    gaps or an alignment stay as they are.
+//   GluedBuffers     makes one buffer of two that live alike (stacked), of two of one size where
+//                    the second is born as the first dies (in a row), or of four around a fifth;
+//                    again and again. Those with gaps or an alignment stay as they are.
 //
-//     +----+----+        Cutting a rectangle in pieces is undone by gluing; where a trace has such
-//     | a  | b  |  row   patterns, of tensors born and freed together or taking turns, what is left
-//     +----+----+        to place is few and large. Gluing may also cost height, so plan() tries
-//     |    c    |  stack without, too.
-//     +---------+
+//     +----+----+        +---+------+    Cutting a rectangle in pieces is undone by gluing; where a
+//     | a  | b  |  row   |   |  c   |    trace has such patterns, of tensors born and freed
+//     together
+//     +----+----+        | d +--+---+    or taking turns, what is left to place is few and large.
+//     |    c    |  stack |   |e |   |    Gluing may also cost height, so plan() tries without, too.
+//     +---------+        +---+--+ b |
+//                        |  a   |   |
+//                        +------+---+
 #pragma once
 
 #include <cstddef>
@@ -35,10 +38,13 @@ class GluedBuffers {
   Plan apart(const Plan& plan) const;
 
  private:
+  struct Part {
+    std::size_t node = 0;
+    std::uint64_t offset = 0;
+  };
   struct Node {
     Buffer buffer;
-    std::size_t first = 0, second = 0;  // 0, 0: a buffer as given
-    bool is_row = false;
+    std::vector<Part> parts = {};  // none: a buffer as given
   };
   class Gluing;
 

@@ -3,7 +3,7 @@
 #include "lab/engine/plan_search.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <array>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -22,7 +22,8 @@ constexpr std::uint64_t kMostMoments = 1 << 24;  // summed over the lives of all
 constexpr std::uint64_t kFirstLimit = 1 << 20;   // steps, at least
 constexpr std::uint64_t kDescent = 16;  // so many, per buffer and moment, does a first descent take
 constexpr double kNoise = 0.02;         // per round
-constexpr std::uint64_t kLeastStep = 256;  // down: this part of what is above the bound
+constexpr unsigned kRounds = 6;
+constexpr std::array<std::uint64_t, 7> kHeights{0, 1, 4, 16, 32, 48, 60};  // of the room, in 64ths
 
 class Part {
  public:
@@ -44,25 +45,24 @@ class Part {
     }
   }
 
-  Outcome search(std::uint64_t capacity, SearchBudget& budget) {
+  // A search of the same level goes on with the next mode.
+  Outcome search(std::uint64_t capacity, std::size_t level, SearchBudget& budget) {
     if (height() <= capacity) return Outcome::found;
     if (capacity < base_) return Outcome::impossible;
     if (!is_prepared_) prepare();
     bool try_glued = glued_search_ != nullptr;
-    for (unsigned round = 0; try_glued || plain_search_; ++round) {
+    for (unsigned& turn = turns_[level]; try_glued || plain_search_; ++turn) {
+      const unsigned mode = turn % ValleySearch::kModes, round = turn / ValleySearch::kModes;
       const std::uint64_t limit = first_limit_ << std::min(round / 2, 20U);
-      for (unsigned mode = 0; mode < ValleySearch::kModes; ++mode) {
-        for (auto* search : {glued_search_.get(), plain_search_.get()}) {
-          const bool is_plain = search == plain_search_.get();
-          if (!search || (!is_plain && !try_glued)) continue;
-          if (budget.is_spent()) return Outcome::unknown;
-          const Outcome outcome =
-              search->run(capacity - base_, mode, limit, kNoise * round, budget);
-          if (outcome == Outcome::found) take(search->offsets(), is_plain);
-          if (outcome == Outcome::impossible && !is_plain) try_glued = false;
-          if (outcome == Outcome::found || (outcome == Outcome::impossible && is_plain)) {
-            return outcome;
-          }
+      for (auto* search : {glued_search_.get(), plain_search_.get()}) {
+        const bool is_plain = search == plain_search_.get();
+        if (!search || (!is_plain && !try_glued)) continue;
+        if (budget.is_spent()) return Outcome::unknown;
+        const Outcome outcome = search->run(capacity - base_, mode, limit, kNoise * round, budget);
+        if (outcome == Outcome::found) take(search->offsets(), is_plain);
+        if (outcome == Outcome::impossible && !is_plain) try_glued = false;
+        if (outcome == Outcome::found || (outcome == Outcome::impossible && is_plain)) {
+          return outcome;
         }
       }
     }
@@ -104,6 +104,7 @@ class Part {
   std::vector<Buffer> compact_;
   Plan plan_;
   bool is_prepared_ = false;
+  std::array<unsigned, kHeights.size()> turns_{};
   std::uint64_t first_limit_ = kFirstLimit;
   std::unique_ptr<GluedBuffers> glued_;
   std::unique_ptr<ValleySearch> glued_search_, plain_search_;
@@ -139,12 +140,12 @@ class PartedProblem {
     return height;
   }
 
-  Outcome search(std::uint64_t capacity, const PlanEffort& effort) {
+  Outcome search(std::uint64_t capacity, std::size_t level, const PlanEffort& effort) {
     SearchBudget budget(effort);
     if (lowest_ > capacity) return Outcome::impossible;
     Outcome all = Outcome::found;
     for (Part& part : parts_) {
-      const Outcome outcome = part.search(capacity, budget);
+      const Outcome outcome = part.search(capacity, level, budget);
       if (outcome == Outcome::impossible) all = outcome;
       if (outcome == Outcome::impossible) break;
       if (outcome == Outcome::unknown) all = outcome;
@@ -221,40 +222,35 @@ void search_lower(std::span<const Buffer> buffers, std::optional<std::uint64_t> 
     plan.offsets = problem.offsets();
   };
   take();
-  const auto share = [&](std::uint64_t of) {
-    const std::uint64_t left = effort.steps - std::min(effort.steps, budget.spent());
-    return PlanEffort{left / of, budget.seconds_left() / static_cast<double>(of)};
-  };
   const std::uint64_t unit = problem.unit();
-  const auto attempt = [&](std::uint64_t height, std::uint64_t of) {
-    const Outcome outcome = problem.search(height, share(of));
+  const auto attempt = [&](std::uint64_t height, std::size_t level, const PlanEffort& share) {
+    const Outcome outcome = problem.search(height, level, share);
     take();
     if (outcome == Outcome::impossible) {
       plan.at_least = std::max(plan.at_least, (height / unit + 1) * unit);
     }
   };
-  if (capacity) {
-    // What fits into less fits: heights below the capacity come first, and are the same for every
-    // capacity above them. A tight height is also the easier one, because more is given up early.
-    const std::uint64_t bound = plan.at_least;
-    const auto fits = [&] { return plan.height <= *capacity; };
-    for (const std::uint64_t permille : std::initializer_list<std::uint64_t>{0, 5, 20}) {
-      const std::uint64_t height = (bound + bound / 1000 * permille) / unit * unit;
-      if (fits() || height >= *capacity || budget.is_spent()) break;
-      if (height >= plan.at_least) attempt(height, permille == 0 ? 3 : 8);
+  // The heights tried are the same for every capacity, which only ends the search: what fits into
+  // less fits into more. The lowest come first: a tight height is often the easier one, because
+  // more is given up early. Each round has twice the effort of the one before.
+  const auto is_done = [&] {
+    return plan.height <= plan.at_least || budget.is_spent() ||
+           (capacity && (plan.height <= *capacity || plan.at_least > *capacity));
+  };
+  for (unsigned halvings = kRounds; !is_done(); halvings = std::max(halvings - 1, 1U)) {
+    const std::uint64_t spent = budget.spent(), height = plan.height, at_least = plan.at_least;
+    const std::uint64_t of = kHeights.size() << halvings;
+    for (std::size_t level = 0; level < kHeights.size() && !is_done(); ++level) {
+      const std::uint64_t part = kHeights[level];
+      const std::uint64_t room = plan.height - plan.at_least;
+      const std::uint64_t next = plan.at_least + room / 64 * part + room % 64 * part / 64;
+      const std::uint64_t left = effort.steps - std::min(effort.steps, budget.spent());
+      attempt(std::max(next / unit * unit, plan.at_least), level,
+              {std::min(effort.steps / of, left),
+               std::min(effort.seconds / static_cast<double>(of), budget.seconds_left())});
     }
-    if (!fits() && plan.at_least <= *capacity) attempt(*capacity, 1);
-  } else {
-    if (plan.height > plan.at_least) attempt(plan.at_least, 4);
-    // Down in steps of half of what is above the bound, and where that fails, of a quarter, ...
-    for (std::uint64_t part = 2; part <= kLeastStep && !budget.is_spent();) {
-      const std::uint64_t before = plan.height;
-      const std::uint64_t step = (before - plan.at_least + part - 1) / part;
-      const std::uint64_t next = (before - step) / unit * unit;
-      if (before == plan.at_least || next < plan.at_least) break;
-      attempt(next, 6);
-      if (plan.height == before && plan.at_least <= next) part *= 2;
-    }
+    const bool is_same = plan.height == height && plan.at_least == at_least;
+    if (is_same && budget.spent() == spent) break;  // too large to search
   }
   plan.steps = budget.spent();
 }

@@ -8,6 +8,7 @@ rectangle is full at all times, or at least once, so no plan is lower than HEIGH
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +43,15 @@ def _pinwheel(random: np.random.Generator, box: _Box) -> list[_Box]:
     ]
 
 
-def _cut(pieces: int, seed: int, share_of_pinwheels: float) -> Buffers:
+def _cut(
+    pieces: int,
+    seed: int,
+    share_of_pinwheels: float,
+    boxes: Sequence[_Box] = ((0, LENGTH, 0, HEIGHT),),
+) -> Buffers:
     random = np.random.default_rng(seed)
-    heap = [(-float(LENGTH) * HEIGHT, 0, LENGTH, 0, HEIGHT)]
+    heap = [(-float(box[1] - box[0]) * (box[3] - box[2]), *box) for box in boxes]
+    heapq.heapify(heap)
     while len(heap) < pieces:
         _, *box = heapq.heappop(heap)
         is_wide = min(box[1] - box[0], box[3] - box[2]) >= 4
@@ -66,6 +73,31 @@ def pinwheels(pieces: int, seed: int) -> Buffers:
     return _cut(pieces, seed, 1.0)
 
 
+def windmills(pieces: int, seed: int) -> Buffers:
+    """A grid whose every crossing is a pinwheel: its pieces make no smaller rectangle.
+
+    Where that has too few pieces, some are cut in two.
+    """
+    side = 2
+    while (side + 1) ** 2 + side**2 <= pieces:
+        side += 1
+    random = np.random.default_rng(seed)
+    sign = np.where(np.add.outer(np.arange(side + 1), np.arange(side + 1)) % 2, 1, -1)
+    walls = np.broadcast_to(np.arange(side + 1)[:, None], (side + 1, side + 1))
+    moved = random.uniform(0.05, 0.4, (2, side + 1, side + 1)) * sign
+    moved[:, [0, -1], :] = 0
+    x = ((walls + moved[0]) * (LENGTH / side)).astype(np.int64).tolist()  # [wall][row]
+    moved[1] *= -1
+    y = ((walls + moved[1]) * (HEIGHT / side)).astype(np.int64).tolist()  # [wall][column]
+    boxes = [(x[i][j], x[i + 1][j], y[j][i], y[j + 1][i]) for i in range(side) for j in range(side)]
+    for i in range(1, side):
+        for j in range(1, side):
+            left, right = sorted((x[i][j - 1], x[i][j]))
+            low, high = sorted((y[j][i - 1], y[j][i]))
+            boxes.append((left, right, low, high))
+    return _cut(pieces, seed, 0.0, boxes)
+
+
 def trimmed(pieces: int, seed: int) -> Buffers:
     """Cut in two; then most pieces live shorter and are smaller, by up to a fifth.
 
@@ -85,4 +117,4 @@ def trimmed(pieces: int, seed: int) -> Buffers:
     )
 
 
-FAMILIES = {"split": split, "pinwheels": pinwheels, "trimmed": trimmed}
+FAMILIES = {"split": split, "pinwheels": pinwheels, "windmills": windmills, "trimmed": trimmed}

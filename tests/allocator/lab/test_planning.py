@@ -50,14 +50,14 @@ def test_a_capacity_is_proven_too_small_or_not_decided(five, tmp_path, capsys) -
     assert (found["verdict"], found["planned"], found["at_least"]) == ("impossible", 12, 12)
     assert main(["plan", five, "--capacity", "11"]) == 1
     assert "proven: no plan fits" in capsys.readouterr().out
-    hard = Buffers(list(map(str, range(300))), *FAMILIES["pinwheels"](300, 1))
+    hard = Buffers(list(map(str, range(300))), *FAMILIES["windmills"](300, 1))
     unknown = plan(hard, HEIGHT, steps=1000)
     assert (unknown.verdict, unknown.at_least) == ("unknown", HEIGHT)
     assert plan(hard, HEIGHT - 1, steps=1000).verdict == "impossible"
 
 
 def test_a_time_budget_is_kept_and_must_be_one(five, capsys) -> None:
-    hard = Buffers(list(map(str, range(1000))), *FAMILIES["pinwheels"](1000, 1))
+    hard = Buffers(list(map(str, range(1000))), *FAMILIES["trimmed"](1000, 1))
     limited = plan(hard, seconds=0.2)
     assert limited.verdict == "fits"
     assert 0 < limited.steps < 10**9, "some 5 ns each: a search without the limit never ends"
