@@ -236,7 +236,15 @@ WIDENED = (
 # Kinds of tensors with kernels of their own, as native_functions.yaml calls them.
 _KINDS = ("", "Sparse", "SparseCsr", "Quantized", "NestedTensor")
 #: Operators that are torch's own tests, or that make something of no device.
-_NO_OPERATORS = ("_test_", "_foobar", "_make_dep_token", "_functional_assert_async", "from_file")
+#: mkldnn_rnn_layer is what nn.LSTM runs here, in the place of cuDNN's.
+_NO_OPERATORS = (
+    "mkldnn_rnn_layer",
+    "_test_",
+    "_foobar",
+    "_make_dep_token",
+    "_functional_assert_async",
+    "from_file",
+)
 
 
 def cpu_only() -> list[tuple[str, str]]:
@@ -351,7 +359,8 @@ def rows() -> list[Sequence[str]]:
             table.append(_row(it, "asserts", "", (), "", "CUDA_KERNEL_ASSERT in its kernel"))
     for base, phrase, source in VALUE_ASSERTS:
         for it in overloads(base):
-            table.append(_row(it, "asserts", "", (), phrase, f"CUDA_KERNEL_ASSERT in {source}"))
+            words = "{assert_msg}" if it.endswith(".msg") else phrase
+            table.append(_row(it, "asserts", "", (), words, f"CUDA_KERNEL_ASSERT in {source}"))
     for operator, kind in cpu_only():
         table.append(_row(operator, "cpu only", kind, (), "", "native_functions.yaml: dispatch"))
     order = "refuse", "nondeterministic", "fft", "widen", "keep", "sum_of_numbers", "asserts"

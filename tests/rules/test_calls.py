@@ -89,6 +89,14 @@ def test_what_launches_nothing_is_not_refused():
     assert torch.equal(F.interpolate(pixels, size=4, mode="bilinear"), pixels)
 
 
+def test_an_empty_place_for_the_result_is_no_empty_operand():
+    x, out = of(torch.int64), torch.empty(0, dtype=torch.int64, device=NPU)
+    with pytest.raises(NotImplementedError, match="addmm_cuda"):
+        torch.mm(x, x, out=out)
+    with pytest.raises(NotImplementedError, match="max_pool2d_with_indices_out_cuda_frame"):
+        torch.ops.aten.max_pool2d_with_indices.out(x[None], [2], out=out, indices=out.clone())
+
+
 def test_without_the_rules_everything_runs():
     torch.npusim.set_rules("off")
     assert torch.npusim.get_rules() == "off"
@@ -249,6 +257,7 @@ OUT_OF_RANGE = {
         of(torch.float32) * 3, of(torch.float32)
     ),
     "_assert_async": lambda: torch._assert_async(torch.zeros((), device=NPU)),
+    "_assert_async.msg": lambda: torch._assert_async(torch.zeros((), device=NPU), "not one"),
 }
 
 

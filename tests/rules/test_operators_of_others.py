@@ -144,6 +144,13 @@ def test_dynamic_quantization_has_no_kernel_on_cuda():
         model(ones()[None])
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_no_calls_of_the_cpus(kind):
+    result, _ = kind(3, 5, 2, bidirectional=True).cuda()(ones().expand(2, 1, 3))
+    result.sum().backward()
+    assert result.shape == (2, 1, 10)
+
+
 def test_what_torch_has_for_the_cpu_only():
     csr = torch.eye(3).to_sparse_csr().to("cuda")
     text = message("aten::_sparse_mm_reduce_impl", "SparseCsrCUDA")

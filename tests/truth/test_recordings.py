@@ -24,7 +24,7 @@ ENVIRONMENT = claims.environment("h100-sxm", None, "2.13")
 # A few questions of each section; those of torch's table of operators are of `make truth`.
 QUICK = "device|asserts|places-0|layers|rates|trained|asked|together"
 KEYS = [
-    "asserts|gather", "places|emptied|default", "layers|softmax|float32", "gap|x + y",
+    "asserts|aten::gather", "places|emptied|default", "layers|softmax|float32", "gap|x + y",
     "mm|bfloat16|4096x4096x4096", "kernels|relu|float32", "offset|mlp|eager", "time|mlp|eager",
     "says|torch.ones(2, device='cuda').device", "says|torch.cuda.set_device(99)",
     "order|event never recorded: e.query()", "reach|0|1", "peer|1048576", "load|clocks.sm",
@@ -82,7 +82,7 @@ def test_a_second_recording_has_no_disagreement(recorded, tmp_path):
 
 PLANTS = {
     "identity": ("multi_processor_count", lambda value: value + 1, "identity"),
-    "acceptance": ("asserts|gather", lambda value: {**value, "said": ["ok"] * 4}, "asserts"),
+    "acceptance": ("asserts|aten::gather", lambda value: {**value, "said": ["ok"] * 4}, "asserts"),
     "rates": ("gap|x + y", lambda value: {k: v * 2 for k, v in value.items()}, "rates"),
     "steps": ("offset|mlp|eager", lambda value: value + 4, "offsets"),
     "answers": ("says|torch.ones(2, device='cuda').device", lambda value: "cuda:1", "answers"),

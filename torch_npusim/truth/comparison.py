@@ -52,16 +52,20 @@ KINDS = {
     "identity": "capability, multiprocessors and memory of the specification",
     "accepts": "accepted with results of the same dtypes, or refused",
     "refusals": "type of the exception and first line of its text, where both refuse",
+    "rows": "what a row of the rule book is about: the dtypes of its results, or the type and the "
+    "first line of the exception; the same under torch.use_deterministic_algorithms()",
     "alerts": "the same alerts under torch.use_deterministic_algorithms()",
+    "warnings": "the same warnings, first lines",
     "waits": "whether forward and backward make the host wait",
     "captures": "whether a graph can capture it",
     "asserts": "which of the calls around an index out of range fail",
     "placements": "each block in the same segment at the same offset",
     "counters": "counters of torch.cuda.memory_stats(), exactly",
     "temporaries": "the same bytes allocated and freed in the same order",
+    "saved": "the same tensors saved for backward, by dtype and shape",
     "outside": "memory of the context and of libraries, within 10 %",
     "rates": f"the measured interval meets the modelled time, +- {INTERVAL:.0%}",
-    "kernels": "the same number of kernels",
+    "kernels": "the same number of kernels, in forward and backward",
     "step times": f"the measured interval meets the modelled time, +- {INTERVAL:.0%}",
     "peaks": f"peak allocated and reserved bytes, within {PEAK:.0%}",
     "step lists": "the same bytes allocated and freed in the same order",
@@ -73,13 +77,18 @@ KINDS = {
     "reach": "which devices reach each other's memory",
 }
 _BY_PREFIX = {
-    "alerts": "alerts", "waits": "waits", "captures": "captures", "lists": "temporaries",
-    "layers": "temporaries", "outside": "outside", "kernels": "kernels", "time": "step times",
+    "alerts": "alerts", "warns": "warnings", "waits": "waits", "captures": "captures",
+    "outside": "outside", "kernels": "kernels", "launches": "kernels", "time": "step times",
     "peak": "peaks", "reserved": "peaks", "list": "step lists", "offset": "offsets",
-    "names": "names", "says": "answers", "order": "orders", "reach": "reach", "copy": "rates",
+    "names": "names", "says": "answers", "value": "answers", "order": "orders", "reach": "reach",
+    "copy": "rates",
     "stream": "rates", "mm": "rates", "conv": "rates", "sdpa": "rates", "gap": "rates",
 }  # fmt: skip
-_NO_CLAIM = ("calls", "load")
+_NO_CLAIM = ("calls", "load", "host")
+#: Rows that no program can ask about, and why.
+NOT_ASKED = {
+    "aten::convolution_overrideable": "the form of a convolution for backends outside of torch",
+}
 _IDENTITY = ("capability", "multi_processor_count", "total_memory")
 
 
@@ -118,6 +127,15 @@ def _verdicts(
         return
     if prefix in ("accepts", "asserts"):
         yield from _accepts(verdict, prefix, his, mine)
+    elif prefix == "rules":
+        said, ours = ([_words(text) for text in _sayings(side)] for side in (his, mine))
+        yield verdict("rows", said == ours, said, ours)
+    elif prefix in ("lists", "layers") and "saved" in his and "saved" in mine:
+        yield verdict("saved", his["saved"] == mine["saved"], his["saved"], mine["saved"])
+        a, b = ({way: side[way] for way in ("forward", "backward")} for side in (his, mine))
+        yield verdict("temporaries", a == b, *_apart(a, b))
+    elif prefix in ("lists", "layers"):
+        yield verdict("temporaries", _stripped(his) == _stripped(mine), his, mine)
     elif prefix == "places":
         yield from _places(verdict, his, mine, theirs.torch)
     elif of.section == "collectives" and prefix != "reach":
@@ -190,8 +208,9 @@ def _us(value: Any) -> str:
 
 
 def _words(text: str) -> str:
-    """Returns a text without sizes and without which device it is about."""
+    """Returns a text without sizes, which device it is about, and a list of backends."""
     text = re.sub(r"\d+(\.\d+)? (bytes|[KMG]iB)", "N bytes", text)
+    text = re.sub(r"(with arguments from the '\w+' backend)\..*", r"\1", text)
     return re.sub(r"\b(cuda|npusim):\d+", r"cuda:0", text).strip()
 
 
@@ -226,7 +245,19 @@ def _program(of: Key, his: Any, mine: Any) -> str:
     return f'python truth_record.py --ask "{of.key}"'
 
 
+def keys_of(rule: rules.Rule) -> list[str]:
+    """Returns the questions about a row of the rule book."""
+    if rule.verdict == "asserts":
+        return [f"asserts|{rule.operator}"]
+    return [f"rules|{rule.operator}|{what}" for what in rule.dtypes.split() or [rule.when or "any"]]
+
+
 def _rows(of: Key, verdicts: tuple[str, ...], calls: dict[str, set[str]]) -> list[str]:
+    exact = [
+        f"{rule.operator} ({rule.verdict})" for rule in rules.rows() if of.key in keys_of(rule)
+    ]
+    if exact:
+        return exact
     name, _, dtype = of.key.partition("|")[2].partition("|")
     overloads = calls.get(name, set()) | {f"aten::{name}"}
     return [
@@ -243,14 +274,17 @@ _RULES = {
     "refusals": ("refuse", "unavailable"),
     "alerts": ("nondeterministic",),
     "asserts": ("asserts",),
+    "rows": (),
 }
 _MAKERS = {
     "identity": "the specification",
+    "warnings": "csrc/aten, the operator's warnings",
     "waits": "torch_npusim/sim/synchronisation.py",
     "captures": "csrc/runtime/graph.h",
     "placements": "allocator/config.cpp, the preset",
     "counters": "allocator/stats.h under the preset",
     "temporaries": "csrc/aten, the memory that the operator's kernel takes",
+    "saved": "csrc/aten, which operator runs below autograd",
     "outside": "backend/memory.h: the context and libraries take nothing",
     "kernels": "csrc/launch: one command per operator",
     "peaks": "csrc/aten, memory of the step's operators",
@@ -283,21 +317,12 @@ def _row(of: Key, kind: str, calls: dict[str, set[str]], ours: Recording) -> str
 # --- What the rule book was asked
 
 
-def rows_asked(theirs: Recording, verdicts: list[Verdict]) -> tuple[int, int]:
-    """Returns how many rows of the rule book there are, and how many a recording asks about."""
-    asked = {
-        overload
-        for key, value in theirs.answers.get("acceptance", {}).items()
-        if key.startswith("calls|") and isinstance(value, list)
-        for overload in value
-    }
-    asked |= {
-        f"aten::{v.of.key.partition('|')[2].partition('|')[0]}"
-        for v in verdicts
-        if v.of.section == "acceptance"
-    }
+def rows_asked(theirs: Recording) -> tuple[int, int, int]:
+    """Returns how many rows the rule book has, how many a recording asks, how many none can ask."""
+    answers = theirs.answers.get("acceptance", {})
     rows = rules.rows()
-    return len(rows), sum(rule.operator in asked for rule in rows)
+    asked = sum(any(key in answers for key in keys_of(rule)) for rule in rows)
+    return len(rows), asked, sum(rule.operator in NOT_ASKED for rule in rows)
 
 
 def disagreements(verdicts: list[Verdict]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_npusim._page_shell import page
 from torch_npusim._text import format_table
-from torch_npusim.truth.comparison import KINDS, Verdict, rows_asked
+from torch_npusim.truth.comparison import KINDS, NOT_ASKED, Verdict, rows_asked
 from torch_npusim.truth.recordings import Recording
 
 _SHOWN = 12  # of each class, in words
@@ -39,10 +39,11 @@ def table(verdicts: Sequence[Verdict]) -> list[list[str]]:
 def head(theirs: Recording, ours: Recording, verdicts: Sequence[Verdict]) -> list[str]:
     """Returns a few sentences: what was compared."""
     asked = sum(1 for _ in theirs.keys())
-    rows, of = rows_asked(theirs, list(verdicts))
+    rows, of, never = rows_asked(theirs)
     lines = [
         f"{theirs.chip}, torch {theirs.torch}, against npusim as {ours.chip}, torch {ours.torch}.",
-        f"{asked} answers, {len(verdicts)} claims; {of} of {rows} rows of the rule book asked.",
+        f"{asked} answers, {len(verdicts)} claims; {of} of {rows} rows of the rule book asked, "
+        f"{never} cannot be ({'; '.join(f'{row}: {why}' for row, why in NOT_ASKED.items())}).",
     ]
     if theirs.torch.split("+")[0].split(".")[:2] != ours.torch.split("+")[0].split(".")[:2]:
         lines.append("The versions of torch differ; names and texts may differ for that reason.")

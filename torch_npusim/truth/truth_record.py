@@ -605,6 +605,278 @@ def _identity() -> Iterator[Question]:
 
 # --- Section acceptance
 
+#: A row of npusim's rule book by line: operators; dtypes or conditions; arguments; dtype of `out`.
+#: T(2, 3) are ones of the dtype (float32 where the line has none), I ones of int64, Z zeros of it, X
+#: one index, B int8, P float8, Q quantized numbers. " .out" and " _" go on with the operator before.
+RULES = """\
+mm .out; {ints}; T(4, 4), T(4, 4)
+addmm .out _; {ints}; T(4, 4), T(4, 4), T(4, 4)
+_addmm_activation .out; {ints}; T(4), T(4, 4), T(4, 4)
+addmv .out _; {ints}; T(4), T(4, 4), T(4)
+mv; {ints}; T(4, 4), T(4)
+dot vdot; {ints}; T(4), T(4)
+bmm .out; {ints}; T(1, 4, 4), T(1, 4, 4)
+baddbmm .out _; {ints}; T(1, 4, 4), T(1, 4, 4), T(1, 4, 4)
+addbmm .out _; {ints}; T(4, 4), T(1, 4, 4), T(1, 4, 4)
+_int_mm .out; self.size(0)<=16; B(16, 16), B(16, 8); int32
+_int_mm .out; self.size(1)%8; B(32, 12), B(12, 8); int32
+_int_mm .out; mat2.size(1)%8; B(32, 16), B(16, 4); int32
+_scaled_mm .out; capability<8.9; P(16, 16), P(16, 16).t(), T(), T(), out_dtype=torch.bfloat16; bfloat16
+native_dropout_backward; bool {ints}; T(4), T(4).bool(), 2.0
+convolution; int64 complex32; T(1, 1, 4, 4), T(1, 1, 2, 2), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+convolution_backward; complex32; T(1, 1, 3, 3), T(1, 1, 4, 4), T(1, 1, 2, 2), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
+slow_conv3d_forward .output; any; T(1, 1, 4, 4, 4), T(1, 1, 2, 2, 2), [2, 2, 2], None, [1, 1, 1], [0, 0, 0]
+avg_pool2d .out; int64; T(1, 1, 4, 4), [2, 2]
+avg_pool3d .out; int64 float16 bfloat16; T(1, 1, 4, 4, 4), [2, 2, 2]
+avg_pool3d_backward .grad_input; any float16 bfloat16; T(1, 1, 2, 2, 2), T(1, 1, 4, 4, 4), [2, 2, 2], [2, 2, 2], [0, 0, 0], False, True, None
+max_pool2d_with_indices .out; {ints}; T(1, 1, 4, 4), [2, 2]
+max_pool3d_with_indices .out; {ints}; T(1, 1, 4, 4, 4), [2, 2, 2]
+max_pool3d_with_indices_backward .grad_input; any; T(1, 1, 2, 2, 2), T(1, 1, 4, 4, 4), [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False, Z(1, 1, 2, 2, 2)
+_adaptive_avg_pool2d_backward; any; T(1, 1, 2, 2), T(1, 1, 4, 4)
+_adaptive_avg_pool3d_backward; any; T(1, 1, 2, 2, 2), T(1, 1, 4, 4, 4)
+adaptive_max_pool2d_backward .grad_input; any; T(1, 1, 2, 2), T(1, 1, 4, 4), Z(1, 1, 2, 2)
+fractional_max_pool2d_backward .grad_input; any; T(1, 1, 2, 2), T(1, 1, 4, 4), [2, 2], [2, 2], Z(1, 1, 2, 2)
+fractional_max_pool3d_backward .grad_input; any; T(1, 1, 2, 2, 2), T(1, 1, 4, 4, 4), [2, 2, 2], [2, 2, 2], Z(1, 1, 2, 2, 2)
+grid_sampler_2d_backward; any; T(1, 1, 2, 2), T(1, 1, 4, 4), T(1, 2, 2, 2), 0, 0, False, [True, True]
+grid_sampler_3d_backward; any; T(1, 1, 2, 2, 2), T(1, 1, 4, 4, 4), T(1, 2, 2, 2, 3), 0, 0, False, [True, True]
+_upsample_bilinear2d_aa .out; uint8 float16 bfloat16; T(1, 1, 4, 4), [8, 8], False
+upsample_bilinear2d .out upsample_bicubic2d .out; uint8; T(1, 1, 4, 4), [8, 8], False
+_upsample_lanczos2d_aa.out; any; T(1, 1, 4, 4), [8, 8], False
+_upsample_bilinear2d_aa_backward .grad_input; any float16 bfloat16; T(1, 1, 8, 8), [8, 8], [1, 1, 4, 4], False
+_upsample_bicubic2d_aa_backward .grad_input _upsample_lanczos2d_aa_backward.grad_input; any; T(1, 1, 8, 8), [8, 8], [1, 1, 4, 4], False
+upsample_bilinear2d_backward .grad_input upsample_bicubic2d_backward .grad_input; any; T(1, 1, 8, 8), [8, 8], [1, 1, 4, 4], False
+upsample_linear1d_backward .grad_input; any; T(1, 1, 8), [8], [1, 1, 4], False
+upsample_trilinear3d_backward .grad_input; any; T(1, 1, 8, 8, 8), [8, 8, 8], [1, 1, 4, 4, 4], False
+reflection_pad1d_backward .grad_input replication_pad1d_backward .grad_input; any; T(1, 6), T(1, 4), [1, 1]
+replication_pad2d_backward .grad_input; any; T(1, 6, 6), T(1, 4, 4), [1, 1, 1, 1]
+reflection_pad3d_backward .grad_input replication_pad3d_backward .grad_input; any; T(1, 6, 6, 6), T(1, 4, 4, 4), [1, 1, 1, 1, 1, 1]
+_ctc_loss_backward; any; T(1), T(4, 1, 3), I(1, 2), [4], [2], *torch.ops.aten._ctc_loss.default(T(4, 1, 3), I(1, 2), [4], [2]), 0
+_ctc_loss_backward.Tensor; any; T(1), T(4, 1, 3), I(1, 2), torch.tensor([4]), torch.tensor([2]), *torch.ops.aten._ctc_loss.default(T(4, 1, 3), I(1, 2), [4], [2]), 0
+_embedding_bag_backward; mode=2; T(1, 4), I(2), Z(1), Z(2), I(1), I(1, 4), 4, False, 2, False, None
+_embedding_bag_dense_backward; mode=2; T(1, 4), I(2), Z(2), I(1), I(1, 4), 4, False, 2, None
+bincount; weights; I(4), T(4)
+histc .out; float16 bfloat16 float32 float64; T(4)
+median.dim .dim_values nanmedian.dim_values; any; T(4), 0
+put_; accumulate=1; T(4), I(1), T(1), True
+index_reduce .out _; any; T(4), 0, I(1), T(1), 'prod'
+scatter.reduce .reduce_out _.reduce; any; T(4), 0, I(4), T(4), reduce='add'
+scatter_reduce.two .two_out _.two; bool; T(4), 0, I(4), T(4), 'amax'
+scatter_reduce.two .two_out _.two; reduce=prod; T(4), 0, I(4), T(4), 'prod'
+nll_loss2d_forward .output; reduction!=0; T(1, 2, 1, 1), I(1, 1, 1), None, 1, -100
+multi_margin_loss .out; float16 bfloat16; T(2, 4), I(2)
+multi_margin_loss_backward .grad_input; float16 bfloat16; T(), T(2, 4), I(2), 1, 1.0
+multilabel_margin_loss_forward .output; float16 bfloat16; T(2, 4), I(2, 4), 1
+multilabel_margin_loss_backward .grad_input; float16 bfloat16; T(), T(2, 4), I(2, 4), 1, T(2, 4)
+abs .out _; bool; T(4)
+acos .out acosh .out asin .out asinh .out atan .out atanh .out cos .out cosh .out; complex32; T(4)
+exp .out log .out rsqrt .out sigmoid .out sin .out sinh .out sqrt .out tan .out tanh .out; complex32; T(4)
+angle .out; float16 bfloat16 complex32; T(4)
+igamma .out _ igammac .out _; float16 bfloat16; T(4), T(4)
+div.Tensor .out logaddexp .out pow.Tensor_Tensor .Tensor_Tensor_out; complex32; T(4), T(4)
+div.Tensor_mode .out_mode; complex32; T(4), T(4), rounding_mode=None
+lerp.Scalar .Scalar_out; complex32; T(4), T(4), 0.5
+lerp.Tensor .Tensor_out; complex32; T(4), T(4), T(4)
+pow.Scalar .Scalar_out; complex32; 2, T(4)
+pow.Tensor_Scalar .Tensor_Scalar_out; complex32; T(4), 3
+polygamma .out; float16; 1, T(4)
+round; float16; T(4)
+round.decimals .decimals_out; float16; T(4), decimals=1
+rrelu_with_noise .out _; float16; T(4), T(4)
+prod; complex32; T(4)
+prod.dim_int .int_out; complex32; T(4), 0
+sum.dim_IntList .IntList_out; complex32; T(4), [0]
+nansum .out; complex32 complex64 complex128; T(4), [0]
+trace; bool complex32; T(4, 4)
+_fft_c2c; complex32; T(4), [0], 0, True
+_fft_c2r; complex32; T(3), [0], 0, 4
+_fft_r2c; float16; T(4), [0], 0, True
+fft_fft fft_ifft fft_rfft fft_ihfft; float16 complex32; T(4)
+fft_hfft fft_irfft; float16 complex32; T(3)
+fft_fft2 fft_fftn fft_ifft2 fft_ifftn fft_rfft2 fft_rfftn fft_ihfft2 fft_ihfftn; float16 complex32; T(4, 4)
+fft_hfft2 fft_hfftn fft_irfft2 fft_irfftn; float16 complex32; T(4, 3)
+_add_relu.Tensor .out _.Tensor; any; T(4), T(4)
+_add_relu.Scalar _.Scalar; any; T(4), 1
+_convert_weight_to_int4pack_for_cpu; any; T(16, 32).int(), 2
+_weight_int4pack_mm_for_cpu; any; T(4, 32), T(8, 16).byte(), 32, T(1, 8, 2)
+_dyn_quant_matmul_4bit; any; T(1, 32), T(8).byte(), 32, 32, 8
+_dyn_quant_pack_4bit_weight; any; T(8, 16).byte(), T(8, 1), None, 32, 32, 8
+_empty_affine_quantized; any; [4], dtype=torch.float32, device='cuda'
+_empty_per_channel_affine_quantized; any; [4], scales=T(4), zero_points=I(4), axis=0, dtype=torch.float32, device='cuda'
+_histogramdd_bin_edges _histogramdd_from_bin_cts; any; T(4, 2), [2, 2]
+_histogramdd_from_bin_tensors; any; T(4, 2), [T(3), T(3)]
+histogram.bin_ct .bin_ct_out; any; T(4)
+histogram.bins_tensor .bins_tensor_out; any; T(4), T(4)
+_scaled_dot_product_flash_attention_for_cpu; any; T(1, 1, 4, 8), T(1, 1, 4, 8), T(1, 1, 4, 8)
+_scaled_dot_product_flash_attention_for_cpu_backward; any; T(1, 1, 4, 8), T(1, 1, 4, 8), T(1, 1, 4, 8), T(1, 1, 4, 8), T(1, 1, 4, 8), T(1, 1, 4), 0.0, False
+_sparse_mm_reduce_impl; SparseCsr; T(4, 4).to_sparse_csr(), T(4, 4), 'amax'
+_sparse_mm_reduce_impl_backward; SparseCsr; T(4, 4).to_sparse_csr(), T(4, 4), T(4, 4), 'amax', I(4, 4), [True, True]
+_spdiags; any; T(1, 4), torch.tensor([0], device='cuda'), [4, 4]
+narrow_copy.out; any; T(4), 0, 0, 2
+to_mkldnn; any; T(4)
+quantize_per_tensor.tensors; any; [T(4)], T(1), I(1), torch.quint8
+dequantize.tensors; Quantized; [Q(4)]
+_nested_sum_backward; NestedTensor; T(2), torch.nested.nested_tensor([T(2), T(3)]), [1]
+sum.dim_IntList; NestedTensor; torch.nested.nested_tensor([T(2), T(3)]), [1]
+_adaptive_avg_pool3d adaptive_avg_pool3d.out avg_pool3d quantized_max_pool3d; Quantized; Q(1, 1, 4, 4, 4), [2, 2, 2]
+avg_pool2d; Quantized; Q(1, 1, 4, 4), [2, 2]
+quantized_max_pool1d; Quantized; Q(1, 1, 4), [2]
+upsample_nearest2d _upsample_nearest_exact2d; Quantized; Q(1, 1, 4, 4), [8, 8]
+upsample_nearest3d _upsample_nearest_exact3d; Quantized; Q(1, 1, 4, 4, 4), [8, 8, 8]
+upsample_bilinear2d; Quantized; Q(1, 1, 4, 4), [8, 8], False
+grid_sampler_2d; Quantized; Q(1, 1, 4, 4), T(1, 2, 2, 2), 0, 0, False
+reflection_pad1d.out; Quantized; Q(1, 4), [1, 1]
+reflection_pad2d .out; Quantized; Q(1, 4, 4), [1, 1, 1, 1]
+_prelu_kernel; Quantized; Q(1, 4), T(4)
+cat .out; Quantized; [Q(4), Q(4)]
+channel_shuffle; Quantized; Q(1, 4, 2, 2), 2
+clamp; Quantized; Q(4), 0, 1
+threshold; Quantized; Q(4), 0, 0
+eq.Scalar .Scalar_out ne.Scalar .Scalar_out ge.Scalar .Scalar_out gt.Scalar .Scalar_out le.Scalar .Scalar_out lt.Scalar .Scalar_out; Quantized; Q(4), 1; bool
+eq.Tensor .Tensor_out ne.Tensor .Tensor_out ge.Tensor .Tensor_out gt.Tensor .Tensor_out le.Tensor .Tensor_out lt.Tensor .Tensor_out; Quantized; Q(4), Q(4); bool
+equal; Quantized; Q(4), Q(4)
+gelu_ hardsigmoid .out hardtanh .out _ leaky_relu .out _ sigmoid tanh max .unary_out min .unary_out; Quantized; Q(4)
+index.Tensor; Quantized; Q(4), [I(1)]
+mean.dim .out std.correction .correction_out; Quantized; Q(4), [0]
+quantized_batch_norm; Quantized; Q(1, 2, 4, 4), T(2), T(2), T(2), T(2), 1e-5, 1.0, 0
+resize_; Quantized; Q(4), [2]
+sort.stable; Quantized; Q(4), stable=True
+topk; Quantized; Q(4), 1
+_assert_async; asserts; T(1) * 0
+_assert_async.msg; asserts; T(1) * 0, 'no'
+_embedding_bag _embedding_bag_forward_only; asserts; T(4, 4), X(9), Z(1)
+embedding; asserts; T(4, 4), X(9)
+embedding_dense_backward; asserts; T(1, 4), X(9), 4, -1, False
+binary_cross_entropy .out; asserts; T(1) * 2, T(1)
+multi_margin_loss .out; asserts; T(1, 4), X(9)
+multilabel_margin_loss_forward .output; asserts; T(1, 1), X(9).view(1, 1), 1
+nll_loss_forward .output; asserts; T(1, 4), X(9), None, 1, -100
+nll_loss2d_forward .output; asserts; T(1, 4, 1, 1), X(9).view(1, 1, 1), None, 1, -100
+max_unpool2d .out; asserts; T(1, 1, 1, 1), X(99).view(1, 1, 1, 1), [2, 2]
+max_unpool3d .out; asserts; T(1, 1, 1, 1, 1), X(99).view(1, 1, 1, 1, 1), [2, 2, 2], [2, 2, 2], [0, 0, 0]
+gather .out index_select .out; asserts; T(4), 0, X(9)
+take .out; asserts; T(4), X(9)
+put_; asserts; T(4), X(9), T(1)
+index.Tensor .Tensor_out; asserts; T(4), [X(9)]
+_index_put_impl_; asserts; T(4), [X(9)], T(1)
+index_add .out _ index_copy .out _ scatter.src .src_out _.src scatter_add .out _; asserts; T(4), 0, X(9), T(1)
+index_fill_.int_Scalar scatter.value .value_out _.value; asserts; T(4), 0, X(9), 1.0
+index_fill_.int_Tensor; asserts; T(4), 0, X(9), T()
+index_reduce .out _; asserts; T(4), 0, X(9), T(1), 'prod'
+scatter_reduce.two .two_out _.two; asserts; T(4), 0, X(9), T(1), 'sum'
+scatter.reduce .reduce_out _.reduce; asserts; T(4), 0, X(9), T(1), reduce='add'
+scatter.value_reduce .value_reduce_out _.value_reduce; asserts; T(4), 0, X(9), 1.0, reduce='add'
+""".replace("{ints}", "uint8 int8 int16 int32 int64")  # fmt: skip
+
+
+def rule_rows() -> Iterator[Tuple[str, str, str, str]]:
+    """Yields operator, dtype or condition, arguments, dtype of `out` of each line of RULES."""
+    for line in RULES.splitlines():
+        names, whats, arguments, out = (line + "; ").split("; ")[:4]
+        base = ""
+        for name in names.split():
+            if name[0] == "." or name == "_" or name[:2] == "_.":
+                name = base + name
+            else:
+                base = name.partition(".")[0]
+            for what in whats.split():
+                yield name, what, arguments, out.strip("; ")
+
+
+_MADE = {
+    "T": "torch.ones({}, dtype=torch.{dtype}, device='cuda')",
+    "I": "torch.ones({}, dtype=torch.int64, device='cuda')",
+    "Z": "torch.zeros({}, dtype=torch.int64, device='cuda')",
+    "X": "torch.tensor([{}], device='cuda')",
+    "B": "torch.ones({}, dtype=torch.int8, device='cuda')",
+    "P": "torch.ones({}, device='cuda').to(torch.float8_e4m3fn)",
+    "Q": "torch.quantize_per_tensor(torch.ones({}, device='cuda'), 1.0, 0, torch.quint8)",
+}
+
+
+def rule_call(name: str, what: str, arguments: str, out: str) -> str:
+    """Returns the call that a row of the rule book is about."""
+    import torch
+
+    dtype = what if what in DTYPES else "float32"
+
+    def made(found: Any) -> str:
+        return _MADE[found[1]].format(found[2] or "()", dtype=dtype)
+
+    packet, _, overload = name.partition(".")
+    words = [re.sub(r"\b([TIZXBPQ])\(([\d, ]*)\)", made, arguments)]
+    of = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    for argument in of._schema.arguments:
+        if argument.kwarg_only and argument.alias_info is not None:
+            kind = "int64" if argument.name == "indices" else out or dtype
+            made_of = "torch.empty(0, dtype=torch.%s, device='cuda')" % kind
+            words.append("%s=%s" % (argument.name, made_of))
+    return "torch.ops.aten.%s.%s(%s)" % (packet, overload or "default", ", ".join(words))
+
+
+@batch("acceptance", "rules", env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
+def _rule_questions() -> Iterator[Question]:
+    """Yields a question per row: the call as it is, and where determinism is requested."""
+    import torch
+
+    def ask(*words: str) -> Any:
+        text = rule_call(*words)
+        found: Dict[str, Any] = {"call": text, "said": []}
+        for is_strict in (False, True):
+            torch.use_deterministic_algorithms(is_strict)
+            try:
+                made = eval(text, {"torch": torch})
+                torch.cuda.synchronize()
+                found["said"].append("ok " + " ".join(short(t.dtype) for t in tensors(made)[:4]))
+            except Exception as error:
+                if is_poisonous(error):
+                    raise
+                kind, heard = said(error)
+                found["said"].append("%s: %s" % (kind, heard.partition("\n")[0][:200]))
+            finally:
+                torch.use_deterministic_algorithms(False)
+        return found
+
+    for name, what, *words in rule_rows():
+        if what != "asserts":
+            key = "rules|aten::%s|%s" % (name, what)
+            yield key, functools.partial(ask, name, what, *words)
+
+
+#: More calls that end the device of their process, and one that does not.
+ASSERTS = {
+    "index_fill": "torch.ones(4, 4, device='cuda').index_fill(0, torch.tensor([9], device='cuda'), 0.0)",
+    "cross_entropy": "torch.nn.functional.cross_entropy(torch.ones(1, 4, device='cuda'), torch.tensor([9], device='cuda'))",
+    "multinomial": "torch.multinomial(torch.tensor([-1.0, 2.0], device='cuda'), 1)",
+    "bincount": "torch.bincount(torch.tensor([-1], device='cuda'))",
+    "one_hot": "torch.nn.functional.one_hot(torch.tensor([9], device='cuda'), 4)",
+    "none": "torch.ones(4, device='cuda')[torch.tensor([-4], device='cuda')]",
+}  # fmt: skip
+
+
+@batch("acceptance", "asserts", alone=True)
+def _assert_questions() -> Iterator[Question]:
+    import torch
+
+    def ask(make: Callable[[], str]) -> Any:
+        text = make()
+        found: Dict[str, Any] = {"call": text, "said": []}
+        last = "torch.ones(1, device='cuda').add(1)"
+        for step in ("torch.cuda.synchronize()", text, "torch.cuda.synchronize()", last):
+            try:
+                eval(step, {"torch": torch})
+                found["said"].append("ok")
+            except Exception as error:
+                kind, words = said(error)
+                found["said"].append("%s: %s" % (kind, words.partition("\n")[0]))
+        return found
+
+    for name, what, *words in rule_rows():
+        if what == "asserts":
+            make = functools.partial(rule_call, name, what, *words)
+            yield "asserts|aten::%s" % name, functools.partial(ask, make)
+    for name, text in ASSERTS.items():
+        yield "asserts|%s" % name, functools.partial(ask, functools.partial(str, text))
+
 
 def _accepts(name: str, dtype: str) -> Any:
     found = samples(name, dtype, 2)
@@ -660,6 +932,20 @@ def _alerts(name: str, sample: Any) -> Any:
     return sorted(text for text in texts if "deterministic" in text)
 
 
+def _warns(name: str, sample: Any) -> Any:
+    import torch
+
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            backward(called(name, sample, grad=True)())
+    finally:
+        torch.set_warn_always(False)
+    texts = [(one.category.__name__, str(one.message).partition("\n")[0][:160]) for one in heard]
+    return sorted({"%s: %s" % each for each in texts})
+
+
 def _waits(name: str, sample: Any) -> Any:
     import torch
 
@@ -709,55 +995,9 @@ def _operator_questions() -> Iterator[Question]:
     for name in operators():
         # A rule is about an overload: so it finds its answers.
         yield "calls|%s" % name, functools.partial(_overloads, name, "float32")
-    for kind, ask in (("alerts", _alerts), ("waits", _waits), ("captures", _captures)):
+    kinds = {"alerts": _alerts, "warns": _warns, "waits": _waits, "captures": _captures}
+    for kind, ask in kinds.items():
         yield from one_per_operator(kind, ask)
-
-
-#: Indices out of range: each ends the device of its process.
-ASSERTS = {
-    "index": "torch.ones(4, device='cuda')[torch.tensor([9], device='cuda')]",
-    "_index_put_impl_": "torch.ones(4, device='cuda').index_put_((torch.tensor([9], device='cuda'),), torch.ones(1, device='cuda'))",
-    "index_select": "torch.ones(4, 4, device='cuda').index_select(0, torch.tensor([9], device='cuda'))",
-    "index_add": "torch.ones(4, 4, device='cuda').index_add(0, torch.tensor([9], device='cuda'), torch.ones(1, 4, device='cuda'))",
-    "index_copy": "torch.ones(4, 4, device='cuda').index_copy(0, torch.tensor([9], device='cuda'), torch.ones(1, 4, device='cuda'))",
-    "index_fill": "torch.ones(4, 4, device='cuda').index_fill(0, torch.tensor([9], device='cuda'), 0.0)",
-    "take": "torch.ones(4, device='cuda').take(torch.tensor([9], device='cuda'))",
-    "gather": "torch.ones(4, device='cuda').gather(0, torch.tensor([9], device='cuda'))",
-    "scatter": "torch.ones(4, device='cuda').scatter(0, torch.tensor([9], device='cuda'), 1.0)",
-    "scatter_add": "torch.ones(4, device='cuda').scatter_add(0, torch.tensor([9], device='cuda'), torch.ones(1, device='cuda'))",
-    "embedding": "torch.nn.functional.embedding(torch.tensor([9], device='cuda'), torch.ones(4, 4, device='cuda'))",
-    "_embedding_bag": "torch.nn.functional.embedding_bag(torch.tensor([[9]], device='cuda'), torch.ones(4, 4, device='cuda'))",
-    "nll_loss_forward": "torch.nn.functional.nll_loss(torch.ones(1, 4, device='cuda'), torch.tensor([9], device='cuda'))",
-    "nll_loss2d_forward": "torch.nn.functional.nll_loss(torch.ones(1, 4, 1, 1, device='cuda'), torch.tensor([[[9]]], device='cuda'))",
-    "cross_entropy": "torch.nn.functional.cross_entropy(torch.ones(1, 4, device='cuda'), torch.tensor([9], device='cuda'))",
-    "multi_margin_loss": "torch.nn.functional.multi_margin_loss(torch.ones(1, 4, device='cuda'), torch.tensor([9], device='cuda'))",
-    "multilabel_margin_loss_forward": "torch.nn.functional.multilabel_margin_loss(torch.ones(1, 4, device='cuda'), torch.tensor([[9, 9, 9, 9]], device='cuda'))",
-    "multinomial": "torch.multinomial(torch.tensor([-1.0, 2.0], device='cuda'), 1)",
-    "binary_cross_entropy": "torch.nn.functional.binary_cross_entropy(torch.tensor([2.0], device='cuda'), torch.ones(1, device='cuda'))",
-    "bincount": "torch.bincount(torch.tensor([-1], device='cuda'))",
-    "one_hot": "torch.nn.functional.one_hot(torch.tensor([9], device='cuda'), 4)",
-    "none": "torch.ones(4, device='cuda')[torch.tensor([-4], device='cuda')]",
-}  # fmt: skip
-
-
-@batch("acceptance", "asserts", alone=True)
-def _assert_questions() -> Iterator[Question]:
-    import torch
-
-    def ask(text: str) -> Any:
-        found: Dict[str, Any] = {"call": text, "said": []}
-        last = "torch.ones(1, device='cuda').add(1)"
-        for step in ("torch.cuda.synchronize()", text, "torch.cuda.synchronize()", last):
-            try:
-                eval(step, {"torch": torch})
-                found["said"].append("ok")
-            except Exception as error:
-                kind, words = said(error)
-                found["said"].append("%s: %s" % (kind, words.partition("\n")[0]))
-        return found
-
-    for name, text in ASSERTS.items():
-        yield "asserts|%s" % name, functools.partial(ask, text)
 
 
 # --- Section allocation
@@ -768,6 +1008,7 @@ SETTINGS = (
     "max_split_size_mb:32",
     "roundup_power2_divisions:4",
     "garbage_collection_threshold:0.6",
+    "roundup_power2_divisions:[64:8,256:4,>:1]",
     "max_non_split_rounding_mb:64",
     "expandable_segments:True,max_split_size_mb:128",
 )
@@ -993,7 +1234,8 @@ def _allocation_batches() -> None:
             yield key, functools.partial(_run_program, program)
 
     for number, settings in enumerate(SETTINGS):
-        env = {"PYTORCH_CUDA_ALLOC_CONF": settings, "PYTORCH_ALLOC_CONF": settings}
+        names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+        env = dict.fromkeys(names, settings)
         make = functools.partial(questions, settings)
         env = env if settings else {}
         batch("allocation", "places-%d" % number, alone=True, env=env, fresh=bool(env))(make)
@@ -1039,16 +1281,27 @@ def listed(steps: List[Callable[[], Any]]) -> List[List[int]]:
     return found
 
 
-def _temporaries(name: str, sample: Any) -> Any:
-    call = called(name, sample, grad=True)
-    backward(call())
+def taken(call: Callable[[], Any], text: str) -> Any:
+    """Returns what a call saves for backward, and what both allocate and free."""
+    import torch
+
+    saved: List[str] = []
+
+    def pack(tensor: Any) -> Any:
+        saved.append(shape(tensor))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        first = call()
+    backward(first)
+    del first
     made: List[Any] = []
+    found = listed([lambda: made.append(call()), lambda: backward(made[0])])
+    return {"call": text, "saved": saved, "forward": found[0], "backward": found[1]}
 
-    def forward() -> None:
-        made.append(call())
 
-    found = listed([forward, lambda: backward(made[0])])
-    return {"call": described(name, sample), "forward": found[0], "backward": found[1]}
+def _temporaries(name: str, sample: Any) -> Any:
+    return taken(called(name, sample, grad=True), described(name, sample))
 
 
 @batch("allocation", "operators", shuffled=True)
@@ -1129,11 +1382,8 @@ def layer(text: str) -> Callable[[], Any]:
 def _layer_questions() -> Iterator[Question]:
     def ask(text: str) -> Any:
         call = layer(text)
-        for _ in range(2):
-            backward(call())
-        made: List[Any] = []
-        found = listed([lambda: made.append(call()), lambda: backward(made[0])])
-        return {"call": text, "forward": found[0], "backward": found[1]}
+        backward(call())
+        return taken(call, text)
 
     for name, text in layers().items():
         yield "layers|%s" % name, functools.partial(ask, text)
@@ -1254,15 +1504,19 @@ def _streaming_rates() -> Iterator[Question]:
         yield key, functools.partial(make, texts[name], 1 << 26, dtype)
 
 
-@batch("rates", "products")
+@batch("rates", "products", shuffled=True)
 def _product_rates() -> Iterator[Question]:
     import torch
 
-    def product(dtype: str, m: int, n: int, k: int, tf32: bool) -> Any:
+    def product(dtype: str, m: int, n: int, k: int, tf32: bool = False, layout: str = "nn") -> Any:
+        make = functools.partial(torch.empty, device=device(), dtype=getattr(torch, dtype))
+        a = make(m, k) if layout[0] == "n" else make(k, m).t()
+        b = make(k, n) if layout[1] == "n" else make(n, k).t()
         torch.backends.cuda.matmul.allow_tf32 = tf32
-        a = torch.empty(m, k, device=device(), dtype=getattr(torch, dtype))
-        b = torch.empty(k, n, device=device(), dtype=getattr(torch, dtype))
-        return timed(lambda: a @ b, flops=2.0 * m * n * k)
+        try:
+            return timed(lambda: a @ b, flops=2.0 * m * n * k)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
 
     def convolution(dtype: str, last: bool, n: int, c: int, size: int, k: int) -> Any:
         layout = torch.channels_last if last else torch.contiguous_format
@@ -1285,6 +1539,10 @@ def _product_rates() -> Iterator[Question]:
         if dtype != "float64" or m * n * k <= 1 << 33:
             key = "mm|%s|%dx%dx%d" % ("tf32" if tf32 else dtype, m, n, k)
             yield key, functools.partial(product, dtype, m, n, k, tf32)
+    for dtype, layout in itertools.product(("float32", "bfloat16"), ("nt", "tn", "tt")):
+        for m, n, k in shapes[1:6:2]:
+            key = "mm|%s %s|%dx%dx%d" % (dtype, layout, m, n, k)
+            yield key, functools.partial(product, dtype, m, n, k, False, layout)
     images = [
         (32, 64, 56, 3),
         (32, 128, 28, 3),
@@ -1303,50 +1561,83 @@ def _product_rates() -> Iterator[Question]:
         yield key, functools.partial(attention, dtype, *given, causal)
 
 
+#: Calls of small operators and layers; the text behind # names the layer.
+SMALL = (
+    "x.add_(1)", "x + y", "x.mul(2).add(1)", "x @ y", "x.sum()", "x.softmax(-1)", "x[0]",
+    "torch.cat([x, y])", "x.t().contiguous()", "torch.empty(8, 8, device='cuda')",
+    "torch.zeros(8, 8, device='cuda')", "x.fill_(0)", "torch._foreach_add([x, y], 1)",
+    "m(x) # Linear(8, 8)", "m(x) # LayerNorm(8)", "m(x, x, x)[0] # MultiheadAttention(8, 2)",
+    "m(x)[0] # LSTM(8, 8)", "m(x) # TransformerEncoderLayer(8, 2, 16)",
+)  # fmt: skip
+
+
 def _gap_rates() -> Iterator[Question]:
     import torch
 
-    def gap(text: str, inner: int = 100) -> Any:
-        x = torch.ones(8, 8, device=device())
-        names = {"torch": torch, "x": x, "y": torch.ones(8, 8, device=device()), "m": None}
-        for kind in ("Linear(8, 8)", "LayerNorm(8)", "MultiheadAttention(8, 2)"):
-            if kind.partition("(")[0] in text:
-                names["m"] = eval("torch.nn." + kind, {"torch": torch}).to(device())
-                text = text.partition(" # ")[0]
-        code = compile(text, "gap", "eval")
-        with torch.no_grad():
-            return timed(lambda: eval(code, names), inner=inner)
+    def small(text: str) -> Callable[[], Any]:
+        names: Dict[str, Any] = {"torch": torch, "x": torch.ones(8, 8, device=device())}
+        names["y"] = torch.ones(8, 8, device=device())
+        call, _, made = text.partition(" # ")
+        if made:
+            names["m"] = eval("torch.nn." + made, {"torch": torch}).to(device())
+        code = compile(call, "gap", "eval")
+        return lambda: eval(code, names)
 
-    texts = ["x.add_(1)", "x + y", "x.mul(2).add(1)", "x @ y", "x.sum()", "x.softmax(-1)"]
-    texts += ["torch.cat([x, y])", "x.t().contiguous()", "torch.empty(8, 8, device='cuda')", "x[0]"]
-    texts += ["m(x) # Linear", "m(x) # LayerNorm", "m(x, x, x)[0] # MultiheadAttention"]
-    texts += ["torch._foreach_add([x, y], 1)", "torch.zeros(8, 8, device='cuda')", "x.fill_(0)"]
-    for text in texts:
+    def gap(text: str) -> Any:
+        with torch.no_grad():
+            return timed(small(text), inner=100)
+
+    def host(text: str) -> Any:
+        """Returns the host's time of a call, in us; a simulator's host is no claim."""
+        call, found = small(text), []
+        with torch.no_grad():
+            for _ in range(12):
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                for _ in range(50):
+                    call()
+                found.append((time.perf_counter() - began) / 50 * 1e6)
+        found.sort()
+        made = {"us": found[6], "low": found[1], "high": found[10], "bytes": 0, "flops": 0}
+        return None if is_simulated() else made
+
+    for text in SMALL:
         yield "gap|%s" % text, functools.partial(gap, text)
+        yield "host|%s" % text, functools.partial(host, text)
 
 
 def kernels(call: Callable[[], Any]) -> int:
-    """Returns how many kernels, copies and fills of the device a call launches."""
+    """Returns how many kernels and copies of the device a call launches."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    call()
     torch.cuda.synchronize()
-    kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=kinds, acc_events=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         call()
         torch.cuda.synchronize()
     host = (torch._C._autograd.DeviceType.CPU,)
     return sum(1 for e in seen.events() if e.device_type not in host and "Memset" not in e.name)
 
 
+def _launches(name: str, sample: Any) -> Any:
+    call = called(name, sample, grad=True)
+    backward(call())
+    made: List[Any] = []
+    found = [kernels(lambda: made.append(call())), kernels(lambda: backward(made[0]))]
+    return {"call": described(name, sample), "forward": found[0], "backward": found[1]}
+
+
+@batch("rates", "kernels", shuffled=True)
 def _kernel_counts() -> Iterator[Question]:
     def forward(text: str) -> Any:
-        return kernels(layer(text))
+        call = layer(text)
+        call()
+        return kernels(call)
 
     for name, text in layers().items():
         if "float32" in name:
             yield "kernels|%s" % name, functools.partial(forward, text)
+    yield from one_per_operator("launches", _launches)
 
 
 def _clocks() -> Iterator[Question]:
@@ -1369,11 +1660,9 @@ def _clocks() -> Iterator[Question]:
         yield "load|%s" % name, functools.partial(under_load, name)
 
 
-@batch("rates", "others")
+@batch("rates", "others", shuffled=True)
 def _rates_others() -> Iterator[Question]:
-    yield from itertools.chain(
-        _copy_rates(), _streaming_rates(), _gap_rates(), _kernel_counts(), _clocks()
-    )
+    yield from itertools.chain(_copy_rates(), _streaming_rates(), _gap_rates(), _clocks())
 
 
 # --- Section steps
@@ -1578,23 +1867,21 @@ def train(name: str, mode: str) -> Dict[str, Any]:
     return found
 
 
-def _step_questions() -> Iterator[Question]:
-    for name, mode in itertools.product(models(), ("eager", "amp", "captured")):
+def _step_questions(modes: Iterable[str]) -> Iterator[Question]:
+    for name, mode in itertools.product(models(), modes):
         for what in ("time", "peak", "reserved", "list", "offset"):
             key = "%s|%s|%s" % (what, name, mode)
             yield key, functools.partial(lambda n, m, w: train(n, m)[w], name, mode, what)
 
 
-def _compiled_questions() -> Iterator[Question]:
-    for name in ("mlp", "gpt"):
-        for what in ("time", "peak", "offset"):
-            key = "%s|%s|compiled" % (what, name)
-            yield key, functools.partial(lambda n, w: train(n, "compiled")[w], name, what)
-
-
 @batch("steps", "trained", limit_s=120)
 def _steps_trained() -> Iterator[Question]:
-    yield from itertools.chain(_step_questions(), _compiled_questions())
+    yield from _step_questions(("eager", "amp", "captured"))
+
+
+@batch("steps", "compiled", limit_s=300)
+def _steps_compiled() -> Iterator[Question]:
+    yield from _step_questions(("compiled",))
 
 
 # --- Section answers
@@ -1659,6 +1946,18 @@ torch.is_autocast_enabled('cuda')
 torch.ones(0, device='cuda').data_ptr()
 torch.cuda.memory_stats()['allocation.all.current']
 sorted(torch.cuda.memory_stats())
+torch.cuda.get_device_properties(0).name == torch.cuda.get_device_name(0)
+torch.cuda.get_device_properties(0).major
+torch.cuda.get_device_properties(0).warp_size
+torch.cuda.get_device_properties(0).max_threads_per_multi_processor
+torch.cuda.get_device_properties(0).max_threads_per_block
+torch.cuda.get_device_properties(0).regs_per_multiprocessor
+torch.cuda.get_device_properties(0).shared_memory_per_block
+torch.cuda.get_device_properties(0).shared_memory_per_block_optin
+torch.cuda.get_device_properties(0).shared_memory_per_multiprocessor
+torch.cuda.get_device_properties(0).L2_cache_size
+torch.cuda.get_device_properties(0).is_integrated
+torch.cuda.get_device_properties(0).is_multi_gpu_board
 torch.cuda.nvtx.range_push('a')
 torch.ones(2, device='cuda') + torch.ones(2)
 torch.ones(2, device='cuda') @ torch.ones(3, device='cuda')
@@ -1747,6 +2046,10 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)) and len(value) < 400:
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(repr(item) for item in value)
     text = repr(value)
     return text[:300] if not callable(value) else type(value).__name__
 
@@ -1758,6 +2061,8 @@ def _kind(value: Any) -> str:
         return "module"
     if isinstance(value, type):
         return "class"
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return "%s: %s" % (type(value).__name__, plain(value))
     return "callable" if callable(value) else type(value).__name__
 
 
@@ -1774,6 +2079,30 @@ def _name_questions() -> Iterator[Question]:
 
     for module in MODULES:
         yield "names|%s" % module, functools.partial(kinds, module)
+
+
+#: Public functions without arguments that begin so are called, but for those that name a machine.
+GETTERS = ("is_", "get_", "has_", "current_", "device_count", "initial_seed")
+NOT_CALLED = ("get_device_properties", "current_blas_handle", "get_results", "get_filename")
+
+
+def _value_questions() -> Iterator[Question]:
+    import importlib
+    import inspect
+
+    def value(module: str, name: str) -> Any:
+        import torch
+
+        torch.cuda.init()
+        return plain(getattr(importlib.import_module(module), name)())
+
+    for module in MODULES:
+        of = importlib.import_module(module)
+        public = getattr(of, "__all__", None) or [n for n in dir(of) if n[0] != "_"]
+        for name in sorted(n for n in set(public) - set(NOT_CALLED) if n.startswith(GETTERS)):
+            with contextlib.suppress(TypeError, ValueError, AttributeError):
+                inspect.signature(getattr(of, name)).bind()
+                yield "value|%s.%s()" % (module, name), functools.partial(value, module, name)
 
 
 def _answer_questions() -> Iterator[Question]:
@@ -1818,7 +2147,8 @@ def _order_questions() -> Iterator[Question]:
 
 @batch("answers", "asked")
 def _answers_asked() -> Iterator[Question]:
-    yield from itertools.chain(_name_questions(), _answer_questions(), _order_questions())
+    for questions in (_name_questions, _value_questions, _answer_questions, _order_questions):
+        yield from questions()
 
 
 # --- Section collectives

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Each row of the rule book has a question, and the question meets the row."""
+
+import warnings
+
+import pytest
+import torch
+
+from torch_npusim.sim import faults, rules
+from torch_npusim.truth import comparison, truth_record
+
+CALLS = {}  # key: the call, for npusim
+for operator, what, *words in truth_record.rule_rows():
+    key = f"asserts|aten::{operator}" if what == "asserts" else f"rules|aten::{operator}|{what}"
+    call = truth_record.rule_call(operator, what, *words).replace("'cuda'", "'npusim'")
+    CALLS[key] = call
+
+#: Rows that npusim follows with the rules and without, and why the answer is the same.
+SAME = {
+    "_empty_affine_quantized": "raises about the dtype before",
+    "_empty_per_channel_affine_quantized": "raises about the dtype before",
+    "_scaled_dot_product_flash_attention_for_cpu": "a kernel of npusim's own",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "a kernel of npusim's own",
+    "_scaled_mm": "about older chips",
+    "_scaled_mm.out": "about older chips",
+    "to_mkldnn": "refused without the rules, in other words",
+    "embedding_dense_backward": "the CPU's kernel looks at no index",
+    "fft_rfft": "refuses complex numbers on the CPU too",
+}
+
+
+def outcomes():
+    """The result or exception of each call, and the number of calls in a wider dtype."""
+    found = {}
+    for key, text in CALLS.items():
+        widened = sum(rules.widened_calls().values())
+        said = []
+        for is_strict in (False, True):
+            torch.use_deterministic_algorithms(is_strict)
+            try:
+                said.append(type(eval(text)).__name__)
+            except Exception as error:
+                said.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        found[key] = (said, sum(rules.widened_calls().values()) - widened)
+    return found
+
+
+@pytest.fixture(scope="module")
+def both():
+    """The outcomes without the rules and with them."""
+    found = []
+    for book in ("off", "cuda"):
+        torch.npusim.set_rules(book)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found.append(outcomes())
+    torch.use_deterministic_algorithms(False)
+    faults.clear()
+    torch.npusim.set_rules("auto")
+    return found
+
+
+def test_each_row_is_asked_or_has_its_reason():
+    asked = {key for rule in rules.rows() for key in comparison.keys_of(rule)}
+    never = {
+        key for rule in rules.rows() if rule.operator in comparison.NOT_ASKED
+        for key in comparison.keys_of(rule)
+    }  # fmt: skip
+    assert asked - set(CALLS) == never
+    assert set(CALLS) <= asked, "a question about no row"
+
+
+def test_the_questions_meet_the_rows(both):
+    off, on = both
+    same = [key for key in CALLS if off[key] == on[key]]
+    assert {key.split("|")[1].removeprefix("aten::") for key in same} <= set(SAME)
+
+
+def test_a_call_without_the_rules_is_no_mistake(both):
+    wrong = [
+        (CALLS[key], said) for key, (said, _) in both[0].items()
+        if said[0].startswith(("TypeError", "AttributeError", "NameError", "SyntaxError"))
+    ]  # fmt: skip
+    assert wrong == []
