@@ -1,32 +1,31 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""npusim with exactly one defect: `DEFECT=clamp_loses_nan`, and `--import defects` for the kit.
+"""A backend with exactly one defect: `DEFECT=clamp_loses_nan`, and `--import defects` for the kit.
 
-Without DEFECT the device is whole.
+Without DEFECT the device is whole. The backend is npusim, or that of the module in DEFECTS_IN,
+which has defects of its own: what they change is common to all backends.
 """
 
+import importlib
 import os
 
-import torch_npusim  # noqa: F401  (before what stands in for it)
-from torch_npusim.sim import fallback
-
-from . import blind, linked_device, linked_layouts, linked_values, own, own_compiled
 from .planting import DEFECTS, Defect, fallbacks
 
-__all__ = [
-    "DEFECTS",
-    "Defect",
-    "blind",
-    "fallback_counts",
-    "linked_device",
-    "linked_layouts",
-    "linked_values",
-    "own",
-    "own_compiled",
-]
+__all__ = ["DEFECTS", "Defect", "fallback_counts"]
+
+BACKEND = os.environ.get("DEFECTS_IN", "torch_npusim")
+importlib.import_module(BACKEND)  # before what stands in for it
+if BACKEND == "torch_npusim":
+    FILES = ("blind", "linked_device", "linked_layouts", "linked_values", "own", "own_compiled")
+else:
+    FILES = ("foreign_copies", "foreign_devices", "foreign_values")
+for file in FILES:
+    importlib.import_module(f"{__name__}.{file}")
 
 
 def fallback_counts() -> dict[str, int]:
     """The kit's question: calls by overload that the CPU computed and that were copied back."""
+    from torch_npusim.sim import fallback
+
     return fallback.copied_results() | dict(fallbacks)
 
 
