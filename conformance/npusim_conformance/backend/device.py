@@ -65,7 +65,8 @@ class DeviceUnderTest:
                 "torch._register_device_module()"
             )
         try:
-            count = getattr(self.module, "device_count", lambda: 1)()
+            counting = getattr(self.module, "device_count", None)
+            count = counting() if counting is not None else torch.accelerator.device_count()
         except Exception as error:
             raise DeviceUnusable(
                 f"torch.{kind}.device_count() failed: {type(error).__name__}: {error}"
@@ -87,9 +88,35 @@ class DeviceUnderTest:
 
     def synchronize(self) -> None:
         """Waits for the device, where it has anything to wait for."""
+        if self.is_accelerator:
+            torch.accelerator.synchronize()
+            return
         synchronize = getattr(self.module, "synchronize", None)
         if synchronize is not None:
             synchronize()
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether torch.accelerator speaks of this device."""
+        current = None if self.is_cpu else torch.accelerator.current_accelerator()
+        return current is not None and current.type == self.device.type
+
+    @property
+    def statistics(self) -> list[Any]:
+        """What answers memory_allocated() and so on: torch.accelerator, then the device's module.
+
+        torch.accelerator counts if the backend's allocator is a c10::DeviceAllocator.
+        """
+        if self.is_cpu:
+            return []
+        found = []
+        if self.is_accelerator:
+            try:
+                if torch.accelerator.memory_stats(self.device):
+                    found.append(torch.accelerator)
+            except RuntimeError:  # another allocator
+                pass
+        return [*found, self.module]
 
     def make_current(self, device: torch.device) -> None:
         """Makes one of its devices the current one, by its index: the form that all backends take.
@@ -127,8 +154,8 @@ class DeviceUnderTest:
         index = self.device.index
         if self._allocated_hook is not None:
             return int(self._allocated_hook(index))
-        ask = getattr(self.module, "memory_allocated", None)
-        return int(ask(index)) if ask is not None and not self.is_cpu else None
+        asked = [one for one in self.statistics if hasattr(one, "memory_allocated")]
+        return int(asked[0].memory_allocated(index)) if asked else None
 
     def describe(self) -> dict[str, Any]:
         """The facts about the device that a report has."""

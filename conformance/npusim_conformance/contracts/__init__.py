@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -159,6 +160,12 @@ def refuses(
 def on(device: torch.device, *values: float) -> torch.Tensor:
     """A float32 tensor of these values, made on the CPU and copied."""
     return torch.tensor(values, dtype=torch.float32).to(device)
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """The result of a call in a thread of its own. Raises what the call raises."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def other_device(run: Run) -> torch.device:

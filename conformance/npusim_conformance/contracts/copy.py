@@ -2,13 +2,14 @@
 """Copies between the CPU and the device, within it, and between two of its kind."""
 
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 
 from npusim_conformance.contracts import contract, on, other_device, refuses, same
 from npusim_conformance.inputs.torch_testing import DTYPE_ORDER, dtype_name
-from npusim_conformance.inputs.transfer import Transfer
 from npusim_conformance.properties.base import Run, require
+from npusim_conformance.verdict import Mismatch
 
 
 def _dtypes(run: Run) -> list[torch.dtype]:
@@ -40,39 +41,136 @@ def every_dtype_goes_round(run: Run) -> None:
         _same_bytes(f"{dtype_name(dtype)} copied there", target, here)
 
 
-def _layouts(base: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Views of a tensor of 4 x 6 x 5."""
-    yield "contiguous", base
-    yield "transposed", base.transpose(0, 2)
-    yield "every second", base[:, ::2]
-    yield "with an offset", base[1:, 2:, 1]
-    yield "expanded", base[:1].expand(4, 6, 5)
-    yield "one element", base[3, 5, 4]
-    yield "no element", base[:, 3:3]
-    yield "flipped strides", base.permute(2, 0, 1)
+# (shape, strides, offset) of views; a whole is one dimension of what they need.
+Lies = tuple[tuple[int, ...], tuple[int, ...], int]
+# Below and above 64 KiB of float32, no multiple of a block; then one element, and none.
+SHAPES = ((2, 3, 4, 5), (3, 7, 29, 31), (1, 1, 1, 1), (2, 0, 3, 1))
+SMALL, LARGE = SHAPES[:2]
+# As copied; the kinds of a pair are all converted into each other.
+NUMBERS = {
+    torch.float32: (0.0, 1.0, 0.5, 2.75, 100.0, -3.5, -0.5),
+    torch.float64: (0.0, 1.0, 0.1, 2.75, 100.0, -3.5, -0.5),
+    torch.int64: (0, 1, 2**40 + 1, 2**53 + 1, 100, -3, -(2**35) - 7),
+}
+
+
+def _targets(shape: tuple[int, ...]) -> Iterator[tuple[str, Lies]]:
+    """Layouts in which every element has a place of its own."""
+    rows = torch.empty(shape, device="meta")
+    channels = torch.empty(shape, device="meta").to(memory_format=torch.channels_last)
+    columns = torch.empty(shape[::-1], device="meta").stride()[::-1]
+    yield "contiguous", (shape, rows.stride(), 0)
+    yield "transposed", (shape, columns, 0)
+    yield "channels_last", (shape, channels.stride(), 0)
+    yield "padded", (shape, tuple(2 * stride for stride in rows.stride()), 1)
+    yield "with an offset", (shape, rows.stride(), 3)
+
+
+def _sources(shape: tuple[int, ...]) -> Iterator[tuple[str, Lies]]:
+    """Also those in which elements share their places."""
+    yield from _targets(shape)
+    yield "expanded", (shape, (0, *torch.empty(shape, device="meta").stride()[1:]), 0)
+    yield "expanded from one element", (shape, (0,) * len(shape), 2)
+    yield "overlapping", (shape, (3, 2, 1, 1), 0)
+
+
+def _room(lies: Lies) -> int:
+    shape, strides, offset = lies
+    return offset + 2 + sum(abs(n - 1) * by for n, by in zip(shape, strides, strict=True))
+
+
+def _whole(dtype: torch.dtype, lies: Lies) -> torch.Tensor:
+    """The memory of a source, on the CPU: numbers that tell their places apart."""
+    count = _room(lies)
+    numbers = NUMBERS.get(dtype)
+    if numbers is None:
+        return torch.arange(count).to(dtype)
+    return torch.tensor(numbers, dtype=dtype).repeat(count // len(numbers) + 1)[:count]
+
+
+def _copied(run: Run, source: Lies, target: Lies, kinds: tuple[torch.dtype, ...],
+            places: tuple[torch.device, ...], blocks: bool) -> str:  # fmt: skip
+    """What is wrong after one copy, or nothing. Only whole contiguous tensors are moved for it."""
+    here = torch.arange(_room(source), dtype=kinds[0])
+    here = _whole(kinds[0], source) if kinds[0] != kinds[1] else here
+    expected = torch.full((_room(target),), 77, dtype=kinds[1])
+    there, got = here.to(places[0]), expected.to(places[1])
+    expected.as_strided(*target).copy_(here.as_strided(*source))
+    got.as_strided(*target).copy_(there.as_strided(*source), non_blocking=not blocks)
+    run.under_test.synchronize()
+    if torch.equal(got.cpu(), expected):
+        return ""
+    wrong = int((got.cpu().as_strided(*target) != expected.as_strided(*target)).sum())
+    if not wrong:
+        return "the copy is right, but memory around it is changed"
+    return f"{wrong} of {expected.as_strided(*target).numel()} elements are wrong"
+
+
+def _check(run: Run, shape: tuple[int, ...], names: tuple[str, str], lies: tuple[Lies, Lies],
+           kinds: tuple[torch.dtype, ...], places: tuple[torch.device, ...]) -> None:  # fmt: skip
+    for blocks in (True, False):
+        wrong = _copied(run, *lies, kinds, places, blocks)
+        if wrong:
+            sides = " to ".join(
+                f"{name} {dtype_name(kind)} on {place}"
+                for name, kind, place in zip(names, kinds, places, strict=True)
+            )
+            how = "" if blocks else ", non_blocking"
+            raise Mismatch(f"{sides}, {'x'.join(map(str, shape))}{how}: {wrong}")
+
+
+def _all_layouts(run: Run, places: tuple[torch.device, ...]) -> None:
+    for shape in SHAPES:
+        for one, source in _sources(shape):
+            for other, target in _targets(shape):
+                kinds = (torch.float32, torch.float32)
+                _check(run, shape, (one, other), (source, target), kinds, places)
+
+
+def _all_kinds(run: Run, places: tuple[torch.device, ...]) -> None:
+    """Conversions: of all kinds where memory is contiguous, of some in other layouts."""
+    left_out = run.under_test.expectations.unsupported_dtypes
+    kinds = (*NUMBERS, torch.float16, torch.bfloat16, torch.int32, torch.bool)
+    kinds = tuple(kind for kind in kinds if dtype_name(kind) not in left_out)
+    for shape in (SMALL, LARGE):
+        layouts = dict(_targets(shape))
+        for one in (kind for kind in kinds if kind in NUMBERS):
+            for other in (kind for kind in kinds if kind != one):
+                names, lies = ("contiguous",) * 2, (layouts["contiguous"],) * 2
+                _check(run, shape, names, lies, (one, other), places)
+        if {torch.float64, torch.float32} <= set(kinds):
+            for names in product(("contiguous", "transposed", "padded"), repeat=2):
+                pair = (torch.float64, torch.float32)
+                lies = (layouts[names[0]], layouts[names[1]])
+                _check(run, shape, names, lies, pair, places)
 
 
 @contract()
 def layouts_are_copied_right(run: Run) -> None:
-    """From any layout to any layout, in all directions, values arrive where they belong."""
-    values = torch.arange(120.0).view(4, 6, 5)
-    for name, here in _layouts(values):
-        there = Transfer(run.device)(here)
-        same(f"{name}: values there", there, here)
-        same(f"{name}: strides there", there.stride(), here.stride())
-        same(f"{name}: to(device)", here.to(run.device), here)
-        for other in ("contiguous", "padded"):
-            for source in (here, there):
-                for device in {run.device, torch.device("cpu")}:
-                    target = _target(here.shape, other, device)
-                    target.copy_(source)
-                    same(f"{name} on {source.device} to {other} on {device}", target, here)
+    """From any layout to any layout, of any size, values arrive where they belong."""
+    cpu = torch.device("cpu")
+    for places in ((cpu, run.device), (run.device, cpu), (run.device, run.device)):
+        _all_layouts(run, places)
 
 
-def _target(shape: torch.Size, layout: str, device: torch.device) -> torch.Tensor:
-    if layout == "contiguous" or not shape:
-        return torch.empty(shape, device=device)
-    return torch.empty((*shape[:-1], 2 * shape[-1]), device=device)[..., ::2]
+@contract()
+def layouts_survive_the_way(run: Run) -> None:
+    """to(device) keeps values and strides of dense tensors."""
+    for shape in SHAPES[:2]:
+        for name, lies in _targets(shape):
+            here = _whole(torch.float32, lies).as_strided(*lies)
+            there = here.to(run.device)
+            same(f"{name}: to(device)", there, here)
+            if name != "padded":
+                same(f"{name}: strides there", there.stride(), here.stride())
+
+
+@contract()
+def kinds_are_converted_on_the_way(run: Run) -> None:
+    """A copy that converts gives the CPU's numbers in every direction, in every layout."""
+    cpu = torch.device("cpu")
+    for places in ((cpu, run.device), (run.device, cpu), (run.device, run.device)):
+        _all_kinds(run, places)
 
 
 @contract()
@@ -197,17 +295,14 @@ def large_copies_arrive(run: Run) -> None:
 def copies_between_devices(run: Run) -> None:
     """Copies between two devices keep values, dtypes and layouts, in both directions."""
     second = other_device(run)
-    for name, here in _layouts(torch.arange(120.0).view(4, 6, 5)):
-        there = Transfer(run.device)(here)
-        across = there.to(second)
-        same(f"{name}: device", across.device, second)
-        same(f"{name}: values", across, here)
-        same(f"{name}: values back", across.to(run.device, non_blocking=True), here)
-        target = _target(here.shape, "padded", second)
-        target.copy_(there)
-        same(f"{name}: values by copy_()", target, here)
-    converted = on(run.device, 1.5, -2.5).to(second, torch.int32)
-    same("converted", converted, torch.tensor([1, -2], dtype=torch.int32))
+    for places in ((run.device, second), (second, run.device), (second, second)):
+        _all_layouts(run, places)
+        _all_kinds(run, places)
+    here = torch.arange(6.0).view(2, 3).t()
+    across = here.to(run.device).to(second)
+    same("device", across.device, second)
+    same("strides", across.stride(), here.stride())
+    same("values back", across.to(run.device, non_blocking=True), here)
 
 
 @contract()

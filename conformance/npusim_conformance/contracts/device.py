@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Devices: which one is current, what their names mean, what they say about themselves."""
 
-import threading
-
 import torch
 
-from npusim_conformance.contracts import contract, on, other_device, refuses, same
+from npusim_conformance.contracts import contract, in_thread, on, other_device, refuses, same
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
@@ -52,6 +50,9 @@ def counts_agree(run: Run) -> None:
     """device_count() is a positive int, and torch.accelerator counts the same."""
     count = run.under_test.module.device_count()
     require(type(count) is int and count > 0, f"device_count() is {count!r}")
+    current = torch.accelerator.current_accelerator()
+    if current is not None and current.type == run.device.type:  # else torch would ask the module
+        same("deviceCount() of its hooks", torch._C._accelerator_hooks_device_count(), count)
     same("torch.accelerator.device_count()", torch.accelerator.device_count(), count)
 
 
@@ -278,14 +279,12 @@ def two_devices_are_not_mixed(run: Run) -> None:
 def current_device_is_per_thread(run: Run) -> None:
     """set_device() in a thread leaves the current device of other threads as it was."""
     module, second = run.under_test.module, other_device(run)
-    before, seen = module.current_device(), []
+    before = module.current_device()
 
-    def work() -> None:
-        module.set_device(second)
-        seen.append(module.current_device())
+    def work() -> int:
+        run.under_test.make_current(second)
+        return int(module.current_device())
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    same("current_device() in the thread", seen, [second.index])
+    same("current_device() in the thread", in_thread(work), second.index)
     same("current_device() here", module.current_device(), before)
+    same("device of a new tensor here", torch.empty(1, device=run.device.type).device, run.device)

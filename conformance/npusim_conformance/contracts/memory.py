@@ -2,6 +2,7 @@
 """Device memory: its statistics, reuse, and what happens when there is no more of it."""
 
 import gc
+from typing import Any
 
 import torch
 
@@ -13,7 +14,6 @@ from npusim_conformance.verdict import NotApplicable
 _NO_CPU = "torch keeps no statistics of the CPU's memory"
 _MIB = 1 << 20
 _TOO_MUCH = 1 << 50  # bytes; no device has a pebibyte
-_STATISTICS = ("memory_allocated", "memory_reserved")
 
 
 def _allocated(run: Run) -> int:
@@ -21,8 +21,16 @@ def _allocated(run: Run) -> int:
     gc.collect()
     count = run.under_test.allocated_bytes()
     if count is None:
-        raise NotApplicable(f"there is no torch.{run.device.type}.memory_allocated")
+        raise NotApplicable("neither torch.accelerator nor the module counts allocated bytes")
     return count
+
+
+def _statistics(run: Run, *names: str) -> list[Any]:
+    """Whom to ask, torch.accelerator first; NotApplicable if nobody has all of these."""
+    found = [one for one in run.under_test.statistics if all(hasattr(one, name) for name in names)]
+    if not found:
+        raise NotApplicable(f"neither torch.accelerator nor the module has {', '.join(names)}")
+    return found
 
 
 def _block(run: Run, mebibytes: int = 4) -> torch.Tensor:
@@ -76,38 +84,42 @@ def temporaries_are_freed(run: Run) -> None:
     same("bytes after an error", _allocated(run), with_both)
 
 
-@contract(no_cpu=_NO_CPU, needs=_STATISTICS)
+@contract(no_cpu=_NO_CPU)
 def reserved_covers_allocated(run: Run) -> None:
     """Reserved bytes are never fewer than allocated ones."""
-    module = run.under_test.module
     kept = []
     for mebibytes in (1, 8, 3):
         kept.append(_block(run, mebibytes))
-        allocated, reserved = module.memory_allocated(), module.memory_reserved()
-        require(reserved >= allocated, f"{allocated} bytes allocated of {reserved} reserved")
+        for asked in _statistics(run, "memory_allocated", "memory_reserved"):
+            allocated, reserved = asked.memory_allocated(), asked.memory_reserved()
+            require(reserved >= allocated, f"{allocated} bytes allocated of {reserved} reserved")
 
 
-@contract(no_cpu=_NO_CPU, needs=("max_memory_allocated", "reset_peak_memory_stats"))
+@contract(no_cpu=_NO_CPU)
 def peak_is_the_highest(run: Run) -> None:
     """max_memory_allocated() is the most since reset_peak_memory_stats()."""
-    module = run.under_test.module
-    live = _block(run)
-    before = _allocated(run)
-    module.reset_peak_memory_stats()
-    same("peak after a reset", module.max_memory_allocated(), before)
-    tensor = _block(run)
-    highest = _allocated(run)
-    del tensor
-    same("peak after it died", module.max_memory_allocated(), highest)
-    module.reset_peak_memory_stats()
-    same("peak after another reset", module.max_memory_allocated(), _allocated(run))
-    del live
+    for asked in _statistics(run, "max_memory_allocated", "reset_peak_memory_stats"):
+        live = _block(run)
+        before = _allocated(run)
+        asked.reset_peak_memory_stats()
+        same("peak after a reset", asked.max_memory_allocated(), before)
+        tensor = _block(run)
+        highest = _allocated(run)
+        del tensor
+        same("peak after it died", asked.max_memory_allocated(), highest)
+        asked.reset_peak_memory_stats()
+        same("peak after another reset", asked.max_memory_allocated(), _allocated(run))
+        del live
 
 
-@contract(no_cpu=_NO_CPU, needs=("memory_stats", "memory_allocated"))
+@contract(no_cpu=_NO_CPU)
 def statistics_agree(run: Run) -> None:
     """memory_stats() has torch's names, no negative number, and memory_allocated()'s."""
-    module = run.under_test.module
+    for asked in _statistics(run, "memory_stats", "memory_allocated"):
+        _statistics_agree(run, asked)
+
+
+def _statistics_agree(run: Run, module: Any) -> None:
     kept = _block(run)
     found = module.memory_stats()
     name = "allocated_bytes.all.current"
@@ -118,14 +130,18 @@ def statistics_agree(run: Run) -> None:
                 and "max_split_size" not in key]  # fmt: skip
     same("negative statistics", negative, [])
     require(kept.numel() <= numbers[name], f"{name} is less than a live tensor's size")
-    active = found.get("active_bytes.all.current", found[name])
+    active = found.get("active_bytes.all.current") or found[name]  # 0: not counted
     require(active >= found[name], f"{active} active bytes, {found[name]} allocated ones")
 
 
-@contract(no_cpu=_NO_CPU, needs=("empty_cache", "memory_reserved"))
+@contract(no_cpu=_NO_CPU)
 def empty_cache_gives_back(run: Run) -> None:
     """empty_cache() gives unused memory back and leaves live tensors as they are."""
-    module = run.under_test.module
+    for asked in _statistics(run, "empty_cache", "memory_reserved"):
+        _empty_cache_gives_back(run, asked)
+
+
+def _empty_cache_gives_back(run: Run, module: Any) -> None:
     live = filled(run.device, 3)
     unused = _block(run, 64)
     del unused
@@ -177,10 +193,10 @@ def works_after_out_of_memory(run: Run) -> None:
     all_are("a sum", live + 1, 3.0)
 
 
-@contract(no_cpu=_NO_CPU, needs=("memory_reserved",))
+@contract(no_cpu=_NO_CPU)
 def freed_memory_is_used_again(run: Run) -> None:
     """Tensors made and freed in turn need the memory of one."""
-    module = run.under_test.module
+    module = _statistics(run, "memory_reserved")[-1]
     for _ in range(3):
         _block(run)
     before = module.memory_reserved()
@@ -208,9 +224,9 @@ def record_stream_keeps_memory(run: Run) -> None:
         all_are(f"the result of round {round_}", result, 24.0 + round_)
 
 
-def _free_shrinks(run: Run) -> bool:
+def _free_shrinks(run: Run, module: Any) -> bool:
     """Whether free memory becomes less when a tensor takes a part of it, of 256 MiB at most."""
-    module, index = run.under_test.module, run.device.index
+    index = run.device.index
     if hasattr(module, "empty_cache"):
         module.empty_cache()  # else it might come from what is reserved already
     before, _ = module.mem_get_info(index)
@@ -225,13 +241,21 @@ def free_memory_is_plausible(run: Run) -> None:
     free, total = run.under_test.module.mem_get_info(run.device.index)
     require(0 <= free <= total and total > 0, f"mem_get_info() is {(free, total)}")
     # Others may give memory back meanwhile, so it is tried more than once.
-    require(any(_free_shrinks(run) for _ in range(3)), "free memory stays when much is allocated")
+    require(
+        any(_free_shrinks(run, run.under_test.module) for _ in range(3)),
+        "free memory stays when much is allocated",
+    )
 
 
-@contract(no_cpu=_NO_CPU, two_devices=True, needs=("memory_allocated",))
+@contract(no_cpu=_NO_CPU, two_devices=True)
 def statistics_are_per_device(run: Run) -> None:
     """A tensor on one device counts nothing on another."""
-    module, second = run.under_test.module, other_device(run)
+    for asked in _statistics(run, "memory_allocated"):
+        _statistics_are_per_device(run, asked)
+
+
+def _statistics_are_per_device(run: Run, module: Any) -> None:
+    second = other_device(run)
     gc.collect()
     before = module.memory_allocated(run.device), module.memory_allocated(second)
     tensor = torch.empty(4 * _MIB, dtype=torch.uint8, device=second)

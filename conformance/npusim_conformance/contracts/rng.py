@@ -21,12 +21,12 @@ def _differ(what: str, one: torch.Tensor, other: torch.Tensor) -> None:
     require(not torch.equal(one, other), f"{what} are equal")
 
 
-def _states(run: Run) -> tuple[Any, Any]:
-    """get_state() and set_state(state) of the device's default generator."""
+def _states(run: Run, device: torch.device | None = None) -> tuple[Any, Any]:
+    """get_state() and set_state(state) of a device's default generator."""
     if run.under_test.is_cpu:
         return torch.get_rng_state, torch.set_rng_state
     # By index, as torch.random.fork_rng() asks.
-    module, index = run.under_test.module, run.device.index
+    module, index = run.under_test.module, (device or run.device).index
     return lambda: module.get_rng_state(index), lambda state: module.set_rng_state(state, index)
 
 
@@ -81,6 +81,60 @@ def state_can_be_restored(run: Run) -> None:
 
 
 @contract(needs=_STATE)
+def states_go_round(run: Run) -> None:
+    """get_rng_state() gives what set_rng_state() was given, on each device, byte for byte."""
+    devices = [device for device in (run.device, run.under_test.second) if device is not None]
+    for device in devices:
+        get_state, set_state = _states(run, device)
+        torch.manual_seed(3)
+        state = get_state().clone()
+        torch.manual_seed(4)
+        others = [_states(run, other)[0]() for other in devices if other != device]
+        require(not torch.equal(get_state(), state), f"two seeds leave one state of {device}")
+        set_state(state)
+        same(f"the state of {device}", get_state(), state)
+        now = [_states(run, other)[0]() for other in devices if other != device]
+        for before, after in zip(others, now, strict=True):
+            same(f"the other's state after {device}'s was set", after, before)
+
+
+@contract(no_cpu="there is one CPU", two_devices=True, needs=(*_STATE, "manual_seed_all"))
+def seeding_all_reaches_all(run: Run) -> None:
+    """manual_seed_all() sets the state of each device; manual_seed() that of the current one."""
+    module = run.under_test.module
+    get_state, get_other = (_states(run, device)[0] for device in (run.device, other_device(run)))
+    seen = []
+    for seed in (5, 6, 5):
+        module.manual_seed_all(seed)
+        seen.append((get_state(), get_other()))
+    for number, device in enumerate((run.device, run.under_test.second)):
+        same(f"{device}'s state after the same seed", seen[2][number], seen[0][number])
+        _differ(f"{device}'s states after two seeds", seen[1][number], seen[0][number])
+    if run.under_test.has("manual_seed"):
+        module.manual_seed(7)
+        same("the other device's state after manual_seed()", get_other(), seen[0][1])
+        _differ("states before and after manual_seed()", get_state(), seen[0][0])
+
+
+@contract()
+def states_of_generators_go_round(run: Run) -> None:
+    """A generator gives the state that it was given; a state does not change with its generator."""
+    generator = torch.Generator(run.device).manual_seed(3)
+    state = generator.get_state()
+    kept = state.clone()
+    generator.manual_seed(4)
+    same("a state after its generator was seeded", state, kept)
+    _differ("states after two seeds", generator.get_state(), kept)
+    generator.set_state(kept)
+    same("the state after set_state()", generator.get_state(), kept)
+    other = torch.Generator(run.device)
+    other.set_state(kept)
+    same("another generator's state", other.get_state(), kept)
+    seed = 2**33 + 7
+    same("initial_seed()", torch.Generator(run.device).manual_seed(seed).initial_seed(), seed)
+
+
+@contract(needs=_STATE)
 def state_is_a_copy_on_the_cpu(run: Run) -> None:
     """get_rng_state() is a uint8 tensor on the CPU that drawing does not change."""
     get_state, _ = _states(run)
@@ -107,8 +161,9 @@ def bad_states_are_refused(run: Run) -> None:
 @contract(no_cpu="torch.initial_seed() is the CPU's", needs=("initial_seed", "manual_seed"))
 def initial_seed_is_what_was_given(run: Run) -> None:
     """initial_seed() is the last seed."""
-    run.under_test.module.manual_seed(123456789)
-    same("initial_seed()", run.under_test.module.initial_seed(), 123456789)
+    seed = 2**33 + 7
+    run.under_test.module.manual_seed(seed)
+    same("initial_seed()", run.under_test.module.initial_seed(), seed)
 
 
 @contract(no_cpu="torch.seed() is the CPU's", needs=("seed", "initial_seed"))

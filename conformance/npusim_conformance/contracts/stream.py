@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Streams, through torch.Stream, and through the device's module where it offers them."""
 
-import threading
-
 import torch
 
-from npusim_conformance.contracts import contract, other_device, refuses, same
+from npusim_conformance.contracts import contract, in_thread, other_device, refuses, same
 from npusim_conformance.properties.base import Run, require
 
 NO_CPU = "the CPU has no streams"
@@ -186,12 +184,10 @@ def priorities_are_accepted(run: Run) -> None:
 @contract(no_cpu=NO_CPU)
 def current_stream_is_per_thread(run: Run) -> None:
     """A stream that one thread makes current is not current in another."""
-    stream, seen = torch.Stream(run.device), []
+    stream = torch.Stream(run.device)
     with stream:
-        thread = threading.Thread(target=lambda: seen.append(current(run.device)))
-        thread.start()
-        thread.join()
-    require(len(seen) == 1 and seen[0] != stream, "a new thread began in another thread's stream")
+        seen = in_thread(lambda: current(run.device))
+    require(seen != stream, "a new thread began in another thread's stream")
 
 
 @contract(no_cpu=NO_CPU, two_devices=True)
