@@ -147,7 +147,7 @@ def judged(out: Path, name: str, touches: list[str], run: Callable[[list[str]], 
 def statuses(out: Path, name: str) -> dict[str, dict[str, Any]]:
     """{case: record} of a run."""
     lines = (out / name / "run.jsonl").read_text().splitlines()[1:]
-    return {record["case"]: record for record in map(json.loads, lines)}
+    return {record["case"]: record for record in map(json.loads, lines) if "case" in record}
 
 
 def caught(out: Path, name: str) -> dict[str, str]:

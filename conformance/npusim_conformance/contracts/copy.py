@@ -139,10 +139,10 @@ def _all_kinds(run: Run, places: tuple[torch.device, ...]) -> None:
                 names, lies = ("contiguous",) * 2, (layouts["contiguous"],) * 2
                 _check(run, shape, names, lies, (one, other), places)
         if {torch.float64, torch.float32} <= set(kinds):
-            for names in product(("contiguous", "transposed", "padded"), repeat=2):
-                pair = (torch.float64, torch.float32)
-                lies = (layouts[names[0]], layouts[names[1]])
-                _check(run, shape, names, lies, pair, places)
+            pair = (torch.float64, torch.float32)
+            for one_name, other_name in product(("contiguous", "transposed", "padded"), repeat=2):
+                lies = (layouts[one_name], layouts[other_name])
+                _check(run, shape, (one_name, other_name), lies, pair, places)
 
 
 @contract()

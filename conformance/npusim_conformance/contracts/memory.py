@@ -22,6 +22,10 @@ def _allocated(run: Run) -> int:
     count = run.under_test.allocated_bytes()
     if count is None:
         raise NotApplicable("neither torch.accelerator nor the module counts allocated bytes")
+    for asked in run.under_test.statistics:
+        if hasattr(asked, "memory_allocated"):
+            name = f"{asked.__name__}.memory_allocated()"
+            same(name, int(asked.memory_allocated(run.device.index)), count)
     return count
 
 
