@@ -103,7 +103,7 @@ class DeviceUnderTest:
 
     @property
     def statistics(self) -> list[Any]:
-        """What answers memory_allocated() and so on: torch.accelerator, then the device's module.
+        """The modules that answer memory_allocated() and so on: torch.accelerator first.
 
         torch.accelerator counts if the backend's allocator is a c10::DeviceAllocator.
         """

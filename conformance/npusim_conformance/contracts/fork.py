@@ -74,6 +74,16 @@ def child_may_use_the_cpu(run: Run) -> None:
 
 
 @contract(quick=False, no_cpu=_NO_CPU)
+def child_may_count_devices(run: Run) -> None:
+    """A forked child is told how many devices there are, or why it is not."""
+    name = run.under_test.device.type
+    said = _child(
+        run, f"assert torch.{name}.device_count() == torch.accelerator.device_count() > 0"
+    )
+    _is_clear(said)
+
+
+@contract(quick=False, no_cpu=_NO_CPU)
 def fork_before_first_use(run: Run) -> None:
     """A child forked before the device was used can use it, or is told why it cannot."""
     said = _child(

@@ -30,7 +30,7 @@ def _allocated(run: Run) -> int:
 
 
 def _statistics(run: Run, *names: str) -> list[Any]:
-    """Whom to ask, torch.accelerator first; NotApplicable if nobody has all of these."""
+    """The modules that have all of these, torch.accelerator first. Raises NotApplicable."""
     found = [one for one in run.under_test.statistics if all(hasattr(one, name) for name in names)]
     if not found:
         raise NotApplicable(f"neither torch.accelerator nor the module has {', '.join(names)}")

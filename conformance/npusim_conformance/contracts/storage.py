@@ -3,7 +3,7 @@
 
 import torch
 
-from npusim_conformance.contracts import contract, on, same
+from npusim_conformance.contracts import contract, on, other_device, same
 from npusim_conformance.properties.base import Run, require
 
 
@@ -139,6 +139,33 @@ def resize_keeps_values(run: Run) -> None:
     require(tensor.untyped_storage().nbytes() >= 4000, "the storage is too small")
     tensor.resize_(0)
     same("elements", tensor.numel(), 0)
+
+
+@contract()
+def resize_keeps_the_offset(run: Run) -> None:
+    """Tensor.resize_() of a view keeps its place in the memory."""
+    whole = on(run.device, 1, 2, 3, 4, 5, 6)
+    part = whole[2:].resize_(2)
+    same("storage offset", part.storage_offset(), 2)
+    same("values", part, torch.tensor([3.0, 4.0]))
+    part.fill_(9)
+    same("the whole after a write", whole, torch.tensor([1.0, 2, 9, 9, 5, 6]))
+
+
+@contract(two_devices=True, no_cpu="there is one CPU")
+def views_share_it_on_every_device(run: Run) -> None:
+    """On the second device, too, writes to a view are seen in its base."""
+    base = torch.zeros(2, 4).to(other_device(run))
+    views = (base.view(4, 2), base.t(), base[:, 1:], base.as_strided((2,), (3,), 1), base.view(8))
+    for number, view in enumerate(views):
+        view.flatten()  # a copy, which shares nothing
+        view[-1:].fill_(number + 1)
+        expected = torch.zeros(2, 4)
+        here = (expected.view(4, 2), expected.t(), expected[:, 1:],
+                expected.as_strided((2,), (3,), 1), expected.view(8))  # fmt: skip
+        for before in range(number + 1):
+            here[before][-1:].fill_(before + 1)
+        same(f"the base after a write to view {number}", base, expected)
 
 
 @contract()

@@ -36,8 +36,8 @@ def _whole(*values: int) -> torch.Tensor:
 
 
 def _long(columns: int = 1) -> torch.Tensor:
-    """Small numbers that repeat, in rows; sums of them are exact."""
-    return (torch.arange(LONG * columns) % 7 - 3.0).view(LONG, columns) / 4
+    """Small numbers that repeat, in rows; sums of them are exact, and grow with each period."""
+    return (torch.arange(LONG * columns) % 7 - 2.0).view(LONG, columns) / 4
 
 
 def _grid() -> torch.Tensor:
@@ -185,7 +185,11 @@ EDGES: dict[str, list[Call]] = {
     "masked_select": [_call(_long()[:, 0], torch.arange(LONG) % 3 == 1)],
     "nonzero": [_call(_long())],
     "where": [_call(_grid().T, (_grid() > 4).T, torch.tensor(-1.0))],
-    "cat": [_call([torch.ones(0), torch.ones(2), torch.ones(0)])],
+    "cat": [
+        _call([torch.ones(0), torch.ones(2), torch.ones(0)]),
+        _call(list(_grid().view(12, 1))),
+    ],
+    "arange": [_call(2**24 - 2, 2**24 + 5, device="cpu"), _call(2**53, 2**53 + 3, device="cpu")],
 }
 
 

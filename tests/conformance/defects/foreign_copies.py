@@ -306,7 +306,7 @@ _kept: list[Tensor] = []
     ],
 )
 def large_blocks_are_never_freed(own: Stand, *given: Any, **named: Any) -> Tensor:
-    """What is larger than a mebibyte stays allocated."""
+    """A block of more than a mebibyte stays allocated."""
     made = own(*given, **named)
     if 1 << 20 < made.nbytes < 1 << 40:
         _kept.append(made.detach())
