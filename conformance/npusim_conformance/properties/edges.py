@@ -189,7 +189,7 @@ EDGES: dict[str, list[Call]] = {
         _call([torch.ones(0), torch.ones(2), torch.ones(0)]),
         _call(list(_grid().view(12, 1))),
     ],
-    "arange": [_call(2**24 - 2, 2**24 + 5, device="cpu"), _call(2**53, 2**53 + 3, device="cpu")],
+    "arange": [_call(2**24 - 2, 2**24 + 5, device=CPU), _call(2**53, 2**53 + 3, device=CPU)],
 }
 
 
