@@ -128,8 +128,8 @@ def _verdicts(
     if prefix in ("accepts", "asserts"):
         yield from _accepts(verdict, prefix, his, mine)
     elif prefix == "rules":
-        said, ours = ([_words(text) for text in _sayings(side)] for side in (his, mine))
-        yield verdict("rows", said == ours, said, ours)
+        device, claim = ([_words(text) for text in _sayings(side)] for side in (his, mine))
+        yield verdict("rows", device == claim, device, claim)
     elif prefix in ("lists", "layers") and "saved" in his and "saved" in mine:
         yield verdict("saved", his["saved"] == mine["saved"], his["saved"], mine["saved"])
         a, b = ({way: side[way] for way in ("forward", "backward")} for side in (his, mine))
