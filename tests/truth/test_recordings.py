@@ -2,6 +2,7 @@
 """The recorder, run on npusim, and what is made of its archives."""
 
 import ast
+import builtins
 import copy
 import json
 import os
@@ -16,13 +17,14 @@ import pytest
 from repo.sources import ROOT
 
 from torch_npusim.cli import main
+from torch_npusim.sim import rules
 from torch_npusim.truth import claims, comparison, fitting, page, recordings, truth_record
 from torch_npusim.truth.recordings import Key, TruthError, is_held_out, load, spec_of
 
 SCRIPT = ROOT / "torch_npusim/truth/truth_record.py"
 ENVIRONMENT = claims.environment("h100-sxm", None, "2.13")
 # A few questions of each section; those of torch's table of operators are of `make truth`.
-QUICK = "device|asserts|places-0|layers|rates|trained|asked|together"
+QUICK = "device|asserts|places-0|layers|products|others|trained|asked|together"
 KEYS = [
     "asserts|aten::gather", "places|emptied|default", "layers|softmax|float32", "gap|x + y",
     "mm|bfloat16|4096x4096x4096", "kernels|relu|float32", "offset|mlp|eager", "time|mlp|eager",
@@ -31,20 +33,33 @@ KEYS = [
 ]  # fmt: skip
 
 
-def record(folder, keys, **variables):
-    """Records npusim's answers to some questions; returns the archive."""
-    work = folder / "work"
-    work.mkdir(exist_ok=True)
-    (work / "only").write_text(json.dumps(keys))
-    out = folder / "npusim.zip"
-    words = ["--work", str(work), "--out", str(out), "--batches", QUICK]
-    assert claims.run(words, ENVIRONMENT | variables) == 0
-    return out
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    """The journal of a recording that was killed once it had something to lose."""
+    work = tmp_path_factory.mktemp("truth") / "work"
+    work.mkdir()
+    (work / "only").write_text(json.dumps(KEYS))
+    running = subprocess.Popen(recorder(work), env=ENVIRONMENT, start_new_session=True)
+    journal = work / "journal"
+    while running.poll() is None and not (journal.exists() and b"asserts" in journal.read_bytes()):
+        time.sleep(0.005)  # until there is something to lose
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    with journal.open("a") as file:
+        file.write('["answers.asked", "says|tor')  # a line that was cut off
+    return journal
+
+
+def recorder(work):
+    words = ["--work", str(work), "--out", str(work.parent / "npusim.zip"), "--batches", QUICK]
+    return [sys.executable, *claims.LAUNCH, *words]
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("truth"), KEYS)
+def archive(journal):
+    """The recording, continued."""
+    assert subprocess.run(recorder(journal.parent), env=ENVIRONMENT, check=False).returncode == 0
+    return journal.parent.parent / "npusim.zip"
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +70,11 @@ def recorded(archive):
 # --- npusim against itself
 
 
-def test_all_questions_are_answered(recorded):
+def test_all_questions_are_answered_although_the_recorder_was_killed(recorded, journal):
     asked = {key.key for key in recorded.keys() if key.section != "identity"}
     assert asked == set(KEYS) - {"load|clocks.sm"}, "a simulated device has no clocks to read"
     assert set(recorded.answers) == set(truth_record.SECTIONS)
+    assert not journal.parent.exists(), "the journal is removed once the archive is there"
 
 
 def test_the_archive_follows_its_schema(archive):
@@ -128,6 +144,40 @@ def test_a_refusal_names_the_row_of_the_rule_book():
     assert wrong.program == refused["call"]
 
 
+def compared(key, theirs, ours):
+    """Returns the verdicts about one question of the section acceptance."""
+    sides = (recordings.Recording("x", {"acceptance": {key: said}}, {}) for said in (theirs, ours))
+    return comparison.compare(*sides)
+
+
+def test_a_row_of_the_rule_book_is_judged_by_its_own_question():
+    key, call = "rules|aten::_add_relu.Tensor|any", "torch.ops.aten._add_relu.Tensor(...)"
+    words = "NotImplementedError: Could not run 'aten::_add_relu.Tensor' with arguments from the "
+    short = {"call": call, "said": [words + "'CUDA' backend. It is for [CPU]."] * 2}
+    long = {"call": call, "said": [words + "'CUDA' backend. This could be because ..."] * 2}
+    (same,) = compared(key, long, short)
+    assert (same.kind, same.agrees) == ("rows", True)
+    (wrong,) = compared(key, {"call": call, "said": ["ok float32"] * 2}, short)
+    assert not wrong.agrees
+    assert (wrong.row, wrong.program) == ("cuda_rules.csv: aten::_add_relu.Tensor (cpu only)", call)
+
+
+def test_saved_tensors_are_judged_apart_from_temporaries():
+    ours = {"call": "mm", "saved": ["float32[2,2]"], "forward": [512], "backward": [512]}
+    theirs = {**ours, "saved": []}
+    verdicts = compared("lists|mm", theirs, ours)
+    assert {v.kind: v.agrees for v in verdicts} == {"saved": False, "temporaries": True}
+
+
+def test_rows_without_a_question_are_counted_with_their_reason():
+    answers = {"rules|aten::mm|int8": {}, "asserts|aten::gather": {}}
+    rows, asked, never = comparison.rows_asked(
+        recordings.Recording("x", {"acceptance": answers}, {})
+    )
+    assert (rows, asked, never) == (len(rules.rows()), 2, 2)
+    assert all(comparison.NOT_ASKED.values())
+
+
 def test_the_report_counts_and_names(recorded, tmp_path, capsys, archive):
     answers = {name: dict(of) for name, of in recorded.answers.items()}
     answers["steps"]["offset|mlp|eager"] += 4
@@ -147,32 +197,6 @@ def test_the_report_counts_and_names(recorded, tmp_path, capsys, archive):
     assert "No disagreement." in page.html(recorded, recorded, [])
 
 
-# --- Interrupted
-
-
-def test_a_killed_recording_continues(tmp_path):
-    keys = [key for key in KEYS if key.startswith(("says", "order", "reach", "peer"))]
-    keys += [f"says|{text}" for text in truth_record.ASKED[:40]]
-    keys += ["torch", "chip"]
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "only").write_text(json.dumps(keys))
-    journal = work / "journal"
-    words = [sys.executable, *claims.LAUNCH, "--work", str(work)]
-    words += ["--sections", "identity,answers", "--out", str(tmp_path / "npusim.zip")]
-    running = subprocess.Popen(words, env=ENVIRONMENT, start_new_session=True)
-    while running.poll() is None and not (journal.exists() and b"says" in journal.read_bytes()):
-        time.sleep(0.005)  # until there is something to lose
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
-    before = journal.read_text()
-    journal.write_text(before + '["answers.asked", "says|tor')  # a line that was cut off
-    assert subprocess.run(words, env=ENVIRONMENT, check=False).returncode == 0
-    made = load(tmp_path / "npusim.zip")
-    assert set(made.answers["answers"]) == {key for key in keys if key[:4] in ("says", "orde")}
-    assert not work.exists(), "the journal is removed once the archive is there"
-
-
 # --- Alone on a machine
 
 
@@ -185,6 +209,21 @@ def test_the_recorder_imports_the_standard_library_and_torch():
         elif isinstance(node, ast.ImportFrom):
             names.add(str(node.module).partition(".")[0])
     assert names - sys.stdlib_module_names == {"torch"}
+
+
+def test_the_recorder_is_of_python_3_9():
+    text = SCRIPT.read_text()
+    assert "from __future__ import annotations" in text  # `X | Y` may stand in these alone
+    with pytest.raises(SyntaxError):
+        ast.parse("match 1:\n    case _: pass", feature_version=(3, 9))
+    for node in ast.walk(ast.parse(text, feature_version=(3, 9))):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            sides = (node.left, node.right)
+            assert not any(isinstance(side, (ast.Subscript, ast.Constant)) for side in sides)
+            assert not {side.id for side in sides if isinstance(side, ast.Name)} & set(
+                dir(builtins)
+            )
+        assert not (isinstance(node, ast.keyword) and node.arg == "strict"), node.value.lineno
 
 
 def test_script_prints_the_file(capsys):
