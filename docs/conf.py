@@ -31,11 +31,13 @@ nitpicky = True
 # Other projects, whose inventories are in the network, and types of our own that no page shows.
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|numpy|collections|concurrent|pathlib|datetime|os|types|typing)\..*"),
-    (r"py:.*", r"(Executor|PathLike|dict\[int)"),
+    (r"py:.*", r"(Executor|NDArray|PathLike|Stack|dict\[int|np\.\w+)"),
     (r"py:.*", r"torch_npusim\.(_C|inductor\.uncompiled|testing\.triton_check)\..*"),
     (r"py:.*", r"npusim_conformance\.(properties\.base|report\.comparison)\..*"),
     (r"py:.*", r"npusim_lab\.(_lab|recording)\..*"),
 ]
+# The builtin type `bytes` in a signature, which classes have as an attribute too.
+suppress_warnings = ["ref.python"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4

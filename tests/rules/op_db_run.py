@@ -60,7 +60,7 @@ def main():
             run_declared(info, name, samples, report)
         elif info.full_name not in cuda_rules.NO_REFUSAL:
             run_refused(info, name, samples, report)
-    print(json.dumps(report, indent=1))
+    print(json.dumps(report))
     return 1 if report["false refusals"] or report["not refused"] else 0
 
 

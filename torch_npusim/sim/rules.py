@@ -144,7 +144,7 @@ def get_cpu_kernels() -> tuple[str, ...]:
 
 
 def set_cpu_kernels(patterns: Iterable[str]) -> None:
-    """Sets these patterns ("zz::f", "zz::*"). Not while other threads call operators."""
+    """Sets these patterns (`zz::f`, `zz::*`). Not while other threads call operators."""
     global _cpu_kernels
     _cpu_kernels = tuple(patterns)
     _C.set_cpu_kernels(_cpu_kernels)
