@@ -130,6 +130,7 @@ void recurrent_layer(const Call& call, Cost& cost) {
   if (read.size() < 3 || read[0]->dim() != 3) return;
   const double rows = static_cast<double>(read[0]->size(0) * read[0]->size(1));
   cost.flops = 2.0 * passes * rows * (elements(*read[1]) + elements(*read[2]));
+  do_on_matrix_units(cost, npusim::Work::matmul, *read[0]);
 }
 
 // --- Linear algebra: operations of the usual dense algorithms -----------------------------------

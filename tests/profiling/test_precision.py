@@ -91,7 +91,6 @@ FORWARD = {
 
 NOT_YET = {
     "attention with dropout": "the CPU's composite computes in float32; CUDA has a fused kernel",
-    "LSTM": "a layer of oneDNN's is charged as streaming work",
 }
 
 
