@@ -277,6 +277,21 @@ def test_an_answer_that_ends_its_process_is_told(tmp_path, monkeypatch):
     }
 
 
+def test_one_question_is_asked_in_its_own_environment(monkeypatch, capsys):
+    began = []
+    made = truth_record.Batch(
+        "answers", lambda: [("key", lambda: os.environ["TRUTH_X"])], env={"TRUTH_X": "1"}
+    )
+    monkeypatch.setattr(truth_record, "BATCHES", {"answers.other": made})
+    monkeypatch.setattr(truth_record.os, "execv", lambda *words: began.append(words))
+    monkeypatch.setenv("TRUTH_X", "0")
+    for asked in ("key", "answers|key"):
+        assert truth_record.ask_one(asked) == 0
+        assert capsys.readouterr().out == '"1"\n'
+    assert len(began) == 1, "another Python, where the environment is another"
+    assert truth_record.ask_one("no key") == 2
+
+
 def test_the_longest_answers_go_first_where_an_archive_is_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(truth_record, "LARGEST_ARCHIVE", 2000)
     journal = os.open(tmp_path / "journal", os.O_WRONLY | os.O_CREAT)

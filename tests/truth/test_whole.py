@@ -58,7 +58,12 @@ def test_npusim_agrees_with_npusim(both):
     print(Counter(v.kind for v in verdicts))
     assert wrong == []
     assert {v.kind for v in verdicts} == set(comparison.KINDS)
-    assert set(both[0].keys()) == set(both[1].keys())
+    # Compilers are what time may run out for.
+    first, second = (
+        {of for of in recording.keys() if not of.key.endswith("|compiled")} for recording in both
+    )
+    assert first == second
+    assert all(recording.answers["steps"].get("time|mlp|compiled") for recording in both)
 
 
 def test_no_question_ended_a_runner(both):

@@ -145,8 +145,9 @@ def _measure(rates: dict[str, Any], base: dict[str, float], is_known: bool) -> d
     short = [v["us"] for k, v in rates.items() if k.startswith("copy|") and k.endswith("|4096")]
     note("latency_us.copy_floor", short, min)
     # Launches of single commands in a row: each waits for the host.
-    single = ("gap|x.add_(1)", "gap|x + y", "gap|x.fill_(0)", "gap|x.sum()", "gap|x @ y")
-    gaps = [rates[key]["us"] for key in single if key in rates]
+    single = ("x.add_(1)", "x + y", "x.fill_(0)", "x.sum()", "x @ y")
+    asked = [f"{kind}|{text}" for kind in ("gap", "host") for text in single]
+    gaps = [rates[key]["us"] for key in asked if key in rates]
     note("latency_us.launch", gaps, statistics.median)
     return found
 

@@ -2353,10 +2353,11 @@ def _parser() -> argparse.ArgumentParser:
 def ask_one(key: str) -> int:
     """Asks one question in this process and prints the answer."""
     for name, its in BATCHES.items():
-        if its.env and not all(os.environ.get(k) == v for k, v in its.env.items()):
-            continue
         for of, question in its.make():
             if key in (of, its.section + "|" + of):
+                if any(os.environ.get(k) != v for k, v in its.env.items()):
+                    os.environ.update(its.env)
+                    os.execv(sys.executable, [sys.executable, *LAUNCH, *sys.argv[1:]])
                 with (AROUND.get(name) or contextlib.nullcontext)():
                     print(json.dumps(answer(question)[0], indent=1))
                 return 0
