@@ -171,6 +171,14 @@ def test_saved_tensors_are_judged_apart_from_temporaries():
     assert {v.kind: v.agrees for v in verdicts} == {"saved": False, "temporaries": True}
 
 
+def test_frees_in_a_row_have_no_order():
+    ours = {"call": "mm", "saved": [], "forward": [512, 1024, -1, -2, 512], "backward": []}
+    (_, same) = compared("lists|mm", {**ours, "forward": [512, 1024, -2, -1, 512]}, ours)
+    assert same.agrees
+    (_, other) = compared("lists|mm", {**ours, "forward": [512, -1, 1024, -2, 512]}, ours)
+    assert not other.agrees
+
+
 def test_rows_without_a_question_are_counted_with_their_reason():
     answers = {"rules|aten::mm|int8": {}, "asserts|aten::gather": {}}
     rows, asked, never = comparison.rows_asked(
