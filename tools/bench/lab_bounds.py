@@ -6,9 +6,10 @@
 prints the table of docs/reference/lab_results.md: the height found, as a multiple of the
 optimum, the worst of three seeds, and the processor time of the slowest.
 
-    python tools/bench/lab_bounds.py --files FOLDER/*.csv --capacity 1048576
+    python tools/bench/lab_bounds.py --files FOLDER/*.csv --capacity 1048576 --cp-sat 60
 
-does so for files of buffers.
+does so for files of buffers, beside OR-tools' CP-SAT (pip install ortools), one worker, so many
+seconds a file.
 """
 
 import argparse
@@ -43,10 +44,35 @@ def measure(family: str, size: int, method: str, seeds: Sequence[int]) -> tuple[
     return worst, slowest
 
 
-def measure_files(files: Sequence[str], capacity: int) -> None:
+def solve_with_cp_sat(buffers: planning.Buffers, capacity: int, limit: float) -> tuple[str, float]:
+    """Returns whether CP-SAT finds a placement within the capacity, and its processor time."""
+    from ortools.sat.python import cp_model
+
+    start = time.process_time()
+    model = cp_model.CpModel()
+    lives, places = [], []
+    for lower, upper, bytes in zip(
+        buffers.lower.tolist(), buffers.upper.tolist(), buffers.bytes.tolist(), strict=True
+    ):
+        offset = model.new_int_var(0, capacity - bytes, "")
+        lives.append(model.new_fixed_size_interval_var(lower, upper - lower, ""))
+        places.append(model.new_fixed_size_interval_var(offset, bytes, ""))
+    model.add_no_overlap_2d(lives, places)
+    model.add_cumulative(lives, buffers.bytes.tolist(), capacity)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_deterministic_time = limit  # processor seconds, about
+    solver.parameters.max_time_in_seconds = 6 * limit
+    status = solver.status_name(solver.solve(model))
+    found = {"OPTIMAL": "yes", "FEASIBLE": "yes", "INFEASIBLE": "impossible"}.get(status, "unknown")
+    return found, time.process_time() - start
+
+
+def measure_files(files: Sequence[str], capacity: int, cp_sat: float) -> None:
     """Prints a row per file: what it takes to fit, and what it takes to go as low as one can."""
-    print("| file | buffers | max live | fits | time | planned | at least | time |")
-    print("|---" * 8 + "|")
+    beside = " CP-SAT | time |" if cp_sat else ""
+    print("| file | buffers | max live | fits | time | planned | at least | time |" + beside)
+    print("|---" * (10 if cp_sat else 8) + "|")
     for path in files:
         buffers = text_formats.read_buffers(path)
         live = max_live(buffers.lower, buffers.upper, buffers.bytes)
@@ -63,6 +89,9 @@ def measure_files(files: Sequence[str], capacity: int) -> None:
                     "the same" if found.is_optimal else f"{found.at_least:,}",
                 ]
             cells += [*verdict, f"{seconds:.2f} s"]
+        if cp_sat:
+            answer, seconds = solve_with_cp_sat(buffers, capacity, cp_sat)
+            cells += [answer, f"{seconds:.2f} s"]
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
@@ -72,10 +101,11 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--files", nargs="+", help="MiniMalloc's CSV instead")
+    parser.add_argument("--cp-sat", type=float, default=0, metavar="SECONDS", help="for the files")
     parser.add_argument("--capacity", type=int, default=1 << 20, help="for the files")
     asked = parser.parse_args()
     if asked.files:
-        measure_files(asked.files, asked.capacity)
+        measure_files(asked.files, asked.capacity, asked.cp_sat)
         return
     print("| problem | buffers | " + " | ".join(f"{m} | time" for m in METHODS) + " |")
     print("|---|---|" + "---|---|" * len(METHODS))

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from allocator.lab import random_programs
 from processes import python
 
+from npusim_lab.explanation import explain
 from npusim_lab.files import load
 from npusim_lab.matching import agreement
 from npusim_lab.recording import record_script, replay_recorded
+from npusim_lab.study import recorded_choice
 from npusim_lab.trace import Op
 
 # Requests of all sizes on two streams, in the default pool and in a private one, which is used
@@ -79,6 +82,35 @@ def test_every_placement_is_the_same(
     assert not replay.violations
     same = agreement(trace, replay)
     assert same.equal == same.compared == (trace.op == Op.MALLOC).sum() > 400, same
+
+
+def test_a_dumped_snapshot_has_the_rules_of_its_run(
+    run_python: Callable[..., str], tmp_path: Path
+) -> None:
+    """With the alias, as a user of a GPU writes it; what failed there fails in a replay."""
+    program = f"""
+        import torch_npusim.as_cuda
+        import torch
+
+        torch.cuda.memory._record_memory_history()
+        kept = [torch.empty(30 << 20, dtype=torch.uint8, device="cuda") for _ in range(5)]
+        del kept[1:3]
+        try:
+            torch.empty(120 << 20, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            torch.cuda.memory._dump_snapshot({str(tmp_path / "a.pickle")!r})
+    """
+    settings = {
+        "NPUSIM_ALLOCATOR": "cuda-2.11",
+        "NPUSIM_DEVICE_MEMORY": "200MiB",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    }
+    run_python(program, environment=settings)
+    trace = load(tmp_path / "a.pickle")
+    assert str(recorded_choice(trace)) == "cuda-2.11,expandable_segments:True"
+    replay = replay_recorded(trace)
+    assert agreement(trace, replay).equal == 5
+    assert explain(trace)["oom"]
 
 
 CONFIGURATIONS = (
