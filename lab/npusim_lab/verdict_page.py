@@ -24,6 +24,8 @@ STYLE = """
 h1, h2 { overflow-wrap: anywhere; }
 .verdict .number { text-align: right; white-space: nowrap; }
 .verdict code { user-select: all; }
+@media (max-width: 600px) { .verdict table { font-size: 13px; }
+  .verdict td, .verdict th { padding-right: 5px; } .verdict th.number { white-space: normal; } }
 .best td { background: var(--good-paper); }
 .meter { display: flex; height: 14px; border-radius: 4px; overflow: hidden;
   border: 1px solid var(--line); }
@@ -79,7 +81,7 @@ def _settings(found: dict[str, Any]) -> str:
     )
     return (
         f"<h3>Settings, each tried by a replay ({len(rows) - 1} in all)</h3>"
-        f"<table>{head}{''.join(lines)}</table>"
+        f'<div class="wide"><table>{head}{"".join(lines)}</table></div>'
     )
 
 
@@ -105,7 +107,7 @@ def _holders(found: dict[str, Any]) -> str:
     return (
         f"<h3>In use {when}: {mib(whole)}, by kind (guessed from the stacks) and by line</h3>"
         f'<div class="meter">{"".join(shares)}</div><div class="legend">{"".join(names)}</div>'
-        f"<table>{''.join(rows)}</table>"
+        f'<div class="wide"><table>{"".join(rows)}</table></div>'
     )
 
 

@@ -130,6 +130,25 @@ def test_a_million_events_are_drawn_and_hovered(page: Browser, tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_everything_fits_the_window_or_scrolls_in_a_box(
+    page: Browser, tmp_path: Path, width: int
+) -> None:
+    page.emulate(width)
+    report(generate("kv-cache"), parse_choices("cuda-2.13"), tmp_path / "page.html")
+    page.open(tmp_path / "page.html")
+    outside = page.run(
+        "const inBox = (e) => e && (getComputedStyle(e).overflowX !== 'visible' ||"
+        "  inBox(e.parentElement));"
+        f"return [...document.querySelectorAll('body *')].filter((e) =>"
+        f"  e.getBoundingClientRect().right > {width} && !inBox(e.parentElement))"
+        "  .map((e) => e.tagName + ': ' + e.textContent.slice(0, 40))"
+    )
+    page.picture(PICTURES / f"verdict_{width}.png")
+    page.emulate(1300, 1000)
+    assert outside == []
+
+
 def test_violations_are_marked_and_reached(page: Browser, tmp_path: Path) -> None:
     (tmp_path / "same.py").write_text(
         "class Same:\n"
