@@ -24,6 +24,7 @@
 #   make pictures    the pictures of the site's first page, each by its command (chromium)
 #   make hta     HolisticTraceAnalysis over a trace of npusim's
 #   make pages   code blocks of README and docs/, as typed; those too that compile or start processes
+#   make foreign  the kit on backends of others that lie, built, in SOURCES=dir; writes a scoreboard
 #   make new-backend  `npusim new-backend` and its six steps: built, tested, and asked by the kit
 #   make nightly  what is too long for every commit; ONLY=parallel runs what contains that word
 #   make matrix  other versions of torch and Python, other machines: CELLS=2.15.0-py311
@@ -50,7 +51,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser docs docs-test pictures new-backend pages parallel triton truth hta nightly matrix clean
+.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser docs docs-test pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -163,6 +164,9 @@ conformance: build
 	@npusim-conformance run --device npusim --expect tests/conformance/npusim.toml --profile full \
 	  --out build/conformance
 	@npusim-conformance report build/conformance --format matrix --output docs/reference/ops.md
+
+foreign: build
+	@$(PY) tools/pages/foreign.py "$(SOURCES)" --page --defects
 
 wheels: $(ENVIRONMENT)
 	@$(PY) tools/build_wheels.py --out dist

@@ -26,7 +26,7 @@ def load(import_name: str) -> None:
         return
     try:
         importlib.import_module(import_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DeviceUnusable(
             f"importing {import_name!r} failed: {type(error).__name__}: {error}"
         ) from error

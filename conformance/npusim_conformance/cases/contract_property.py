@@ -3,6 +3,7 @@
 
 import dataclasses
 import gc
+import inspect
 from typing import ClassVar
 
 import torch
@@ -82,6 +83,15 @@ def _property(contract: Contract) -> type[ContractProperty]:
         "contract": contract,
     }
     return type(f"Contract_{contract.name}", (ContractProperty,), members)
+
+
+def contract_script(prop: Property, device: str, import_name: str) -> str:
+    """A contract as a script: its source, called with the kit's view of the device."""
+    assert isinstance(prop, ContractProperty)
+    name = f"contract:{prop.contract.group}/{prop.name}"
+    chosen = f"--device {device}" + (f" --import {import_name}" if import_name else "")
+    head = f"# npusim-conformance repro {name} {chosen}\n# runs this, with run.device = {device!r}:"
+    return f"{head}\n\n{inspect.getsource(prop.contract.check)}"
 
 
 def contract_properties() -> list[type[ContractProperty]]:

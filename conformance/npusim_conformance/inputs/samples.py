@@ -31,6 +31,12 @@ class Sample:
         self.raw = raw
         self.finish: Callable[[Any], Any] = raw.output_process_fn_grad  # drops what is ambiguous
 
+    def finished(self, results: Any) -> Any:
+        """Results without what is ambiguous; what drops it computes on the CPU."""
+        if self.finish.__qualname__.startswith("SampleInput.__init__"):  # torch's default
+            return results
+        return self.finish(on_cpu(results))
+
     @property
     def is_random(self) -> bool:
         """Whether the result depends on a generator."""
@@ -68,6 +74,11 @@ class Sample:
         """The result on the CPU for varied inputs; with widen(), what the exact one looks like."""
         given, args, kwargs = self.copy_varied(vary)
         return self.operator(given, *args, **kwargs)
+
+
+def on_cpu(results: Any) -> Any:
+    """Results on the CPU, differentiable."""
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, results)
 
 
 class SampleSource:

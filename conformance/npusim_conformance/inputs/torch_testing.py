@@ -11,6 +11,7 @@ import random
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -100,7 +101,37 @@ def _database(module: str, name: str, what: str) -> Any:
 def operators() -> dict[str, Operator]:
     """The OpInfo database by full name: 702 entries in torch 2.13."""
     found = _database("common_methods_invocations", "op_db", "OpInfo database")
+    torch.testing._utils.freeze_rng_state = _frozen_generators
     return {operator.full_name: operator for operator in found}
+
+
+@contextmanager
+def _frozen_generators() -> Iterator[None]:
+    """Stands in for torch's freeze_rng_state(), which fails where a module has no generators.
+
+    Many operators of the database seed themselves inside it, on the CPU as well.
+    """
+    current = torch.accelerator.current_accelerator()
+    module: Any = getattr(torch, current.type, None) if current is not None else None
+    with _without_modes():
+        host = torch.get_rng_state()
+        try:
+            there = module.get_rng_state() if hasattr(module, "set_rng_state") else None
+        except Exception:  # the contracts on random numbers say what is wrong with it
+            there = None
+    try:
+        yield
+    finally:
+        with _without_modes():
+            if there is not None:
+                module.set_rng_state(there)
+            torch.set_rng_state(host)
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    with torch.utils._mode_utils.no_dispatch(), torch._C._DisableFuncTorch():
+        yield
 
 
 @cache

@@ -44,7 +44,7 @@ class Transfer:
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
-        self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
         self._shared: set[int] = set()
 
     def __call__(self, tree: Any) -> Any:
@@ -100,11 +100,13 @@ class Transfer:
         if storage._cdata not in self._storages:  # the storage is kept, so its number stays its own
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
             copy = torch.empty(whole.shape, dtype=torch.uint8, device=self.device).copy_(whole)
-            self._storages[storage._cdata] = (storage, copy.untyped_storage())
+            self._storages[storage._cdata] = (storage, copy)
+        memory = self._storages[storage._cdata][1]
+        offset, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
         empty = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        return empty.set_(
-            self._storages[storage._cdata][1],
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-        )
+        try:
+            return empty.set_(memory.untyped_storage(), offset, shape, stride)
+        except NotImplementedError:  # set_() is optional: a view of the memory serves as well
+            rest = memory.numel() % tensor.itemsize
+            typed = memory[: memory.numel() - rest].view(tensor.dtype)
+            return typed.as_strided(shape, stride, offset)

@@ -20,16 +20,19 @@ class Tally:
     def __init__(self, expectations: Expectations) -> None:
         self.expectations = expectations
         self.counts: Counter[Status] = Counter()
+        self.again = 0
 
     def add(self, outcome: Outcome) -> None:
-        """Counts a first outcome."""
+        """Counts a first outcome, and those of cases that were tried again."""
+        self.again += outcome.attempt > 1
         if outcome.attempt == 1:
             self.counts[self.expectations.judge(outcome).status] += 1
 
     def short(self) -> str:
-        """As "3 fail, 1 crash"."""
+        """As "3 fail, 1 crash, 2 tried again"."""
         shown = [status for status in Status if status in UNEXPECTED and self.counts[status]]
-        return ", ".join(f"{self.counts[status]} {status}" for status in shown)
+        words = [f"{self.counts[status]} {status}" for status in shown]
+        return ", ".join([*words, f"{self.again} tried again"] if self.again else words)
 
 
 @dataclass(frozen=True)

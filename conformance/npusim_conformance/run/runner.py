@@ -140,13 +140,17 @@ class Runner:
         failed = [outcome for outcome in before if self._may_be_flake(outcome)]
         # Of upstream's files, each has a process of its own.
         fresh = bool(self.config.upstream_root)
+        blamed = []  # on the CPU
         for outcome in self._run(batches_of(left), fresh, is_first=True):
             left.pop(outcome.case, None)
+            if outcome.status is Status.UPSTREAM and not self.config.upstream_root:
+                blamed.append(outcome)
             yield outcome
             if self._may_be_flake(outcome):
                 failed.append(outcome)
         if self.budget is not None:
             yield from map(self._not_run, left)
+        yield from self._without_backend(blamed)
         first = {outcome.case: outcome for outcome in _worth_retrying(failed)}
         alone = batches_of(first) if self.config.upstream_root else [[name] for name in first]
         for again in self._run(alone, fresh=True):
@@ -161,8 +165,25 @@ class Runner:
         died = [name for name, outcome in first.items() if is_dead(outcome)]
         if not self.config.upstream_root:
             for watched in self._run([[name] for name in died], fresh=True, is_watched=True):
-                if watched.culprit and watched.status in DIED:
+                if watched.status in FAILED and (watched.culprit or watched.repro):
                     yield told_by(first[watched.case], watched)
+
+    def _without_backend(self, blamed: list[Outcome]) -> Iterator[Outcome]:
+        """Failures of cases that the CPU passes in a process that has not loaded the backend."""
+        if not (blamed and self.config.import_name):
+            return
+        own, self.config = self.config, replace(self.config, device="cpu", import_name="")
+        before = {outcome.case: outcome for outcome in blamed}
+        try:
+            for alone in self._run(batches_of(before), fresh=False):
+                if alone.status in PASSED:
+                    once = before[alone.case]
+                    message = f"the CPU fails too, but only with the backend: {once.message}"
+                    yield replace(
+                        once, status=Status.FAIL, message=message, cause=message, attempt=2
+                    )
+        finally:
+            self.config = own
 
     def _may_be_flake(self, outcome: Outcome) -> bool:
         if outcome.attempt > 1 or outcome.status not in FAILED - {Status.UNIMPLEMENTED}:
@@ -386,10 +407,11 @@ class Runner:
         )
         call = CallInFlight.read(worker.flight.path)
         if call is not None:
+            outcome.repro = call.script
+        if call is not None and call.overload:
             outcome.culprit = call.overload
             outcome.cause = f"{call.overload}{call.of_what}: {cause}"
             outcome.message = f"{message}, in {call.text}"
-            outcome.repro = call.script
         yield outcome
 
 
@@ -423,7 +445,14 @@ def is_dead(outcome: Outcome) -> bool:
 
 
 def told_by(outcome: Outcome, watched: Outcome) -> Outcome:
-    """The outcome of a case that died, with what was in flight when it died under watch."""
+    """The outcome of a case that died, with what was in flight when it died under watch.
+
+    A watched call without end is an exception, since Python has a limit.
+    """
+    if watched.status not in DIED:
+        after = f"; watched, it ends with {watched.message}"
+        name = watched.culprit or Case.parse(outcome.case).subject
+        watched = replace(watched, message=outcome.message + after, cause=f"{name}: crash")
     return replace(
         outcome,
         message=watched.message,

@@ -2,6 +2,7 @@
 """A session: cases go to an executor, their outcomes go into the log as they come."""
 
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -37,21 +38,26 @@ def recorded(
     done = log.record.outcomes
     left = [name for name in names if name not in done or done[name].status is Status.NOT_RUN]
     is_terminal = sys.stderr.isatty()
+    interval = 0.5 if is_terminal else 10.0
     with tqdm(
         total=len(names),
         initial=len(names) - len(left),
         unit=" cases",
         disable=quiet,
-        mininterval=0.5 if is_terminal else 10.0,
+        mininterval=interval,
         ascii=not is_terminal,
     ) as progress:
         tally = Tally(expectations)
+        shown = time.monotonic()
         for outcome in executor.run(left, list(done.values())):
             log.add(outcome)
             if outcome.attempt == 1:
                 progress.update()
             tally.add(outcome)
             progress.set_postfix_str(tally.short(), refresh=False)
+            if outcome.attempt > 1 and time.monotonic() > shown + interval:
+                shown = time.monotonic()  # the line of a bar that stands is not drawn else
+                progress.refresh()
     if executor.traps:
         log.add_traps(executor.traps)
     return log.record

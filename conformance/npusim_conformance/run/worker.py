@@ -13,6 +13,7 @@ import traceback
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from npusim_conformance.backend.device import DeviceUnderTest, DeviceUnusable
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.case import Case
 from npusim_conformance.cases import catalog
+from npusim_conformance.cases.contract_property import contract_script
 from npusim_conformance.inputs import torch_testing
 from npusim_conformance.inputs.samples import SampleSource
 from npusim_conformance.judge import attribution, plain_python
@@ -31,9 +33,9 @@ from npusim_conformance.judge.diagnosis import diagnose
 from npusim_conformance.processes import lead_session, resident_bytes
 from npusim_conformance.properties.base import Run
 from npusim_conformance.run import watching
-from npusim_conformance.run.flight import Flight
+from npusim_conformance.run.flight import CallInFlight, Flight
 from npusim_conformance.upstream import collection, execution
-from npusim_conformance.verdict import NotApplicable, Outcome, Status
+from npusim_conformance.verdict import Mismatch, NotApplicable, Outcome, Status
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Worker:
             *(declared or (None, None)),
             amplifies=torch_testing.is_normalisation(subject.name),
         )
-        at_sample = self.flight.at_sample if self.flight is not None else lambda index: None
+        at_sample = partial(self._at_sample, name)
         run = Run(case, subject, dtype, self.under_test, agreement, self.source, at_sample)
         self._restore_defaults(run)
         before = self.under_test.fallbacks()
@@ -123,6 +125,14 @@ class Worker:
             self._attribute(outcome, run)
         self._note_fallbacks(outcome, run, before)
         return outcome
+
+    def _at_sample(self, name: str, index: int) -> None:
+        """Notes the sample in flight; under watch with its script, should no call be told."""
+        if self.flight is None:
+            return
+        self.flight.at_sample(index)
+        if self.config.is_watched:
+            CallInFlight("", "", "", self.script_of(name, index)).write(self.flight.path)
 
     def _watched(self) -> AbstractContextManager[Any]:
         """Tells each call before it is made, if so configured: it may be the last."""
@@ -146,6 +156,8 @@ class Worker:
             if not outcome.missing:
                 kind = type(first.error).__name__ if found.fault == "raises" else found.fault
                 outcome.cause = f"{found.overload}: {kind}"
+        elif isinstance(first.error, Mismatch) and run.case.kind != "contract":
+            outcome.cause = f"{run.subject.name}: {outcome.cause}"  # wrong in its own way
         if not outcome.repro:
             outcome.repro = self.script_of(str(run.case), first.index, first.examine)
 
@@ -155,6 +167,10 @@ class Worker:
         `asked` is the question that failed, if it was a property's calls.Part.
         """
         case = Case.parse(name)
+        if case.kind == "contract":
+            contract, _, _ = catalog.resolve(case)
+            under_test = self.under_test
+            return contract_script(contract, under_test.name, under_test.import_name)
         if case.kind != "op" or case.dtype is None:
             return ""
         _, subject, dtype = catalog.resolve(case)

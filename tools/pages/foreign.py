@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Asks the kit about backends of others: `python foreign.py SOURCES [--page]`, or `make foreign`.
+
+SOURCES holds a folder for each backend, with its package inside, built for the installed torch.
+Nothing is fetched or built here, and nothing of theirs is stored. A file COMMIT in the folder
+may name the version.
+
+    --backend FOLDER:MODULE:DEVICE   another backend than those in the table below
+    --page     writes docs/reference/conformance_foreign.md
+    --defects  plants the defects of tests/conformance/defects/foreign_*.py in each backend, too
+    --out DIR  where the runs are kept; those that are there are not repeated
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reference" / "conformance_foreign.md"
+SMOKE_SECONDS = 3600
+KINDS = ("pass", "fallback-pass", "fail", "crash", "timeout", "unimplemented", "upstream")
+SCRIPT_MAX = 2500  # a longer one is not shown
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend: the folder in SOURCES that it is looked for in, its package and its device."""
+
+    folder: str
+    module: str
+    device: str
+
+
+BACKENDS = (
+    Backend("torch_openreg", "torch_openreg", "openreg"),
+    Backend("torch_mcpu", "torch_mcpu", "mcpu"),
+)
+
+
+def environment(sources: Path, backend: Backend) -> dict[str, str]:
+    """Variables of a process that loads the backend."""
+    kept = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
+    path = f"{sources / backend.folder}:{ROOT / 'conformance'}"
+    return kept | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+
+def why_not(sources: Path, backend: Backend) -> str:
+    """Why a backend cannot be asked, or nothing."""
+    if not (sources / backend.folder).is_dir():
+        return f"no folder {backend.folder}"
+    script = f"import torch, {backend.module}; torch.ones(2).to({backend.device!r}).cpu()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(sources, backend),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+    return "" if done.returncode == 0 else last[0][:150]
+
+
+def smoke(sources: Path, backend: Backend, out: Path) -> list[dict[str, Any]]:
+    """The outcomes of the kit's smoke profile, the last of each case."""
+    directory = out / backend.folder
+    if not (directory / "report.json").exists():
+        command = [sys.executable, "-m", "npusim_conformance", "run", "--device", backend.device]
+        command += ["--import", backend.module, "--profile", "smoke", "--jobs", "1", "--quiet"]
+        subprocess.run(
+            [*command, "--out", str(directory)],
+            env=environment(sources, backend),
+            timeout=SMOKE_SECONDS,
+            check=False,
+        )
+    lines = (directory / "run.jsonl").read_text().splitlines()[1:]
+    records = [record for record in map(json.loads, lines) if "case" in record]
+    return list({record["case"]: record for record in records}.values())
+
+
+def is_silent(record: dict[str, Any]) -> bool:
+    """Whether the device gave a wrong value and said nothing."""
+    text = record.get("message", "")
+    return record["status"] == "fail" and "largest error" in text
+
+
+def gravest(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Three findings with a script, of three causes: wrong in silence first, then crashes."""
+    order = {"fail": 1, "crash": 2}
+    able = [
+        record
+        for record in records
+        if record["status"] in order
+        and record.get("culprit")
+        and "import torch" in record.get("repro", "")
+        and len(record["repro"]) < SCRIPT_MAX
+    ]
+    able.sort(key=lambda record: (not is_silent(record), order[record["status"]], record["case"]))
+    found: dict[str, dict[str, Any]] = {}
+    for record in able:
+        found.setdefault(record["culprit"], record)
+    return list(found.values())[:3]
+
+
+def commit(sources: Path, backend: Backend) -> str:
+    """The version of a backend, as its folder tells."""
+    file = sources / backend.folder / "COMMIT"
+    return file.read_text().strip() if file.exists() else "unknown"
+
+
+def row(backend: Backend, records: list[dict[str, Any]], of: str, torch: str) -> str:
+    """A backend's line of the scoreboard."""
+    counts = Counter(record["status"] for record in records)
+    seconds = sum(record.get("seconds", 0.0) for record in records)
+    passed = counts["pass"] + counts["fallback-pass"]
+    silent = sum(map(is_silent, records))
+    executed = sum(counts[kind] for kind in KINDS)
+    died = counts["crash"] + counts["timeout"]
+    cells = (backend.folder, of, torch, executed, passed, counts["fail"], silent, died,
+             counts["unimplemented"], f"{seconds:.0f}")  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def finding(record: dict[str, Any]) -> list[str]:
+    """A finding with its script, in Markdown."""
+    message = re.sub(r"\s+", " ", record["message"])[:200]
+    return ["", f"`{record['case']}`, at fault `{record['culprit']}`: {message}", "", "```py",
+            record["repro"].rstrip(), "```"]  # fmt: skip
+
+
+def planted(sources: Path, backend: Backend, out: Path) -> list[str]:
+    """Lines of a table: the defects, and the case that finds each."""
+    import mutations
+
+    told = {
+        "DEFECTS_IN": backend.module,
+        "DEFECTS_DEVICE": backend.device,
+        "DEFECTS_PATH": str(sources / backend.folder),
+    }
+    command = [sys.executable, mutations.__file__, "--out", str(out / f"{backend.folder}-defects")]
+    subprocess.run(command, env={**os.environ, **told}, check=False)
+    os.environ.update(told)
+    table = mutations.described()
+    where = out / f"{backend.folder}-defects"
+    rows = [mutations.row(name, one, mutations.caught(where, name)) for name, one in table.items()]
+    found = sum("**nothing**" not in line for line in rows)
+    head = f"## Defects planted in {backend.folder}: {found} of {len(rows)}"
+    return [
+        "",
+        head,
+        "",
+        "| defect | what is wrong | found by | cases |",
+        "|---|---|---|---|",
+        *rows,
+    ]
+
+
+HEAD = """# The conformance kit on backends of others
+
+`make foreign SOURCES=dir` asks backends that lie in `dir`, built for the installed torch. It builds
+and fetches nothing. Each column counts cases of the smoke profile; "in silence" counts the
+failures with a wrong value and no exception. The seconds are those of the cases, on one core.
+
+| backend | commit | torch | executed | passed | fail | in silence | crash | no kernel | s |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def main() -> int:
+    """Prints the scoreboard; status 1 if no backend was to be had."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("sources", type=Path)
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--defects", action="store_true")
+    parser.add_argument("--backend", action="append", default=[])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign")
+    options = parser.parse_args()
+    import torch
+
+    sources = options.sources.resolve()
+    rows, sections, absent = [], [], []
+    others = [Backend(*told.split(":")) for told in options.backend]
+    for backend in (*BACKENDS, *others):
+        reason = why_not(sources, backend)
+        if reason:
+            absent.append(f"| {backend.folder} | {reason} |")
+            continue
+        records = smoke(sources, backend, options.out)
+        rows.append(row(backend, records, commit(sources, backend), torch.__version__))
+        sections += ["", f"## {backend.folder}: the gravest findings"]
+        for record in gravest(records):
+            sections += finding(record)
+        if options.defects:
+            sections += planted(sources, backend, options.out)
+    missing = ["", "## Not to be had", "", "| backend | reason |", "|---|---|", *absent]
+    text = "\n".join([HEAD, *rows, *(missing if absent else []), *sections]) + "\n"
+    print("\n".join([HEAD, *rows, *absent]))
+    if options.page and rows:
+        PAGE.write_text(text)
+    return not rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
