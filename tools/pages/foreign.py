@@ -102,7 +102,9 @@ def gravest(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         and "import torch" in record.get("repro", "")
         and len(record["repro"]) < SCRIPT_MAX
     ]
-    able.sort(key=lambda record: (not is_silent(record), order[record["status"]], record["case"]))
+    able.sort(
+        key=lambda record: (not is_silent(record), order[record["status"]], len(record["repro"]))
+    )
     found: dict[str, dict[str, Any]] = {}
     for record in able:
         found.setdefault(record["culprit"], record)
@@ -118,20 +120,19 @@ def commit(sources: Path, backend: Backend) -> str:
 def row(backend: Backend, records: list[dict[str, Any]], of: str, torch: str) -> str:
     """A backend's line of the scoreboard."""
     counts = Counter(record["status"] for record in records)
-    seconds = sum(record.get("seconds", 0.0) for record in records)
     passed = counts["pass"] + counts["fallback-pass"]
     silent = sum(map(is_silent, records))
     executed = sum(counts[kind] for kind in KINDS)
     died = counts["crash"] + counts["timeout"]
     cells = (backend.folder, of, torch, executed, passed, counts["fail"], silent, died,
-             counts["unimplemented"], f"{seconds:.0f}")  # fmt: skip
+             counts["unimplemented"])  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def finding(record: dict[str, Any]) -> list[str]:
     """A finding with its script, in Markdown."""
     message = re.sub(r"\s+", " ", record["message"])[:200]
-    return ["", f"`{record['case']}`, at fault `{record['culprit']}`: {message}", "", "```py",
+    return ["", f"`{record['case']}`, at fault `{record['culprit']}`: {message}", "", "```text",
             record["repro"].rstrip(), "```"]  # fmt: skip
 
 
@@ -166,10 +167,10 @@ HEAD = """# The conformance kit on backends of others
 
 `make foreign SOURCES=dir` asks backends that lie in `dir`, built for the installed torch. It builds
 and fetches nothing. Each column counts cases of the smoke profile; "in silence" counts the
-failures with a wrong value and no exception. The seconds are those of the cases, on one core.
+failures with a wrong value and no exception.
 
-| backend | commit | torch | executed | passed | fail | in silence | crash | no kernel | s |
-|---|---|---|---|---|---|---|---|---|---|"""
+| backend | commit | torch | executed | passed | fail | in silence | crash | no kernel |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> int:
