@@ -11,7 +11,7 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.utils import _pytree as pytree
 
 from npusim_conformance.backend.device import CPU
-from npusim_conformance.inputs.samples import Call, Sample, on_cpu
+from npusim_conformance.inputs.samples import Call, Sample
 from npusim_conformance.inputs.subjects import Subject
 from npusim_conformance.inputs.transfer import tensors_of
 from npusim_conformance.judge.agreement import plain, same_bits
@@ -143,8 +143,7 @@ class FiniteDifferences(SampleProperty):
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
         """Runs the check of one sample; what it raises says which derivative is wrong."""
         call = sample.copy(device)
-        # What is differentiated lies on the CPU, so that gradcheck itself computes there.
-        inputs = tuple(leaf for leaf in tensors_of(sample.copy(CPU)) if leaf.requires_grad)
+        inputs = tuple(leaf for leaf in tensors_of(call) if leaf.requires_grad)
         if not inputs:
             raise NotApplicable("no input requires a gradient")
         if sum(leaf.numel() for leaf in inputs) > ELEMENTS_MAX:
@@ -178,12 +177,10 @@ def _function(sample: Sample, call: Call) -> Callable[..., Any]:
     def function(*inputs: torch.Tensor) -> Any:
         filled = list(leaves)
         for place, value in zip(places, inputs, strict=True):
-            filled[place] = value.to(leaves[place].device)
+            filled[place] = value
         given, args, kwargs = pytree.tree_unflatten(filled, structure)
         operator = sample.operator
-        return sample.finish(
-            on_cpu(operator.gradcheck_wrapper(operator.op, given, *args, **kwargs))
-        )
+        return sample.finish(operator.gradcheck_wrapper(operator.op, given, *args, **kwargs))
 
     return function
 
