@@ -17,6 +17,7 @@ enum Attention : unsigned {
   kLaunchBlocking = 1U << 3,  // every command is waited for
   kObserved = 1U << 4,        // an observer is attached
   kCapturing = 1U << 5,       // a graph is being captured
+  kDry = 1U << 6,             // a dry run is on
 };
 
 inline constinit std::atomic<unsigned> g_attention{0};

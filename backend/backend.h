@@ -12,6 +12,7 @@
 #include "backend/copy.h"           // IWYU pragma: export
 #include "backend/cost_model.h"     // IWYU pragma: export
 #include "backend/device.h"         // IWYU pragma: export
+#include "backend/dry.h"            // IWYU pragma: export
 #include "backend/error.h"          // IWYU pragma: export
 #include "backend/event.h"          // IWYU pragma: export
 #include "backend/fault.h"          // IWYU pragma: export

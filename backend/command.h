@@ -10,6 +10,7 @@
 
 #include <utility>
 
+#include "backend/dry.h"
 #include "backend/observed_command.h"
 #include "backend/running_command.h"
 
@@ -17,15 +18,16 @@ namespace npusim {
 
 // submit() runs `body()` as one command and drops its result. Charges launch latency to the host
 // and the modelled duration to the stream. Inside the body of another command it just calls the
-// body. A command that a fault hits does not run its body. An exception of the body propagates and
-// leaves everything usable; the command stays charged. Throws DeviceFault (lost device, or any
-// fault under launch blocking), InvalidArgument (forked child, refused by a capture), what a
-// promise of the stream throws, and what an observer throws.
+// body. A command that a fault hits does not run its body, nor does any in a dry run. An exception
+// of the body propagates and leaves everything usable; the command stays charged. Throws
+// DeviceFault (lost device, or any fault under launch blocking), InvalidArgument (forked child,
+// refused by a capture), what a promise of the stream throws, and what an observer throws.
 template <class Body>
 void submit(Stream& stream, const CommandInfo& info, Body&& body) {
   detail::ThreadState& thread = detail::t_state;
   if (thread.run != nullptr) {
-    std::forward<Body>(body)();
+    if (!dry()) [[likely]]
+      std::forward<Body>(body)();
     return;
   }
   if (!detail::needs_attention()) [[likely]] {
@@ -38,14 +40,15 @@ void submit(Stream& stream, const CommandInfo& info, Body&& body) {
   {
     RunningCommand run(thread, stream, info, draw);
     const detail::ObservedCommand record(run, stream, info, site);
-    if (!draw.hit) std::forward<Body>(body)();
+    if (!draw.hit && !dry()) std::forward<Body>(body)();
   }
   detail::settle(stream);
 }
 
 // run_now() is submit() of a body whose result is needed, and returns it. A fault therefore does
 // not keep the body from running: command_failed() tells the body, which then makes garbage of its
-// results (rule F3). Throws as submit() does.
+// results (rule F3), and dry() that it makes results without computing them. Throws as submit()
+// does.
 template <class Body>
 decltype(auto) run_now(Stream& stream, const CommandInfo& info, Body&& body) {
   detail::ThreadState& thread = detail::t_state;

@@ -166,6 +166,11 @@ const std::vector<Knob>& knobs() {
        "Under the rules, when an index out of range is reported: at the call, or as CUDA does, at "
        "the next synchronisation and from then on.",
        Stability::experimental},
+      {"NPUSIM_DRY_RUN", "0", "0, 1",
+       "1: operators allocate, and are launched and charged, but compute nothing, and device "
+       "memory "
+       "has no backing (docs/use/dry_runs.md).",
+       Stability::experimental},
       {"NPUSIM_FAULT", "",
        "faults such as launch@3; oom%10:device=1; slow%1:factor=3:rank=1; device~0.001:seed=7",
        "Faults to inject from the start: by call number (@), every k-th call (%) or probability "
@@ -242,6 +247,7 @@ Config parse_config(GetVariable get) {
       get, "NPUSIM_AUTOLOAD",
       {{"auto", Autoload::automatic}, {"0", Autoload::never}, {"1", Autoload::always}});
   parse_flag(get, "NPUSIM_AS_CUDA");  // acted on in Python; here only refused if it is neither
+  parse_flag(get, "NPUSIM_DRY_RUN");  // likewise
   parse_word<int>(get, "NPUSIM_RULES", {{"auto", 0}, {"off", 0}, {"cuda", 0}});  // likewise
   parse_word<int>(get, "NPUSIM_CUDA_CAPABILITY",
                   {{"", 0},

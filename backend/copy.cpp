@@ -91,6 +91,7 @@ void copy(void* dst, const void* src, std::size_t bytes, Stream& stream, bool bl
     note_range(dst, bytes, /*written=*/true);
     std::memmove(to, from, bytes);
   });
+  if (dry() && !is_device_address(dst)) std::memset(dst, 0, bytes);
   finish(kind, stream, blocking);
 }
 

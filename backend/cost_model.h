@@ -34,7 +34,7 @@ struct Cost {
 };
 
 // The spec as factors, so that the hot path only multiplies. Made once per device by
-// make_cost_rates(), constant afterwards.
+// make_cost_rates(), constant afterwards but for dry runs.
 struct CostRates {
   std::array<std::array<double, kPrecisionCount>, kWorkCount> ns_per_flop{};
   std::array<double, kCommandKindCount> ns_per_byte{};

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "backend/config.h"
+#include "backend/dry.h"
 #include "backend/error.h"
 #include "backend/fault.h"
 #include "backend/memory.h"
@@ -19,6 +20,7 @@ namespace {
 
 std::mutex g_initialize_mutex;  // guards the one run of the body of initialize()
 constinit std::atomic<bool> g_initialized{false};
+constinit std::atomic<const DeviceSpec*> g_spec_of_dry_run{nullptr};
 
 DeviceSpec configured_spec() {
   DeviceSpec spec;
@@ -81,7 +83,26 @@ int exchange_device(int device) {
 const DeviceSpec& device_spec(int device) {
   check_device(device);
   static const DeviceSpec* const kSpec = new DeviceSpec(configured_spec());
-  return *kSpec;
+  const DeviceSpec* of_dry_run = g_spec_of_dry_run.load(std::memory_order_acquire);
+  return of_dry_run == nullptr ? *kSpec : *of_dry_run;
+}
+
+void begin_dry(const DeviceSpec& spec) {
+  initialize();
+  const std::lock_guard lock(g_initialize_mutex);
+  NPUSIM_CHECK(!dry(), "a dry run is on already; end it before the next");
+  // Never deleted: threads may keep what device_spec() returned.
+  g_spec_of_dry_run.store(new DeviceSpec(spec), std::memory_order_release);
+  detail::set_rates_of_streams(spec);
+  detail::set_attention(detail::kDry);
+}
+
+void end_dry() {
+  const std::lock_guard lock(g_initialize_mutex);
+  if (!dry()) return;
+  detail::clear_attention(detail::kDry);
+  g_spec_of_dry_run.store(nullptr, std::memory_order_release);
+  detail::set_rates_of_streams(device_spec(0));
 }
 
 }  // namespace npusim

@@ -67,6 +67,7 @@ class RunningCommand {
   RunningCommand(const RunningCommand&) = delete;
   RunningCommand& operator=(const RunningCommand&) = delete;
 
+  const CommandInfo& info() const noexcept { return info_; }
   // The effect of an injected fault on the command.
   const detail::FaultDraw& fault() const noexcept { return fault_; }
 

@@ -75,6 +75,10 @@ StreamTable& table_of(int device) {
 
 }  // namespace
 
+void detail::set_rates_of_streams(const DeviceSpec& spec) {
+  all_streams().rates = make_cost_rates(spec);
+}
+
 bool Stream::query() {
   check_not_forked();
   detail::check_may_wait("asking whether a stream is done", this);

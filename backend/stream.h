@@ -130,6 +130,11 @@ std::int64_t device_done_at_ns(int device) noexcept;
 // fault and leaves failed promises to the first command that needs them.
 void pass_backlog(int device) noexcept;
 
+namespace detail {
+// For begin_dry() and end_dry(): no thread may launch meanwhile.
+void set_rates_of_streams(const DeviceSpec& spec);
+}  // namespace detail
+
 // set_launch_blocking() makes each command wait and raise at the call; NPUSIM_LAUNCH_BLOCKING sets
 // it at initialize().
 void set_launch_blocking(bool enabled) noexcept;

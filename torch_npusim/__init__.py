@@ -75,13 +75,18 @@ def _register() -> None:
 
     inductor.register()
 
-    # 9. NPUSIM_RACES, NPUSIM_DEVICE_ASSERT and NPUSIM_RULES.
+    # 9. NPUSIM_RACES, NPUSIM_DEVICE_ASSERT, NPUSIM_RULES and NPUSIM_DRY_RUN.
     from torch_npusim.sim import races, rules
 
     knobs = {knob["name"]: knob["value"] for knob in _C.knobs()}
     races.set_race_detection("error" if sanitized else knobs["NPUSIM_RACES"])
     _C.set_device_assert(knobs["NPUSIM_DEVICE_ASSERT"])
     rules.set_rules(knobs["NPUSIM_RULES"])
+
+    if knobs["NPUSIM_DRY_RUN"] == "1":
+        from torch_npusim.sim import dry
+
+        dry.begin()
 
     # 10. Variables that were meant for this package and are none of it.
     from torch_npusim import _environment

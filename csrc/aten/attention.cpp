@@ -21,7 +21,6 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "csrc/launch/dry_command.h"
 #include "csrc/operands/nested_members.h"
 #include "csrc/routes/on_host_views.h"
 
@@ -94,7 +93,7 @@ std::tuple<Tensor, Tensor> flash(const Tensor& query, const Tensor& key, const T
             call.view(query, false), call.view(key, false), call.view(value, false), dropout_p,
             is_causal, view_of(call, attn_mask), scale);
         call.finish();
-        return std::make_tuple(call.result(output), call.result(logsumexp));
+        return std::tuple<Tensor, Tensor>{call.result(output), call.result(logsumexp)};
       });
 }
 
@@ -109,18 +108,18 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
   const std::array<const at::TensorBase*, 6> operands = {&grad_out, &query, &key,
                                                          &value,    &out,   &logsumexp};
   const auto cost = cost_of(operands, query, key, value, 3, 2);
-  return on_host_views("aten::_scaled_dot_product_flash_attention_for_cpu_backward", operands, cost,
-                       [&](CpuCall& call) {
-                         auto [grad_query, grad_key, grad_value] =
-                             at::_scaled_dot_product_flash_attention_for_cpu_backward(
-                                 call.view(grad_out, false), call.view(query, false),
-                                 call.view(key, false), call.view(value, false),
-                                 call.view(out, false), call.view(logsumexp, false), dropout_p,
-                                 is_causal, view_of(call, attn_mask), scale);
-                         call.finish();
-                         return std::make_tuple(call.result(grad_query), call.result(grad_key),
-                                                call.result(grad_value));
-                       });
+  return on_host_views(
+      "aten::_scaled_dot_product_flash_attention_for_cpu_backward", operands, cost,
+      [&](CpuCall& call) {
+        auto [grad_query, grad_key, grad_value] =
+            at::_scaled_dot_product_flash_attention_for_cpu_backward(
+                call.view(grad_out, false), call.view(query, false), call.view(key, false),
+                call.view(value, false), call.view(out, false), call.view(logsumexp, false),
+                dropout_p, is_causal, view_of(call, attn_mask), scale);
+        call.finish();
+        return std::tuple<Tensor, Tensor, Tensor>{call.result(grad_query), call.result(grad_key),
+                                                  call.result(grad_value)};
+      });
 }
 
 using Overrideable =
@@ -157,34 +156,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> overrideable_backward(
   return {grad_query, grad_key, grad_value, Tensor()};
 }
 
-// The same commands from shapes alone, for dry runs (dry_command.h); arguments as in the schemas.
-npusim::CommandInfo flash_command(c10::ArrayRef<c10::IValue> arguments) {
-  const Tensor& query = arguments[0].toTensor();
-  const Tensor& key = arguments[1].toTensor();
-  const Tensor& value = arguments[2].toTensor();
-  const Tensor mask = arguments[5].isNone() ? Tensor() : arguments[5].toTensor();
-  const std::array<const at::TensorBase*, 4> operands = {&query, &key, &value, &mask};
-  return {"aten::_scaled_dot_product_flash_attention_for_cpu", npusim::CommandKind::kernel,
-          cost_of(operands, query, key, value, 1, 1)};
-}
-
-npusim::CommandInfo flash_backward_command(c10::ArrayRef<c10::IValue> arguments) {
-  std::array<Tensor, 6> tensors;
-  std::array<const at::TensorBase*, 6> operands{};
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    tensors[i] = arguments[i].toTensor();
-    operands[i] = &tensors[i];
-  }
-  return {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", npusim::CommandKind::kernel,
-          cost_of(operands, tensors[1], tensors[2], tensors[3], 3, 2)};
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  add_own_command("aten::_scaled_dot_product_flash_attention_for_cpu", &flash_command);
-  add_own_command("aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-                  &flash_backward_command);
   m.impl("_fused_sdp_choice", TORCH_FN(choose_sdp_backend));
   m.impl("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(flash));
   m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", TORCH_FN(flash_backward));

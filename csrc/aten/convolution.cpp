@@ -10,12 +10,13 @@
 // code could choose.
 #include <ATen/Context.h>
 #include <ATen/TracerMode.h>
+#include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_convolution.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <torch/library.h>
 
-#include "csrc/launch/dry_command.h"
+#include "csrc/operands/host_view.h"
 #include "csrc/routes/on_host_views.h"
 
 namespace torch_npusim {
@@ -108,6 +109,36 @@ void keep_gradient_request(const at::Tensor& operand, const at::Tensor& view) {
   if (operand.requires_grad()) view.unsafeGetTensorImpl()->set_requires_grad(true);
 }
 
+// In a dry run: a shape in the order of dimensions that the CPU's library would give the result.
+class HostFormat {
+ public:
+  HostFormat(const at::Tensor& input, const at::Tensor& weight,
+             const std::optional<at::Tensor>& bias, at::OptionalIntArrayRef bias_sizes,
+             const Geometry& g) {
+    if (!npusim::dry() || weight.dim() < 4)
+      return;  // the host makes images of sequences contiguous
+    const at::Tensor images = host_view(input);
+    const at::Tensor filters = host_view(weight);
+    const auto symbolic = [](at::IntArrayRef sizes) { return c10::fromIntArrayRefSlow(sizes); };
+    at::OptionalSymIntArrayRef sizes_of_bias;
+    if (bias_sizes.has_value()) sizes_of_bias = symbolic(*bias_sizes);
+    const at::native::ConvBackend library = at::native::select_conv_backend(
+        images, filters,
+        bias.has_value() ? std::optional<at::Tensor>(host_view(*bias)) : std::nullopt,
+        symbolic(g.stride), symbolic(g.padding), symbolic(g.dilation), g.transposed,
+        symbolic(g.output_padding), g.groups, sizes_of_bias);
+    format_ = at::native::_determine_backend_memory_format(images, filters, library);
+  }
+
+  at::Tensor of(const at::Tensor& made) const {
+    const bool images = npusim::dry() && made.defined() && made.dim() >= 4;
+    return images ? made.contiguous(format_) : made;
+  }
+
+ private:
+  at::MemoryFormat format_ = at::MemoryFormat::Contiguous;
+};
+
 at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
                     const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
                     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
@@ -116,6 +147,7 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
   const at::Tensor given_bias = bias.value_or(at::Tensor());
   const std::array<const at::TensorBase*, 3> operands = {&input, &weight, &given_bias};
   const auto cost = forward_cost(input, weight, given_bias, geometry);
+  const HostFormat format(input, weight, bias, std::nullopt, geometry);
   return on_host_views("aten::convolution", operands, cost, [&](CpuCall& call) {
     const at::Tensor input_view = call.view(input, /*written=*/false);
     const at::Tensor weight_view = call.view(weight, /*written=*/false);
@@ -124,7 +156,7 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
     at::Tensor out = at::convolution(input_view, weight_view, view_of(call, bias), stride, padding,
                                      dilation, transposed, output_padding, groups);
     call.finish();
-    return call.result(out);
+    return call.result(format.of(out));
   });
 }
 
@@ -154,13 +186,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(
   const std::array<const at::TensorBase*, 3> operands = {&grad_output, &input, &weight};
   const auto cost =
       backward_cost(grad_output, input, weight, geometry, output_mask[0], output_mask[1]);
+  const HostFormat format(input, weight, std::nullopt, bias_sizes, geometry);
   return on_host_views("aten::convolution_backward", operands, cost, [&](CpuCall& call) {
     auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
         call.view(grad_output, false), call.view(input, false), call.view(weight, false),
         bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask);
     call.finish();
-    return std::make_tuple(call.result(grad_input), call.result(grad_weight),
-                           call.result(grad_bias));
+    return std::tuple<at::Tensor, at::Tensor, at::Tensor>{call.result(format.of(grad_input)),
+                                                          call.result(format.of(grad_weight)),
+                                                          call.result(grad_bias)};
   });
 }
 
@@ -173,42 +207,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward_overrideable(
                            dilation, transposed, output_padding, groups, output_mask);
 }
 
-// The same commands from shapes alone; arguments as in the schemas.
-using Arguments = c10::ArrayRef<c10::IValue>;
-
-// Calls with the six arguments that both schemas have in this order.
-template <class Call>
-npusim::Cost with_geometry(Arguments given, const Call& call) {
-  const auto stride = given[0].toIntVector();
-  const auto padding = given[1].toIntVector();
-  const auto dilation = given[2].toIntVector();
-  const auto output_padding = given[4].toIntVector();
-  return call(
-      Geometry{stride, padding, dilation, given[3].toBool(), output_padding, given[5].toInt()});
-}
-
-npusim::CommandInfo convolution_command(Arguments given) {
-  const at::Tensor bias = given[2].isNone() ? at::Tensor() : given[2].toTensor();
-  return {"aten::convolution", npusim::CommandKind::kernel,
-          with_geometry(given.slice(3), [&](const Geometry& geometry) {
-            return forward_cost(given[0].toTensor(), given[1].toTensor(), bias, geometry);
-          })};
-}
-
-npusim::CommandInfo convolution_backward_command(Arguments given) {
-  const auto mask = given[10].toBoolList();
-  return {"aten::convolution_backward", npusim::CommandKind::kernel,
-          with_geometry(given.slice(4), [&](const Geometry& geometry) {
-            return backward_cost(given[0].toTensor(), given[1].toTensor(), given[2].toTensor(),
-                                 geometry, mask[0], mask[1]);
-          })};
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  add_own_command("aten::convolution", &convolution_command);
-  add_own_command("aten::convolution_backward", &convolution_backward_command);
   m.impl("convolution", TORCH_FN(convolve_or_trace));
   m.impl("convolution_backward", TORCH_FN(convolve_backward));
   m.impl("convolution_overrideable", TORCH_FN(convolve));

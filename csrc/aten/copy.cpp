@@ -9,13 +9,13 @@
 #include <ATen/ops/zero.h>
 #include <torch/library.h>
 
-#include "csrc/launch/dry_command.h"
 #include "csrc/launch/launch.h"
 #include "csrc/observers/observed_operand.h"
 #include "csrc/operands/alignment.h"
 #include "csrc/operands/host_view.h"
 #include "csrc/routes/cpu_call.h"
 #include "csrc/runtime/device.h"
+#include "csrc/runtime/dry_answers.h"
 #include "csrc/runtime/pinned_allocator.h"
 #include "csrc/runtime/storage.h"
 
@@ -77,14 +77,6 @@ npusim::Cost cost_of(const at::Tensor& to, const at::Tensor& from, CommandKind k
   return cost;
 }
 
-// copy_ from shapes alone, which do not say what is pinned: what asks not to block is taken for it.
-npusim::CommandInfo copy_command(c10::ArrayRef<c10::IValue> arguments) {
-  const at::Tensor& to = arguments[0].toTensor();
-  const at::Tensor& from = arguments[1].toTensor();
-  const CommandKind kind = kind_of(to, from, /*pinned=*/arguments[2].toBool());
-  return {"aten::copy_", kind, cost_of(to, from, kind)};
-}
-
 void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stream,
               CommandKind kind) {
   const auto bytes = static_cast<std::size_t>(from.numel()) * from.dtype().itemsize();
@@ -100,6 +92,7 @@ void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stre
     at::native::copy_(target, call.view(from, /*written=*/false), /*non_blocking=*/false);
     call.finish();
   });
+  if (C10_UNLIKELY(npusim::dry()) && to.is_cpu()) to.zero_();
 }
 
 // The copy runs on the current stream of the device; between devices on the source's, and the
@@ -122,6 +115,9 @@ void copy_on_stream(const at::Tensor& to, const at::Tensor& from, bool non_block
       copied.block(npusim::current_stream(to.device().index()));
     }
   };
+  if (C10_UNLIKELY(npusim::dry()) && to.is_cpu()) {
+    count_answer("aten::copy_", static_cast<double>(to.numel()), "zeros");
+  }
   translated([&] {
     if (async) return run();
     const HostWait wait(name_of_wait(kind, non_blocking), stream);
@@ -172,6 +168,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   translated([&] {
     const HostWait wait("aten::_local_scalar_dense", npusim::current_stream(self.device().index()));
   });
+  if (C10_UNLIKELY(npusim::dry())) return value_of("aten::_local_scalar_dense", self);
   note_host_read("aten::_local_scalar_dense", self);
   return at::native::_local_scalar_dense_cpu(host_view(self));
 }
@@ -179,7 +176,6 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  add_own_command("aten::copy_", &copy_command);
   m.impl("copy_", TORCH_FN(copy_));
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));

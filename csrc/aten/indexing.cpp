@@ -38,9 +38,11 @@ at::Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
         const at::ITensorListRef shown = views;
         OnViews<at::native::structured_cat_out_cpu, 1> kernel(device);
         const auto found = kernel.meta(shown, along);
-        kernel.impl(shown, found.dim, found.valid, found.all_contiguous, found.all_same_dtype,
-                    found.all_same_sizes_and_stride, found.memory_format,
-                    kernel.maybe_get_output(0));
+        if (C10_LIKELY(!npusim::dry())) {
+          kernel.impl(shown, found.dim, found.valid, found.all_contiguous, found.all_same_dtype,
+                      found.all_same_sizes_and_stride, found.memory_format,
+                      kernel.maybe_get_output(0));
+        }
         call.finish();
         return kernel.take(0);
       },
@@ -59,22 +61,39 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
         const FreshView view(operand);
         const FreshView indices(chosen);
         FreshView result(out, Use::writes);
-        at::_ops::index_select_out::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), *view,
-                                               along, *indices, *result);
+        if (C10_LIKELY(!npusim::dry())) {
+          at::_ops::index_select_out::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), *view,
+                                                 along, *indices, *result);
+        }
         call.finish();
         return out;
       },
       self, dim, index);
 }
 
+at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices) {
+  using Kernel = CpuKernel<at::_ops::index_Tensor>;
+  if (C10_LIKELY(!npusim::dry())) return Kernel::call(self, indices);
+  const auto shape = [](c10::DeviceIndex, CpuCall& call, const at::Tensor& operand,
+                        const c10::List<std::optional<at::Tensor>>& chosen) {
+    at::Tensor made = at::_ops::index_Tensor::redispatch(
+        c10::DispatchKeySet(call.kernel()), cpu_kernel::view(call, operand),
+        cpu_kernel::view(call, indices_without_masks(chosen)));
+    call.finish();
+    return call.result(std::move(made));
+  };
+  return Kernel::command(shape, self, indices);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("cat", TORCH_FN(cat));
+  m.impl("index.Tensor", TORCH_FN(index));
   m.impl("index_select", TORCH_FN(index_select));
-  register_cpu_kernels<at::_ops::index_Tensor, at::_ops::_index_put_impl_, at::_ops::gather,
-                       at::_ops::scatter_src, at::_ops::scatter_value, at::_ops::scatter__src,
-                       at::_ops::scatter__value, at::_ops::scatter_add, at::_ops::scatter_add_>(m);
+  register_cpu_kernels<at::_ops::_index_put_impl_, at::_ops::gather, at::_ops::scatter_src,
+                       at::_ops::scatter_value, at::_ops::scatter__src, at::_ops::scatter__value,
+                       at::_ops::scatter_add, at::_ops::scatter_add_>(m);
   register_cpu_kernels<at::_ops::_stack, at::_ops::masked_fill_Scalar,
                        at::_ops::masked_fill__Scalar, at::_ops::masked_fill_Tensor,
                        at::_ops::masked_fill__Tensor, at::_ops::triu, at::_ops::tril,

@@ -53,7 +53,7 @@ NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
       if (training && statistics->has_value()) changed.push_back(&**statistics);
     }
     for (const Tensor* statistics : changed) note_use(*statistics, Use::writes);
-    NormResult result = Op::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU),
+    NormResult result = Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()),
                                        cpu_kernel::view(call, arguments)...);
     call.finish();
     if (C10_UNLIKELY(npusim::command_failed())) {

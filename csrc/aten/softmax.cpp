@@ -44,7 +44,7 @@ struct LastDim {
       at::Tensor out = device_empty(self.sizes(), self.scalar_type(), device);
       const FreshView result(out, Use::writes);
       const FreshView view(self);
-      stub(c10::kCPU, *result, *view);
+      if (C10_LIKELY(!npusim::dry())) stub(c10::kCPU, *result, *view);
       account.settle(out);
       return out;
     });

@@ -22,7 +22,8 @@ namespace {
 // Fills what a resize added, as CPU does, so that the deterministic mode has no blind spot.
 void fill_growth(const at::Tensor& tensor, std::size_t old_bytes) {
   if (C10_LIKELY(!at::globalContext().deterministicAlgorithms() ||
-                 !at::globalContext().deterministicFillUninitializedMemory())) {
+                 !at::globalContext().deterministicFillUninitializedMemory()) ||
+      npusim::dry()) {
     return;
   }
   at::native::fill_resize_deterministic_(host_view(tensor), static_cast<int64_t>(old_bytes));

@@ -228,6 +228,7 @@ WorkPtr Simccl::start(Call& call) {
       const NoWrappers no_wrappers;
       // Gloo's threads would go on recording when the profiler has ended.
       const at::DisableRecordFunctionGuard unseen;
+      if (npusim::dry()) return pending->moving({}, kept, nullptr);
       std::vector<Inner> works = call.move();  // which may say what is to be done at the end
       pending->moving(std::move(works), kept, call.finish);
     });

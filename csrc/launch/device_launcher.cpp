@@ -50,7 +50,7 @@ void note(const DeviceOperand& operand) {
 constexpr std::uintptr_t kNeverMapped = 1 << 16;
 
 void check_memory(const DeviceCommand& command) {
-  if (C10_LIKELY(!detail::g_storage_has_shrunk.load(std::memory_order_relaxed))) return;
+  if (C10_LIKELY(!detail::g_storages_differ.load(std::memory_order_relaxed))) return;
   for (std::int64_t i = 0; i < command.operand_count; ++i) {
     const DeviceOperand& operand = command.operands[i];
     const bool empty = std::count(operand.sizes, operand.sizes + operand.dimensions, 0) > 0;

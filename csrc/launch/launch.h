@@ -66,7 +66,7 @@ decltype(auto) launch(const npusim::CommandInfo& info, c10::DeviceIndex device, 
 
 // The same on the device of `operands`, which are checked and charged. The result of body(device)
 // is charged too; a body without a result writes the first `written` operands, which become garbage
-// if a fault hits the command.
+// if a fault hits the command, and does not run in a dry run.
 template <class Body>
 decltype(auto) launch(const char* op, std::initializer_list<const at::TensorBase*> operands,
                       Body&& body, double flops_per_element = 1.0, std::size_t written = 1) {
@@ -76,6 +76,7 @@ decltype(auto) launch(const char* op, std::initializer_list<const at::TensorBase
   const npusim::CommandInfo info{op, npusim::CommandKind::kernel, account.cost()};
   if constexpr (std::is_void_v<decltype(body(device))>) {
     launch(info, device, [&] {
+      if (C10_UNLIKELY(npusim::dry())) return;
       body(device);
       if (C10_LIKELY(!npusim::command_failed())) return;
       for (std::size_t i = 0; i < written; ++i) spoil(*all[i]);  // (rule F3)

@@ -154,6 +154,13 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
   traits->runs_python = made_in_python(op);
   traits->has_cpu_kernel = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits->return_count = schema.returns().size();
+  traits->dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
+  traits->only_in_place =
+      traits->writes &&
+      std::all_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& made) {
+        return made.alias_info() != nullptr && made.alias_info()->isWrite();
+      });
+  traits->op = op;
   if (!schema.overload_name().empty()) traits->name += "." + schema.overload_name();
   return traits;
 }

@@ -29,8 +29,11 @@ struct OpTraits {
   bool reads_values = false;        // the result's shape, say: the host must wait
   Indices indices = Indices::none;  // ... or it waits for some index tensors only
   bool runs_python = false;         // its CPU kernel is Python code
+  bool dynamic_shape = false;       // the result's shape depends on values
+  bool only_in_place = false;       // its results are arguments that it writes, or it has none
   bool has_cpu_kernel = false;      // as of the first call; libraries may be loaded later
   std::size_t return_count = 0;
+  std::optional<c10::OperatorHandle> op;
   CostTraits cost;
   std::optional<std::size_t> generator;    // the position of the argument of that name
   std::optional<std::size_t> output_size;  // likewise; given, it answers what the host waits for

@@ -7,13 +7,14 @@
 
 #include <limits>
 
+#include "backend/backend.h"
 #include "csrc/operands/host_view.h"
 #include "csrc/runtime/kernel_scope.h"
 
 namespace torch_npusim {
 
 void spoil(const at::TensorBase& written) {
-  if (!written.defined() || !written.is_privateuseone() || written.is_nested() ||
+  if (npusim::dry() || !written.defined() || !written.is_privateuseone() || written.is_nested() ||
       !written.unsafeGetTensorImpl()->key_set().has_all(
           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1))) {
     return;

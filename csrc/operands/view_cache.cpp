@@ -110,7 +110,26 @@ at::Tensor take_view(const c10::TensorImpl& device, c10::StorageImpl* host) {
   return as_tensor(impl);
 }
 
+at::Tensor shape_view(const c10::TensorImpl& tensor, c10::Storage shared) {
+  if (!shared) {
+    const c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+    shared = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), storage.sym_nbytes(),
+        c10::DataPtr(nullptr, c10::Device(c10::kMeta)), c10::GetAllocator(c10::kMeta),
+        /*resizable=*/true));
+  }
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(shared), DispatchKeySet(DispatchKey::Meta), tensor.dtype());
+  c10::TensorImpl& impl = *view.unsafeGetTensorImpl();
+  impl.set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  if (tensor.is_conj()) impl._set_conj(true);
+  if (tensor.is_neg()) impl._set_neg(true);
+  if (tensor.is_wrapped_number()) impl.set_wrapped_number(true);
+  return view;
+}
+
 at::Tensor take_fresh_view(const c10::TensorImpl& device) {
+  if (C10_UNLIKELY(npusim::dry())) return shape_view(device);
   const c10::StorageImpl& storage = *device.unsafe_storage().unsafeGetStorageImpl();
   auto* data = const_cast<void*>(storage.data());
   ViewImpl* impl = t_kept.fresh.take();

@@ -19,8 +19,13 @@ namespace torch_npusim {
 at::Tensor take_view(const c10::TensorImpl& device, c10::StorageImpl* host);
 
 // take_fresh_view() is the same with a storage that is the view's own, so that the device's storage
-// needs no twin: for results, and for operands that are only read and alias no result.
+// needs no twin: for results, and for operands that are only read and alias no result. In a dry run
+// it is shape_view().
 at::Tensor take_fresh_view(const c10::TensorImpl& device);
+
+// shape_view() is a meta tensor with the metadata of `tensor`, of the host or the device: a view of
+// what has no memory. Its storage is `shared`, if that is given, or its own.
+at::Tensor shape_view(const c10::TensorImpl& tensor, c10::Storage shared = {});
 
 // give_view() takes it back; a view that the kernel kept lives on, and is not reused.
 void give_view(at::Tensor&& view) noexcept;

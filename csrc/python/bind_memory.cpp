@@ -100,8 +100,8 @@ void bind_memory(py::module& m) {
   bind_pools(m);
   m.def("memory_stats", &memory_stats);
   m.def("memory_info", [](int device) {
-    const int index = checked_device(static_cast<c10::DeviceIndex>(device));
-    const npusim::MemoryInfo info = translated([&] { return npusim::memory_info(index); });
+    const c10::DeviceIndex index = checked_device(static_cast<c10::DeviceIndex>(device));
+    const npusim::alloc::MemoryInfo info = device_memory_info(index);
     return std::make_pair(info.free_bytes, info.total_bytes);
   });
   m.def("largest_free_block", [](int device) { return allocator_at(device).largest_free_block(); });

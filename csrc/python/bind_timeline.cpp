@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The timeline of the devices as rows for Python, and the switches of the profiler.
 #include <pybind11/stl.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "backend/promise.h"
 #include "backend/timeline.h"
 #include "csrc/errors.h"
-#include "csrc/launch/dry_command.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/sites.h"
 #include "csrc/runtime/device.h"
@@ -126,18 +124,6 @@ py::dict end(bool settle) {
   return out;
 }
 
-// Tensors of `args`, `kwargs` and `results` come from without_memory(), or are on the host.
-void dry(const std::string& name, const std::string& overload, const py::tuple& args,
-         const py::dict& kwargs, const std::vector<at::Tensor>& results, int device) {
-  const c10::OperatorHandle op =
-      c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
-  const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
-  torch::jit::Stack stack = torch::jit::createStackForSchema(
-      op.schema(), torch::jit::tuple_slice(args), py::kwargs(kwargs), std::nullopt);
-  const py::gil_scoped_release no_gil;
-  launch_dry(op, std::move(stack), results, checked_device(static_cast<c10::DeviceIndex>(device)));
-}
-
 }  // namespace
 
 void bind_timeline(py::module& m) {
@@ -149,8 +135,6 @@ void bind_timeline(py::module& m) {
     return translated([&] { return rates_of(npusim::named_spec(name)); });
   });
   m.def("define_spec", &define_spec);
-  m.def("without_memory", &without_memory);
-  m.def("launch_dry", &dry);
   m.def("set_trace_names",
         [](bool cuda) { set_trace_names(cuda ? TraceNames::cuda : TraceNames::npusim); });
   m.def("set_profiling_paused", &set_profiling_paused);

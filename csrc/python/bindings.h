@@ -11,6 +11,7 @@ void bind_commands(pybind11::module& m);
 void bind_compiled(pybind11::module& m);
 void bind_cuda_names(pybind11::module& m);
 void bind_device(pybind11::module& m);
+void bind_dry_runs(pybind11::module& m);
 void bind_distributed(pybind11::module& m);
 void bind_event_log(pybind11::module& m);
 void bind_graphs(pybind11::module& m);

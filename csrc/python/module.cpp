@@ -56,6 +56,7 @@ PYBIND11_MODULE(_C, m) {
   torch_npusim::bind_compiled(m);
   torch_npusim::bind_cuda_names(m);
   torch_npusim::bind_device(m);
+  torch_npusim::bind_dry_runs(m);
   torch_npusim::bind_distributed(m);
   torch_npusim::bind_event_log(m);
   torch_npusim::bind_graphs(m);

@@ -69,7 +69,7 @@ void make_writable(c10::TensorImpl& device) {
 }  // namespace
 
 CpuCall::~CpuCall() {
-  if (C10_UNLIKELY(!finished_)) {
+  if (C10_UNLIKELY(!finished_ && !dry_)) {
     // The kernel threw: a twin that it resized must point at its own storage
     // again.
     for (const Operand& operand : operands_) {
@@ -82,16 +82,23 @@ CpuCall::~CpuCall() {
 }
 
 at::Tensor& CpuCall::shown(const at::Tensor& operand, bool written) {
-  if (!operand.defined() || !operand.is_privateuseone()) return const_cast<at::Tensor&>(operand);
+  const bool has_a_shape =
+      dry_ && operand.is_cpu() && !operand.unsafeGetTensorImpl()->is_wrapped_number();
+  if (!operand.defined() || !(operand.is_privateuseone() || has_a_shape))
+    return const_cast<at::Tensor&>(operand);
   c10::TensorImpl* device = operand.unsafeGetTensorImpl();
   for (Operand& known : operands_) {
     if (known.device == device) {
       if (written && !known.written) note_use(operand, Use::writes);
-      if (written) mark_written(known);
+      if (written) dry_ ? static_cast<void>(known.written = true) : mark_written(known);
       return known.view;
     }
   }
   note_use(operand, written ? Use::writes : Use::reads);
+  if (C10_UNLIKELY(dry_)) {
+    at::Tensor shape = shape_of(*device);
+    return operands_.emplace_back(Operand{device, std::move(shape), written, false, false}).view;
+  }
   at::Tensor view = viewed(*device, access_);
   const bool realigned = must_realign(operand);
   if (C10_UNLIKELY(realigned)) view = at::clone(view, at::MemoryFormat::Preserve);
@@ -162,7 +169,8 @@ void CpuCall::mirror_requires_grad() {
 void CpuCall::finish() {
   // Backwards, because a sparse operand is checked against its members, which stand behind it.
   for (std::size_t i = operands_.size(); i-- > 0;) {
-    if (operands_[i].written) write_back(operands_[i]);
+    if (!operands_[i].written) continue;
+    C10_UNLIKELY(dry_) ? resize_to(operands_[i]) : write_back(operands_[i]);
   }
   finished_ = true;
 }
@@ -226,10 +234,11 @@ void CpuCall::write_back(const Operand& operand) {
 }
 
 at::Tensor CpuCall::result(at::Tensor host) {
-  if (!host.defined() || !host.is_cpu()) return host;
+  if (!host.defined() || !(host.is_cpu() || host.is_meta())) return host;
   for (const Operand& operand : operands_) {
     if (operand.view.is_same(host)) return tensor_of(operand.device);
   }
+  if (C10_UNLIKELY(dry_)) return result_of_shape(host);
   if (C10_LIKELY(host.layout() == at::kStrided)) return dense_result(std::move(host));
   if (host.is_sparse()) return sparse_result(host);
   return compressed_result(host);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CpuCall: one call of a CPU kernel on host views of device tensors, and the way back.
+// CpuCall: one call of a CPU kernel on host views of device tensors, and the way back. In a dry run
+// the kernel is that of the Meta key, and the views have shapes only (dry_call.cpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/quantized/Quantizer.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/util/SmallVector.h>
+
+#include "backend/backend.h"
 
 namespace torch_npusim {
 
@@ -27,6 +31,11 @@ class CpuCall {
   CpuCall& operator=(const CpuCall&) = delete;
 
   c10::DeviceIndex device() const noexcept { return device_; }
+
+  // kernel() is the dispatch key of the kernel that the views are for.
+  c10::DispatchKey kernel() const noexcept {
+    return C10_UNLIKELY(dry_) ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
+  }
 
   // view() returns the same view for the same operand; a tensor that is not on the device is
   // returned as it is. `written`: the kernel may write to it, resize it or replace its storage.
@@ -63,6 +72,9 @@ class CpuCall {
     c10::Storage device;
   };
 
+  at::Tensor shape_of(c10::TensorImpl& operand);
+  void resize_to(const Operand& operand);
+  at::Tensor result_of_shape(const at::Tensor& shape);
   at::Tensor dense_result(at::Tensor host);
   at::Tensor nested_result(const at::Tensor& host);
   at::Tensor quantized_result(const at::Tensor& host);
@@ -78,10 +90,12 @@ class CpuCall {
   c10::DeviceIndex device_;
   Access access_;
   bool finished_ = false;
+  const bool dry_ = npusim::dry();
   c10::SmallVector<Operand, 4> operands_;
   c10::SmallVector<at::Tensor, 0>
       members_;  // of sparse and quantized operands; operands_ points here
   c10::SmallVector<Adopted, 2> adopted_;
+  c10::SmallVector<at::Tensor, 0> shapes_;  // results of a dry run that share a storage
 };
 
 }  // namespace torch_npusim

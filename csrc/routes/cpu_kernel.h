@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "csrc/routes/cpu_kernel_arguments.h"
+#include "csrc/routes/dry_rules.h"
 
 namespace torch_npusim {
 
@@ -69,12 +70,12 @@ struct CpuKernel<Op, Result(Args...)> {
       cpu_kernel::only_reads<Result, Args...> ? CpuCall::Access::reads : CpuCall::Access::writes;
 
   static Result run(c10::DeviceIndex, CpuCall& call, Args... args) {
-    constexpr c10::DispatchKeySet on_cpu(c10::DispatchKey::CPU);
+    const c10::DispatchKeySet kernel = kernel_for(call, traits());
     if constexpr (std::is_void_v<Result>) {
-      Op::redispatch(on_cpu, cpu_kernel::view(call, args)...);
+      Op::redispatch(kernel, cpu_kernel::view(call, args)...);
       call.finish();
     } else if constexpr (cpu_kernel::returns_arguments<Result>) {
-      Op::redispatch(on_cpu, cpu_kernel::view(call, args)...);
+      Op::redispatch(kernel, cpu_kernel::view(call, args)...);
       call.finish();
       auto arguments = std::tuple_cat(cpu_kernel::written(args)...);
       if constexpr (std::is_lvalue_reference_v<Result>) {
@@ -83,7 +84,7 @@ struct CpuKernel<Op, Result(Args...)> {
         return arguments;
       }
     } else {
-      Result result = Op::redispatch(on_cpu, cpu_kernel::view(call, args)...);
+      Result result = Op::redispatch(kernel, cpu_kernel::view(call, args)...);
       call.finish();
       return cpu_kernel::on_device(call, std::move(result));
     }

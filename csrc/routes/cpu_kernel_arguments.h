@@ -109,8 +109,9 @@ inline c10::List<std::optional<at::Tensor>> view(
   for (const std::optional<at::Tensor> tensor : tensors) views.push_back(view(call, tensor));
   return views;
 }
-inline std::optional<at::Device> view(CpuCall&, const std::optional<at::Device>& device) {
-  return device.has_value() && device->is_privateuseone() ? at::Device(at::kCPU) : device;
+inline std::optional<at::Device> view(CpuCall& call, const std::optional<at::Device>& device) {
+  if (!device.has_value() || !device->is_privateuseone()) return device;
+  return c10::dispatchKeyToDeviceType(call.kernel());
 }
 inline std::optional<at::Generator> view(CpuCall& call,
                                          const std::optional<at::Generator>& generator) {

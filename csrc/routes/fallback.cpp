@@ -13,6 +13,7 @@
 #include "csrc/launch/boxed_operands.h"
 #include "csrc/launch/op_traits.h"
 #include "csrc/routes/cpu_call.h"
+#include "csrc/routes/dry_rules.h"
 #include "csrc/routes/fallback_stats.h"
 #include "csrc/runtime/generator.h"
 
@@ -32,7 +33,9 @@ class BoxedArguments : public BoxedOperands {
     for (const auto& [position, list] : lists_) {
       stack_[first_ + position] = views_of(call, list, traits_.written[position]);
     }
-    if (C10_UNLIKELY(device_.has_value())) stack_[first_ + *device_] = c10::Device(c10::kCPU);
+    if (C10_UNLIKELY(device_.has_value())) {
+      stack_[first_ + *device_] = c10::Device(c10::dispatchKeyToDeviceType(call.kernel()));
+    }
     if (C10_UNLIKELY(traits_.generator.has_value())) {
       c10::IValue& generator = stack_[first_ + *traits_.generator];
       generator = cpu_generator_for(generator.toOptional<at::Generator>(), device);
@@ -86,6 +89,22 @@ void check_cpu_kernel(const c10::OperatorHandle& op, const OpTraits& traits) {
                               "nor the CPU, whose kernels it runs, has a kernel for it.");
 }
 
+void run_dry(const c10::OperatorHandle& op, torch::jit::Stack& stack, const OpTraits& traits,
+             const CpuCall& call, const BoxedArguments& arguments) {
+  if (serve_by_rule(traits, arguments.operands.tensors(), stack)) return;
+  if (traits.only_in_place && traits.return_count == 0 &&
+      !op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    torch::jit::drop(stack, traits.written.size());  // it returns nothing, and computes nothing
+    return;
+  }
+  const c10::DispatchKeySet kernel = kernel_for(call, traits);
+  try {
+    op.redispatchBoxed(kernel, &stack);
+  } catch (const c10::NotImplementedError&) {
+    refuse_shape(traits);
+  }
+}
+
 void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const OpTraits& traits,
                   BoxedArguments& arguments, c10::DeviceIndex device) {
   const bool dense = arguments.operands.all_dense();
@@ -94,7 +113,9 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   CpuCall call(traits.name.c_str(), device, arguments.operands.tensors().size(),
                traits.writes ? CpuCall::Access::writes : CpuCall::Access::reads);
   arguments.become_views(call, device);
-  if (dense) {
+  if (C10_UNLIKELY(npusim::dry())) {
+    run_dry(op, stack, traits, call, arguments);
+  } else if (dense) {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   } else {
     call.mirror_requires_grad();

@@ -43,6 +43,12 @@ class OnViews final : public Structured {
                               at::TensorOptions options) override {
     const auto i = static_cast<std::size_t>(index);
     const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
+    if constexpr (std::is_base_of_v<at::TensorIteratorBase, Structured>) {
+      // An iterator on the host has converted its operands by now.
+      if (C10_UNLIKELY(npusim::dry()) && converted_.empty()) {
+        converted_ = converted_operands(*this, this->common_dtype_, device_);
+      }
+    }
     const auto format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
     made_[i] = strides.empty() ? device_empty(sizes, dtype, device_, format)
                                : device_empty_strided(sizes, strides, dtype, device_);
@@ -62,6 +68,7 @@ class OnViews final : public Structured {
   c10::DeviceIndex device_;
   std::array<at::Tensor, outputs> made_;
   std::array<at::Tensor, outputs> views_;
+  std::vector<at::Tensor> converted_;  // of a dry run
 };
 
 template <class Op_, class Class, class Schema = typename Op_::schema>
@@ -102,6 +109,7 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
   static void run(Kernel& kernel, std::index_sequence<index...>, const Held&... held) {
     if constexpr (std::is_void_v<decltype(kernel.meta(structured::argument(held)...))>) {
       kernel.meta(structured::argument(held)...);
+      if (C10_UNLIKELY(npusim::dry())) return;
       kernel.impl(structured::argument(held)..., kernel.maybe_get_output(index)...);
     } else {
       along_wrapped(kernel, std::index_sequence<index...>(), held...);
@@ -113,6 +121,7 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
                             int64_t dim, const Held&... held) {
     const auto wrapped =
         kernel.meta(structured::argument(self), dim, structured::argument(held)...);
+    if (C10_UNLIKELY(npusim::dry())) return;
     kernel.impl(structured::argument(self), wrapped.dim, structured::argument(held)...,
                 kernel.maybe_get_output(index)...);
   }

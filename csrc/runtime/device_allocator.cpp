@@ -16,8 +16,10 @@
 #include "csrc/runtime/allocator_config.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_provider.h"
+#include "csrc/runtime/dry_answers.h"
 #include "csrc/runtime/memory_pools.h"
 #include "csrc/runtime/poison.h"
+#include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
 
@@ -27,22 +29,53 @@ using npusim::alloc::Block;
 using npusim::alloc::LiveAllocator;
 
 struct DeviceMemory {
-  explicit DeviceMemory(c10::DeviceIndex device)
-      : provider(device), allocator(make_allocator(provider, device)) {}
-  DeviceProvider provider;
+  DeviceMemory(std::unique_ptr<DeviceProvider> made, c10::DeviceIndex device)
+      : provider(std::move(made)), allocator(make_allocator(*provider, device)) {}
+  std::unique_ptr<DeviceProvider> provider;
   std::unique_ptr<LiveAllocator> allocator;
 };
+using Memory = std::vector<std::unique_ptr<DeviceMemory>>;
 
-std::vector<std::unique_ptr<DeviceMemory>>& all_memory() {
-  // Never destroyed: tensors may be freed after main() has returned.
-  static auto* memory = [] {
-    auto made = std::make_unique<std::vector<std::unique_ptr<DeviceMemory>>>();
-    for (int i = 0; i < npusim::device_count(); ++i) {
-      made->push_back(std::make_unique<DeviceMemory>(static_cast<c10::DeviceIndex>(i)));
-    }
-    return made.release();
-  }();
+template <class Make>
+Memory memory_of_all(const Make& make) {
+  Memory made;
+  for (int i = 0; i < npusim::device_count(); ++i) {
+    made.push_back(std::make_unique<DeviceMemory>(make(i), static_cast<c10::DeviceIndex>(i)));
+  }
+  return made;
+}
+
+// None of them is ever destroyed: tensors may be freed after main() has returned.
+Memory& real_memory() {
+  static auto* memory =
+      new Memory(memory_of_all([](int i) { return std::make_unique<DeviceProvider>(i); }));
   return *memory;
+}
+
+// Of the dry run that is on, if one is, and of earlier ones.
+std::atomic<Memory*> g_dry_memory{nullptr};
+std::vector<Memory*>& ended_dry_runs() {
+  static auto* runs = new std::vector<Memory*>;
+  return *runs;
+}
+
+Memory& all_memory() {
+  Memory* dry = g_dry_memory.load(std::memory_order_acquire);
+  return C10_LIKELY(dry == nullptr) ? real_memory() : *dry;
+}
+
+bool is_live(const LiveAllocator* owner) noexcept {
+  for (const auto& memory : all_memory()) {
+    if (memory->allocator.get() == owner) return true;
+  }
+  return false;
+}
+
+bool is_backed(const LiveAllocator* owner) noexcept {
+  for (const auto& memory : real_memory()) {
+    if (memory->allocator.get() == owner) return true;
+  }
+  return false;
 }
 
 std::atomic<ContextGatherer> g_gatherer{nullptr};
@@ -157,7 +190,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
     const c10::DeviceIndex index = checked_device(device);
-    const npusim::MemoryInfo info = translated([&] { return npusim::memory_info(index); });
+    const npusim::alloc::MemoryInfo info = device_memory_info(index);
     return {info.free_bytes, info.total_bytes};
   }
 };
@@ -174,6 +207,50 @@ LiveAllocator& live_allocator(c10::DeviceIndex device) {
   return translated([&]() -> LiveAllocator& {
     return *all_memory()[static_cast<std::size_t>(index)]->allocator;
   });
+}
+
+namespace {
+// What ended runs have cached; a run without any tensor left goes as a whole.
+void forget_ended_dry_runs() {
+  std::erase_if(ended_dry_runs(), [](Memory* run) {
+    bool used = false;
+    for (const auto& memory : *run) {
+      translated([&] { memory->allocator->empty_cache({}); });
+      used |= memory->allocator->stats().reserved_bytes[0].current > 0;
+    }
+    if (!used) delete run;
+    return !used;
+  });
+}
+}  // namespace
+
+void begin_dry_run(const npusim::DeviceSpec& spec) {
+  forget_ended_dry_runs();
+  translated([&] {
+    npusim::begin_dry(spec);
+    const std::size_t capacity = spec.memory_bytes;
+    g_dry_memory.store(new Memory(
+        memory_of_all([&](int i) { return std::make_unique<DryProvider>(i, capacity); })));
+  });
+  detail::g_storages_differ.store(true);
+}
+
+void end_dry_run() {
+  if (!npusim::dry()) return;
+  release_cached_memory();
+  ended_dry_runs().push_back(g_dry_memory.exchange(nullptr));
+  npusim::end_dry();
+}
+
+bool is_of_other_kind(const c10::DataPtr& data) noexcept {
+  const Block* block = block_of(data);
+  return block != nullptr && block->owner != nullptr && !is_live(block->owner);
+}
+
+npusim::alloc::MemoryInfo device_memory_info(c10::DeviceIndex device) {
+  const c10::DeviceIndex index = checked_device(device);
+  return translated(
+      [&] { return all_memory()[static_cast<std::size_t>(index)]->provider->memory_info(); });
 }
 
 void tell_observers(const Block& block, npusim::Stream& stream, c10::DeviceIndex device) {
@@ -222,7 +299,12 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device, npusim::Stream
   if (C10_UNLIKELY(block == nullptr)) throw_out_of_memory(report, device);
   auto* address = reinterpret_cast<void*>(block->address);
   if (C10_UNLIKELY(npusim::observed())) tell_observers(*block, user, device);
-  poison_fresh(address, block->bytes);
+  if (C10_LIKELY(!npusim::dry())) {
+    poison_fresh(address, block->bytes);
+  } else {
+    const npusim::RunningCommand* maker = npusim::detail::t_state.run;
+    remember_maker(block->address, maker == nullptr ? "" : maker->info().name);
+  }
   report_to_profiler(*block, static_cast<int64_t>(block->bytes), device);
   if (C10_UNLIKELY(t_graph_blocks != nullptr) &&
       t_graph_blocks->mode_ == GraphBlocks::Mode::capture) {
@@ -250,7 +332,9 @@ void free_block_deleter(void* context) noexcept {
   try {
     auto* address = reinterpret_cast<void*>(block->address);
     npusim::note_memory(npusim::MemoryKind::free, address, block->bytes, nullptr);
-    poison_freed(address, block->bytes);
+    if (poison_mode() != npusim::PoisonMode::off && is_backed(block->owner)) {
+      poison_freed(address, block->bytes);
+    }
     report_to_profiler(*block, -static_cast<int64_t>(block->bytes),
                        static_cast<c10::DeviceIndex>(npusim::device_of(address)));
     block->owner->free(block, gather_context());
@@ -289,7 +373,16 @@ Block* block_of(const c10::DataPtr& data) noexcept {
 Block* block_at(npusim::alloc::Address address) {
   const int device = npusim::device_of(reinterpret_cast<void*>(address));
   if (device < 0) return nullptr;
-  return live_allocator(static_cast<c10::DeviceIndex>(device)).find(address);
+  const auto index = static_cast<std::size_t>(device);
+  if (Block* block = live_allocator(static_cast<c10::DeviceIndex>(device)).find(address)) {
+    return block;
+  }
+  if (C10_LIKELY(!detail::g_storages_differ.load(std::memory_order_relaxed))) return nullptr;
+  if (Block* block = real_memory()[index]->allocator->find(address)) return block;
+  for (Memory* run : ended_dry_runs()) {
+    if (Block* block = (*run)[index]->allocator->find(address)) return block;
+  }
+  return nullptr;
 }
 
 void release_cached_memory(npusim::alloc::PoolId pool) {

@@ -21,6 +21,19 @@ c10::DeviceAllocator* device_allocator() noexcept;
 // live_allocator() validates device and initialises the simulator on first use.
 npusim::alloc::LiveAllocator& live_allocator(c10::DeviceIndex device);
 
+// A dry run has an allocator of its own for each device, empty at first: what was cached before
+// does not show in it, and none of its segments comes back afterwards. begin_dry_run() says what
+// the devices are until end_dry_run(). Tensors of the run may be freed at any time.
+void begin_dry_run(const npusim::DeviceSpec& spec);
+void end_dry_run();
+
+// is_of_other_kind() is whether data was made by a dry run and none is on, or the other way round,
+// or in another dry run.
+bool is_of_other_kind(const c10::DataPtr& data) noexcept;
+
+// device_memory_info() is what is free on the device, and its capacity.
+npusim::alloc::MemoryInfo device_memory_info(c10::DeviceIndex device);
+
 // allocate_block() returns nullptr for bytes == 0; throws c10::OutOfMemoryError. The block belongs
 // to the current pool of `device` on this thread, and to `stream`, by default the current one.
 npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device,

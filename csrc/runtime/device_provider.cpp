@@ -2,6 +2,8 @@
 // Where the allocator's port meets the machine.
 #include "csrc/runtime/device_provider.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "backend/backend.h"
@@ -17,6 +19,11 @@ npusim::alloc::SegmentResult as_answer(npusim::SegmentResult&& result) {
                     static_cast<int>(Status::injected),
                 "the two layers list the same outcomes in the same order");
   return {result.address, static_cast<Status>(result.status), std::move(result.reason)};
+}
+
+std::size_t whole_pages(std::size_t bytes) {
+  static const auto kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes > SIZE_MAX / 2 ? bytes : (bytes + kPage - 1) / kPage * kPage;
 }
 
 }  // namespace
@@ -70,5 +77,45 @@ npusim::alloc::MemoryInfo DeviceProvider::memory_info() const {
 }
 
 std::int64_t DeviceProvider::now_ns() const noexcept { return npusim::host_now_ns(); }
+
+DryProvider::DryProvider(int device, std::size_t capacity_bytes)
+    : DeviceProvider(device), capacity_bytes_(capacity_bytes) {}
+
+// A status other than ok: a fault that was asked for, or a device that is full.
+npusim::alloc::SegmentResult DryProvider::refusal(std::size_t bytes) const {
+  using Status = npusim::alloc::SegmentResult::Status;
+  std::string reason;
+  if (npusim::detail::draw_oom_fault(device(), &reason)) return {0, Status::injected, reason};
+  const bool full = bytes > capacity_bytes_ - used_bytes_.load();
+  return {0, full ? Status::device_full : Status::ok, ""};
+}
+
+npusim::alloc::SegmentResult DryProvider::acquire_segment(std::size_t bytes) {
+  npusim::alloc::SegmentResult result = refusal(whole_pages(bytes));
+  if (result.status != npusim::alloc::SegmentResult::Status::ok) return result;
+  result = reserve_range(bytes);
+  if (result.status == npusim::alloc::SegmentResult::Status::ok) used_bytes_ += whole_pages(bytes);
+  return result;
+}
+
+void DryProvider::release_segment(npusim::alloc::Address address, std::size_t bytes) noexcept {
+  release_range(address, bytes);
+  used_bytes_ -= whole_pages(bytes);
+}
+
+npusim::alloc::SegmentResult DryProvider::map(npusim::alloc::Address address, std::size_t bytes) {
+  npusim::alloc::SegmentResult result = refusal(bytes);
+  result.address = address;
+  if (result.status == npusim::alloc::SegmentResult::Status::ok) used_bytes_ += bytes;
+  return result;
+}
+
+void DryProvider::unmap(npusim::alloc::Address /*address*/, std::size_t bytes) noexcept {
+  used_bytes_ -= bytes;
+}
+
+npusim::alloc::MemoryInfo DryProvider::memory_info() const {
+  return {capacity_bytes_ - used_bytes_.load(), capacity_bytes_};
+}
 
 }  // namespace torch_npusim

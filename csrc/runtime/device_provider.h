@@ -3,6 +3,8 @@
 // device stay pending for the next synchronising call of the user: an allocator reports none.
 #pragma once
 
+#include <atomic>
+
 #include "allocator/allocator.h"
 
 namespace torch_npusim {
@@ -30,6 +32,25 @@ class DeviceProvider : public npusim::alloc::Provider {
 
  private:
   int device_;
+};
+
+// DryProvider: the same port in a dry run. Addresses are the device's own, lowest first as ever,
+// and nothing lies behind them; `capacity_bytes` is all that can run out.
+class DryProvider final : public DeviceProvider {
+ public:
+  DryProvider(int device, std::size_t capacity_bytes);
+
+  npusim::alloc::SegmentResult acquire_segment(std::size_t bytes) override;
+  void release_segment(npusim::alloc::Address address, std::size_t bytes) noexcept override;
+  npusim::alloc::SegmentResult map(npusim::alloc::Address address, std::size_t bytes) override;
+  void unmap(npusim::alloc::Address address, std::size_t bytes) noexcept override;
+  npusim::alloc::MemoryInfo memory_info() const override;
+
+ private:
+  npusim::alloc::SegmentResult refusal(std::size_t bytes) const;
+
+  std::size_t capacity_bytes_;
+  std::atomic<std::size_t> used_bytes_{0};
 };
 
 }  // namespace torch_npusim

@@ -304,7 +304,7 @@ c10::IValue Graph::frozen(const c10::IValue& value) const {
 void Graph::keep_before_write(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    if (!tensor.defined() || !tensor.has_storage() || is_ours(tensor.storage())) return;
+    if (npusim::dry() || !tensor.has_storage() || is_ours(tensor.storage())) return;
     const c10::Storage& storage = tensor.storage();
     if (storage.nbytes() == 0 || !is_kept_.insert(storage.unsafeGetStorageImpl()).second) return;
     PreImage image{storage, 0, std::vector<char>(storage.nbytes())};
@@ -316,7 +316,7 @@ void Graph::keep_before_write(const c10::IValue& value) {
 }
 
 void Graph::keep_before_write(const Kernel::Range& range) {
-  if (range.bytes == 0 || is_ours(range.first)) return;
+  if (range.bytes == 0 || is_ours(range.first) || npusim::dry()) return;
   PreImage image{{}, range.first, std::vector<char>(range.bytes)};
   std::memcpy(image.bytes.data(), npusim::kernel_alias(reinterpret_cast<void*>(range.first)),
               range.bytes);
@@ -376,6 +376,7 @@ void Graph::put_back() {
   is_kept_.clear();
   // Results have no value before the first replay.
   for (const auto& [begin, end] : ours_) {
+    if (npusim::dry()) break;
     std::memset(npusim::kernel_alias(reinterpret_cast<void*>(begin)), 0, end - begin);
   }
   ours_.clear();

@@ -8,6 +8,7 @@
 
 #include <optional>
 
+#include "backend/backend.h"
 #include "csrc/runtime/scratch_allocator.h"
 
 namespace torch_npusim {
@@ -33,10 +34,11 @@ class NoWrappers {
 
 // KernelScope: what holds while CPU kernels stand in for a device's. They meet neither autograd nor
 // autocast again, which have had their turn, and what they allocate is device memory, so that
-// results are born there.
+// results are born there; in a dry run, in which no kernel runs, it is the host's.
 class KernelScope {
  public:
-  explicit KernelScope(c10::DeviceIndex device) noexcept : scratch_(device) {}
+  explicit KernelScope(c10::DeviceIndex device) noexcept
+      : scratch_(C10_UNLIKELY(npusim::dry()) ? kHostMemory : device) {}
 
  private:
   NoWrappers no_wrappers_;

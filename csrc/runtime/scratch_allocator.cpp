@@ -17,8 +17,6 @@ namespace {
 
 using npusim::alloc::Block;
 
-constexpr c10::DeviceIndex kNoDevice = -1;
-
 // The context of such a DataPtr is the host address itself, because oneDNN takes its scratch memory
 // through raw_allocate(), which insists on that. The blocks of the open scopes are kept here, so
 // that finding one costs a look at the last few entries and not a walk of the segment.
@@ -27,7 +25,7 @@ thread_local c10::SmallVector<Block*, 16> t_scope_blocks;
 // What every kernel asks for, apart from the blocks: without a destructor, a thread's own is found
 // faster, and most kernels that make their results themselves allocate nothing here.
 struct OpenScopes {
-  c10::DeviceIndex device = kNoDevice;
+  c10::DeviceIndex device = kHostMemory;
   std::size_t blocks = 0;  // as many as t_scope_blocks
 };
 constinit thread_local OpenScopes t_open;
@@ -77,7 +75,7 @@ void scratch_deleter(void* host) {
 c10::DataPtr allocate_scratch(std::size_t bytes, c10::DeviceIndex device) {
   Block* block = allocate_block(bytes, device);
   if (block == nullptr) return c10::DataPtr(nullptr, c10::Device(c10::kCPU));
-  if (OpenScopes& open = t_open; C10_LIKELY(open.device != kNoDevice)) remember(block, open);
+  if (OpenScopes& open = t_open; C10_LIKELY(open.device != kHostMemory)) remember(block, open);
   void* host = host_address_of(*block);
   return {host, host, &scratch_deleter, c10::Device(c10::kCPU)};
 }
@@ -100,7 +98,7 @@ class ForwardingAllocator final : public c10::Allocator {
   explicit ForwardingAllocator(c10::Allocator* next) : next_(next) {}
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::DeviceIndex device = t_open.device;
-    if (C10_LIKELY(device == kNoDevice)) return next_->allocate(bytes);
+    if (C10_LIKELY(device == kHostMemory)) return next_->allocate(bytes);
     return allocate_scratch(bytes, device);
   }
   // One deleter for both kinds of memory; raw_allocate() keeps no other mark of where it came from.
@@ -152,7 +150,7 @@ ScratchScope::~ScratchScope() {
   open.blocks = outer_blocks_;
 }
 
-HostMemoryScope::HostMemoryScope() noexcept : outer_(t_open.device) { t_open.device = kNoDevice; }
+HostMemoryScope::HostMemoryScope() noexcept : outer_(t_open.device) { t_open.device = kHostMemory; }
 HostMemoryScope::~HostMemoryScope() { t_open.device = outer_; }
 
 void register_scratch_allocator() {

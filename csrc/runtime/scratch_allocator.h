@@ -19,7 +19,9 @@ c10::Allocator* scratch_allocator_of(c10::DeviceIndex device);
 // scratch_block_of() returns the device block behind a host pointer from here, else nullptr.
 npusim::alloc::Block* scratch_block_of(const c10::DataPtr& data) noexcept;
 
-// ScratchScope: while it lives, CPU allocations of this thread come from `device`. Scopes nest.
+// ScratchScope: while it lives, CPU allocations of this thread come from `device`, or as ever for
+// kHostMemory. Scopes nest.
+inline constexpr c10::DeviceIndex kHostMemory = -1;
 class ScratchScope {
  public:
   explicit ScratchScope(c10::DeviceIndex device) noexcept;

@@ -38,6 +38,8 @@ void release_received(void* context) noexcept {
 
 npusim::SharedBlock send_storage(c10::StorageImpl& storage) {
   translated([] { npusim::check_not_forked(); });
+  TORCH_CHECK_NOT_IMPLEMENTED(!npusim::dry(),
+                              "a tensor of a dry run has no bytes to send to another process");
   TORCH_CHECK(!storage.received_cuda(),
               "Attempted to send a device tensor received from another process; this is not "
               "currently supported. Consider cloning before sending.");

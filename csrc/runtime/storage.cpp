@@ -123,7 +123,7 @@ c10::intrusive_ptr<c10::StorageImpl> make_device_storage(std::size_t bytes,
 void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   const c10::DeviceIndex device = storage.device().index();
-  if (bytes < storage.nbytes()) detail::g_storage_has_shrunk.store(true);
+  if (bytes < storage.nbytes()) detail::g_storages_differ.store(true);
   c10::DataPtr grown = allocate_on_device(bytes, device);
   const std::size_t kept_bytes = std::min(bytes, storage.nbytes());
   if (kept_bytes > 0) {
@@ -151,7 +151,7 @@ std::size_t bytes_needed(const at::TensorBase& tensor) {
 
 namespace detail {
 
-std::atomic<bool> g_storage_has_shrunk{false};
+std::atomic<bool> g_storages_differ{false};
 
 bool ends_within_storage(const at::TensorBase& tensor) {
   if (!tensor.defined() || !tensor.is_privateuseone() || !tensor.has_storage() ||
@@ -160,6 +160,7 @@ bool ends_within_storage(const at::TensorBase& tensor) {
   }
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   if (as_device_storage(storage) == nullptr) return true;  // nobody resizes the memory of others
+  if (is_of_other_kind(storage->data_ptr())) return false;
   // Nested tensors have no strides, and are whole or gone.
   if (tensor.is_nested()) return storage->nbytes() > 0 || tensor.numel() == 0;
   return bytes_needed(tensor) <= storage->nbytes();
@@ -169,6 +170,11 @@ bool ends_within_storage(const at::TensorBase& tensor) {
 
 void check_within_storage(const char* op, const at::TensorBase& tensor) {
   if (C10_LIKELY(within_storage(tensor))) return;
+  TORCH_CHECK(!is_of_other_kind(tensor.storage().data_ptr()), op, ": ",
+              npusim::dry() ? "an operand was made before the dry run began, so it has no place in "
+                              "it. Make all tensors of the device within the run."
+                            : "an operand was made by a dry run that has ended, so it has no "
+                              "values. Use its tensors within the run.");
   TORCH_CHECK(false, op, ": an operand of shape ", tensor.sizes(), " and dtype ", tensor.dtype(),
               " ends beyond its storage, which storage.resize_() has left ",
               tensor.storage().nbytes(),

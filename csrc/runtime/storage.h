@@ -60,18 +60,18 @@ c10::intrusive_ptr<c10::StorageImpl> make_device_storage(std::size_t bytes,
 void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes);
 
 // within_storage() is false for a tensor whose elements end beyond its storage, as after
-// storage.resize_(0). Only resize_device_storage() can bring that about, so nothing is computed
-// until a storage has lost bytes.
+// storage.resize_(0), and for one of a dry run outside of that run, or one of another in a dry run.
+// Nothing is looked at until a storage has lost bytes, or a dry run has begun.
 namespace detail {
-extern std::atomic<bool> g_storage_has_shrunk;
+extern std::atomic<bool> g_storages_differ;
 bool ends_within_storage(const at::TensorBase& tensor);
 }  // namespace detail
 inline bool within_storage(const at::TensorBase& tensor) {
-  return C10_LIKELY(!detail::g_storage_has_shrunk.load(std::memory_order_relaxed)) ||
+  return C10_LIKELY(!detail::g_storages_differ.load(std::memory_order_relaxed)) ||
          detail::ends_within_storage(tensor);
 }
 
-// check_within_storage() raises RuntimeError, with both sizes, for such an operand of `op`.
+// check_within_storage() raises RuntimeError, which says why, for such an operand of `op`.
 void check_within_storage(const char* op, const at::TensorBase& tensor);
 
 // lazy_clone_of() is a storage that shares the bytes of `storage` until either is written to.

@@ -2,6 +2,9 @@
 """Dry runs launch what the same program launches on tensors with memory: name by name, ns by ns."""
 
 import contextlib
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,26 +12,13 @@ from pages import published_programs as programs
 from torch import nn
 from torch.nn import functional as F
 
-from torch_npusim.patches import is_version
-from torch_npusim.profiling import dry_run
-from torch_npusim.sim import clock, timeline
+from torch_npusim.sim import clock, dry_run, timeline
 
 DEVICE = torch.device("npusim")
 
 
 def rows(made):
-    """Names and times.
-
-    What a copy is called depends on whether bytes are converted, and autograd adds gradients up in
-    place if they are no fake tensors; times are the same.
-    """
-    return [
-        (
-            row.name.replace("add_.", "add.") if row.kind == "kernel" else row.kind,
-            row.end_ns - row.start_ns,
-        )
-        for row in made.commands()
-    ]
+    return [(row.name, row.kind, row.end_ns - row.start_ns) for row in made.commands()]
 
 
 def trained(make, shape, optimizer, autocast=None):
@@ -82,8 +72,7 @@ PROGRAMS = {
     "convolutions, float16": lambda: trained(
         lambda: small_net().to(memory_format=torch.channels_last),
         (2, 3, 17, 17),
-        # Lists of tensors in different orders go one by one on the device, and as one dry.
-        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, foreach=False),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
         torch.autocast("npusim", torch.float16),
     ),
     "a bottleneck": lambda: trained(
@@ -135,17 +124,93 @@ def test_a_dry_run_launches_what_the_program_does(program):
     assert len(rows(real)) > 5
 
 
-def test_nothing_takes_memory_and_nothing_runs():
+def test_memory_has_addresses_and_no_backing():
+    """(rule Y1)."""
     before = torch.npusim.memory_allocated()
-    with dry_run():
-        x = torch.empty(1 << 40, dtype=torch.uint8, device=DEVICE)
+    with dry_run(memory="100GiB") as run:
+        x = torch.empty(40 << 30, dtype=torch.uint8, device=DEVICE)
         start = clock.stream_time_ns()
         y = x + 1
         took = clock.stream_time_ns() - start
+        assert abs(y.data_ptr() - x.data_ptr()) >= x.nbytes
+        assert torch.npusim.memory_allocated() == 80 << 30
+        free, capacity = torch.npusim.mem_get_info()
+        assert 19 << 30 < free <= 20 << 30
+        assert capacity == 100 << 30
+        with pytest.raises(torch.OutOfMemoryError, match=r"21\.00 GiB"):
+            torch.empty(21 << 30, dtype=torch.uint8, device=DEVICE)
+    assert run.peak_reserved() >> 30 == 80
     assert torch.npusim.memory_allocated() == before
-    assert y.shape == x.shape
-    # Two TiB moved at 1,000 bytes per ns, as npusim-one does.
-    assert took > 2 << 30
+    # 80 GiB moved at 1,000 bytes per ns, as npusim-one does.
+    assert took > 80 << 20
+
+
+def test_another_specification_is_in_force_for_the_block():
+    def bandwidth():
+        x = torch.empty(1 << 26, device=DEVICE)
+        start = clock.stream_time_ns()
+        x.zero_()
+        return x.nbytes / (clock.stream_time_ns() - start)
+
+    here = bandwidth()
+    with dry_run(spec="h100-sxm"):
+        assert torch.npusim.get_device_properties(0).total_memory == 80 << 30
+        there = bandwidth()
+    assert there > 2 * here
+    assert bandwidth() == here
+
+
+def test_real_and_dry_tensors_do_not_meet():
+    """(rule Y2)."""
+    real = torch.ones(3, device=DEVICE)
+    with dry_run():
+        made = torch.ones(3, device=DEVICE)
+        for call in (torch.neg, made.add, torch.zero_, torch.Tensor.cpu):
+            with pytest.raises(RuntimeError, match="made before the dry run began"):
+                call(real)
+    for call in (torch.neg, real.add, torch.Tensor.sum, torch.Tensor.tolist):
+        with pytest.raises(RuntimeError, match="made by a dry run that has ended"):
+            call(made)
+    del made
+    assert (real + 1).tolist() == [2, 2, 2]
+
+
+def test_one_dry_run_at_a_time():
+    with dry_run(), pytest.raises(RuntimeError, match="a dry run is on already"), dry_run():
+        pass
+    assert torch.ones(2, device=DEVICE).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [({"spec": "h101"}, "accepted: npusim-one"), ({"memory": "much"}, "such as 80GiB"),
+     ({"selected": 2}, "a share from 0 to 1"), ({"patience": 0}, "at least 1")],
+)  # fmt: skip
+def test_bad_arguments_are_refused(arguments, text):
+    with pytest.raises(ValueError, match=text), dry_run(**arguments):
+        pass
+
+
+def test_tensors_of_the_cpu_are_real():
+    with dry_run():
+        x = torch.arange(4.0)
+        assert (x * 2).tolist() == [0, 2, 4, 6]
+        there = x.to(DEVICE)
+        assert there.shape == (4,)
+        assert torch.zeros(2, 2)[torch.tensor([True, False])].shape == (1, 2)
+        assert torch.zeros(2, 2, device=DEVICE)[torch.tensor([True, False])].shape == (1, 2)
+
+
+def test_a_variable_makes_a_whole_process_dry():
+    code = (
+        "import torch, torch_npusim;"
+        "x = torch.empty(1 << 34, dtype=torch.uint8, device='npusim') + 1;"
+        "print(torch.npusim.max_memory_reserved() >> 30, x.sum().item())"
+    )
+    env = os.environ | {"NPUSIM_DRY_RUN": "1", "NPUSIM_DEVICE_MEMORY": "64GiB"}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "32 1\n"
 
 
 def ones(*sizes, dtype=torch.float32):
@@ -160,77 +225,49 @@ def mask(*sizes):
     return ones(*sizes) > 0
 
 
-def gradient(make, of):
-    make().sum().backward()
-    return of.grad
-
-
 def coo():
     return torch.sparse_coo_tensor(indices(2, 5), ones(5), (4, 4))
 
 
-def embedding(kind, *sizes):
-    model = kind(1000, 8, sparse=True, device=DEVICE)
-    return gradient(lambda: model(indices(*sizes)), model.weight)
-
-
-def gathered():
-    x = ones(4, 4).requires_grad_()
-    return gradient(lambda: torch.gather(x, 0, indices(2, 4), sparse_grad=True), x)
-
-
-def packed():
-    return nn.utils.rnn.pack_padded_sequence(ones(4, 2, 3), torch.tensor([4, 2], device="cpu")).data
-
-
-# Results whose shape, or number of stored elements, depends on values: operator, or "a function".
-DEPENDS_ON_VALUES = {
-    "nonzero": ("aten::nonzero", lambda: torch.nonzero(ones(4))),
-    "argwhere": ("aten::nonzero", lambda: torch.argwhere(ones(4))),
-    "where": ("aten::nonzero", lambda: torch.where(mask(4))),
-    "masked_select": ("aten::masked_select", lambda: torch.masked_select(ones(4), mask(4))),
-    "a mask": ("aten::index", lambda: ones(4, 4)[mask(4, 4)]),
-    "a mask of rows": ("aten::index", lambda: ones(4, 4)[mask(4), 1]),
-    "unique": ("aten::_unique2", lambda: torch.unique(ones(4))),
+# Answers that a policy gives: what it is asked for, and the operator that is counted.
+ANSWERED = {
+    "a loss": (lambda: ones(4).sum().item(), 1.0, "aten::_local_scalar_dense"),
+    "a number": (lambda: indices(4).max().item(), 1, "aten::_local_scalar_dense"),
+    "a flag": (lambda: torch.isnan(ones(4)).any().item(), False, "aten::_local_scalar_dense"),
+    "a finite check": (
+        lambda: torch.isfinite(ones(4)).all().item(), True, "aten::_local_scalar_dense"
+    ),
+    "equal": (lambda: torch.equal(ones(4), ones(4)), True, "aten::equal"),
+    "allclose": (lambda: torch.allclose(ones(4), ones(4)), True, "aten::_local_scalar_dense"),
+    "values": (lambda: ones(2).tolist(), [0.0, 0.0], "aten::copy_"),
+    "nonzero": (lambda: torch.nonzero(ones(4, 2)).shape, (4, 2), "aten::nonzero"),
+    "where": (lambda: torch.where(mask(4))[0].shape, (2,), "aten::nonzero"),
+    "masked_select": (
+        lambda: torch.masked_select(ones(4, 1), mask(4)).shape, (8,), "aten::masked_select"
+    ),
+    "a mask": (lambda: ones(4, 4)[mask(4, 4)].shape, (8,), "aten::index"),
+    "a mask of rows": (lambda: ones(4, 4)[mask(4)].shape, (2, 4), "aten::index"),
+    "unique": (lambda: torch.unique(ones(4)).shape, (2,), "aten::_unique2"),
+    "bincount": (lambda: torch.bincount(indices(4), minlength=9).shape, (9,), "aten::bincount"),
+    "repeats": (
+        lambda: ones(4).repeat_interleave(indices(4)).shape, (4,), "aten::repeat_interleave.Tensor"
+    ),
+}  # fmt: skip
+# Operators that are refused by name.
+REFUSED = {
     "unique, rows": ("aten::unique_dim", lambda: torch.unique(ones(4, 4), dim=0)),
     "unique_consecutive": (
         "aten::unique_consecutive",
         lambda: torch.unique_consecutive(ones(4)),
     ),
-    "bincount": ("aten::bincount", lambda: torch.bincount(indices(4), minlength=9)),
-    "repeats": ("aten::repeat_interleave", lambda: ones(4).repeat_interleave(indices(4))),
-    "one_hot": ("aten::_local_scalar_dense", lambda: F.one_hot(indices(4))),
-    "a slice": ("aten::_local_scalar_dense", lambda: ones(4)[: indices()]),
-    "an index": ("aten::_local_scalar_dense", lambda: ones(4)[indices()]),
-    "narrow": ("aten::_local_scalar_dense", lambda: ones(4).narrow(0, indices(), 2)),
-    "arange": ("aten::_local_scalar_dense", lambda: torch.arange(indices(), device=DEVICE)),
-    "full": ("aten::_local_scalar_dense", lambda: torch.full((indices(),), 1.0)),
-    "tensor_split": ("a function", lambda: ones(4).tensor_split(torch.tensor([1], device="cpu"))),
-    "item": ("aten::_local_scalar_dense", lambda: ones(4).sum().item()),
-    "tolist": ("aten::_local_scalar_dense", lambda: ones(4).tolist()),
-    "equal": ("aten::equal", lambda: torch.equal(ones(4), ones(4))),
-    "inverse": ("aten::item", lambda: torch.linalg.inv(ones(4, 4).triu())),
+    "bincount": ("aten::bincount", lambda: torch.bincount(indices(4))),
     "least squares": ("aten::linalg_lstsq", lambda: torch.linalg.lstsq(ones(4, 3), ones(4, 2))),
-    "istft": ("aten::equal", lambda: torch.istft(ones(9, 5, dtype=torch.complex64), 16)),
-    "packed sequence": ("a function", packed),
     "to_sparse": ("aten::_to_sparse", lambda: ones(4, 4).to_sparse()),
     "to_sparse_csr": ("aten::_to_sparse_csr", lambda: ones(4, 4).to_sparse_csr()),
-    "to_sparse_bsr": ("aten::_to_sparse_bsr", lambda: ones(4, 4).to_sparse_bsr((2, 2))),
-    "sparse": ("aten::_sparse_coo_tensor_with_dims_and_tensors", coo),
-    "sparse product": ("aten::_sparse_coo_tensor_with_dims_and_tensors",
-                       lambda: torch.sparse.mm(coo(), ones(4, 4))),
-    "sparse gradient": ("sparse", lambda: embedding(nn.Embedding, 500)),
-    "sparse gradient of bags": ("sparse", lambda: embedding(nn.EmbeddingBag, 5, 100)),
-    "sparse gradient of gather": ("a function", gathered),
-    "nested": ("", lambda: torch.nested.nested_tensor([ones(2, 3), ones(4, 3)])),
-    "jagged": ("", lambda: torch.nested.nested_tensor([ones(2, 3), ones(4, 3)],
-                                                      layout=torch.jagged)),
-}  # fmt: skip
-if is_version("<2.15"):  # later it selects by numbers that depend on shapes alone
-    DEPENDS_ON_VALUES["combinations"] = (
-        "aten::masked_select",
-        lambda: torch.combinations(ones(4)),
-    )
+    "sparse product": ("aten::addmm", lambda: torch.sparse.mm(coo(), ones(4, 4))),
+    "sparse sum": ("aten::_coalesce", lambda: coo().coalesce()),
+    "nested": ("aten::mul", lambda: torch.nested.nested_tensor([ones(2, 3), ones(4, 3)]) * 2),
+}
 # Near to these, and of one shape.
 DEPENDS_ON_SHAPES = {
     "a mask that is written": lambda: ones(4, 4).index_put_((mask(4, 4),), ones(1)),
@@ -242,7 +279,10 @@ DEPENDS_ON_SHAPES = {
     "topk": lambda: ones(4).topk(2),
     "cartesian_prod": lambda: torch.cartesian_prod(ones(4), ones(3)),
     "resize": lambda: ones(4).resize_(3),
+    "out": lambda: torch.add(ones(4), ones(3, 1), out=ones(1).resize_(0)),
     "stft": lambda: torch.stft(ones(40), 16, window=ones(16), return_complex=True),
+    "inverse": lambda: torch.linalg.inv(ones(4, 4).triu()),
+    "packed": lambda: nn.utils.rnn.pack_padded_sequence(ones(4, 2, 3), torch.tensor([4, 2])).data,
 }
 
 
@@ -250,30 +290,71 @@ def shapes(made):
     return [(x.shape, x.dtype) for x in torch.utils._pytree.tree_leaves(made)]
 
 
-@pytest.mark.parametrize("case", DEPENDS_ON_VALUES)
-def test_a_shape_that_depends_on_values_is_refused_by_name(case):
-    name, call = DEPENDS_ON_VALUES[case]
-    with DEVICE:
+@pytest.mark.parametrize("case", ANSWERED)
+def test_values_are_answered_by_a_policy_and_counted(case):
+    """(rule Y3)."""
+    call, expected, operator = ANSWERED[case]
+    with dry_run() as run:
+        assert call() == expected
+    assert type(call()) is type(expected) or isinstance(expected, tuple)
+    (answer,) = run.answers()
+    assert (answer.operator, answer.count) == (operator, 1)
+    file, line = answer.place.rsplit(":", 1)
+    assert file == __file__
+    assert int(line) == call.__code__.co_firstlineno
+
+
+def test_the_share_of_a_mask_is_the_users():
+    with dry_run(selected=0.25):
+        assert ones(8)[mask(8)].shape == (2,)
+        assert torch.nonzero(ones(8)).shape == (2, 1)
+
+
+def test_a_loop_that_waits_for_a_value_ends():
+    rounds = 0
+    with dry_run(patience=7):
+        done = torch.zeros((), dtype=torch.bool, device=DEVICE)
+        while not done:
+            rounds += 1
+        error = ones(1)
+        while error.item() > 0.5:
+            rounds += 1
+    assert 12 <= rounds <= 14  # a loop's first test and its next ones may be two places
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_unknown_shape_is_refused_by_name(case):
+    name, call = REFUSED[case]
+    call()
+    with dry_run(), pytest.raises(NotImplementedError, match=name):
         call()
-    with pytest.raises(RuntimeError, match=f"{name}.*values, and tensors of a dry run have none"):
-        with dry_run(), DEVICE:
-            call()
 
 
 @pytest.mark.parametrize("case", DEPENDS_ON_SHAPES)
 def test_a_shape_that_depends_on_shapes_is_known(case):
     call = DEPENDS_ON_SHAPES[case]
-    with DEVICE:
-        real = shapes(call())
-    with dry_run(), DEVICE:
+    real = shapes(call())
+    with dry_run() as run:
         assert shapes(call()) == real
+    assert all(answer.what == "value" for answer in run.answers())
+
+
+def test_a_scaler_takes_its_steps():
+    with dry_run():
+        model = nn.Linear(4, 4, device=DEVICE)
+        optimizer = torch.optim.Adam(model.parameters())
+        scaler = torch.amp.GradScaler("npusim")
+        scaler.scale(model(ones(2, 4)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert len(optimizer.state) == 2
 
 
 def test_uploads_wait_unless_they_need_not():
     with dry_run(), timeline.record() as made:
         data = torch.ones(1000)
         data.to(DEVICE)
-        data.to(DEVICE, non_blocking=True)
+        data.pin_memory().to(DEVICE, non_blocking=True)
     kinds = [row.kind for row in made.rows]
     assert kinds.count("copy_h2d_pageable") == 1
     assert kinds.count("copy_h2d") == 1

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from torch_npusim.profiling import diagnose, dry_run, record
-from torch_npusim.sim import timeline
+from torch_npusim.profiling import diagnose, record
+from torch_npusim.sim import dry_run, timeline
 
 IMAGES = (16, 64, 56, 56)  # npusim-one has matrix units for float16
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torch_npusim.profiling import diagnose, dry_run, record
-from torch_npusim.sim import timeline
+from torch_npusim.profiling import diagnose, record
+from torch_npusim.sim import dry_run, timeline
 from torch_npusim.sim.timeline import PRECISIONS, WORK, Rates
 
 DEVICE = "npusim"

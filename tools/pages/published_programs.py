@@ -7,8 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torch_npusim.profiling import dry_run
-from torch_npusim.sim import timeline
+from torch_npusim.sim import dry_run, timeline
+
+# More than any of them needs: the figures are times.
+ROOM = "256GiB"
 
 
 class Bottleneck(nn.Module):
@@ -139,7 +141,7 @@ def training(make, inputs, targets, optimizer, autocast=None):
 
 def resnet_training(batch, *, amp=False, tf32=False):
     """One step with SGD, as NVIDIA's DeepLearningExamples: AMP goes with channels_last."""
-    with dry_run(), precision(tf32):
+    with dry_run(memory=ROOM), precision(tf32):
         images = torch.empty(batch, 3, 224, 224, device="npusim")
         labels = torch.empty(batch, dtype=torch.int64, device="npusim")
         layout = torch.channels_last if amp else torch.contiguous_format
@@ -154,7 +156,7 @@ def resnet_training(batch, *, amp=False, tf32=False):
 
 def resnet_inference(batch, *, amp=False):
     """One batch of an evaluation, with its upload."""
-    with dry_run(), precision(False), torch.no_grad():
+    with dry_run(memory=ROOM), precision(False), torch.no_grad():
         layout = torch.channels_last if amp else torch.contiguous_format
         with torch.device("npusim"):
             model = resnet50().to(memory_format=layout).eval()
@@ -166,7 +168,7 @@ def resnet_inference(batch, *, amp=False):
 
 def gpt_training():
     """A step of nanoGPT's GPT-2 124M, eager: 12 sequences of 1,024 tokens, bfloat16."""
-    with dry_run(), precision(True):
+    with dry_run(memory=ROOM), precision(True):
         tokens = torch.empty(12, 1024, dtype=torch.int64, device="npusim")
         return training(
             Gpt,
@@ -178,7 +180,7 @@ def gpt_training():
 
 
 def product(rows, inner, columns):
-    with dry_run(), torch.device("npusim"):
+    with dry_run(memory=ROOM), torch.device("npusim"):
         a = torch.empty(rows, inner, dtype=torch.bfloat16)
         b = torch.empty(inner, columns, dtype=torch.bfloat16)
         with recorded() as made:
@@ -187,7 +189,7 @@ def product(rows, inner, columns):
 
 
 def upload(size):
-    with dry_run():
+    with dry_run(memory=ROOM):
         data = torch.empty(size, dtype=torch.uint8)
         with recorded() as made:
             data.to("npusim", non_blocking=True)

@@ -7,7 +7,6 @@ for a data loader are wall time of this machine.
 """
 
 from torch_npusim.profiling._diagnosis import Advice, Diagnosis, Operator, diagnose
-from torch_npusim.profiling._dry import dry_run
 from torch_npusim.profiling._recording import LoaderWait, Recording, record, record_script
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "Operator",
     "Recording",
     "diagnose",
-    "dry_run",
     "record",
     "record_script",
 ]

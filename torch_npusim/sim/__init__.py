@@ -5,16 +5,25 @@ Code that uses this package runs on npusim only; `torch.npusim` stays a mirror o
 """
 
 from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from torch_npusim.sim.dry import dry_run
+
+_MODULES = {
+    "alignment", "clock", "dry", "fabric", "fallback", "faults", "knobs", "poison", "races",
+    "rules", "specs", "synchronisation", "timeline",
+}  # fmt: skip
 __all__ = [
-    "alignment", "clock", "fabric", "fallback", "faults", "knobs", "poison", "races", "rules",
-    "specs", "synchronisation", "timeline",
+    "alignment", "clock", "dry", "dry_run", "fabric", "fallback", "faults", "knobs", "poison",
+    "races", "rules", "specs", "synchronisation", "timeline",
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Imports a module of this package when it is asked for."""
-    if name in __all__:
+    if name == "dry_run":
+        return import_module(f"{__name__}.dry").dry_run
+    if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -87,9 +87,9 @@ def run(words: list[str], env: dict[str, str]) -> int:
 
 
 def _dry() -> Any:
-    from torch_npusim.profiling import dry_run
+    from torch_npusim.sim import dry_run
 
-    return dry_run()
+    return dry_run(memory="512GiB")
 
 
 if __name__ == "__main__":

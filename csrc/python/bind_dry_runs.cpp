@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Bindings of dry runs: their beginning and end, and what they answered.
+#include <pybind11/stl.h>
+
+#include "csrc/errors.h"
+#include "csrc/python/bindings.h"
+#include "csrc/python/sites.h"
+#include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/dry_answers.h"
+
+namespace py = pybind11;
+
+namespace torch_npusim {
+
+namespace {
+
+// An empty name is the specification in force, 0 bytes its capacity.
+void begin(const std::string& spec_name, std::size_t memory_bytes, double selected_share,
+           int64_t patience) {
+  const py::gil_scoped_release no_gil;
+  npusim::DeviceSpec spec = translated([&] {
+    npusim::initialize();
+    return spec_name.empty() ? npusim::device_spec(0) : npusim::named_spec(spec_name);
+  });
+  if (memory_bytes != 0) spec.memory_bytes = memory_bytes;
+  begin_dry_run(spec);
+  begin_answers(selected_share, patience, &gather_site);
+}
+
+void end() {
+  const py::gil_scoped_release no_gil;
+  end_dry_run();
+}
+
+py::list answers() {
+  py::list out;
+  for (const DryAnswer& each : dry_answers()) {
+    out.append(py::make_tuple(each.op, each.what, each.answer, each.count, each.site));
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_dry_runs(py::module& m) {
+  m.def("begin_dry_run", &begin);
+  m.def("end_dry_run", &end);
+  m.def("in_dry_run", &npusim::dry);
+  m.def("dry_answers", &answers);
+}
+
+}  // namespace torch_npusim

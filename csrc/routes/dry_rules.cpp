@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Rules per operator.
+#include "csrc/routes/dry_rules.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/count_nonzero.h>
+#include <ATen/ops/empty.h>
+
+#include <string_view>
+#include <unordered_map>
+
+#include "csrc/operands/device_empty.h"
+#include "csrc/runtime/dry_answers.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using at::Tensor;
+using torch::jit::Stack;
+
+constexpr const char* kUnknown =
+    ": the shape of its result may depend on values, and tensors of a dry run have none";
+
+Tensor numbers(at::IntArrayRef sizes, at::ScalarType dtype = at::kLong) {
+  return at::empty(sizes, at::device(at::kMeta).dtype(dtype));
+}
+
+Tensor on_meta(const Tensor& like, at::IntArrayRef sizes) {
+  return numbers(sizes, like.scalar_type());
+}
+
+// The arguments of one call, which the results replace.
+struct Arguments {
+  Stack& stack;
+  std::size_t count;
+  TensorPointers operands;  // on the device
+  const c10::IValue& operator[](std::size_t i) const { return stack[stack.size() - count + i]; }
+  template <class... Results>
+  void become(Results... results) {
+    torch::jit::drop(stack, count);
+    torch::jit::push(stack, std::move(results)...);
+  }
+};
+
+void nonzero(const char* op, Arguments given) {
+  const Tensor self = given[0].toTensor();
+  given.become(numbers({selected_of(op, self.numel()), self.dim()}));
+}
+
+void masked_select(const char* op, Arguments given) {
+  const Tensor self = given[0].toTensor();
+  const auto sizes = at::infer_size(self.sizes(), given[1].toTensor().sizes());
+  given.become(on_meta(self, {selected_of(op, c10::multiply_integers(sizes))}));
+}
+
+// Counts and inverses that are not asked for are empty.
+void unique2(const char* op, Arguments given) {
+  const Tensor self = given[0].toTensor();
+  const int64_t found = selected_of(op, self.numel());
+  const at::IntArrayRef all = self.sizes();
+  const bool inverse = given[2].toBool(), counts = given[3].toBool();
+  given.become(on_meta(self, {found}), inverse || counts ? numbers(all) : numbers({0}),
+               counts ? numbers({found}) : numbers({0}));
+}
+
+// As many as the least length says; larger values would make it longer.
+void bincount(const char* op, Arguments given) {
+  const int64_t length = given[2].toInt();
+  TORCH_CHECK_NOT_IMPLEMENTED(length > 0, op, kUnknown, ". Give a minlength.");
+  const bool weighted = given[1].isTensor() && given[1].toTensor().defined();
+  const bool single = weighted && given[1].toTensor().scalar_type() == at::kFloat;
+  count_answer(op, length, "elements");
+  given.become(numbers({length}, !weighted ? at::kLong : single ? at::kFloat : at::kDouble));
+}
+
+// Each element once, unless the size is given.
+void repeat_interleave(const char* op, Arguments given) {
+  const int64_t length = given[1].isInt() ? given[1].toInt() : given[0].toTensor().numel();
+  if (!given[1].isInt()) count_answer(op, length, "elements");
+  given.become(on_meta(given[0].toTensor(), {length}));
+}
+
+void equal(const char* op, Arguments given) { given.become(answer_of(op, at::kBool, 1).toBool()); }
+
+// No gradient is infinite, and the optimizer's step is taken. Arguments: gradients, whether one is
+// infinite, a scale.
+void check_and_unscale(const char* /*op*/, Arguments given) {
+  remember_value(*given.operands[given.operands.size() - 2], 0);
+  given.become();
+}
+
+using Rule = void (*)(const char* op, Arguments given);
+const std::unordered_map<std::string_view, Rule>& rules() {
+  static const auto* const kRules = new std::unordered_map<std::string_view, Rule>{
+      {"aten::nonzero", &nonzero},
+      {"aten::masked_select", &masked_select},
+      {"aten::_unique2", &unique2},
+      {"aten::bincount", &bincount},
+      {"aten::repeat_interleave.Tensor", &repeat_interleave},
+      {"aten::equal", &equal},
+      {"aten::_amp_foreach_non_finite_check_and_unscale_", &check_and_unscale},
+  };
+  return *kRules;
+}
+
+}  // namespace
+
+void refuse_shape(const OpTraits& traits) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, traits.name, kUnknown);
+}
+
+c10::DispatchKeySet kernel_for(const CpuCall& call, const OpTraits& traits) {
+  if (C10_UNLIKELY(call.kernel() == c10::DispatchKey::Meta)) {
+    const bool known = traits.op->hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
+    if (traits.dynamic_shape || !known) refuse_shape(traits);
+  }
+  return c10::DispatchKeySet(call.kernel());
+}
+
+std::vector<Tensor> converted_operands(const at::TensorIteratorBase& iter, at::ScalarType common,
+                                       c10::DeviceIndex device) {
+  std::vector<Tensor> converted;
+  if (common == at::ScalarType::Undefined) return converted;
+  for (int i = iter.noutputs(); i < iter.ntensors(); ++i) {
+    const at::TensorBase& operand = iter.tensor(i);
+    if (operand.scalar_type() == common) continue;
+    converted.push_back(device_empty(operand.sizes(), common, device));
+  }
+  return converted;
+}
+
+bool serve_by_rule(const OpTraits& traits, TensorPointers operands, Stack& stack) {
+  const auto rule = rules().find(traits.name);
+  if (rule == rules().end()) return false;
+  rule->second(traits.name.c_str(), {stack, traits.written.size(), operands});
+  return true;
+}
+
+c10::List<std::optional<Tensor>> indices_without_masks(
+    const c10::List<std::optional<Tensor>>& indices) {
+  c10::List<std::optional<Tensor>> chosen;
+  for (const std::optional<Tensor> index : indices) {
+    const bool mask = index.has_value() && index->defined() &&
+                      (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
+    if (!mask) {
+      chosen.push_back(index);
+      continue;
+    }
+    // A mask of the host has values.
+    const int64_t count = index->is_cpu() ? index->count_nonzero().item<int64_t>()
+                                          : selected_of("aten::index", index->numel());
+    for (int64_t dim = 0; dim < index->dim(); ++dim) chosen.push_back(numbers({count}));
+  }
+  return chosen;
+}
+
+}  // namespace torch_npusim

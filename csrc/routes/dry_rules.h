@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Shapes in a dry run: rules for results whose size depends on values, the kernel that computes the
+// shapes of all others, or a refusal by name.
+#pragma once
+
+#include <ATen/TensorIterator.h>
+#include <ATen/core/stack.h>
+
+#include <vector>
+
+#include "csrc/launch/op_traits.h"
+#include "csrc/routes/cpu_call.h"
+
+namespace torch_npusim {
+
+// kernel_for() is the kernel that gets the views of `call`: the CPU's, or in a dry run that of the
+// Meta key. Raises NotImplementedError where a dry run cannot know the result's shape.
+c10::DispatchKeySet kernel_for(const CpuCall& call, const OpTraits& traits);
+
+// refuse_shape() raises that.
+[[noreturn]] void refuse_shape(const OpTraits& traits);
+
+// converted_operands() makes the temporaries of an iterator on the host: its operands in the common
+// dtype, which CUDA converts element by element.
+std::vector<at::Tensor> converted_operands(const at::TensorIteratorBase& iter,
+                                           at::ScalarType common, c10::DeviceIndex device);
+
+// serve_by_rule() replaces the arguments on the stack, views of a dry run, by results that hold the
+// share of elements that the run selects (dry_answers.h). False for an operator without a rule.
+bool serve_by_rule(const OpTraits& traits, TensorPointers operands, torch::jit::Stack& stack);
+
+// indices_without_masks() is the indices of index.Tensor with every mask replaced by as many
+// numbers as the run selects of it.
+c10::List<std::optional<at::Tensor>> indices_without_masks(
+    const c10::List<std::optional<at::Tensor>>& indices);
+
+}  // namespace torch_npusim

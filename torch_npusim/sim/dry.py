@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Dry runs: a program's memory and time on a device of any size, without its numbers.
+
+    with dry_run(spec="h100-sxm") as run, torch.device("npusim"):
+        model = torch.nn.Linear(1 << 16, 1 << 16)  # 16 GiB
+        model(torch.empty(8, 1 << 16)).sum().backward()
+    run.peak_reserved()
+
+docs/use/dry_runs.md says what is promised and what is not.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_npusim import _C, npusim
+from torch_npusim.sim import specs
+
+__all__ = ["Answer", "DryRun", "active", "dry_run", "parse_bytes"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
+          "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of a dry run where the program asked for values.
+
+    Attributes:
+        operator: The operator, for example "aten::_local_scalar_dense", which is `.item()`.
+        what: "value", "elements" (of a result), or "zeros" (copied to the host).
+        answer: The value, or the number of elements; the latest.
+        count: How often.
+        place: The line of the program, "file:line".
+    """
+
+    operator: str
+    what: str
+    answer: float
+    count: int
+    place: str
+
+
+class DryRun:
+    """A dry run, while it is on and afterwards."""
+
+    def __init__(self) -> None:
+        """Begins to count; dry_run() makes these."""
+        self._stats: list[dict[str, int]] | None = None
+        self._answers: list[Answer] | None = None
+
+    def stats(self, device: int = 0) -> dict[str, int]:
+        """Returns torch.npusim.memory_stats(), of the end if that has come."""
+        return _C.memory_stats(device) if self._stats is None else self._stats[device]
+
+    def peak_allocated(self, device: int = 0) -> int:
+        """Returns the most bytes that tensors had at a time."""
+        return self.stats(device)["allocated_bytes.all.peak"]
+
+    def peak_reserved(self, device: int = 0) -> int:
+        """Returns the most bytes that the allocator had at a time, from the device."""
+        return self.stats(device)["reserved_bytes.all.peak"]
+
+    def answers(self) -> list[Answer]:
+        """Returns the answers where the program asked for values, by operator and line."""
+        return _answers() if self._answers is None else self._answers
+
+    def _end(self) -> None:
+        self._answers = _answers()
+        self._stats = [_C.memory_stats(device) for device in range(npusim.device_count())]
+
+
+def active() -> bool:
+    """Returns whether a dry run is on."""
+    return _C.in_dry_run()
+
+
+def begin(
+    spec: str | None = None,
+    memory: int | str | None = None,
+    selected: float = 0.5,
+    patience: int = 1000,
+) -> None:
+    """Begins a dry run; dry_run() has the arguments. NPUSIM_DRY_RUN=1 calls this."""
+    # Kernels of the Meta key that are written in Python.
+    import torch._meta_registrations  # noqa: F401
+
+    if not 0 <= selected <= 1:
+        raise ValueError(f"selected is a share from 0 to 1, got {selected}")
+    if patience < 1:
+        raise ValueError(f"patience is a number of answers, at least 1, got {patience}")
+    if spec is not None:
+        specs.define(spec)
+    capacity = 0 if memory is None else parse_bytes(memory)
+    _C.begin_dry_run(spec or "", capacity, selected, patience)
+
+
+@contextmanager
+def dry_run(
+    *,
+    spec: str | None = None,
+    memory: int | str | None = None,
+    selected: float = 0.5,
+    patience: int = 1000,
+) -> Iterator[DryRun]:
+    """Runs the operators of npusim dry in a `with` block: memory and commands, but no numbers.
+
+    Tensors of npusim get addresses of the device's allocator and no memory behind them. Each
+    operator allocates its results, is charged and launched as ever, and computes nothing. Tensors
+    of the CPU are real. The block is for all threads of the process, and no other thread may use
+    the devices while it begins or ends.
+
+    Args:
+        spec: The device, as `npusim specs` lists them; None: the one in force.
+        memory: Its capacity in bytes, or a text such as "80GiB"; None: the specification's.
+        selected: The share of elements that a mask selects, torch.unique() finds, and so on.
+        patience: How many values a line of the program is answered until a loop that waits for
+            another one is ended.
+
+    Raises:
+        RuntimeError: If a dry run is on. In the block an operator raises NotImplementedError if
+            the shape of its result cannot be known, and RuntimeError for a tensor of npusim that
+            was made outside.
+
+        >>> with dry_run(memory="100GiB") as run:
+        ...     x = torch.empty(50 << 30, dtype=torch.uint8, device="npusim")
+        >>> run.peak_allocated() >> 30
+        50
+    """
+    begin(spec, memory, selected, patience)
+    run = DryRun()
+    try:
+        yield run
+    finally:
+        run._end()
+        _C.end_dry_run()
+
+
+def parse_bytes(given: int | str) -> int:
+    """Returns a number of bytes: 4096, "80GiB", "1.5GB".
+
+    Raises:
+        ValueError: If it is none, or not more than 0.
+    """
+    text = str(given).strip().upper()
+    digits = text.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text[len(digits) :].strip()
+    try:
+        number = float(digits) * _UNITS[unit]
+    except (KeyError, ValueError):
+        number = 0.0
+    if not 0 < number < 2**60:
+        raise ValueError(f"got {given!r}; expected a number of bytes such as 80GiB or 1.5GB")
+    return int(number)
+
+
+def _answers() -> list[Answer]:
+    return [
+        Answer(operator, what, answer, count, _place(_C.site(site)))
+        for operator, what, answer, count, site in _C.dry_answers()
+    ]
+
+
+def _place(site: dict[str, Any]) -> str:
+    """The innermost line that is not torch's own."""
+    frames = [*site["frames"], *site["forward"]]
+    for file, line, _ in frames:
+        if not file.startswith(_TORCH):
+            return f"{file}:{line}"
+    return f"{frames[0][0]}:{frames[0][1]}" if frames else "unknown"
