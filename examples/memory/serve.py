@@ -6,12 +6,12 @@ import random
 import torch
 
 
-def cache(tokens):
+def cache(tokens: int) -> torch.Tensor:
     """A cache of so many tokens."""
     return torch.empty(tokens, 32768, dtype=torch.uint8, device="cuda")
 
 
-def serve(requests):
+def serve(requests: list[torch.Tensor]) -> None:
     """Each step, every request has 64 tokens more, or is a new one."""
     for _ in range(200):
         for i in range(len(requests)):
