@@ -2,7 +2,9 @@
 """Dry runs launch what the same program launches on tensors with memory: name by name, ns by ns."""
 
 import contextlib
+import io
 import os
+import pickle
 import subprocess
 import sys
 
@@ -359,3 +361,15 @@ def test_uploads_wait_unless_they_need_not():
     assert kinds.count("copy_h2d_pageable") == 1
     assert kinds.count("copy_h2d") == 1
     assert kinds.count("stream_wait") == 1
+
+
+@pytest.mark.parametrize("save", [torch.save, pickle.dump])
+def test_a_tensor_without_values_is_not_saved(save):
+    with dry_run():
+        kept = {"cpu": torch.ones(2), "device": torch.ones(2, device=DEVICE)}
+        with pytest.raises(RuntimeError, match="npusim:0 has no values in a dry run"):
+            save(kept, io.BytesIO())
+        save(kept["cpu"], io.BytesIO())
+    torch.save(torch.ones(2, device=DEVICE), written := io.BytesIO())
+    written.seek(0)
+    assert torch.load(written).tolist() == [1, 1]

@@ -88,12 +88,16 @@ def begin(
 ) -> None:
     """Begins a dry run; dry_run() has the arguments. NPUSIM_DRY_RUN=1 calls this."""
     # Kernels of the Meta key that are written in Python.
-    import torch._meta_registrations  # noqa: F401
+    import torch._meta_registrations
 
     if not 0 <= selected <= 1:
         raise ValueError(f"selected is a share from 0 to 1, got {selected}")
     if patience < 1:
         raise ValueError(f"patience is a number of answers, at least 1, got {patience}")
+    global _saves_are_asked
+    if not _saves_are_asked:
+        torch.serialization.register_package(5, _refuse_to_save, _read_by_others)
+        _saves_are_asked = True
     if spec is not None:
         specs.define(spec)
     capacity = 0 if memory is None else parse_bytes(memory)
@@ -125,7 +129,7 @@ def dry_run(
     Raises:
         RuntimeError: If a dry run is on. In the block an operator raises NotImplementedError if
             the shape of its result cannot be known, and RuntimeError for a tensor of npusim that
-            was made outside.
+            was made outside, or that is saved.
 
         >>> with dry_run(memory="100GiB") as run:
         ...     x = torch.empty(50 << 30, dtype=torch.uint8, device="npusim")
@@ -139,6 +143,22 @@ def dry_run(
     finally:
         run._end()
         _C.end_dry_run()
+
+
+_saves_are_asked = False
+
+
+def _refuse_to_save(storage: Any) -> None:
+    """torch.save() and pickle ask this of each storage, before the packages of torch itself."""
+    if active() and storage.device.type not in ("cpu", "meta"):
+        raise RuntimeError(
+            f"a tensor of device {storage.device} has no values in a dry run: it cannot be saved. "
+            "Save after the run, or skip it if torch_npusim.sim.dry.active()"
+        )
+
+
+def _read_by_others(storage: Any, location: str) -> None:
+    """Leaves every location to the packages of torch."""
 
 
 def parse_bytes(given: int | str) -> int:
