@@ -116,7 +116,7 @@ def test_a_policy_places_blocks_in_its_own_way(run_python):
         sizes = [b["size"] for b in segment["blocks"]]
         assert sizes == [4096, 4096, 4096, (8 << 20) - 3 * 4096]
         settings = torch.npusim.memory._snapshot()["allocator_settings"]
-        assert settings == {"policy": "buddy,arena:8"}
+        assert set(settings.values()) == {"buddy,arena:8"}
         assert "Allocated memory" in torch.npusim.memory_summary()
         kept.clear()
         torch.npusim.empty_cache()

@@ -24,6 +24,7 @@ MODULES += [
     for name in (
         "alignment",
         "clock",
+        "dry",
         "fabric",
         "fallback",
         "faults",

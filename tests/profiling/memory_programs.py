@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Small programs that train or use models: a dry run's memory is compared with a real one's."""
+"""Small programs that train or use models: a dry run's memory is compared with a real one's.
+
+memory_programs.py FILE    measures them in this process, where nothing else is alive
+"""
+
+import gc
+import json
+import sys
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from torch_npusim.sim import dry_run
 
 DEVICE = "npusim"
 
@@ -273,3 +283,44 @@ WITH_TEMPORARIES = {
 }  # fmt: skip
 # A temporary of a CPU kernel lies where the next tensor would lie, which moves that.
 MOVED = {"transformer, bfloat16", "transformer, GradScaler", "BERT", "autoencoder"}
+
+
+def release():
+    gc.collect()
+    torch.npusim.empty_cache()
+    assert torch.npusim.memory_reserved() == 0, "tensors of an earlier program are alive"
+
+
+def measured(program):
+    """Peaks, and allocations and frees as [action, address, bytes]."""
+    release()
+    torch.npusim.reset_peak_memory_stats()
+    torch.npusim.memory._record_memory_history(stacks="python", max_entries=1 << 20)
+    gc.disable()  # tensors in cycles would go at another moment
+    try:
+        program()
+    finally:
+        gc.enable()
+    stats = torch.npusim.memory_stats()
+    (trace, *_) = torch.npusim.memory._snapshot()["device_traces"]
+    torch.npusim.memory._record_memory_history(enabled=None)
+    release()
+    peaks = [stats[f"{what}_bytes.all.peak"] for what in ("allocated", "reserved")]
+    events = [[entry["action"], entry["addr"], entry["size"]] for entry in trace]
+    return peaks, [event for event in events if event[0] in ("alloc", "free_requested")]
+
+
+def main():
+    programs = PROGRAMS | {name: program for name, (program, _) in WITH_TEMPORARIES.items()}
+    found = {}
+    measured(mlp)  # an optimizer's first step imports modules, whose frames keep tensors alive
+    for name, program in programs.items():
+        torch.manual_seed(0)
+        real = measured(program)
+        with dry_run():
+            found[name] = {"real": real, "dry": measured(program)}
+    Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

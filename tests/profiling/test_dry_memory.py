@@ -1,38 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A dry run's memory is that of the real run: peaks, and where every tensor lies."""
 
-import gc
+import json
 
 import pytest
-import torch
+from processes import python
+from profiling import memory_programs
 from profiling.memory_programs import MOVED, PROGRAMS, WITH_TEMPORARIES
 
-from torch_npusim.sim import dry_run
 
-
-def release():
-    gc.collect()
-    torch.npusim.empty_cache()
-    assert torch.npusim.memory_reserved() == 0, "tensors are alive, of an earlier test perhaps"
-
-
-def measured(program):
-    """Peaks, and allocations and frees as (action, address, bytes)."""
-    release()
-    torch.npusim.reset_peak_memory_stats()
-    torch.npusim.memory._record_memory_history(stacks="python", max_entries=1 << 20)
-    gc.disable()  # tensors in cycles would go at another moment
-    try:
-        program()
-    finally:
-        gc.enable()
-    stats = torch.npusim.memory_stats()
-    (trace, *_) = torch.npusim.memory._snapshot()["device_traces"]
-    torch.npusim.memory._record_memory_history(enabled=None)
-    release()
-    peaks = [stats[f"{what}_bytes.all.peak"] for what in ("allocated", "reserved")]
-    events = [(entry["action"], entry["addr"], entry["size"]) for entry in trace]
-    return peaks, [event for event in events if event[0] in ("alloc", "free_requested")]
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Program -> "real" and "dry" -> peaks and events, of one process for all of them."""
+    file = tmp_path_factory.mktemp("memory") / "measured.json"
+    done = python(memory_programs.__file__, file, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text())
 
 
 def runs_within(few, many):
@@ -42,21 +25,18 @@ def runs_within(few, many):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_peaks_and_placements_are_those_of_the_real_run(name):
-    peaks, events = measured(PROGRAMS[name])
-    with dry_run():
-        dry_peaks, dry_events = measured(PROGRAMS[name])
+def test_peaks_and_placements_are_those_of_the_real_run(name, measured):
+    peaks, events = measured[name]["real"]
+    dry_peaks, dry_events = measured[name]["dry"]
     assert dry_peaks == peaks
     assert len(dry_events) > 20
-    # What is struck out are temporaries of the CPU's kernels.
+    # Temporaries of the CPU's kernels are struck out.
     assert runs_within(dry_events, events) or name in MOVED
 
 
 @pytest.mark.parametrize("name", WITH_TEMPORARIES)
-def test_temporaries_of_the_hosts_libraries_are_not_in_a_dry_run(name):
-    program, _ = WITH_TEMPORARIES[name]
-    (allocated, reserved), _ = measured(program)
-    with dry_run():
-        (dry_allocated, dry_reserved), _ = measured(program)
+def test_temporaries_of_the_hosts_libraries_are_not_in_a_dry_run(name, measured):
+    (allocated, reserved), _ = measured[name]["real"]
+    (dry_allocated, dry_reserved), _ = measured[name]["dry"]
     assert dry_allocated < allocated
     assert dry_reserved == reserved

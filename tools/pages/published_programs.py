@@ -160,7 +160,7 @@ def resnet_inference(batch, *, amp=False):
         layout = torch.channels_last if amp else torch.contiguous_format
         with torch.device("npusim"):
             model = resnet50().to(memory_format=layout).eval()
-        images = torch.empty(batch, 3, 224, 224).to(memory_format=layout)
+        images = torch.empty(batch, 3, 224, 224).to(memory_format=layout).pin_memory()
         with recorded() as made, torch.autocast("npusim", torch.float16, enabled=amp):
             model(images.to("npusim", non_blocking=True))
         return made
@@ -190,7 +190,7 @@ def product(rows, inner, columns):
 
 def upload(size):
     with dry_run(memory=ROOM):
-        data = torch.empty(size, dtype=torch.uint8)
+        data = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         with recorded() as made:
             data.to("npusim", non_blocking=True)
         return made
