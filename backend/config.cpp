@@ -168,8 +168,7 @@ const std::vector<Knob>& knobs() {
        Stability::experimental},
       {"NPUSIM_DRY_RUN", "0", "0, 1",
        "1: operators allocate, and are launched and charged, but compute nothing, and device "
-       "memory "
-       "has no backing (docs/use/dry_runs.md).",
+       "memory has no backing (docs/use/dry_runs.md).",
        Stability::experimental},
       {"NPUSIM_FAULT", "",
        "faults such as launch@3; oom%10:device=1; slow%1:factor=3:rank=1; device~0.001:seed=7",

@@ -16,7 +16,10 @@ _IS_PYTHON = re.compile(r"\.pyw?$|^<(?!frozen |unknown)|^Cell |ipykernel|ipython
 _OF_TORCH = re.compile(
     r"(^|/)torch/(_\w+|nn|optim|autograd|utils|distributed|fx|cuda|amp|func|ao|jit|"
     r"sparse|fft|linalg|random|functional|hub|library|overrides|serialization|storage|tensor)"
-    r"(/|\.py$)|/torch_npusim/"
+    r"(/|\.py$)"
+    # The package, and not programs in a checkout of that name.
+    r"|/torch_npusim/(_\w+\.py$|(as_cuda|cli|cpp_extension|cuda_alias|distributed|inductor|"
+    r"integrations|npusim|patches|profiling|sim|testing|triton_interpreter|truth)(/|\.py$))"
 )
 _OF_LIBRARY = re.compile(
     r"/(site|dist)-packages/|(^|/)lib/python[0-9.]+/|^<frozen |/(_?pytest|pluggy|xdist|unittest)/"

@@ -4,33 +4,27 @@
 Neither torch nor torch_npusim is imported here, as in pytest_checks. PYTEST_DONT_REWRITE
 """
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from torch_npusim_entry_points import byte_sizes
+
 _SYNC = ("count", "warn", "error", "strict")
 _CAPABILITIES = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0")
-_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def parse_bytes(text: str | int) -> int:
-    """Returns the number of bytes that "512MiB", "1.5 gib" or 4096 means.
-
-    Syntax shared with NPUSIM_DEVICE_MEMORY and npusim-lab (tests/plugin/test_byte_sizes.py).
+    """Returns byte_sizes.parse_bytes(); refuses in the words of pytest.
 
     Raises:
         pytest.UsageError: For a text that is no number of bytes.
     """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*", str(text))
-    unit = _UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None:
-        raise pytest.UsageError(
-            f"npusim: expected a number of bytes such as 512MiB or 4096, got {text!r}"
-        )
-    return int(float(match[1]) * unit)
+    try:
+        return byte_sizes.parse_bytes(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"npusim: {error}") from None
 
 
 def _one_of(what: str, value: str, accepted: tuple[str, ...]) -> str:

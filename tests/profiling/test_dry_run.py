@@ -185,8 +185,9 @@ def test_one_dry_run_at_a_time():
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [({"spec": "h101"}, "accepted: npusim-one"), ({"memory": "much"}, "such as 80GiB"),
-     ({"selected": 2}, "a share from 0 to 1"), ({"patience": 0}, "at least 1")],
+    [({"spec": "h101"}, "accepted: npusim-one"), ({"memory": "much"}, "such as 512MiB"),
+     ({"memory": 0}, "at least 1 byte"), ({"selected": 2}, "a share from 0 to 1"),
+     ({"patience": 0}, "at least 1")],
 )  # fmt: skip
 def test_bad_arguments_are_refused(arguments, text):
     with pytest.raises(ValueError, match=text), dry_run(**arguments):

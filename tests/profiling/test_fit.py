@@ -41,3 +41,21 @@ def test_a_script_that_does_not_fit_fails_where_that_is_required():
     assert status == 1
     assert "fits" in out
     assert "more than the 0.02 GiB" in error
+
+
+def test_an_impossible_limit_is_refused_before_the_run():
+    status, out, error = fit("--max-peak", "much", SCRIPT, "8")
+    assert (status, out) == (2, "")
+    assert "npusim fit: --max-peak: expected a number of bytes such as 512MiB" in error
+
+
+def test_an_error_of_the_script_keeps_the_answer_until_then(tmp_path):
+    script = tmp_path / "saves.py"
+    script.write_text("""import torch
+weights = torch.ones(1 << 20, device="npusim")
+torch.save(weights, "weights.pt")
+""")
+    status, out, _ = fit(str(script))
+    assert status == 1
+    assert f"ended early, with RuntimeError at {script}:3: a tensor of device npusim:0" in out
+    assert "at most 0.004 GiB allocated" in out

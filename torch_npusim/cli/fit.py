@@ -45,7 +45,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the answer; fails where it is not what was required."""
+    """Prints the answer; fails if a requirement is not met, or the script ends with an error."""
     if not Path(arguments.script).is_file():
         print(f"npusim fit: there is no script {arguments.script}", file=sys.stderr)
         return 2
@@ -59,12 +59,16 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ.update(wanted)
         os.execv(sys.executable, [sys.executable, "-m", "torch_npusim.cli", *sys.argv[1:]])
     from torch_npusim.profiling._fit import fit_script
-    from torch_npusim.sim.dry import parse_bytes
+    from torch_npusim_entry_points.byte_sizes import parse_bytes
 
-    limit = parse_bytes(arguments.max_peak) if arguments.max_peak else None
+    try:
+        limit = parse_bytes(arguments.max_peak) if arguments.max_peak else None
+    except ValueError as error:
+        print(f"npusim fit: --max-peak: {error}", file=sys.stderr)
+        return 2
     fit = fit_script(arguments.script, arguments.arguments, arguments.selected)
     print(json.dumps(fit.as_dict(), indent=1) if arguments.json else _text(fit))
-    if arguments.require_fits and not fit.fits:
+    if fit.error or (arguments.require_fits and not fit.fits):
         return 1
     peak = max((device.peak_reserved for device in fit.devices.values()), default=0)
     if limit is not None and peak > limit:
@@ -81,6 +85,8 @@ def _text(fit: "Fit") -> str:
     lines = [f"{fit.script}: {'fits' if fit.fits else 'does not fit'}"]
     if not fit.fits:
         lines.append(f"  {fit.reason.splitlines()[0]}")
+    if fit.error:
+        lines = [f"{fit.script}: ended early, with {fit.error}", "Until then:"]
     for number, device in fit.devices.items():
         lines += _device_text(number, device)
     if fit.answers:

@@ -5,23 +5,23 @@ The allocator's history is replayed up to the moment when most was allocated. Bl
 then are named by what optimizers, modules and autograd hold, else by the line that made them.
 """
 
-import os
 import runpy
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_npusim import npusim
+from torch_npusim._blame import to_blame
 from torch_npusim._names import is_npusim
 from torch_npusim.sim import dry
 
-_PACKAGES = f"{os.sep}site-packages{os.sep}"
 _HISTORY = 1 << 22  # entries: more than a dry run of minutes makes
 
 
@@ -54,6 +54,7 @@ class Fit:
         script: Its name.
         fits: Whether the script came to its end without running out of memory.
         reason: The error otherwise.
+        error: The error of another kind that ended the script; the rest is of the run until then.
         devices: The devices that allocated.
         answers: Of the dry run, where the script asked for values.
     """
@@ -61,6 +62,7 @@ class Fit:
     script: str
     fits: bool
     reason: str = ""
+    error: str = ""
     devices: dict[int, DeviceFit] = field(default_factory=dict)
     answers: list[dry.Answer] = field(default_factory=list)
 
@@ -109,7 +111,14 @@ def fit_script(path: str, arguments: Sequence[str] = (), selected: float = 0.5) 
                 fit.fits, fit.reason = False, str(error)
             except SystemExit as end:
                 if end.code not in (None, 0):
-                    raise
+                    fit.error = f"SystemExit: {end.code}"
+            except Exception as error:
+                rows = [
+                    (row.filename, row.lineno or 0, row.name)
+                    for row in extract_tb(error.__traceback__)
+                ]
+                file, line, _ = to_blame(reversed(rows))[0]
+                fit.error = f"{type(error).__name__} at {file}:{line}: {error}"
             snapshot = npusim.memory._snapshot()
             npusim.memory._record_memory_history(enabled=None)
             for device, trace in enumerate(snapshot["device_traces"]):
@@ -168,10 +177,8 @@ def _live(trace: list[Any], until: int) -> dict[int, Any]:
 
 
 def _line(entry: Any) -> str:
-    """The innermost line that is of no installed package."""
+    """The line to blame for an allocation."""
     frames = entry.get("frames", [])
-    for frame in frames:
-        name = frame["filename"]
-        if _PACKAGES not in name and "torch_npusim" not in name and not name.startswith("<"):
-            return f"{name}:{frame['line']}"
-    return "backward" if not frames else f"{frames[0]['filename']}:{frames[0]['line']}"
+    for file, line, _ in to_blame((row["filename"], row["line"], row["name"]) for row in frames):
+        return f"{file}:{line}"
+    return "backward"

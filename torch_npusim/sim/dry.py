@@ -9,22 +9,17 @@
 docs/use/dry_runs.md says what is promised and what is not.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from torch_npusim import _C, npusim
+from torch_npusim._blame import to_blame
 from torch_npusim.sim import specs
+from torch_npusim_entry_points.byte_sizes import parse_bytes
 
-__all__ = ["Answer", "DryRun", "active", "dry_run", "parse_bytes"]
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
-          "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+__all__ = ["Answer", "DryRun", "active", "dry_run"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +96,8 @@ def begin(
     if spec is not None:
         specs.define(spec)
     capacity = 0 if memory is None else parse_bytes(memory)
+    if memory is not None and capacity < 1:
+        raise ValueError(f"a device has at least 1 byte, got {memory!r}")
     _C.begin_dry_run(spec or "", capacity, selected, patience)
 
 
@@ -161,24 +158,6 @@ def _read_by_others(storage: Any, location: str) -> None:
     """Leaves every location to the packages of torch."""
 
 
-def parse_bytes(given: int | str) -> int:
-    """Returns a number of bytes: 4096, "80GiB", "1.5GB".
-
-    Raises:
-        ValueError: If it is none, or not more than 0.
-    """
-    text = str(given).strip().upper()
-    digits = text.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = text[len(digits) :].strip()
-    try:
-        number = float(digits) * _UNITS[unit]
-    except (KeyError, ValueError):
-        number = 0.0
-    if not 0 < number < 2**60:
-        raise ValueError(f"got {given!r}; expected a number of bytes such as 80GiB or 1.5GB")
-    return int(number)
-
-
 def _answers() -> list[Answer]:
     return [
         Answer(operator, what, answer, count, _place(_C.site(site)))
@@ -187,9 +166,7 @@ def _answers() -> list[Answer]:
 
 
 def _place(site: dict[str, Any]) -> str:
-    """The innermost line that is not torch's own."""
-    frames = [*site["frames"], *site["forward"]]
-    for file, line, _ in frames:
-        if not file.startswith(_TORCH):
-            return f"{file}:{line}"
-    return f"{frames[0][0]}:{frames[0][1]}" if frames else "unknown"
+    """The line to blame; that of the forward pass for a command of a backward pass."""
+    for file, line, _ in to_blame([*site["frames"], *site["forward"]]):
+        return f"{file}:{line}"
+    return "unknown"

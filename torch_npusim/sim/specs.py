@@ -21,7 +21,7 @@ from torch_npusim import _C
 __all__ = ["BUILT_IN", "Spec", "SpecError", "capability", "load", "names"]
 
 FOLDER = Path(__file__).parents[1] / "specs" / "devices"
-#: Those of backend/spec.cpp, which need no file.
+#: The specifications of backend/spec.cpp, which need no file.
 BUILT_IN = ("npusim-one", "npusim-mini")
 #: The compute capability of an A100, which has every dtype that npusim has.
 DEFAULT_CAPABILITY = (8, 0)

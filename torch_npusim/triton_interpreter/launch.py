@@ -183,7 +183,7 @@ def run_in_order(
     return launch
 
 
-#: What runs launches now; torch_npusim.testing.check_triton() puts its own one here.
+#: The function that runs launches; torch_npusim.testing.check_triton() puts its own here.
 runner: Runner = run_in_order
 
 

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from npusim_lab.frames import matching, to_blame
+import torch_npusim
+from npusim_lab.frames import matching, rank_of, to_blame
 from npusim_lab.kinds import kind_of
 
 UNWIND = [
@@ -19,6 +22,8 @@ TORCH = ("/env/lib/python3.12/site-packages/torch/nn/functional.py", 2233, "embe
 MODULE = ("/env/lib/python3.12/site-packages/torch/nn/modules/module.py", 1790, "_call_impl")
 LIBRARY = ("/env/lib/python3.12/site-packages/accelerate/hooks.py", 166, "new_forward")
 INTERPRETER = ("/usr/lib/python3.12/runpy.py", 88, "_run_code")
+PACKAGE = ("/src/torch_npusim/torch_npusim/npusim/memory.py", 9, "_snapshot")
+CHECKOUT = ("/src/torch_npusim/examples/train_digits.py", 9, "main")
 EVAL = ("/usr/local/src/conda/python-3.10.14/Python/ceval.c", 5945, "do_call_core")
 OWN = ("/home/me/model.py", 54, "forward")
 CELL = ("/tmp/ipykernel_77/1234.py", 3, "<module>")
@@ -35,12 +40,21 @@ NODE = ("??", 0, "torch::autograd::generated::NativeDropoutBackward0::apply(std:
         ([*UNWIND, NODE], [("C++", 0, "NativeDropoutBackward0 of a backward pass")]),
         (UNWIND[:4], []),
         ([("/src/pytorch/torch/nn/modules/linear.py", 1, "forward"), OWN], [OWN]),
+        ([PACKAGE, LIBRARY, CHECKOUT], [CHECKOUT]),
         ([("<string>", 1, "<module>")], [("<string>", 1, "<module>")]),
         ([], []),
     ],
 )
 def test_the_first_frame_is_the_one_to_blame(stack, expected) -> None:
     assert to_blame(stack) == expected
+
+
+def test_all_of_the_package_is_named() -> None:
+    root = Path(torch_npusim.__file__).parent
+    files = {path.relative_to(root.parent) for path in root.rglob("*.py")}
+    files = {path for path in files if path.parts[1] != "new_backend"}  # a project of its own
+    assert len(files) > 100
+    assert {rank_of(f"/env/{path}") for path in files} == {2}
 
 
 def test_a_filter_shows_what_it_finds() -> None:
