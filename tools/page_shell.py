@@ -48,6 +48,26 @@ main > table, .wide { display: block; max-width: 100%; overflow-x: auto; }
 td, th { border-bottom: 1px solid var(--line); padding: 3px 10px; text-align: left;
   vertical-align: top; }
 svg, canvas { background: #fff; max-width: 100%; }
+.verdict { background: var(--panel); border: 1px solid var(--line); border-radius: 8px;
+  padding: 10px 16px 12px; margin: 10px 0; }
+.verdict.bad { border-left: 6px solid var(--bad); }
+.verdict.good { border-left: 6px solid var(--good); }
+.verdict .first { font-size: 17px; font-weight: 600; }
+.verdict h3 { font-size: 15px; margin: 12px 0 4px; }
+.verdict table { margin: 4px 0; width: 100%; }
+.verdict td, .verdict th { padding: 3px 8px 3px 0; text-align: left; overflow-wrap: normal; }
+.verdict td.mono, .verdict p { overflow-wrap: anywhere; }
+h1, h2 { overflow-wrap: anywhere; }
+.verdict .number { text-align: right; white-space: nowrap; }
+.verdict code { user-select: all; }
+@media (max-width: 600px) { .verdict table { font-size: 13px; }
+  .verdict td, .verdict th { padding-right: 5px; } .verdict th.number { white-space: normal; } }
+.best td { background: var(--good-paper); }
+.meter { display: flex; height: 14px; border-radius: 4px; overflow: hidden;
+  border: 1px solid var(--line); }
+.meter span { display: block; min-width: 1px; }
+.legend { font-size: 13px; }
+.legend b { display: inline-block; width: 10px; height: 10px; margin: 0 4px 0 10px; }
 """
 
 _PAGE = """\

@@ -227,7 +227,11 @@ py::dict memory_snapshot(npusim::alloc::PoolId pool, Traces traces_wanted) {
     for (const auto& entry : picture.history) {
       const bool is_wanted =
           is_torchs(entry.action) ? traces_wanted != Traces::none : traces_wanted == Traces::whole;
-      if (is_wanted) trace.append(entry_dict(entry, frames));
+      if (!is_wanted) continue;
+      py::dict row = entry_dict(entry, frames);
+      // newest_allocation() at the time of the entry.
+      if (traces_wanted == Traces::whole) row["number"] = entry.context;
+      trace.append(row);
     }
     traces.append(trace);
     settings = settings_dict(picture);

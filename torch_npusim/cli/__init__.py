@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["lab"]:  # has subcommands and options of its own
         return lab.run(words[1:])
+    if words[:1] == ["fit"]:
+        words = fit.joined(words)
     chosen = parser().parse_args(words)
     status: int = chosen.run(chosen)
     return status

@@ -5,19 +5,18 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_npusim.profiling._fit import DeviceFit, Fit
+    from torch_npusim.profiling.fitting.result import Fit
+    from torch_npusim.profiling.fitting.trials import Job
 
-_TEXT = "run a script dry and say whether its memory fits the device, and what the peak is"
-_SETTINGS = {
-    "spec": "NPUSIM_SPEC",
-    "memory": "NPUSIM_DEVICE_MEMORY",
-    "allocator": "NPUSIM_ALLOCATOR",
-}
-_GIB = 1 << 30
+_TEXT = "run a script dry and say whether its memory fits the device, and what would help"
+# Their value may begin with dashes.
+_OF_SCRIPT = ("--find-batch", "--sweep")
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -25,88 +24,212 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "fit", help=_TEXT, description=f"{_TEXT}. Options come before the script."
     )
-    parser.add_argument(
-        "--spec", help="the device to simulate: a name of `npusim specs`, or a file"
+    add = parser.add_argument
+    add("--spec", help="the device to simulate: a name of `npusim specs`, or a file")
+    add("--memory", help="its capacity, such as 24GiB, if not the specification's")
+    add("--allocator", default="cuda-2.13", help="as NPUSIM_ALLOCATOR; default: %(default)s")
+    add("--selected", type=float, default=0.5, help="share of elements that masks select")
+    add("--require-fits", action="store_true", help="fail if the script runs out of memory")
+    add("--max-peak", help="fail if more is reserved on a device, such as 70GiB")
+    add("--page", metavar="FILE", help="write one self-contained HTML page")
+    add("--snapshot", metavar="FILE", help="write the allocations, for `npusim lab`")
+    add(
+        "--remedies",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="try what would make it fit; auto: if it does not",
     )
-    parser.add_argument("--memory", help="its capacity, such as 24GiB, if not the specification's")
-    parser.add_argument(
-        "--allocator", default="cuda-2.13", help="as NPUSIM_ALLOCATOR; default: %(default)s"
+    add(
+        "--change",
+        action="append",
+        default=[],
+        choices=("fused", "single", "checkpoint", "bf16"),
+        help="change the run from outside: the optimizer's implementation, checkpointed blocks, "
+        "autocast",
     )
-    parser.add_argument(
-        "--selected", type=float, default=0.5, help="share of elements that masks select"
+    add(
+        "--find-batch",
+        metavar="ARGUMENT",
+        help="find the largest value of this argument of the script that fits: --batch-size, or 1 "
+        "for its first word",
     )
-    parser.add_argument(
-        "--require-fits", action="store_true", help="fail if the script runs out of memory"
+    add(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="ARGUMENT=V1,V2",
+        help="run each point of a grid: an argument of the script, or spec, memory, allocator",
     )
-    parser.add_argument("--max-peak", help="fail if more is reserved on a device, such as 70GiB")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    add("--jobs", type=int, metavar="N", help="runs at a time; default: by the machine's cores")
+    add("script", nargs="?", default="")
+    add("arguments", nargs=argparse.REMAINDER)
     return parser
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """Returns a command line in which `--find-batch --batch-size` is one word for argparse."""
+    out: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        value = next(rest, None) if word in _OF_SCRIPT else None
+        out.append(word if value is None else f"{word}={value}")
+    return out
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the answer; fails if a requirement is not met, or the script ends with an error."""
-    if not Path(arguments.script).is_file():
-        print(f"npusim fit: there is no script {arguments.script}", file=sys.stderr)
+    try:
+        limit = _checked(arguments)
+    except ValueError as problem:
+        print(f"npusim fit: {problem}", file=sys.stderr)
         return 2
-    wanted = {
-        variable: getattr(arguments, option)
-        for option, variable in _SETTINGS.items()
-        if getattr(arguments, option)
-    }
-    if any(os.environ.get(variable) != value for variable, value in wanted.items()):
-        # A device is what it is from its first use on: begin again with another environment.
-        os.environ.update(wanted)
-        os.execv(sys.executable, [sys.executable, "-m", "torch_npusim.cli", *sys.argv[1:]])
-    from torch_npusim.profiling._fit import fit_script
+    job = _job(arguments)
+    if arguments.sweep:
+        return _sweep(arguments, job, limit)
+    _begin_again(arguments.allocator)
+    with _own_output(arguments.json) as write:
+        return _fit(arguments, job, limit, write)
+
+
+def _checked(arguments: argparse.Namespace) -> int | None:
+    """Returns the limit of the peak in bytes.
+
+    Raises:
+        ValueError: For an option that cannot be.
+    """
+    from torch_npusim.sim import specs
     from torch_npusim_entry_points.byte_sizes import parse_bytes
 
+    if arguments.script.startswith("-"):
+        raise ValueError(f"there is no option {arguments.script}; npusim fit --help lists them")
+    if not arguments.script:
+        raise ValueError("name a script: npusim fit [options] script.py [its arguments]")
+    if not Path(arguments.script).is_file():
+        raise ValueError(f"there is no script {arguments.script}")
+    if arguments.spec and arguments.spec not in specs.BUILT_IN:
+        specs.load(arguments.spec)
+    limits = {}
+    for option in ("memory", "max_peak"):
+        if (text := getattr(arguments, option)) is not None:
+            try:
+                limits[option] = parse_bytes(text)
+            except ValueError as problem:
+                raise ValueError(f"--{option.replace('_', '-')}: {problem}") from None
+    if not 0 <= arguments.selected <= 1:
+        raise ValueError(f"--selected is a share from 0 to 1, got {arguments.selected:g}")
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise ValueError(f"--jobs is at least 1, got {arguments.jobs}")
+    for text in arguments.sweep:
+        if not all(text.partition("=")):
+            raise ValueError(f"--sweep {text!r}; expected ARGUMENT=V1,V2")
+    return limits.get("max_peak")
+
+
+def _job(arguments: argparse.Namespace) -> "Job":
+    from torch_npusim.profiling.fitting.trials import Job
+
+    settings = {
+        name: getattr(arguments, name)
+        for name in ("spec", "memory", "allocator")
+        if getattr(arguments, name)
+    }
+    return Job(
+        arguments.script, tuple(arguments.arguments), settings, arguments.selected,
+        tuple(arguments.change),
+    )  # fmt: skip
+
+
+def _begin_again(allocator: str) -> None:
+    """Runs the command once more if the allocator is another one: it is chosen at the start."""
+    if os.environ.get("NPUSIM_ALLOCATOR") != allocator:
+        os.environ["NPUSIM_ALLOCATOR"] = allocator
+        os.execv(sys.executable, [sys.executable, "-m", "torch_npusim.cli", *sys.argv[1:]])
+
+
+@contextmanager
+def _own_output(is_json: bool) -> Iterator[Any]:
+    """Gives the function that prints the answer; a script's own output is no part of JSON."""
+    if not is_json:
+        yield print
+        return
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
     try:
-        limit = parse_bytes(arguments.max_peak) if arguments.max_peak else None
-    except ValueError as error:
-        print(f"npusim fit: --max-peak: {error}", file=sys.stderr)
-        return 2
-    fit = fit_script(arguments.script, arguments.arguments, arguments.selected)
-    print(json.dumps(fit.as_dict(), indent=1) if arguments.json else _text(fit))
+        with os.fdopen(own, "w", closefd=False) as out:
+            yield lambda text: print(text, file=out, flush=True)
+    finally:
+        sys.stdout.flush()
+        os.dup2(own, 1)
+        os.close(own)
+
+
+def _tell(text: str) -> None:
+    print(f"npusim fit: {text}", file=sys.stderr, flush=True)
+
+
+def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: Any) -> int:
+    from torch_npusim.profiling.fitting import page, remedies, text, trials
+    from torch_npusim.profiling.fitting.changes import Change
+    from torch_npusim.profiling.fitting.run import fit_script
+
+    fit = fit_script(
+        job.script,
+        job.arguments,
+        spec=arguments.spec,
+        memory=arguments.memory,
+        selected=job.selected,
+        changes=[Change(name) for name in job.changes],
+        snapshot=arguments.snapshot,
+        tell=_tell if sys.stderr.isatty() else None,
+    )
+    jobs = arguments.jobs or trials.processes()
+    problem = ""
+    if not fit.error:
+        try:
+            if arguments.find_batch:
+                fit.batch = trials.largest_batch(job, arguments.find_batch, fit, _tell)
+        except (ValueError, trials.TrialError) as error:
+            problem = f"--find-batch {arguments.find_batch}: {error}"
+        if arguments.remedies == "always" or (arguments.remedies == "auto" and not fit.fits):
+            remedies.find_remedies(fit, job, jobs, _tell)
+    if arguments.page:
+        Path(arguments.page).write_text(page.as_page(fit), encoding="utf-8")
+    write(json.dumps(fit.as_dict(), indent=1) if arguments.json else text.as_text(fit))
+    if problem:
+        _tell(problem)
+    return 1 if problem or _fails(arguments, fit, limit) else 0
+
+
+def _fails(arguments: argparse.Namespace, fit: "Fit", limit: int | None) -> bool:
+    from torch_npusim._text import format_bytes
+
     if fit.error or (arguments.require_fits and not fit.fits):
-        return 1
-    peak = max((device.peak_reserved for device in fit.devices.values()), default=0)
-    if limit is not None and peak > limit:
-        print(
-            f"npusim fit: {peak / _GIB:.2f} GiB are reserved, more than the {limit / _GIB:.2f} GiB "
-            f"that may be",
-            file=sys.stderr,
+        return True
+    if limit is not None and fit.peak_reserved > limit:
+        _tell(
+            f"{format_bytes(fit.peak_reserved)} are reserved, more than the {format_bytes(limit)} "
+            f"of --max-peak"
         )
-        return 1
-    return 0
+        return True
+    return False
 
 
-def _text(fit: "Fit") -> str:
-    lines = [f"{fit.script}: {'fits' if fit.fits else 'does not fit'}"]
-    if not fit.fits:
-        lines.append(f"  {fit.reason.splitlines()[0]}")
-    if fit.error:
-        lines = [f"{fit.script}: ended early, with {fit.error}", "Until then:"]
-    for number, device in fit.devices.items():
-        lines += _device_text(number, device)
-    if fit.answers:
-        lines.append("Values that the script asked for, which a dry run does not have:")
-        for answer in fit.answers:
-            lines.append(
-                f"  {answer.count:6} x {answer.operator} answered {answer.answer:g} {answer.what} "
-                f"at {answer.place}"
-            )
-    return "\n".join(lines)
+def _sweep(arguments: argparse.Namespace, job: "Job", limit: int | None) -> int:
+    from torch_npusim.profiling.fitting import page, text, trials
 
-
-def _device_text(number: int, device: "DeviceFit") -> list[str]:
-    lines = [
-        f"npusim:{number}, {device.capacity / _GIB:.2f} GiB: at most "
-        f"{device.peak_allocated / _GIB:.3f} GiB allocated, {device.peak_reserved / _GIB:.3f} GiB "
-        f"reserved; without CUDA's own temporaries, its context and NCCL's buffers",
-        f"  the peak is reached at {device.peak_line}, with",
-    ]
-    lines += [f"  {held / _GIB:10.3f} GiB of {kind}" for kind, held in device.at_peak.items()]
-    lines.append("  made at")
-    lines += [f"  {held / _GIB:10.3f} GiB {line}" for line, held in device.lines.items()]
-    return lines
+    axes = []
+    for axis in arguments.sweep:
+        name, _, values = axis.partition("=")
+        axes.append((name, values.split(",")))
+    try:
+        rows = trials.sweep(job, axes, arguments.jobs or trials.processes(), _tell)
+    except ValueError as problem:
+        _tell(f"--sweep: {problem}")
+        return 2
+    if arguments.page:
+        Path(arguments.page).write_text(page.sweep_page(job.script, rows), encoding="utf-8")
+    print(json.dumps(rows, indent=1) if arguments.json else text.sweep_text(rows))
+    missed = arguments.require_fits and not all(row["fits"] for row in rows)
+    above = limit is not None and any(trials.peak_of(row) > limit for row in rows)
+    return int(missed or above or any(row["error"] for row in rows))

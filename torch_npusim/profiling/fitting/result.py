@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The answer of `npusim fit`, in numbers; `--json` prints these fields under these names."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch_npusim._text import format_bytes
+from torch_npusim.sim.dry import Answer
+
+__all__ = ["Answer", "DeviceFit", "Fit", "ModuleShare", "Remedy", "StepTime", "Timeline"]
+
+
+@dataclass(frozen=True)
+class ModuleShare:
+    """Activations of the modules of one name, at the peak.
+
+    Attributes:
+        name: Qualified, with "*" for numbers: "model.layers.*.mlp".
+        kind: Their class.
+        bytes: Of all of them.
+        blocks: How many allocations.
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Memory over the run: one column for each equal share of its events, where most was in use.
+
+    Attributes:
+        event: Number of the event of a column.
+        time_us: The host's virtual time there.
+        reserved: Bytes of the allocator.
+        kinds: Bytes of tensors, by kind; the kinds of DeviceFit.at_peak.
+    """
+
+    event: list[int]
+    time_us: list[int]
+    reserved: list[int]
+    kinds: dict[str, list[int]]
+
+
+@dataclass
+class DeviceFit:
+    """One device's part of the answer; bytes.
+
+    Attributes:
+        capacity: Of the device.
+        peak_allocated: Most of all tensors at a time, rounded up as the allocator does.
+        peak_reserved: Most of the allocator at a time.
+        at_peak: When most was allocated: kind -> bytes. The sum is `peak_allocated`, or what was
+            allocated when memory ran out.
+        unused_at_peak: Reserved then, and not in use: fragmentation, and what the allocator keeps.
+        modules: Activations then, by module, the largest first.
+        lines: The lines of the program that made most of it: "file:line" -> bytes.
+        peak_line: The line at which the peak was reached, or that asked for too much.
+        peak_module: The module that was running; empty outside of modules.
+        peak_phase: "forward", "backward", "optimizer" or "".
+        asked: Bytes of the request that failed; 0: none did.
+        timeline: Over the whole run.
+    """
+
+    capacity: int
+    peak_allocated: int
+    peak_reserved: int
+    at_peak: dict[str, int]
+    unused_at_peak: int
+    modules: list[ModuleShare]
+    lines: dict[str, int]
+    peak_line: str
+    peak_module: str
+    peak_phase: str
+    asked: int
+    timeline: Timeline
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Virtual time from one step of an optimizer to the next: the median, the first left out.
+
+    Attributes:
+        ns: The time.
+        steps: How many there were.
+        inputs: Sizes of the first input of the model, if all steps had the same number of calls.
+        per_second: Samples a second: the first size, times the calls of a step.
+        tokens_per_second: If the input is of integers: its elements.
+    """
+
+    ns: int
+    steps: int
+    inputs: list[int] = field(default_factory=list)
+    per_second: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that might help.
+
+    Attributes:
+        what: The change, in words.
+        paste: Ready to paste into a shell or the program.
+        tried: "replay" of this run's allocations, another "dry run", or "" if it was not tried.
+        outcome: "fits", "does not fit", "not applicable" or, untried, "unknown".
+        peak_reserved: The largest of the devices; None if it is not known.
+        step_ns: Of the dry run; None if it is not known.
+        note: Why not, or what else changes.
+    """
+
+    what: str
+    paste: str
+    tried: str
+    outcome: str
+    peak_reserved: int | None = None
+    step_ns: int | None = None
+    note: str = ""
+
+
+@dataclass
+class Fit:
+    """The answer.
+
+    Attributes:
+        script: Its name.
+        arguments: Of the script.
+        spec: Name of the device's specification.
+        allocator: The allocator's preset, and settings.
+        fits: Whether the script came to its end without running out of memory.
+        reason: The error of the allocator otherwise.
+        error: The error of another kind that ended the script; the rest is of the run until then.
+        devices: The devices that allocated.
+        need: Where it does not fit: most bytes reserved on a device without that limit; None if it
+            fits, or if that was not tried.
+        step: None without two steps of an optimizer.
+        remedies: The helpful ones first.
+        batch: The largest that fits, where it was asked for.
+        answers: Of the dry run, where the script asked for values.
+        changes: `--change` -> what it changed in this run.
+    """
+
+    script: str
+    fits: bool = True
+    arguments: list[str] = field(default_factory=list)
+    spec: str = ""
+    allocator: str = ""
+    reason: str = ""
+    error: str = ""
+    devices: dict[int, DeviceFit] = field(default_factory=dict)
+    need: int | None = None
+    step: StepTime | None = None
+    remedies: list[Remedy] = field(default_factory=list)
+    batch: int | None = None
+    answers: list[Answer] = field(default_factory=list)
+    changes: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def peak_reserved(self) -> int:
+        """Most bytes of the allocator on a device."""
+        return max((device.peak_reserved for device in self.devices.values()), default=0)
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        if self.error:
+            return f"{self.script} ended early, with {self.error}"
+        if not self.devices:
+            return f"{self.script} allocates nothing on the device."
+        number, device = max(self.devices.items(), key=lambda entry: entry[1].peak_reserved)
+        others = f", the fullest of {len(self.devices)}" if len(self.devices) > 1 else ""
+        place = f"npusim:{number} ({self.spec}, {format_bytes(device.capacity)}{others})"
+        if self.fits:
+            share = device.peak_reserved / device.capacity
+            return (
+                f"{self.script} fits {place}: at most {format_bytes(device.peak_reserved)} are "
+                f"reserved, {share:.0%} of it."
+            )
+        need = f" It needs {format_bytes(self.need)} without that limit." if self.need else ""
+        failed = next((d for d in self.devices.values() if d.asked), device)
+        return (
+            f"{self.script} does not fit {place}: {failed.peak_line} asks for "
+            f"{format_bytes(failed.asked)} while {format_bytes(sum(failed.at_peak.values()))} are "
+            f"in use.{need}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `--json` prints."""
+        return {"verdict": self.verdict, **asdict(self)}

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A dry run of a script, and its answer."""
+
+import contextlib
+import os
+import pickle
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from traceback import extract_tb
+
+import torch
+
+from torch_npusim import _C, npusim
+from torch_npusim._blame import to_blame
+from torch_npusim.profiling.fitting.changes import Change
+from torch_npusim.profiling.fitting.parts import History, device_fit
+from torch_npusim.profiling.fitting.result import Fit
+from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
+from torch_npusim.sim import dry
+
+_HISTORY = 1 << 22  # entries: more than a dry run of minutes makes
+
+
+def fit_script(
+    path: str,
+    arguments: Sequence[str] = (),
+    *,
+    spec: str | None = None,
+    memory: str | None = None,
+    selected: float = 0.5,
+    changes: Sequence[Change] = (),
+    snapshot: str | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Fit:
+    """Runs a script dry, as `python path arguments...` would, and says whether it fits.
+
+    Args:
+        path: Of the script.
+        arguments: Of the script.
+        spec: The device, as for dry_run().
+        memory: Its capacity, as for dry_run().
+        selected: Share of elements that masks select.
+        changes: Of the program, made from outside.
+        snapshot: File for the allocator's history, in torch's format and with npusim's entries.
+        tell: Hears every few seconds how far the run is.
+    """
+    fit = Fit(path, arguments=list(arguments), allocator=_allocator())
+    device = dry.dry_run(spec=spec, memory=memory, selected=selected)
+    with device as run, watching() as watch:
+        npusim.memory._record_memory_history(
+            max_entries=_HISTORY, stacks="python", clear_history=True
+        )
+        fit.spec = npusim.get_device_name()
+        with contextlib.ExitStack() as stack:
+            if tell is not None:
+                stack.enter_context(reporting(tell, every_s=2))
+            for change in changes:
+                stack.enter_context(change.made())
+            _run(path, arguments, fit, watch)
+        whole = _C.whole_memory_history()
+        npusim.memory._record_memory_history(enabled=None)
+        for index, trace in enumerate(whole["device_traces"]):
+            if any(entry["action"] in ("alloc", "oom") for entry in trace):
+                history = History(watch, index, trace, failed=not fit.fits)
+                capacity = npusim.mem_get_info(index)[1]
+                fit.devices[index] = device_fit(history, capacity, run.stats(index))
+        fit.answers = run.answers()
+    fit.step = watch.step_time()
+    fit.changes = {change.name: list(change.where) for change in changes}
+    if snapshot is not None:
+        Path(snapshot).write_bytes(pickle.dumps(whole, protocol=4))
+    return fit
+
+
+def _run(path: str, arguments: Sequence[str], fit: Fit, watch: Watch) -> None:
+    with _as_main(path, arguments):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except torch.OutOfMemoryError as error:
+            fit.fits, fit.reason = False, str(error)
+            watch.look()
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                fit.error = f"SystemExit: {end.code}"
+        except Exception as error:
+            rows = [
+                (row.filename, row.lineno or 0, row.name) for row in extract_tb(error.__traceback__)
+            ]
+            file, line, _ = to_blame(reversed(rows))[0]
+            fit.error = f"{type(error).__name__} at {file}:{line}: {error}"
+
+
+@contextlib.contextmanager
+def _as_main(path: str, arguments: Sequence[str]) -> Iterator[None]:
+    before, folder = sys.argv, str(Path(path).resolve().parent)
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.argv = before
+        sys.path.remove(folder)
+
+
+def _allocator() -> str:
+    parts = (_C.allocator_choice(), os.environ.get("PYTORCH_ALLOC_CONF", ""))
+    return ",".join(part for part in parts if part)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The answer of `npusim fit` on the terminal."""
+
+from typing import Any
+
+from torch_npusim._text import format_bytes, format_table
+from torch_npusim.profiling.fitting.parts import ACTIVATIONS
+from torch_npusim.profiling.fitting.result import DeviceFit, Fit, Remedy, StepTime
+
+MODULES = 8  # that are listed
+LEFT_OUT = "Not included: the context of the driver, NCCL's buffers, what other processes hold."
+
+
+def as_text(fit: Fit) -> str:
+    """Returns the answer for people."""
+    lines = [fit.verdict]
+    if fit.error:
+        lines.append("The rest is of the run until then.")
+    for name, places in fit.changes.items():
+        lines.append(f"--change {name}: {', '.join(places) or 'found nothing to change'}")
+    if fit.batch is not None:
+        lines.append(batch_text(fit.batch))
+    for number, device in fit.devices.items():
+        lines += ["", *_device(number, device)]
+    if fit.devices:
+        lines += ["", LEFT_OUT]
+    if fit.step is not None:
+        lines.append(step_text(fit.step))
+    if fit.remedies:
+        lines += ["", "What would make it fit:" if not fit.fits else "What lowers the peak:"]
+        for remedy in fit.remedies:
+            lines += _remedy(remedy)
+    if fit.answers:
+        lines += ["", "Values that the script asked for, which a dry run does not have:"]
+        for answer in fit.answers:
+            lines.append(
+                f"  {answer.count:6} x {answer.operator} answered {answer.answer:g} {answer.what} "
+                f"at {answer.place}"
+            )
+    return "\n".join(lines)
+
+
+def outcome_text(remedy: Remedy) -> str:
+    """Returns outcome, peak and time of a step, as far as they are known."""
+    words = [remedy.outcome if remedy.tried else "not tried"]
+    if remedy.peak_reserved is not None:
+        words.append(f"{format_bytes(remedy.peak_reserved)} reserved")
+    if remedy.step_ns is not None:
+        words.append(f"{remedy.step_ns / 1e6:.3f} ms a step")
+    return ", ".join(words) + (f" (by {remedy.tried})" if remedy.tried else "")
+
+
+def _remedy(remedy: Remedy) -> list[str]:
+    lines = [f"  {remedy.what}: {outcome_text(remedy)}"]
+    return lines + [f"      {line}" for line in (remedy.paste, remedy.note) if line]
+
+
+def batch_text(batch: int) -> str:
+    """Returns the sentence on the largest batch."""
+    return f"The largest batch that fits is {batch}." if batch else "No batch fits, not even 1."
+
+
+def step_text(step: StepTime) -> str:
+    """Returns the sentence on the time of a step."""
+    words = [f"A step takes {step.ns / 1e6:.3f} ms of modelled time"]
+    if step.per_second is not None:
+        words.append(f", {step.per_second:,.1f} samples/s")
+    if step.tokens_per_second is not None:
+        words.append(f", {step.tokens_per_second:,.0f} tokens/s")
+    if step.inputs:
+        words.append(f" (inputs of {' x '.join(map(str, step.inputs))})")
+    return "".join(words) + "; the clock models kernels, copies and launches, not the host's work."
+
+
+def where_text(device: DeviceFit) -> str:
+    """Returns the sentence on the moment of the peak."""
+    module = f" of {device.peak_module}" if device.peak_module else ""
+    phase = {
+        "forward": f"in the forward pass{module}",
+        "backward": f"in the backward pass{module}",
+        "optimizer": "in the step of the optimizer",
+    }.get(device.peak_phase, "outside of modules and optimizers")
+    what = "Memory ran out" if device.asked else "The peak is"
+    return f"{what} {phase}, at {device.peak_line}."
+
+
+def _device(number: int, device: DeviceFit) -> list[str]:
+    lines = [
+        f"npusim:{number}: {format_bytes(device.peak_allocated)} allocated, "
+        f"{format_bytes(device.peak_reserved)} reserved of {format_bytes(device.capacity)}",
+        f"  {where_text(device)} Then there are",
+    ]
+    for kind, held in device.at_peak.items():
+        lines.append(f"  {format_bytes(held):>12}  {kind}")
+        if kind == ACTIVATIONS:
+            lines += [
+                f"  {'':14}{format_bytes(module.bytes):>12}  {module_name(module.name)}"
+                f"{f' ({module.kind})' if module.kind else ''}"
+                for module in device.modules[:MODULES]
+            ]
+    lines.append(f"  {format_bytes(device.unused_at_peak):>12}  reserved and not in use")
+    lines.append("  made at")
+    lines += [f"  {format_bytes(held):>12}  {line}" for line, held in device.lines.items()]
+    return lines
+
+
+def module_name(name: str) -> str:
+    """Returns the name of a module, or the words for none."""
+    return name or "outside of modules"
+
+
+SWEEP_HEADER = ["fits", "allocated", "reserved", "a step", "samples/s", "tokens/s"]
+
+
+def sweep_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Returns the cells of the table of a sweep: the values, then SWEEP_HEADER's."""
+    cells = []
+    for row in rows:
+        devices, step = row["devices"].values(), row["step"] or {}
+        rates = [step.get(name) for name in ("per_second", "tokens_per_second")]
+        outcome = "yes" if row["fits"] else "no"
+        cells.append(
+            [
+                *row["values"].values(),
+                f"ended early: {row['error']}" if row["error"] else outcome,
+                *(
+                    format_bytes(max((device[key] for device in devices), default=0))
+                    for key in ("peak_allocated", "peak_reserved")
+                ),
+                f"{step['ns'] / 1e6:.3f} ms" if step else "-",
+                *(f"{rate:,.1f}" if rate is not None else "-" for rate in rates),
+            ]
+        )
+    return cells
+
+
+def sweep_text(rows: list[dict[str, Any]]) -> str:
+    """Returns the table of a sweep."""
+    names = list(rows[0]["values"])
+    return "\n".join(format_table([*names, *SWEEP_HEADER], sweep_rows(rows)))

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Other runs of the same script: in processes of their own, with something different."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import product
+from multiprocessing.connection import Connection
+from typing import Any
+
+from torch_npusim.profiling.fitting.result import Fit
+
+SETTINGS = ("spec", "memory", "allocator", "conf")
+_MOST = 1 << 24  # of a batch
+# Each run is a fork of a process that has imported torch, and has no device yet.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch_npusim.profiling.fitting.run"])
+
+
+class TrialError(Exception):
+    """A run that ended with an error that is no lack of memory, or without an answer."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script with its arguments, and the device that it runs on.
+
+    Attributes:
+        script: Its path.
+        arguments: Of the script.
+        settings: Options of the command -> value; "conf" is PYTORCH_ALLOC_CONF.
+        selected: Share of elements that masks select.
+        changes: Names of changes.CHANGES.
+    """
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    selected: float = 0.5
+    changes: tuple[str, ...] = ()
+
+    def having(self, name: str, value: str) -> "Job":
+        """Returns the job with another argument of the script, or another setting.
+
+        Args:
+            name: "--batch-size" or "batch_size" of the script; "2": its second word; "spec",
+                "memory" or "allocator" if the script has no argument of that name.
+            value: The new one.
+
+        Raises:
+            ValueError: If the script has no such word.
+        """
+        words = list(self.arguments)
+        place = self._place(name)
+        if place is not None:
+            at, key = place
+            words[at] = key + value
+            return replace(self, arguments=tuple(words))
+        if name in SETTINGS:
+            return replace(self, settings={**self.settings, name: value})
+        flag = name if name.startswith("-") else f"--{name}"
+        return replace(self, arguments=(*words, flag, value))
+
+    def number(self, name: str) -> int | None:
+        """Returns the present value of an argument; None if there is none, or no whole number."""
+        place = self._place(name)
+        text = self.arguments[place[0]].removeprefix(place[1]) if place else ""
+        return int(text) if text.isdecimal() else None
+
+    def _place(self, name: str) -> tuple[int, str] | None:
+        """Returns which word has the value of an argument, and what of the word precedes it."""
+        words = self.arguments
+        if name.isdecimal():
+            if not 1 <= int(name) <= len(words):
+                raise ValueError(f"the script has {len(words)} arguments, and no number {name}")
+            return int(name) - 1, ""
+        bare = name.lstrip("-")
+        flags = {name} if name.startswith("-") else set()
+        flags |= {f"--{bare}", f"--{bare.replace('_', '-')}", f"--{bare.replace('-', '_')}"}
+        for i, word in enumerate(words):
+            key, equals, _ = word.partition("=")
+            if equals and (key in flags or key == bare):
+                return i, f"{key}="
+            if key in flags:
+                if i + 1 == len(words):
+                    raise ValueError(f"{word} of the script has no value")
+                return i + 1, ""
+        return None
+
+    def run(self, snapshot: str | None = None) -> dict[str, Any]:
+        """Returns the answer of a run in a process of its own, as `--json` prints it.
+
+        Raises:
+            TrialError: If the script ended with an error that is no lack of memory.
+        """
+        receiver, sender = _CONTEXT.Pipe(duplex=False)
+        process = _CONTEXT.Process(target=_in_process, args=(self, snapshot, sender))
+        process.start()
+        sender.close()
+        try:
+            found: dict[str, Any] = receiver.recv()
+        except EOFError:
+            process.join()
+            raise TrialError(f"the process ended with status {process.exitcode}") from None
+        process.join()
+        if found["error"]:
+            raise TrialError(found["error"])
+        return found
+
+
+def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
+    """Sends the answer of a run; what the script prints goes nowhere."""
+    from torch_npusim.profiling.fitting.changes import Change
+    from torch_npusim.profiling.fitting.run import fit_script
+
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+    settings = job.settings
+    for name, variable in (("conf", "PYTORCH_ALLOC_CONF"), ("allocator", "NPUSIM_ALLOCATOR")):
+        if name in settings:
+            os.environ[variable] = settings[name]
+    changes = [Change(name) for name in job.changes]
+    fit = fit_script(
+        job.script, job.arguments, spec=settings.get("spec"), memory=settings.get("memory"),
+        selected=job.selected, changes=changes, snapshot=snapshot,
+    )  # fmt: skip
+    sender.send(fit.as_dict())
+
+
+def peak_of(found: dict[str, Any]) -> int:
+    """Returns the most bytes reserved on a device."""
+    return max((device["peak_reserved"] for device in found["devices"].values()), default=0)
+
+
+def processes() -> int:
+    """Returns how many runs at a time suit this machine."""
+    return max(1, min(4, len(os.sched_getaffinity(0))))
+
+
+def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) -> int:
+    """Returns the largest batch that fits; 0 if 1 does not.
+
+    Two runs tell how much memory one more of the batch takes. A guess is where that reaches the
+    capacity, and every other one half way between the largest that fits and the smallest that does
+    not.
+
+    Args:
+        job: With any batch, or none, among the arguments.
+        name: As for Job.having().
+        now: The answer of the job as it is.
+        tell: Hears of each run.
+
+    Raises:
+        TrialError: As for Job.run(), and if the batch does not change the memory.
+        ValueError: As for Job.having().
+    """
+    low, high = 0, _MOST
+    peaks: dict[int, int] = {}  # of those that fit
+    capacity = min((device.capacity for device in now.devices.values()), default=0)
+    present = job.number(name)
+    if present and now.fits:
+        low, peaks[present] = present, now.peak_reserved
+    elif present:
+        high = present
+    interpolate = True
+    while high - low > 1:
+        guess = max(1, 2 * low) if high == _MOST else (low + high) // 2
+        if len(peaks) > 1 and interpolate:
+            first, last = min(peaks), max(peaks)
+            more = (peaks[last] - peaks[first]) / (last - first)
+            guess = last + int((capacity - peaks[last]) / more) if more > 0 else guess
+        interpolate = not interpolate or len(peaks) < 2
+        guess = min(max(guess, low + 1), high - 1)
+        found = job.having(name, str(guess)).run()
+        tell(f"batch {guess}: {'fits' if found['fits'] else 'does not fit'}")
+        if not found["fits"]:
+            high = guess
+            continue
+        low, peaks[guess] = guess, peak_of(found)
+        if len(peaks) > 3 and len(set(peaks.values())) == 1:
+            raise TrialError(f"the memory does not change with it, from {min(peaks)} to {guess}")
+    return low
+
+
+def sweep(
+    job: Job, axes: Sequence[tuple[str, Sequence[str]]], jobs: int, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Returns a row for each point of a grid: its "values", and the answer or an "error".
+
+    Args:
+        job: The script and its settings.
+        axes: Names as for Job.having(), and values.
+        jobs: Runs at a time.
+        tell: Hears of each run.
+
+    Raises:
+        ValueError: As for Job.having().
+    """
+    points = [dict(zip([name for name, _ in axes], point, strict=True))
+              for point in product(*(values for _, values in axes))]  # fmt: skip
+    chosen = []
+    for point in points:
+        one = job
+        for name, value in point.items():
+            one = one.having(name, value)
+        chosen.append(one)
+
+    def run(at: int) -> dict[str, Any]:
+        row: dict[str, Any] = {"values": points[at]}
+        try:
+            row |= chosen[at].run()
+        except TrialError as problem:
+            row |= {"error": str(problem), "fits": False, "devices": {}, "step": None}
+        tell(f"{at + 1} of {len(points)}: {' '.join(f'{k}={v}' for k, v in points[at].items())}")
+        return row
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(run, range(len(points))))

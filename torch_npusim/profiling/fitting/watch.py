@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Hooks of torch that say, during a run, whose memory is whose and where the program is."""
+
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from torch_npusim import _C, npusim
+from torch_npusim._names import is_npusim
+from torch_npusim.profiling.fitting.result import StepTime
+
+PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
+STATES = "optimizer state"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program is.
+
+    Attributes:
+        phase: "forward", "optimizer" or "".
+        module: Qualified name of the innermost module that runs; empty outside.
+        kind: Its class.
+        call: Number of the outermost call of a module or optimizer; 0 outside.
+    """
+
+    phase: str = ""
+    module: str = ""
+    kind: str = ""
+    call: int = 0
+
+
+OUTSIDE = Place()
+
+
+@dataclass
+class Watch:
+    """The notes of a run. A moment is the number of the newest allocation.
+
+    Attributes:
+        places: Moment and place, whenever the place changes.
+        owners: Moment, device, address and kind of blocks that parameters and their like hold.
+        ends_ns: Virtual time at the end of each step of an optimizer.
+        inputs: Sizes of the model's inputs in each step, and whether they are integers.
+    """
+
+    places: list[tuple[int, Place]] = field(default_factory=lambda: [(0, OUTSIDE)])
+    owners: list[tuple[int, int, int, str]] = field(default_factory=list)
+    ends_ns: list[int] = field(default_factory=list)
+    inputs: list[list[tuple[tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
+
+    def __post_init__(self) -> None:
+        self._stacks: dict[int, list[Place]] = {}  # by thread: a backward pass has its own
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._calls = 0
+
+    # --- hooks ------------------------------------------------------------------------------
+
+    def _module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not self._stacks.get(threading.get_ident()):
+            self._calls += 1
+            self._meet(module, inputs)
+        name = self._names.get(module)
+        if name is None:
+            self._names[module] = name = type(module).__name__
+        self._enter(Place("forward", name, type(module).__name__, self._calls))
+
+    def _module_ends(self, module: nn.Module, inputs: Any, result: Any) -> None:
+        self._leave()
+
+    def _step_begins(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._optimizers.add(optimizer)
+        self._calls += 1
+        self._enter(Place("optimizer", "", type(optimizer).__name__, self._calls))
+
+    def _step_ends(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._leave()
+        self._look_at(optimizer)
+        self.ends_ns.append(_device_time_ns())
+        self.inputs.append([])
+
+    def _enter(self, place: Place) -> None:
+        self._stacks.setdefault(threading.get_ident(), []).append(place)
+        self.places.append((_C.newest_allocation(), place))
+
+    def _leave(self) -> None:
+        stack = self._stacks.get(threading.get_ident(), [])
+        if stack:  # an error may have passed a hook by
+            stack.pop()
+        place = stack[-1] if stack else OUTSIDE
+        self.places.append((_C.newest_allocation(), place))
+
+    # --- owners -----------------------------------------------------------------------------
+
+    def _meet(self, root: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if root in self._names and root not in self._roots:
+            return  # a part of a model that was met: a backward pass runs it again
+        first = next((value for value in inputs if isinstance(value, torch.Tensor)), None)
+        if first is not None and root.training:
+            self.inputs[-1].append((tuple(first.shape), not first.is_floating_point()))
+        if root in self._roots:
+            return
+        self._roots.add(root)
+        for name, module in root.named_modules():
+            self._names[module] = name or type(root).__name__
+        self._look_at_module(root)
+
+    def _look_at_module(self, root: nn.Module) -> None:
+        for parameter in root.parameters():
+            self._note(PARAMETERS, parameter)
+            self._note(GRADIENTS, parameter.grad)
+        for buffer in root.buffers():
+            self._note(BUFFERS, buffer)
+
+    def _look_at(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._note(PARAMETERS, parameter)
+                self._note(GRADIENTS, parameter.grad)
+                state = optimizer.state.get(parameter, {})
+                for value in state.values() if isinstance(state, dict) else ():
+                    self._note(STATES, value)
+
+    def look(self) -> None:
+        """Notes what modules and optimizers hold now."""
+        for root in list(self._roots):
+            self._look_at_module(root)
+        for optimizer in list(self._optimizers):
+            self._look_at(optimizer)
+
+    def _note(self, kind: str, tensor: Any) -> None:
+        tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+        if not isinstance(tensor, torch.Tensor) or not is_npusim(tensor.device):
+            return
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):
+            return  # a tensor subclass without storage
+        self.owners.append((_C.newest_allocation(), tensor.device.index, address, kind))
+
+    # --- time -------------------------------------------------------------------------------
+
+    def step_time(self) -> StepTime | None:
+        """Returns the time of a step; None of fewer than two."""
+        spans = [after - before for before, after in pairwise(self.ends_ns)]
+        if not spans:
+            return None
+        ns = int(statistics.median_low(spans))
+        found = StepTime(ns, len(self.ends_ns))
+        # The steps behind the first; what follows the last is no step.
+        calls = self.inputs[1 : len(self.ends_ns)]
+        if ns <= 0 or not calls[0] or any(call != calls[0] for call in calls):
+            return found
+        sizes, is_tokens = calls[0][0]
+        samples = sum(shape[0] for shape, _ in calls[0] if shape)
+        tokens = sum(_product(shape) for shape, _ in calls[0])
+        return StepTime(
+            ns,
+            len(self.ends_ns),
+            list(sizes),
+            samples * 1e9 / ns if samples else None,
+            tokens * 1e9 / ns if is_tokens else None,
+        )
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def _device_time_ns() -> int:
+    streams = [npusim.current_stream(device) for device in range(npusim.device_count())]
+    ends = [_C.stream_time_ns(stream.device_index, stream.stream_id) for stream in streams]
+    return max(_C.host_time_ns(), *ends)
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Notes what happens in a `with` block."""
+    watch = Watch()
+    hooks = [
+        register_module_forward_pre_hook(watch._module_begins),
+        register_module_forward_hook(watch._module_ends, always_call=True),
+        register_optimizer_step_pre_hook(watch._step_begins),
+        register_optimizer_step_post_hook(watch._step_ends),
+    ]
+    try:
+        yield watch
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def reporting(tell: Callable[[str], None], every_s: float) -> Iterator[None]:
+    """Tells, every so many seconds, how far a run is."""
+    done = threading.Event()
+    begin = time.monotonic()
+
+    def run() -> None:
+        while not done.wait(every_s):
+            peaks = [
+                _C.memory_stats(device)["reserved_bytes.all.peak"]
+                for device in range(npusim.device_count())
+            ]
+            tell(f"{time.monotonic() - begin:.0f} s, {max(peaks) / 2**30:.2f} GiB reserved so far")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
