@@ -6,7 +6,8 @@ matrix.py run [CELL...]    those that are named, else all without a result of th
 matrix.py page             docs/reference/matrix.md, from the results
 
 A cell is a fresh clone in an environment of its own below build/matrix/, removed at its end. Its
-result is kept in matrix.json with the commit, so a run that was cut off goes on where it was.
+output goes to build/matrix/CELL.log. Its result is kept in matrix.json with the commit, so a run that
+was cut off goes on where it was.
 NPUSIM_MATRIX_TESTS="tests/api tests/ops" runs a part of the suite; the result then says so.
 """
 
@@ -31,6 +32,26 @@ WORK = ROOT / "build" / "matrix"
 JOBS = str(os.cpu_count() or 1)
 SUITE_PACKAGES = "python3,python3-venv,python3-dev,g++,make,git,ca-certificates"
 CROSS = "aarch64-linux-gnu"
+EMULATED_SUITE = "bookworm"  # its Python is 3.11, and its g++ the cross compiler's version
+EMULATED_PACKAGES = "python3.11,libpython3.11-dev,libc6-dev,libstdc++-12-dev"
+EMULATED_WHEELS = ("numpy", "pytest", "hypothesis", "expecttest", "psutil")
+VERSIONS = "import sys, torch; print(torch.__version__, sys.version.split()[0])"
+EMULATED_CPU = "neoverse-n1"
+# Operators whose kernels are vectorised, copies and views, numbers at random; and the smoke test.
+EMULATED_TESTS = ("tests/test_tiny.py",) + tuple(
+    f"tests/ops/test_{name}.py"
+    for name in ("attention", "convolution", "copy", "foreach", "random_values", "reduce", "views")
+)
+# torch reads the processor's kind here; an emulated process would see the host's.
+CPU_INFO = """processor\t: {}
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+
+"""
 HEAD = """# Versions of torch and Python: measured
 
 <!-- from tools/matrix.json, by `python tools/matrix.py page` -->
@@ -66,6 +87,8 @@ class Cell:
         """Runs everything and removes the folder; returns the result."""
         begin = time.monotonic()
         shutil.rmtree(self.folder, ignore_errors=True)
+        WORK.mkdir(parents=True, exist_ok=True)
+        (WORK / f"{self.name}.log").unlink(missing_ok=True)
         result: dict[str, Any] = {
             "commit": output("git", "rev-parse", "--short=12", "HEAD"),
             "date": datetime.date.today().isoformat(),
@@ -80,7 +103,7 @@ class Cell:
                 )
             self.folder.mkdir(parents=True, exist_ok=True)
             self.step("git", "clone", "--quiet", ROOT, self.source)
-            result |= self.native() if self.machine == "aarch64" else self.suite()
+            result |= self.emulated() if self.machine == "aarch64" else self.suite()
         except Failed as problem:
             result["error"] = str(problem)
         finally:
@@ -93,9 +116,8 @@ class Cell:
         build = ("make", "build", f"TORCH={self.torch}", f"PYTHON={self.python}", f"JOBS={JOBS}")
         self.step(*build, inside=True)
         python = ".venv/bin/python"
-        versions = "import sys, torch; print(torch.__version__, sys.version.split()[0])"
         environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        torch, version = self.step(python, "-c", versions, inside=True, extra=environment).split()
+        torch, version = self.step(python, "-c", VERSIONS, inside=True, extra=environment).split()
         result: dict[str, Any] = {"torch": torch, "python": version}
         tests = os.environ.get("NPUSIM_MATRIX_TESTS", "tests").split()
         if tests != ["tests"]:
@@ -112,21 +134,49 @@ class Cell:
             reports.append(self.source / "again.xml")
         return result | counted(*reports)
 
-    def native(self) -> dict[str, Any]:
-        """Cross-builds backend/ and allocator/ and runs their tests under emulation."""
-        emulator = f"qemu-aarch64-static;-L;/usr/{CROSS}"
+    def emulated(self) -> dict[str, Any]:
+        """Cross-builds everything; runs native tests and EMULATED_TESTS under qemu-user."""
+        root, site, build = (self.folder / name for name in ("root", "site", "build"))
         self.step(
-            *("cmake", "-S", self.source, "-B", self.source / "build", "-G", "Ninja"),
-            *("-DNPUSIM_BUILD_TORCH=OFF", f"-DNPUSIM_PYTHON={sys.executable}"),
+            *("mmdebstrap", "--architectures=arm64", "--variant=extract"),
+            *(f"--include={EMULATED_PACKAGES}", EMULATED_SUITE, root),
+        )
+        (root / "proc").mkdir(exist_ok=True)
+        count = os.cpu_count() or 1
+        (root / "proc/cpuinfo").write_text("".join(map(CPU_INFO.format, range(count))))
+        self.step(
+            *(sys.executable, "-m", "pip", "install", "--no-compile", "--only-binary=:all:"),
+            *(f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 29)),
+            *("--platform=manylinux2014_aarch64", "--implementation=cp", "--python-version=3.11"),
+            *("--target", site, f"torch=={self.torch}", *EMULATED_WHEELS),
+        )
+        python = self.folder / "python"
+        python.write_text(
+            f"#!/bin/sh\nexport PYTHONPATH={site}\n"
+            f'exec qemu-aarch64-static -cpu {EMULATED_CPU} -L {root} {root}/usr/bin/python3.11 "$@"\n'
+        )
+        python.chmod(0o755)
+        self.step(
+            *("cmake", "-S", self.source, "-B", build, "-G", "Ninja", f"-DNPUSIM_PYTHON={python}"),
             *("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"),
-            f"-DCMAKE_CROSSCOMPILING_EMULATOR={emulator}",
+            f"-DCMAKE_CXX_FLAGS=-idirafter {root}/usr/include",  # Python's, below its own folder
+            f"-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64-static;-L;/usr/{CROSS}",
             extra={"CXX": os.environ.get("NPUSIM_CROSS_CXX", f"{CROSS}-g++")},
         )
-        self.step("cmake", "--build", self.source / "build", "-j", JOBS)
-        report = self.source / "native.xml"
-        ctest = ("ctest", "--test-dir", self.source / "build", "-j", JOBS, "--timeout", "900")
-        self.step(*ctest, "--output-junit", report, may_fail=True)
-        return {"torch": "none", "python": "none", "part": ["tests/native"]} | counted(report)
+        self.step("cmake", "--build", build, "-j", JOBS)
+        torch, version = self.step(python, "-c", VERSIONS).split()[-2:]
+        reports = [self.source / name for name in ("native.xml", "python.xml")]
+        ctest = ("ctest", "--test-dir", build, "-j", JOBS, "--timeout", "900")
+        self.step(*ctest, "--output-junit", reports[0], may_fail=True)
+        pytest = (python, "-m", "pytest", "-q", "--tb=short", *EMULATED_TESTS)
+        self.step(*pytest, "--junitxml", reports[1], inside=True, may_fail=True)
+        native, ours = map(counted, reports)
+        result = {key: native[key] + ours[key] for key in native}
+        return result | {
+            "torch": torch,
+            "python": version,
+            "part": ["tests/native", *EMULATED_TESTS],
+        }
 
     def step(
         self,
@@ -137,20 +187,25 @@ class Cell:
     ) -> str:
         """Runs a command, `inside` of the source folder and of the chroot; returns its output."""
         command = list(map(str, words))
-        print(f"== {self.name}: {' '.join(command)}", flush=True)
+        print(f"== {self.name}: {' '.join(command)[:200]}", flush=True)
         if inside and self.root is not None:
             command = ["chroot", str(self.root), "env", "-C", "/source", *command]
-        done = subprocess.run(
-            command,
-            cwd=self.source if inside and self.root is None else ROOT,
-            env={**os.environ, **(extra or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if done.returncode != 0 and not may_fail:
-            raise Failed(f"{' '.join(command[:4])}: {done.stdout[-1500:]}")
-        return done.stdout.strip()
+        with open(WORK / f"{self.name}.log", "ab+") as log:
+            log.write(f"== {' '.join(command)}\n".encode())
+            log.flush()
+            begin = log.tell()
+            status = subprocess.run(
+                command,
+                cwd=self.source if inside and self.root is None else ROOT,
+                env={**os.environ, **(extra or {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            ).returncode
+            log.seek(begin)
+            said = log.read().decode(errors="replace").strip()
+        if status != 0 and not may_fail:
+            raise Failed(f"{' '.join(command[:4])}: {said[-1500:]}")
+        return said
 
 
 def failures(report: Path) -> Iterator[str]:

@@ -402,7 +402,8 @@ def _report(options: argparse.Namespace) -> Answer:
     choices = [recorded_choice(trace)]
     if options.policy is not None:
         choices = parse_choices(options.policy)
-    rows = report(trace, choices, options.out, show=options.frames)
+    title = os.path.basename(options.trace[0])
+    rows = report(trace, choices, options.out, show=options.frames, title=title)
     warning = violations_note(rows)
     text = f"{options.out}: {len(rows)} policies"
     return rows, "\n".join([*filter(None, [warning]), text]), int(bool(warning))

@@ -219,12 +219,13 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
     pending, cached = int(oom["pending_bytes"]), int(oom["cached_bytes"])
     capacity = int(oom["total_bytes"])
+    holes = len(found["holes"])
     place = f", by {_first_line(found['stack'])}," if found["stack"] else ""
     sentences = [
         f"Event {oom['event']}{place} asks for {mib(asked)} on a device of {mib(capacity)} with "
         f"{mib(live)} in use.",
         f"{mib(int(oom['reserved_bytes']))} are reserved, {mib(cached)} of that free in "
-        f"{len(found['holes'])} holes, and {mib(int(oom['free_bytes']))} are left on the device.",
+        f"{holes} hole{'s' * (holes != 1)}, and {mib(int(oom['free_bytes']))} are left on the device.",
     ]
     if live + pending + asked > capacity:
         waits = f", and {mib(pending)} wait for other streams" if pending else ""

@@ -44,6 +44,7 @@ def report(
     capacity_bytes: int | None = None,
     points: int = 2000,
     show: str = "own",
+    title: str | None = None,
 ) -> list[dict[str, Any]]:
     """Write the report, and return the METRICS of each choice.
 
@@ -57,6 +58,7 @@ def report(
         capacity_bytes: of the device; that of the recorded run by default, else as needed.
         points: of each curve; the peaks within a point are kept.
         show: which frames of stacks, as for Trace.stack_text().
+        title: of the page; by default what the trace says of its origin, else "trace".
 
     Raises:
         ValueError: For an unknown policy or setting.
@@ -90,7 +92,7 @@ def report(
         "columns": _columns(trace),
         "policies": policies,
     }
-    name = str(trace.info.get("generator", trace.info.get("script", "trace")))
+    name = title or str(trace.info.get("generator", trace.info.get("script", "trace")))
     words = {
         "title": escape(name),
         "verdict": _violations(rows) + verdict_page.verdict(told),

@@ -45,7 +45,7 @@ def tell(name: str, device: str, folder: Path) -> None:
         "NPUSIM_ALLOCATOR": "cuda-2.13",
         "NPUSIM_DEVICE_MEMORY": device,
     }
-    snapshot, before = folder / f"{name}.pickle", folder / "before.pickle"
+    snapshot, before = folder / f"{name}.pickle", folder / f"{name}_before.pickle"
     _, ran = timed(sys.executable, program, folder=folder, **settings)
     snapshot.rename(before)
     explained, seconds = timed("npusim-lab", "explain", before, "--json", folder=folder)
@@ -63,14 +63,18 @@ def tell(name: str, device: str, folder: Path) -> None:
         print(f"  with {mended}: ran {again:.1f} s", *after["sentences"][:2], sep="\n  ")
     _, seconds = timed("npusim-lab", "report", before, "--out", "page.html", folder=folder)
     print(f"  page: {seconds:.1f} s")
-    page(folder / "page.html", HEIGHT, ROOT / "docs" / "use" / f"story_{name}.png")
+    made = folder / "page.html"
+    made.write_text(made.read_text().replace(f"{folder.parent}/", ""))
+    page(made, HEIGHT, ROOT / "docs" / "use" / f"story_{name}.png")
 
 
 def main() -> None:
     """Tells all stories."""
     for name, device in PROGRAMS.items():
         with tempfile.TemporaryDirectory() as folder:
-            tell(name, device, Path(folder))
+            memory = Path(folder) / "memory"
+            memory.mkdir()
+            tell(name, device, memory)
 
 
 if __name__ == "__main__":
