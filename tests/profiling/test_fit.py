@@ -182,9 +182,9 @@ def test_bad_input_is_refused_before_the_run(words, told, capsys):
 
 def test_an_error_of_the_script_keeps_the_answer_until_then(tmp_path):
     script = tmp_path / "saves.py"
-    script.write_text("""import torch
+    script.write_text(f"""import torch
 weights = torch.ones(1 << 20, device="npusim")
-torch.save(weights, "weights.pt")
+torch.save(weights, {str(tmp_path / "weights.pt")!r})
 """)
     found = fit_script(str(script))
     told = text.as_text(found)

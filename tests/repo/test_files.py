@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Rules for every source file: its parts and its length."""
 
+import subprocess
+from pathlib import Path
+
 from repo.sources import PYTHON, ROOT, shown, sources
 
 LINES_MAX = 600
@@ -64,3 +67,13 @@ def test_file_names_are_snake_case_nouns():
         if path.stem in vague or (path.stem != path.stem.lower() and path.stem != "_C")
     ]
     assert wrong == []
+
+
+def test_no_run_left_its_output_in_the_repository():
+    """Files beside the folders are texts of the project; a checkpoint there comes from a run."""
+    listed = subprocess.run(
+        ["git", "ls-files", ":(glob)*", ":(glob)examples/*"], cwd=ROOT, capture_output=True, text=True
+    )
+    texts = {".md", ".toml", ".txt", ".cff", ".py", ".in", ""}
+    names = [Path(name) for name in listed.stdout.split()]
+    assert [str(name) for name in names if name.suffix not in texts] == []
