@@ -219,13 +219,14 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
     pending, cached = int(oom["pending_bytes"]), int(oom["cached_bytes"])
     capacity = int(oom["total_bytes"])
-    holes = len(found["holes"])
+    count = len(found["holes"])
+    holes = "1 hole" if count == 1 else f"{count} holes"
     place = f", by {_first_line(found['stack'])}," if found["stack"] else ""
     sentences = [
         f"Event {oom['event']}{place} asks for {mib(asked)} on a device of {mib(capacity)} with "
         f"{mib(live)} in use.",
         f"{mib(int(oom['reserved_bytes']))} are reserved, {mib(cached)} of that free in "
-        f"{holes} hole{'s' * (holes != 1)}, and {mib(int(oom['free_bytes']))} are left on the device.",
+        f"{holes}, and {mib(int(oom['free_bytes']))} are left on the device.",
     ]
     if live + pending + asked > capacity:
         waits = f", and {mib(pending)} wait for other streams" if pending else ""

@@ -71,9 +71,8 @@ def test_file_names_are_snake_case_nouns():
 
 def test_no_run_left_its_output_in_the_repository():
     """Files beside the folders are texts of the project; a checkpoint there comes from a run."""
-    listed = subprocess.run(
-        ["git", "ls-files", ":(glob)*", ":(glob)examples/*"], cwd=ROOT, capture_output=True, text=True
-    )
+    command = ["git", "ls-files", ":(glob)*", ":(glob)examples/*"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     texts = {".md", ".toml", ".txt", ".cff", ".py", ".in", ""}
     names = [Path(name) for name in listed.stdout.split()]
     assert [str(name) for name in names if name.suffix not in texts] == []
