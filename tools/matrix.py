@@ -164,8 +164,11 @@ class Cell:
         self.step("cmake", "--build", build, "-j", JOBS)
         torch, version = self.step(python, "-c", VERSIONS).split()[-2:]
         reports = [self.source / name for name in ("native.xml", "python.xml")]
-        ctest = ("ctest", "--test-dir", build, "-j", JOBS, "--timeout", "900")
-        self.step(*ctest, "--output-junit", reports[0], may_fail=True)
+        self.step(
+            *("ctest", "--test-dir", build, "-j", JOBS, "--timeout", "900"),
+            *("--output-junit", reports[0]),
+            may_fail=True,
+        )
         pytest = (python, "-m", "pytest", "-q", "--tb=short", *EMULATED_TESTS)
         self.step(*pytest, "--junitxml", reports[1], inside=True, may_fail=True)
         native, ours = map(counted, reports)
