@@ -169,7 +169,7 @@ class Cell:
             *("--output-junit", reports[0]),
             may_fail=True,
         )
-        pytest = (python, "-m", "pytest", "-q", "--tb=short", *EMULATED_TESTS)
+        pytest = (str(python), "-m", "pytest", "-q", "--tb=short", *EMULATED_TESTS)
         self.step(*pytest, "--junitxml", reports[1], inside=True, may_fail=True)
         native, ours = map(counted, reports)
         result = {key: native[key] + ours[key] for key in native}
