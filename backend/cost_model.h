@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The modelled duration of a command: floor + ramp + max(flops / peak, bytes / bandwidth), in whole
-// virtual nanoseconds (rule C1). Peak and bandwidth are the achievable shares of the spec's.
+// The modelled duration of a command, in whole virtual nanoseconds (rule C1): floor + ramp + the
+// longer of arithmetic and traffic + what does not overlap of the shorter. Peak and bandwidth are
+// the shares of the spec's that the class of work achieves.
 // Invariant: a pure function of the spec and the command.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 #include "backend/spec.h"
@@ -31,15 +33,27 @@ struct Cost {
   double bytes = 0;
   Precision precision = Precision::f32;
   Work work = Work::streaming;
+  double tiles = 0;  // of a product's result, kTile x kTile elements each; 0: not a product
 };
+inline constexpr double kTile = 128;
+
+// tiles_of() counts those of `batch` results of rows x columns.
+inline double tiles_of(double batch, double rows, double columns) {
+  return batch * std::ceil(rows / kTile) * std::ceil(columns / kTile);
+}
 
 // The spec as factors, so that the hot path only multiplies. Made once per device by
 // make_cost_rates(), constant afterwards but for dry runs.
 struct CostRates {
   std::array<std::array<double, kPrecisionCount>, kWorkCount> ns_per_flop{};
-  std::array<double, kCommandKindCount> ns_per_byte{};
+  std::array<std::array<double, kWorkCount>, kCommandKindCount> ns_per_byte{};
   std::array<std::int64_t, kCommandKindCount> floor_ns{};
   std::array<std::int64_t, kWorkCount> ramp_ns{};
+  double multiprocessors = 1;
+  double wave_loss = 0;
+  double cache_bytes = 0;
+  double cache_gain = 1;
+  double overlap = 1;
   std::int64_t launch_latency_ns = 0;
   std::int64_t query_ns = 0;
   std::int64_t record_ns = 0;
@@ -49,15 +63,30 @@ CostRates make_cost_rates(const DeviceSpec& spec);
 // No command takes longer than this (11 days), so clocks cannot overflow.
 inline constexpr double kMaxDurationNs = 1e15;
 
-// duration_ns() applies the formula above. Every launch calls it; it has no branch on the work.
+// The most of its time that a product loses to its last tiles, in times of the rest.
+inline constexpr double kMostIdle = 8;
+
+// duration_ns() applies the formula above. Every launch calls it. timeline.py repeats it in the
+// same order, so that roundings are the same.
 inline std::int64_t duration_ns(const CostRates& rates, CommandKind kind,
                                 const Cost& cost) noexcept {
   const auto work_class = static_cast<std::size_t>(cost.work);
-  const double compute =
+  double compute =
       cost.flops * rates.ns_per_flop[work_class][static_cast<std::size_t>(cost.precision)];
-  const double traffic = cost.bytes * rates.ns_per_byte[static_cast<std::size_t>(kind)];
+  if (rates.wave_loss > 0 && cost.tiles > 0) {
+    const double waves = cost.tiles / rates.multiprocessors;
+    compute *= 1 + rates.wave_loss * std::min(std::ceil(waves) / waves - 1, kMostIdle);
+  }
+  double traffic = cost.bytes * rates.ns_per_byte[static_cast<std::size_t>(kind)][work_class];
+  if (rates.cache_bytes > 0 && (kind == CommandKind::kernel || kind == CommandKind::copy_d2d)) {
+    const double share = cost.bytes / rates.cache_bytes;
+    traffic /= 1 + (rates.cache_gain - 1) / (1 + share * share);
+  }
   // The order of the operands makes NaN lose.
-  const double work = std::min(std::max(std::max(0.0, compute), traffic), kMaxDurationNs);
+  compute = std::min(std::max(0.0, compute), kMaxDurationNs);
+  traffic = std::min(std::max(0.0, traffic), kMaxDurationNs);
+  const double shorter = (1 - rates.overlap) * std::min(compute, traffic);
+  const double work = std::min(std::max(compute, traffic) + shorter, kMaxDurationNs);
   return rates.floor_ns[static_cast<std::size_t>(kind)] + rates.ramp_ns[work_class] +
          static_cast<std::int64_t>(work);
 }

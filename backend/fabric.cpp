@@ -78,8 +78,7 @@ class Case {
       }
     }
     const bool full_nodes = n_ / nodes_ >= 2;
-    if (nvls_ > 0 && full_nodes && operation_ != Collective::broadcast &&
-        operation_ != Collective::reduce) {
+    if (nvls_ > 0 && full_nodes && operation_ == Collective::all_reduce) {
       all.push_back({Algorithm::nvls, Protocol::simple, 1e3 * nvls_us()});
     }
     std::sort(all.begin(), all.end(), [](const Route& a, const Route& b) {

@@ -17,22 +17,43 @@ enum class Precision : std::uint8_t { f32, f64, f16, i8, other, tf32 };
 inline constexpr std::size_t kPrecisionCount = 6;
 
 // The classes of commands of which a device achieves different shares of its peak.
-enum class Work : std::uint8_t { streaming, matmul, convolution, attention };
-inline constexpr std::size_t kWorkCount = 4;
+enum class Work : std::uint8_t {
+  streaming,
+  matmul,
+  convolution,
+  attention,
+  batched_matmul,
+  depthwise,  // a convolution whose channels are each on their own
+  depthwise_backward,
+  grouped,  // a convolution of groups of channels
+  grouped_backward,
+  attention_backward,
+  normalization,  // rows or channels, in passes
+  strided,        // elements with gaps between them
+};
+inline constexpr std::size_t kWorkCount = 12;
+
+// Shares of a peak, by Work.
+using Shares = std::array<double, kWorkCount>;
+inline constexpr Shares kWhole = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
 struct DeviceSpec {
   std::string name;
   std::size_t memory_bytes = 0;
   // Indexed by Precision; 0: there is no such mode, and float32 counts.
   std::array<double, kPrecisionCount> peak_flops_per_s{};
-  // Of the peak, and how long it takes until the units are busy, by Work.
-  std::array<double, kWorkCount> achievable{1, 1, 1, 1};
-  std::array<std::int64_t, kWorkCount> ramp_ns{};
-  double achievable_bandwidth = 1;     // share of the memory's
-  double memory_bytes_per_s = 0;       // device memory, reads plus writes
-  double host_bytes_per_s = 0;         // link to pinned memory of the host, each direction
-  double pageable_bytes_per_s = 0;     // to memory of the host that is not pinned
-  double peer_bytes_per_s = 0;         // link to another device
+  Shares achievable = kWhole;                      // of the peaks of matrix units: f16, i8, tf32
+  Shares achievable_plain = kWhole;                // of the other peaks
+  Shares achievable_bandwidth = kWhole;            // of the memory's
+  std::array<std::int64_t, kWorkCount> ramp_ns{};  // until the units are busy
+  double overlap = 1;               // of arithmetic and traffic: 1: the longer counts, 0: their sum
+  double wave_loss = 0;             // share of the time of units that the last tiles leave idle
+  double cache_bytes = 0;           // a command of so many bytes gets half of what the cache gives;
+  double cache_gain = 1;            // a small one finds memory so many times as fast
+  double memory_bytes_per_s = 0;    // device memory, reads plus writes
+  double host_bytes_per_s = 0;      // link to pinned memory of the host, each direction
+  double pageable_bytes_per_s = 0;  // to memory of the host that is not pinned
+  double peer_bytes_per_s = 0;      // link to another device
   std::int64_t launch_latency_ns = 0;  // what the host pays for one command
   std::int64_t kernel_floor_ns = 0;    // the least that any command takes on the device
   std::int64_t copy_floor_ns = 0;      // the least that a copy over a link takes

@@ -33,8 +33,8 @@ using MaybeTensor = std::optional<Tensor>;
 
 // Two operations per multiply-add of `key_products` products (L, E) x (E, S), of queries with keys
 // or of their gradients, and `value_products` products (L, S) x (S, Ev), over all heads.
-npusim::Cost cost_of(Operands operands, const Tensor& query, const Tensor& key, const Tensor& value,
-                     double key_products, double value_products) {
+npusim::Cost cost_of(npusim::Work work, Operands operands, const Tensor& query, const Tensor& key,
+                     const Tensor& value, double key_products, double value_products) {
   npusim::Cost cost = elementwise_cost(operands);
   if (query.numel() == 0 || query.dim() < 2 || key.dim() < 2) return cost;
   const double scores = static_cast<double>(query.numel()) / static_cast<double>(query.size(-1)) *
@@ -42,7 +42,11 @@ npusim::Cost cost_of(Operands operands, const Tensor& query, const Tensor& key, 
   cost.flops = 2.0 * scores *
                (key_products * static_cast<double>(query.size(-1)) +
                 value_products * static_cast<double>(value.size(-1)));
-  do_on_matrix_units(cost, npusim::Work::attention, query);
+  do_on_matrix_units(cost, work, query);
+  const double rows = static_cast<double>(query.size(-2));
+  const double matrices =
+      static_cast<double>(query.numel()) / (rows * static_cast<double>(query.size(-1)));
+  cost.tiles = npusim::tiles_of(matrices, rows, static_cast<double>(key.size(-2)));
   return cost;
 }
 
@@ -86,7 +90,7 @@ std::tuple<Tensor, Tensor> flash(const Tensor& query, const Tensor& key, const T
   const Tensor no_mask;
   const std::array<const at::TensorBase*, 4> operands = {
       &query, &key, &value, attn_mask.has_value() ? &*attn_mask : &no_mask};
-  const auto cost = cost_of(operands, query, key, value, 1, 1);
+  const auto cost = cost_of(npusim::Work::attention, operands, query, key, value, 1, 1);
   return on_host_views(
       "aten::_scaled_dot_product_flash_attention_for_cpu", operands, cost, [&](CpuCall& call) {
         auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -107,7 +111,7 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
   if (!grad_out.defined()) return {};
   const std::array<const at::TensorBase*, 6> operands = {&grad_out, &query, &key,
                                                          &value,    &out,   &logsumexp};
-  const auto cost = cost_of(operands, query, key, value, 3, 2);
+  const auto cost = cost_of(npusim::Work::attention_backward, operands, query, key, value, 3, 2);
   return on_host_views(
       "aten::_scaled_dot_product_flash_attention_for_cpu_backward", operands, cost,
       [&](CpuCall& call) {

@@ -77,11 +77,24 @@ double converted_bytes(const npusim::Cost& cost, const at::Tensor& input, const 
   return 2 * images * static_cast<double>(input.itemsize());
 }
 
-npusim::Cost cost_of(Operands operands, const at::Tensor& input, const at::Tensor& weight,
-                     double macs, double images) {
+npusim::Work work_of(const at::Tensor& weight, const Geometry& g, bool backward) {
+  using enum npusim::Work;
+  if (g.groups == 1) return convolution;
+  if (weight.dim() > 1 && weight.size(1) == 1) return backward ? depthwise_backward : depthwise;
+  return backward ? grouped_backward : grouped;
+}
+
+npusim::Cost cost_of(npusim::Work work, Operands operands, const at::Tensor& input,
+                     const at::Tensor& weight, const Geometry& g, double macs, double images) {
   npusim::Cost cost = elementwise_cost(operands);
   cost.flops = 2.0 * macs;
-  do_on_matrix_units(cost, npusim::Work::convolution, input);
+  do_on_matrix_units(cost, work, input);
+  const auto groups = static_cast<double>(g.groups);
+  const double channels = g.transposed ? static_cast<double>(weight.size(1)) * groups
+                                       : static_cast<double>(weight.size(0));
+  if (const double made = results(input, weight, g); made > 0) {
+    cost.tiles = npusim::tiles_of(groups, made / channels, channels / groups);
+  }
   cost.bytes += converted_bytes(cost, input, weight, images);
   return cost;
 }
@@ -89,7 +102,8 @@ npusim::Cost cost_of(Operands operands, const at::Tensor& input, const at::Tenso
 npusim::Cost forward_cost(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                           const Geometry& g) {
   const std::array<const at::TensorBase*, 3> operands = {&input, &weight, &bias};
-  return cost_of(operands, input, weight, multiply_adds(input, weight, g),
+  return cost_of(work_of(weight, g, false), operands, input, weight, g,
+                 multiply_adds(input, weight, g),
                  static_cast<double>(input.numel()) + results(input, weight, g));
 }
 
@@ -99,7 +113,8 @@ npusim::Cost backward_cost(const at::Tensor& grad, const at::Tensor& input,
                            bool for_weight) {
   const std::array<const at::TensorBase*, 3> operands = {&grad, &input, &weight};
   const double passes = (for_input ? 1.0 : 0.0) + (for_weight ? 1.0 : 0.0);
-  return cost_of(operands, input, weight, passes * multiply_adds(input, weight, g),
+  return cost_of(work_of(weight, g, true), operands, input, weight, g,
+                 passes * multiply_adds(input, weight, g),
                  static_cast<double>(grad.numel()) + passes * static_cast<double>(input.numel()));
 }
 

@@ -221,6 +221,23 @@ bool have_sizes(TensorPointers tensors) {
 
 }  // namespace
 
+// What would be moved if no operand had gaps.
+double Account::dense_bytes(TensorPointers made) const {
+  double bytes = 0;
+  const auto add = [&](const at::TensorBase& tensor, double times) {
+    if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_nested()) return;
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    double own = cost_of_dtype(impl).bytes;
+    for (std::size_t d = 0; d < impl.sizes().size(); ++d) {
+      if (impl.strides()[d] != 0) own *= static_cast<double>(impl.sizes()[d]);
+    }
+    bytes += times * own;
+  };
+  for (std::size_t i = 0; i < operands_.size(); ++i) add(*operands_[i], times_moved(i));
+  for (const at::TensorBase* result : made) add(*result, 1);
+  return bytes;
+}
+
 void Account::settle_results(TensorPointers made) const {
   if (C10_UNLIKELY(part_of_another_)) return;
   npusim::Cost cost = cost_;
@@ -243,6 +260,9 @@ void Account::settle_results(TensorPointers made) const {
     if (traits_.formula != nullptr || operands_.empty()) continue;
     cost.flops = std::max(cost.flops, static_cast<double>(result->numel()));
   }
+  if (in_order && cost.bytes > kGaps * dense_bytes(made)) {
+    cost.work = npusim::Work::strided;
+  }
   if (traits_.formula != nullptr && have_sizes(operands_) && have_sizes(made)) {
     traits_.formula({operands_, roles_, numbers_, made, flag_}, cost);
   }
@@ -254,16 +274,25 @@ void Account::settle_results(TensorPointers made) const {
   }
 }
 
+namespace {
+
+bool is_convolution(npusim::Work work) {
+  using enum npusim::Work;
+  return work == convolution || work == depthwise || work == depthwise_backward ||
+         work == grouped || work == grouped_backward;
+}
+
+}  // namespace
+
 void do_on_matrix_units(npusim::Cost& cost, npusim::Work work, const at::TensorBase& factor) {
   cost.work = work;
   add_precision(factor, cost);
   if (cost.precision != npusim::Precision::f32) return;
   const at::Context& flags = at::globalContext();
-  const bool allowed =
-      work == npusim::Work::convolution
-          ? flags.allowTF32CuDNN(at::Float32Op::CONV)
-          : flags.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
-                at::Float32Precision::TF32;
+  const bool allowed = is_convolution(work) ? flags.allowTF32CuDNN(at::Float32Op::CONV)
+                                            : flags.float32Precision(at::Float32Backend::CUDA,
+                                                                     at::Float32Op::MATMUL) ==
+                                                  at::Float32Precision::TF32;
   if (allowed) cost.precision = npusim::Precision::tf32;
 }
 

@@ -43,6 +43,8 @@ CostFormula cost_formula(const std::string& name);
 
 // Strided access moves whole sectors of memory (rule C1).
 inline constexpr double kSectorBytes = 32;
+// A pointwise command that moves so many times its elements' bytes is a strided one.
+inline constexpr double kGaps = 1.2;
 
 // touched_bytes() is what it takes to walk over `operand`: in the best order, or, given the result
 // of a pointwise operator, in the result's. Elements that strides of 0 repeat count once.
@@ -90,6 +92,7 @@ class Account {
   }
   void settle_results(TensorPointers made) const;
   double times_moved(std::size_t i) const;
+  double dense_bytes(TensorPointers made) const;
   const at::TensorBase* walked_by(TensorPointers made) const;
 
   CostTraits traits_;

@@ -62,7 +62,8 @@ void product(const Call& call, Cost& cost) {
   const auto read = inputs(call);
   if (read.size() < 2) return;
   const at::TensorBase& left = *read[read.size() - 2];
-  do_on_matrix_units(cost, npusim::Work::matmul, left);
+  const bool batched = left.layout() == at::kStrided && left.dim() > 2 && left.size(0) > 1;
+  do_on_matrix_units(cost, batched ? npusim::Work::batched_matmul : npusim::Work::matmul, left);
   const at::TensorBase& right = *read.back();
   if (left.layout() == at::kStrided && right.layout() != at::kStrided) {
     cost.flops = 2.0 * stored(right) * static_cast<double>(left.size(-2));
@@ -70,6 +71,9 @@ void product(const Call& call, Cost& cost) {
   }
   const double columns = right.dim() < 2 ? 1.0 : static_cast<double>(right.size(-1));
   cost.flops = 2.0 * stored(left) * columns;
+  if (left.dim() < 2) return;
+  const double batch = left.dim() > 2 ? static_cast<double>(left.size(0)) : 1.0;
+  cost.tiles = npusim::tiles_of(batch, static_cast<double>(left.size(-2)), columns);
 }
 
 // (.., m, k) and a second operand of any layout for (.., k, n); scales and biases follow.
@@ -234,6 +238,7 @@ void selected(const Call& call, Cost& cost) {
 template <int more, int flops>
 void row_passes(const Call& call, Cost& cost) {
   const at::TensorBase& in = *call.operands[0];
+  cost.work = npusim::Work::normalization;
   cost.flops = flops * elements(in);
   if (in.dim() == 0 || call.numbers.empty()) return;
   const double row = static_cast<double>(in.size(call.numbers[0])) * item_bytes(in);
@@ -246,6 +251,7 @@ void row_passes(const Call& call, Cost& cost) {
 template <int training, int evaluation = 0>
 void batch_passes(const Call& call, Cost& cost) {
   const double all = elements(*call.operands[0]);
+  cost.work = npusim::Work::normalization;
   if (evaluation != 0 && !call.flag) {
     cost.flops = evaluation * all;
     return;
@@ -258,6 +264,7 @@ void batch_passes(const Call& call, Cost& cost) {
 // Layers and groups: a row is the product of the normalised dimensions.
 template <int flops>
 void per_element(const Call& call, Cost& cost) {
+  cost.work = npusim::Work::normalization;
   cost.flops = flops * elements(*call.operands[0]);
 }
 

@@ -105,7 +105,7 @@ void sleep(double ns) {
     const auto kernel = npusim::CommandKind::kernel;
     const npusim::CostRates& rates = stream.rates();
     const auto floor = static_cast<double>(rates.floor_ns[static_cast<std::size_t>(kernel)]);
-    const double bytes = (ns - floor) / rates.ns_per_byte[static_cast<std::size_t>(kernel)];
+    const double bytes = (ns - floor) / rates.ns_per_byte[static_cast<std::size_t>(kernel)][0];
     npusim::submit(stream, {"npusim::sleep", kernel, {0, std::max(0.0, bytes)}}, [] {});
   });
 }

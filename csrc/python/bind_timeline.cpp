@@ -38,7 +38,7 @@ py::tuple row_tuple(const npusim::TimelineRow& row) {
                         static_cast<int>(row.stream), row.thread, row.paid, row.in_body,
                         row.host_ns, row.start_ns, row.end_ns, row.extra_ns, row.flops, row.bytes,
                         static_cast<int>(row.precision), static_cast<int>(row.work),
-                        row.operand_bytes, row.event, row.version, row.site);
+                        row.operand_bytes, row.tiles, row.event, row.version, row.site);
 }
 
 void begin(std::size_t most_rows, bool sites) {
@@ -54,13 +54,20 @@ void begin(std::size_t most_rows, bool sites) {
 // The fields of timeline.Rates.
 py::dict rates_of(const npusim::DeviceSpec& spec) {
   py::dict bandwidth;
-  bandwidth["memory"] = spec.memory_bytes_per_s * spec.achievable_bandwidth;
+  bandwidth["memory"] = spec.memory_bytes_per_s;
   bandwidth["host"] = spec.host_bytes_per_s;
   bandwidth["pageable"] = spec.pageable_bytes_per_s;
   bandwidth["peer"] = spec.peer_bytes_per_s;
   py::dict out;
   out["peak_flops"] = py::tuple(py::cast(spec.peak_flops_per_s));
   out["achievable"] = py::tuple(py::cast(spec.achievable));
+  out["achievable_plain"] = py::tuple(py::cast(spec.achievable_plain));
+  out["achievable_bandwidth"] = py::tuple(py::cast(spec.achievable_bandwidth));
+  out["overlap"] = spec.overlap;
+  out["wave_loss"] = spec.wave_loss;
+  out["cache_bytes"] = spec.cache_bytes;
+  out["cache_gain"] = spec.cache_gain;
+  out["multiprocessors"] = spec.multiprocessor_count;
   out["ramp_ns"] = py::tuple(py::cast(spec.ramp_ns));
   out["bandwidth"] = bandwidth;
   out["launch_latency_ns"] = spec.launch_latency_ns;
@@ -79,22 +86,27 @@ py::dict device_rates(int device) {
 // A specification from a file, whose numbers Python has checked.
 void define_spec(const std::string& name, std::size_t memory_bytes,
                  const std::array<double, npusim::kPrecisionCount>& peak_flops,
-                 const std::array<double, npusim::kWorkCount>& achievable,
+                 const std::array<npusim::Shares, 3>& achievable,
                  const std::array<std::int64_t, npusim::kWorkCount>& ramp_ns,
-                 const std::array<double, 5>& bandwidth,
+                 const std::array<double, 4>& shape, const std::array<double, 4>& bandwidth,
                  const std::array<std::int64_t, 5>& latency_ns,
                  const std::array<int, 3>& hardware) {
   npusim::DeviceSpec spec;
   spec.name = name;
   spec.memory_bytes = memory_bytes;
   spec.peak_flops_per_s = peak_flops;
-  spec.achievable = achievable;
+  spec.achievable = achievable[0];
+  spec.achievable_plain = achievable[1];
+  spec.achievable_bandwidth = achievable[2];
+  spec.overlap = shape[0];
+  spec.wave_loss = shape[1];
+  spec.cache_bytes = shape[2];
+  spec.cache_gain = shape[3];
   spec.ramp_ns = ramp_ns;
   spec.memory_bytes_per_s = bandwidth[0];
-  spec.achievable_bandwidth = bandwidth[1];
-  spec.host_bytes_per_s = bandwidth[2];
-  spec.pageable_bytes_per_s = bandwidth[3];
-  spec.peer_bytes_per_s = bandwidth[4];
+  spec.host_bytes_per_s = bandwidth[1];
+  spec.pageable_bytes_per_s = bandwidth[2];
+  spec.peer_bytes_per_s = bandwidth[3];
   spec.launch_latency_ns = latency_ns[0];
   spec.kernel_floor_ns = latency_ns[1];
   spec.copy_floor_ns = latency_ns[2];

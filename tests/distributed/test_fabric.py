@@ -12,8 +12,9 @@ from torch_npusim.sim import fabric
 GIB, MIB = 1 << 30, 1 << 20
 PAGE = ROOT / "docs" / "use" / "distributed.md"
 
-# All-reduce: (fabric, ranks, size, bus bandwidth or us that were measured, unit, source, the
-# algorithm that was forced, whether it was fitted). One rank a node: "dgx-h100 / 1".
+# (fabric, ranks, size, bus bandwidth or us that were measured, unit, source, the algorithm that was
+# forced, or the operation if it is not all_reduce, whether it was fitted). One rank a node:
+# "dgx-h100 / 1".
 PUBLISHED = [
     ("dgx-h100", 8, 8 * GIB, 480, "GB/s", "nccl-tests 212", "", True),
     ("dgx-h100", 8, 8 * GIB, 476, "GB/s", "nccl-tests 290", "", False),
@@ -29,6 +30,13 @@ PUBLISHED = [
     ("dgx-h100 / 1", 2, 32 * MIB, 812.3, "us", "nccl-tests 232", "tree", False),
     ("dgx-a100", 2, 8 * GIB, 208, "GB/s", "nccl-tests 178", "", True),
     ("dgx-a100", 8, 8 * GIB, 200, "GB/s", "nccl-tests 149", "", False),
+    ("dgx-h100", 8, 16 * GIB, 360, "GB/s", "nccl-tests 326", "ring", False),
+    ("dgx-h100", 8, 16 * GIB, 360, "GB/s", "nccl-tests 326", "all_gather", False),
+    ("dgx-h100", 8, 8 * GIB, 370, "GB/s", "nccl-tests 212", "reduce_scatter", False),
+    ("dgx-h100 (H200)", 8, 4 * GIB, 475, "GB/s", "nccl-tests 272", "", False),
+    ("dgx-h100", 256, 2 * GIB, 340, "GB/s", "nccl 1218", "", False),
+    ("dgx-h100", 256, 2 * GIB, 200, "GB/s", "nccl 1218", "all_gather", False),
+    ("dgx-a100", 8, 4 * GIB, 232.5, "GB/s", "nccl-tests 175", "", False),
     ("pcie-box", 8, GIB, 28, "GB/s", "nccl 1639", "", True),
     ("pcie-box", 4, GIB, 35, "GB/s", "nccl 1639", "", False),
     ("ethernet-cluster", 2, 8 << 10, 35.15, "us", "dgx-spark-playbooks 103", "", True),
@@ -43,12 +51,12 @@ def error(row):
     name, ranks, size, measured, unit, _, forced, _ = row
     found = fabric.routes(
         name.split(" ")[0],
-        "all_reduce",
+        forced if forced in fabric.OPERATIONS else "all_reduce",
         ranks=ranks,
         size=size,
         per_node=1 if name.endswith("/ 1") else None,
     )
-    best = next(route for route in found if forced in ("", route.algorithm))
+    best = next(r for r in found if forced in ("", r.algorithm, *fabric.OPERATIONS))
     modelled = best.bus_bandwidth if unit == "GB/s" else best.microseconds
     return modelled / measured - 1
 
@@ -107,6 +115,15 @@ def test_small_messages_choose_latency_and_large_ones_bandwidth():
     large = fabric.routes("dgx-a100", "all_reduce", ranks=8, size=1 << 30)[0]
     assert small.protocol == "LL"
     assert (large.algorithm, large.protocol) == ("ring", "Simple")
+
+
+def test_only_sums_for_all_ranks_are_made_in_the_switch():
+    def algorithms(operation):
+        return {r.algorithm for r in fabric.routes("dgx-h100", operation, ranks=8, size=GIB)}
+
+    assert "nvls" in algorithms("all_reduce")
+    for operation in fabric.OPERATIONS[1:]:
+        assert "nvls" not in algorithms(operation), operation
 
 
 def test_one_rank_a_node_uses_one_card():

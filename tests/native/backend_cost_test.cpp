@@ -44,9 +44,9 @@ TEST(classes_of_work_have_their_share_and_their_ramp) {  // (rule C1)
   DeviceSpec spec = named_spec("npusim-one");
   spec.peak_flops_per_s = {1e9, 1e9, 4e9, 1e9, 1e9, 2e9};
   spec.memory_bytes_per_s = 2e9;
-  spec.achievable = {1, 0.5, 0.25, 1};
-  spec.ramp_ns = {0, 30, 0, 0};
-  spec.achievable_bandwidth = 0.5;
+  spec.achievable = spec.achievable_plain = {1, 0.5, 0.25};
+  spec.ramp_ns = {0, 30};
+  spec.achievable_bandwidth.fill(0.5);
   spec.kernel_floor_ns = 7;
   const CostRates rates = make_cost_rates(spec);
   const auto duration = [&](double flops, double bytes, Precision precision, Work work) {
@@ -57,6 +57,26 @@ TEST(classes_of_work_have_their_share_and_their_ramp) {  // (rule C1)
   CHECK_EQ(duration(100, 0, Precision::tf32, Work::matmul), 137);
   CHECK_EQ(duration(100, 0, Precision::f16, Work::convolution), 107);
   CHECK_EQ(duration(0, 100, Precision::f32, Work::streaming), 107);
+}
+
+TEST(arithmetic_traffic_tiles_and_the_cache_make_a_duration) {  // (rule C1)
+  DeviceSpec spec = named_spec("npusim-one");
+  spec.peak_flops_per_s = {1e9, 1e9, 4e9, 1e9, 1e9, 2e9};
+  spec.memory_bytes_per_s = 1e9;
+  spec.kernel_floor_ns = 7;
+  spec.multiprocessor_count = 4;
+  spec.overlap = 0.5;
+  const auto duration = [&](const Cost& cost) {
+    return duration_ns(make_cost_rates(spec), CommandKind::kernel, cost);
+  };
+  const Cost product = {1000, 400, Precision::f32, Work::matmul, tiles_of(1, 640, 128)};
+  CHECK_EQ(product.tiles, 5);
+  CHECK_EQ(duration(product), 7 + 1000 + 200);
+  spec.wave_loss = 1;  // five tiles on four units take two waves
+  CHECK_EQ(duration(product), 7 + 1600 + 200);
+  spec.cache_bytes = 400;  // half of what the cache gives
+  spec.cache_gain = 3;
+  CHECK_EQ(duration(product), 7 + 1600 + 100);
 }
 
 TEST(float32_stands_in_for_a_mode_that_a_device_has_not) {  // (rule C1)

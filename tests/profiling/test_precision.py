@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from torch_npusim.profiling import diagnose, record
 from torch_npusim.sim import dry_run, timeline
-from torch_npusim.sim.timeline import PRECISIONS, WORK, Rates
+from torch_npusim.sim.timeline import PRECISIONS, PRODUCTS, Rates
 
 DEVICE = "npusim"
 F16 = {PRECISIONS.index("f16")}
@@ -101,7 +101,7 @@ def matrix_work(call, dtype, backward):
         else:
             with torch.no_grad():
                 call(dtype)
-    return [row for row in made.commands() if WORK[row.work] != "streaming"]
+    return [row for row in made.commands() if row.work in PRODUCTS]
 
 
 @pytest.mark.parametrize("dry", [False, True], ids=["wet", "dry"])

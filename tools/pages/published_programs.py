@@ -1,199 +1,269 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The programs behind the published figures of docs/reference/validation.md, for dry runs."""
+"""Commands of the published programs: tools/pages/published/records.npz, from dry runs.
+
+    python tools/pages/published_programs.py
+
+It needs timm 1.0.31 and transformers; torchvision may be absent. A record keeps each different
+command of a program once, with the order in which they come, so that fits read no program again.
+"""
 
 import contextlib
+import csv
+import importlib.abc
+import importlib.machinery
+import math
+import os
+import sys
+import time
+import types
+from pathlib import Path
 
+os.environ.setdefault("NPUSIM_SPEC", "a100-80-sxm")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
 import torch
-from torch import nn
+from pages import published_rows
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_npusim.sim import dry_run, timeline
 
+RECORDS = published_rows.FOLDER / "records.npz"
 # More than any of them needs: the figures are times.
-ROOM = "256GiB"
+ROOM = "2TiB"
+
+#: What makes a program: rows that agree here share a record.
+PROGRAM = ("source", "model", "size", "batch", "dtype", "layout", "mode")
+
+#: Columns of a command. A product is `batch` of m x k by k x n; a convolution's m are positions.
+COLUMNS = (
+    "name", "kind", "work", "precision", "flops", "bytes", "operand_bytes",
+    "batch", "m", "n", "k", "taps", "stride",
+)  # fmt: skip
 
 
-class Bottleneck(nn.Module):
-    """Version 1.5: the stride is in the 3 x 3 convolution."""
+class _Absent(type):
+    def __getattr__(cls, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return name
 
-    def __init__(self, inputs, width, stride):
+
+class _NoVision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Stands in for torchvision, whose names timm imports and these programs do not use."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torchvision":
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        module = types.ModuleType(spec.name)
+        module.__path__ = []
+
+        def make(name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return _Absent(name, (torch.nn.Module,), {})
+
+        module.__getattr__ = make
+        return module
+
+    def exec_module(self, module):
+        pass
+
+
+def timm():
+    if not any(isinstance(finder, _NoVision) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _NoVision())
+    import timm
+
+    return timm
+
+
+def timm_families():
+    """Name of a model -> the module that defines it."""
+    found = timm()
+    return {
+        name: module for module in found.list_modules() for name in found.list_models(module=module)
+    }
+
+
+class Shapes(TorchDispatchMode):
+    """Sizes of products and convolutions, in order."""
+
+    def __init__(self):
         super().__init__()
-        out = 4 * width
-        self.convolutions = nn.ModuleList(
-            [
-                nn.Conv2d(inputs, width, 1, bias=False),
-                nn.Conv2d(width, width, 3, stride, 1, bias=False),
-                nn.Conv2d(width, out, 1, bias=False),
-            ]
-        )
-        self.norms = nn.ModuleList([nn.BatchNorm2d(width), nn.BatchNorm2d(width)])
-        self.last = nn.BatchNorm2d(out)
-        self.shortcut = nn.Identity()
-        if stride != 1 or inputs != out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, out, 1, stride, bias=False), nn.BatchNorm2d(out)
-            )
+        self.calls = []
 
-    def forward(self, x):
-        y = x
-        for convolution, norm in zip(self.convolutions, self.norms, strict=False):
-            y = F.relu(norm(convolution(y)), inplace=True)
-        y = self.last(self.convolutions[2](y))
-        return F.relu(y.add_(self.shortcut(x)), inplace=True)
+    def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if found := sizes(str(function), args, result):
+            self.calls.append(found)
+        return result
 
 
-def resnet50():
-    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-    layers.append(nn.MaxPool2d(3, 2, 1))
-    inputs = 64
-    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for block in range(blocks):
-            layers.append(Bottleneck(inputs, width, stride if block == 0 else 1))
-            inputs = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
-
-
-class Attention(nn.Module):
-    """As nanoGPT had it in December 2022: two products, a mask and a softmax."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.dropout = nn.Dropout(0.0)
-
-    def forward(self, x, mask):
-        batch, length, width = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.qkv(x).split(width, dim=2)
-        )
-        scores = (q @ k.transpose(-2, -1)) * (q.size(-1) ** -0.5)
-        weights = F.softmax(scores.masked_fill(mask, float("-inf")), dim=-1)
-        y = (weights @ v).transpose(1, 2).contiguous().view(batch, length, width)
-        return self.out(y)
-
-
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
-        self.attention = Attention(width, heads)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x, mask):
-        x = x + self.attention(self.norms[0](x), mask)
-        return x + self.down(new_gelu(self.up(self.norms[1](x))))
-
-
-def new_gelu(x):
-    """The tanh form, written out as nanoGPT had it."""
-    inner = 0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0))
-    return 0.5 * x * (1.0 + torch.tanh(inner))
-
-
-class Gpt(nn.Module):
-    def __init__(self, layers=12, width=768, heads=12, vocabulary=50304, length=1024):
-        super().__init__()
-        self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, tokens):
-        length = tokens.size(1)
-        x = self.words(tokens) + self.places(torch.arange(length, device=tokens.device))
-        ones = torch.ones(length, length, device=tokens.device, dtype=torch.bool)
-        mask = ones.triu(1)
-        for block in self.blocks:
-            x = block(x, mask)
-        return self.head(self.norm(x))
+def sizes(name, args, result):
+    """(aten name, batch, m, n, k, taps, stride) of a product."""
+    short = name.removeprefix("aten.").split(".")[0]
+    if short in ("mm", "addmm"):
+        a, b = args[-2:]
+        return short, 1, a.shape[0], b.shape[1], a.shape[1], 1, 1
+    if short in ("bmm", "baddbmm"):
+        a, b = args[-2:]
+        return short, a.shape[0], a.shape[1], b.shape[2], a.shape[2], 1, 1
+    if short.startswith("convolution"):
+        backward = "backward" in short
+        weight, out = (args[2], args[0]) if backward else (args[1], result)
+        stride, groups = (args[4], args[9]) if backward else (args[3], args[8])
+        taps = math.prod(weight.shape[2:])
+        return (
+            short, groups, out.numel() // out.shape[1], weight.shape[0] // groups,
+            weight.shape[1] * taps, taps, max(stride),
+        )  # fmt: skip
+    if "scaled_dot_product" in short:
+        q, k = args[1:3] if "backward" in short else args[:2]
+        return short, math.prod(q.shape[:-2]), q.shape[-2], k.shape[-2], q.shape[-1], 1, 1
+    return None
 
 
 @contextlib.contextmanager
-def recorded():
-    """A timeline that begins with idle devices."""
+def recorded(into):
+    """A timeline that begins with idle devices, and the sizes."""
     torch.npusim.synchronize()
-    with timeline.record() as made:
-        yield made
+    shapes = Shapes()
+    with timeline.record() as made, shapes:
+        yield
+    into += [made, shapes.calls]
 
 
-def training(make, inputs, targets, optimizer, autocast=None):
-    """Returns the timeline of one step of training; another one came before it."""
+def agrees(model, row):
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    return abs(millions - float(row["parameters"])) < 0.006 + 0.002 * millions
+
+
+def network(row):
+    """One batch of a network of timm's: evaluation, or a step with SGD."""
+    layout = torch.channels_last if row["layout"] == "nhwc" else torch.contiguous_format
+    train, size, batch = row["mode"] == "train", int(row["size"]), int(row["batch"])
+    create = timm().create_model
     with torch.device("npusim"):
-        model = make()
-    chosen = optimizer(model.parameters())
+        try:
+            model = create(row["model"])
+            least = model.default_cfg.get("input_size", (3, size, size))[-1]
+            if least != size and hasattr(model, "patch_embed"):
+                model = create(row["model"], img_size=size)
+        except TypeError:
+            model = create(row["model"])
+    if row["parameters"] and not agrees(model, row):
+        # The table's models were fused into their inference form where they have one.
+        from timm.utils import reparameterize_model
+
+        model = reparameterize_model(model)
+        if not agrees(model, row):
+            raise ValueError("the model of the table has another number of parameters")
+    model = model.to(memory_format=layout).train(train)
+    images = torch.empty(batch, 3, size, size, device="npusim").to(memory_format=layout)
+    labels = torch.empty(batch, dtype=torch.int64, device="npusim")
+    optimizer = torch.optim.SGD(
+        model.parameters(), 1e-4, momentum=0.9, nesterov=True, weight_decay=1e-4, foreach=True
+    )
+    cast = torch.autocast("npusim", torch.float16, enabled=row["dtype"] == "amp")
+    of_nvidia = row["source"] == published_rows.DLE
 
     def step():
-        chosen.zero_grad(set_to_none=True)
-        with autocast or contextlib.nullcontext():
-            out = model(inputs)
-            loss = F.cross_entropy(out.flatten(0, -2), targets.flatten())
-        loss.backward()
-        chosen.step()
+        if train:
+            optimizer.zero_grad()
+            with cast:
+                F.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            return
+        with torch.no_grad(), cast:
+            out = model(images)
+        if of_nvidia:  # the loss and two accuracies, asked for
+            loss = F.cross_entropy(out, labels)
+            found = out.topk(5, 1)[1].t().eq(labels.view(1, -1))
+            [found[:k].float().sum().item() for k in (1, 5)]
+            loss.item()
 
-    step()
-    with recorded() as made:
-        step()
-    return made
+    return step
 
 
-def resnet_training(batch, *, amp=False, tf32=False):
-    """One step with SGD, as NVIDIA's DeepLearningExamples: AMP goes with channels_last."""
+_GPT2 = {
+    "gpt2_large": {"n_embd": 1280, "n_head": 20, "n_layer": 36, "n_positions": 1024},
+    "gpt3_xl": {"n_embd": 3072, "n_head": 24, "n_layer": 24, "n_positions": 2048},
+    "gpt3_27": {"n_embd": 2560, "n_head": 32, "n_layer": 32, "n_positions": 2048},
+}
+
+
+def language_model(row):
+    """A pass, or two, of a model of transformers' with attention written out, float32."""
+    import transformers as t
+
+    train = row["mode"] == "gradients"
+    if row["model"] in _GPT2:
+        config = t.GPT2Config(**_GPT2[row["model"]], attn_implementation="eager")
+        make = t.GPT2LMHeadModel
+    elif row["model"] == "opt_13":
+        config = t.OPTConfig(
+            hidden_size=2048, ffn_dim=8192, num_attention_heads=32, num_hidden_layers=24,
+            word_embed_proj_dim=2048, attn_implementation="eager",
+        )  # fmt: skip
+        make = t.OPTForCausalLM
+    else:
+        config = t.BertConfig(
+            hidden_size=1024, intermediate_size=4096, num_attention_heads=16, num_hidden_layers=24,
+            attn_implementation="eager",
+        )  # fmt: skip
+        make = t.BertForPreTraining if train else t.BertForSequenceClassification
+    with torch.device("npusim"):
+        model = make(config).train(train)
+    tokens = torch.empty(int(row["batch"]), int(row["size"]), dtype=torch.int64, device="npusim")
+
+    def step():
+        if not train:
+            with torch.no_grad():
+                model(tokens)
+            return
+        model.zero_grad()
+        out = model(tokens)
+        logits = out["prediction_logits"] if "prediction_logits" in out else out["logits"]
+        F.cross_entropy(logits.view(-1, logits.size(-1)), tokens.view(-1)).backward()
+
+    return step
+
+
+def record(row):
+    """Returns (unique commands, their order) of a program."""
+    tf32 = row["dtype"] == "tf32" or row["source"] == published_rows.TIMM
     with dry_run(memory=ROOM), precision(tf32):
-        images = torch.empty(batch, 3, 224, 224, device="npusim")
-        labels = torch.empty(batch, dtype=torch.int64, device="npusim")
-        layout = torch.channels_last if amp else torch.contiguous_format
-        return training(
-            lambda: resnet50().to(memory_format=layout),
-            images.to(memory_format=layout),
-            labels,
-            lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.875, foreach=False),
-            torch.autocast("npusim", torch.float16, enabled=amp),
-        )
-
-
-def resnet_inference(batch, *, amp=False):
-    """One batch of an evaluation, with its upload."""
-    with dry_run(memory=ROOM), precision(False), torch.no_grad():
-        layout = torch.channels_last if amp else torch.contiguous_format
-        with torch.device("npusim"):
-            model = resnet50().to(memory_format=layout).eval()
-        images = torch.empty(batch, 3, 224, 224).to(memory_format=layout).pin_memory()
-        with recorded() as made, torch.autocast("npusim", torch.float16, enabled=amp):
-            model(images.to("npusim", non_blocking=True))
-        return made
-
-
-def gpt_training():
-    """A step of nanoGPT's GPT-2 124M, eager: 12 sequences of 1,024 tokens, bfloat16."""
-    with dry_run(memory=ROOM), precision(True):
-        tokens = torch.empty(12, 1024, dtype=torch.int64, device="npusim")
-        return training(
-            Gpt,
-            tokens,
-            tokens,
-            lambda parameters: torch.optim.AdamW(parameters, 6e-4, betas=(0.9, 0.95)),
-            torch.autocast("npusim", torch.bfloat16),
-        )
-
-
-def product(rows, inner, columns):
-    with dry_run(memory=ROOM), torch.device("npusim"):
-        a = torch.empty(rows, inner, dtype=torch.bfloat16)
-        b = torch.empty(inner, columns, dtype=torch.bfloat16)
-        with recorded() as made:
-            a @ b
-        return made
-
-
-def upload(size):
-    with dry_run(memory=ROOM):
-        data = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        with recorded() as made:
-            data.to("npusim", non_blocking=True)
-        return made
+        step = (language_model if row["source"] == published_rows.NEUSIGHT else network)(row)
+        step()
+        made = []
+        with recorded(made):
+            step()
+    times, calls = made
+    rest = iter(calls)
+    pending = next(rest, None)
+    unique, order = {}, []
+    for command in times.commands():
+        shape = (0,) * 6
+        short = command.name.removeprefix("aten::").split(".")[0]
+        if command.work and pending is not None:
+            if pending[0].split("_overr")[0].split("_for_")[0] not in short and (
+                "attention" not in short or "attention" not in pending[0]
+            ):
+                raise RuntimeError(f"{command.name} is not {pending}")
+            shape, pending = pending[1:], next(rest, None)
+        key = (
+            command.name, timeline.COMMANDS.index(command.kind), command.work, command.precision,
+            command.flops, command.bytes, command.operand_bytes, *shape,
+        )  # fmt: skip
+        order.append(unique.setdefault(key, len(unique)))
+    if pending is not None:
+        raise RuntimeError(f"no command of {pending}")
+    return list(unique), order
 
 
 @contextlib.contextmanager
@@ -204,3 +274,38 @@ def precision(tf32):
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def programs():
+    """Key -> a row of it."""
+    with published_rows.ROWS.open() as file:
+        return {tuple(row[key] for key in PROGRAM): row for row in csv.DictReader(file)}
+
+
+def main():
+    names, commands, orders, made, failed = {}, [], [], [], {}
+    for key, row in programs().items():
+        begin = time.time()
+        try:
+            unique, order = record(row)
+        except Exception as error:  # whatever the program raises is a reason
+            failed[key] = f"{type(error).__name__}: {error}".split("\n")[0][:150]
+            print("-", *key, failed[key], flush=True)
+            continue
+        first = len(commands)
+        commands += [(names.setdefault(c[0], len(names)), *c[1:]) for c in unique]
+        orders.append(np.array(order, np.uint16))
+        made.append((*key, first, len(unique), len(order)))
+        print(len(made), *key, len(order), f"{time.time() - begin:.1f} s", flush=True)
+    np.savez_compressed(
+        RECORDS,
+        names=np.array(list(names)),
+        commands=np.array(commands, np.float64),
+        orders=np.concatenate(orders),
+        programs=np.array(made),
+        failed=np.array([(*key, why) for key, why in failed.items()]),
+    )
+
+
+if __name__ == "__main__":
+    main()

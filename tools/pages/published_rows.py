@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent / "published"
 ROWS, DROPPED = FOLDER / "rows.csv", FOLDER / "dropped.csv"
 FIELDS = (
     "source", "file", "chip", "family", "model", "size", "batch", "dtype", "layout", "mode",
-    "torch", "value", "unit",
+    "torch", "value", "unit", "parameters",
 )  # fmt: skip
 
 #: repository -> the commit that was read
@@ -106,6 +106,7 @@ def timm_rows(read, file: str, families: dict[str, str]) -> Found:
                 "family": families[model], "model": model, "size": row[f"{way}_img_size"],
                 "batch": row[f"{way}_batch_size"], "dtype": dtype, "layout": layout,
                 "mode": way, "torch": version[2:], "value": row[f"{way}_step_time"], "unit": "ms",
+                "parameters": row["param_count"],
             }  # fmt: skip
 
 
@@ -121,12 +122,9 @@ def dle_rows(read, network: str, families: dict[str, str]) -> Found:
         if line.startswith("#"):
             heading = line.strip("# ")
             if "performance:" in heading:
-                mode = "train" if heading.startswith("Training") else "infer"
-                chip = "" if heading.startswith("QAT") else next(
-                    (name for key, name in _DLE_CHIPS.items() if key in re.sub(r"\(\dx |\)", "", heading)
-                     or key in heading), "")  # fmt: skip
-                if "V100 16GB" in heading:
-                    chip = "v100-16-sxm"
+                plain = re.sub(r"\(\dx |\)", "", heading)
+                named = [name for key, name in _DLE_CHIPS.items() if key in plain]
+                chip = named[0] if named and not heading.startswith("QAT") else ""
             if "Inference Latency" in heading:
                 dtype = "amp" if heading.startswith("Mixed") else heading.split()[0].lower()
             header = []
@@ -139,6 +137,8 @@ def dle_rows(read, network: str, families: dict[str, str]) -> Found:
             continue
         row = dict(zip(header, cells, strict=False))
         if row.get("Model", network) != network:
+            if row["Model"] not in _NETWORKS and network == "efficientnet-b0":
+                yield "the network is not in timm"
             continue
         if "GPUs" in row:
             index = _TRAINED.index(chip)
@@ -203,7 +203,9 @@ def main(clones: Path) -> None:
 
     found = [(TIMM, timm_rows(reader(TIMM), file, families)) for file in _TIMM_FILES]
     found += [(DLE, dle_rows(reader(DLE), network, families)) for network in _NETWORKS]
-    labels = git(NEUSIGHT, "ls-tree", "-r", "--name-only", SOURCES[NEUSIGHT], "scripts/asplos/label")
+    labels = git(
+        NEUSIGHT, "ls-tree", "-r", "--name-only", SOURCES[NEUSIGHT], "scripts/asplos/label"
+    )
     found += [
         (NEUSIGHT, neusight_rows(reader(NEUSIGHT), file))
         for file in labels.split() if file.endswith(".json")

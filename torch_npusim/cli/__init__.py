@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from torch_npusim import __version__
 from torch_npusim.cli import (
+    calibrate_host,
     compile_report,
     doctor,
     env,
@@ -54,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
         fabric,
         fit,
         profile,
+        calibrate_host,
         specs,
         truth,
         new_backend,

@@ -21,6 +21,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--spec", help="the device to simulate: a name of `npusim specs`, or a file"
     )
+    parser.add_argument(
+        "--host",
+        metavar="US",
+        default="eager",
+        help="what a command costs the host: microseconds, of `npusim calibrate-host`; default: "
+        "eager Python on the host of the published figures; `spec`: the launch alone",
+    )
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page")
     parser.add_argument("--out", metavar="FILE", help="write the JSON report")
     parser.add_argument(
@@ -66,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _words(arguments: argparse.Namespace) -> list[str]:
     words = ["profile", "--spec", arguments.spec, "--loader-scale", str(arguments.loader_scale)]
+    words += ["--host", arguments.host]
     for option in ("html", "out"):
         if getattr(arguments, option):
             words += [f"--{option}", getattr(arguments, option)]
@@ -77,7 +85,16 @@ def _words(arguments: argparse.Namespace) -> list[str]:
 
 def _profile(arguments: argparse.Namespace) -> int:
     from torch_npusim.profiling import _page, diagnose, record_script
+    from torch_npusim.sim import specs
 
+    if arguments.host != "spec":
+        try:
+            specs.use_host(None if arguments.host == "eager" else float(arguments.host))
+        except ValueError:
+            print(
+                f"npusim profile: --host takes microseconds, got {arguments.host}", file=sys.stderr
+            )
+            return 2
     recording = record_script(arguments.script, arguments.arguments)
     found = diagnose(
         recording,

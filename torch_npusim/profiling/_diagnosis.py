@@ -6,13 +6,19 @@ with a small gain is not given.
 """
 
 import dataclasses
+import itertools
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch_npusim.profiling._recording import Recording
+from torch_npusim.sim import specs
 from torch_npusim.sim.timeline import (
+    CONVOLUTIONS,
     DOWNLOADS,
     PRECISIONS,
+    PRODUCTS,
     UPLOADS,
     WORK,
     Rates,
@@ -23,7 +29,10 @@ from torch_npusim.sim.timeline import (
 WORTH = 0.10  # the least share of the time that an advice must gain
 _SMALL_COPY = 256  # bytes up to which a copy to the host is a value, such as a loss
 _F32, _F16, _TF32 = (PRECISIONS.index(name) for name in ("f32", "f16", "tf32"))
-_CONVOLUTION = WORK.index("convolution")
+_STREAMING = WORK.index("streaming")
+#: Commands of optimizers that are not foreach.
+_UPDATES = ("aten::addcmul_", "aten::addcdiv_", "aten::lerp_", "aten::mul_", "aten::add_")
+_BUSY_LINK = 0.92  # the least share of the time for which the link alone decides
 _WAITS = ("stream_wait", "event_wait", "device_wait")
 
 
@@ -32,8 +41,8 @@ class Advice:
     """A change that would help.
 
     Attributes:
-        cause: "loader", "host_waits", "copies", "launches", "precision", "layout", "strided" or
-            "batch".
+        cause: "loader", "host_waits", "copies", "link", "optimizer", "launches", "precision",
+            "layout", "strided" or "batch".
         what: The problem.
         remedy: The action.
         gain: Share of the time that it saves, by replay.
@@ -84,6 +93,10 @@ class Diagnosis:
         steps: Steps of optimizers.
         step_ns: Time from one to the next, without loaders; of the whole program if there are not
             at least two.
+        setup_ns: Time until the first step began: models, lazy initialisation, warm-up; 0 if there
+            are not at least two steps.
+        interval: Factors of a modelled time between which nine of ten measured times of programs
+            lie on such a device; (1, 1) for a device that is made up.
         loader_ns: Waits for loaders, scaled.
         saved: Counterfactual -> share of the span that it saves.
         advice: Changes that would help, the most first.
@@ -104,6 +117,8 @@ class Diagnosis:
     advice: list[Advice]
     operators: list[Operator]
     dropped: int = 0
+    setup_ns: int = 0
+    interval: tuple[float, float] = (1.0, 1.0)
     timeline: list[tuple[str, int, int, int]] = field(default_factory=list)
 
 
@@ -128,6 +143,7 @@ def diagnose(recording: Recording, *, device: str = "", loader_scale: float = 1.
     without = recording.timeline.replay()
     commands = timeline.commands()
     steps = _done_ns(commands, recording.steps)
+    lengths = [later - earlier for earlier, later in itertools.pairwise(steps)]
     return Diagnosis(
         title=recording.title,
         device=device,
@@ -137,6 +153,12 @@ def diagnose(recording: Recording, *, device: str = "", loader_scale: float = 1.
         commands=len(commands),
         steps=len(steps),
         step_ns=((steps[-1] - steps[0]) // (len(steps) - 1) if len(steps) > 1 else without.span_ns),
+        setup_ns=(
+            max(0, round(steps[0] - recording.timeline.begin_ns - statistics.median(lengths)))
+            if lengths
+            else 0
+        ),
+        interval=specs.interval(),
         loader_ns=sum(round(wait.wall_ns * loader_scale) for wait in recording.waits),
         saved={
             "loader instant": 1 - without.span_ns / span,
@@ -203,9 +225,15 @@ def _loader(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     rows = [row for row in timeline.rows if row.name != "loader"]
     workers = max(wait.workers for wait in recording.waits)
     lines = list(dict.fromkeys(wait.line for wait in recording.waits))[:3]
+    waited = sum(row.end_ns for row in timeline.rows if row.name == "loader")
+    rest = max(recording.timeline.replay().span_ns, 1)
+    # Beside its waits a program with workers lets them load; without, it loads in the waits alone.
+    one = waited if workers == 0 else (waited + rest) * workers
+    wanted = max(math.ceil(one / rest), workers + 1)
     return (
         "loader",
-        f"the program waits for its data loader ({workers} workers)",
+        f"the program waits for its data loader ({workers} workers); {wanted} would "
+        "keep up on this machine's processors",
         "give the DataLoader more workers (num_workers, persistent_workers=True), or make its "
         "samples cheaper; the gain is what remains if it is always ready",
         rows,
@@ -229,6 +257,17 @@ def _host_waits(recording: Recording, timeline: Timeline, rates: Rates) -> _Trie
         rows.append(row)
     if len(asked) < 2:
         return None
+    # Showing a value takes commands of its own, at the place that waits.
+    places = {recording.line(row.site) for row in asked} - {""}
+    rows = [
+        row
+        for row in rows
+        if not (
+            row.kind == "kernel"
+            and 0 < row.operand_bytes <= _SMALL_COPY
+            and recording.line(row.site) in places
+        )
+    ]
     return (
         "host_waits",
         f"the host waits for the device {len(asked)} times, as .item(), float(), bool(), print() "
@@ -248,8 +287,10 @@ def _copies(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     """Uploads of pinned memory one batch ahead, on a stream of their own."""
     rows: list[Row] = []
     moved: list[Row] = []
+    # What is copied once, before the first step, is no advice.
+    begun = recording.steps[0] if len(recording.steps) > 1 else -1
     for row in timeline.rows:
-        if row.kind in UPLOADS and row.bytes > _SMALL_COPY:
+        if row.kind in UPLOADS and row.bytes > _SMALL_COPY and row.host_ns > begun:
             moved.append(row)
             rows.append(row._replace(stream=-100, kind="copy_h2d"))
         elif row.kind in _WAITS and moved and _follows(moved[-1], row):
@@ -266,6 +307,55 @@ def _copies(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
         "own one batch ahead, or keep the data on the device",
         rows,
         _lines(recording, moved, lambda row: row.bytes),
+    )
+
+
+def _link(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
+    """Half of the bytes over the link, where it is busy for most of the time."""
+    moved = [row for row in timeline.rows if row.kind in UPLOADS + DOWNLOADS]
+    large = {id(row) for row in moved if row.bytes > _SMALL_COPY}
+    busy = sum(row.end_ns - row.start_ns for row in moved if id(row) in large)
+    if len(large) < 2 or busy < timeline.replay().span_ns * _BUSY_LINK:
+        return None
+    return (
+        "link",
+        f"the link to the host is busy for {busy / 1e6:.3g} ms of "
+        f"{timeline.replay().span_ns / 1e6:.3g}",
+        "send less: uint8 or half precision instead of float32, converted on the device, or keep "
+        "the data on the device; the gain is that of half the bytes",
+        [row._replace(bytes=row.bytes / 2) if id(row) in large else row for row in timeline.rows],
+        _lines(recording, [row for row in moved if id(row) in large], lambda row: row.bytes),
+    )
+
+
+def _optimizer(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
+    """One command for each kind of update in a step, as foreach optimizers have it."""
+    if len(recording.steps) < 2:
+        return None
+    rows: list[Row] = []
+    first: dict[tuple[int, str], int] = {}
+    merged: list[Row] = []
+    step = 0
+    for row in timeline.rows:
+        while step < len(recording.steps) and row.host_ns > recording.steps[step]:
+            step += 1
+        if row.kind == "kernel" and row.paid and row.name.split(".")[0] in _UPDATES:
+            place = first.setdefault((step, row.name), len(rows))
+            if place < len(rows):
+                merged.append(row)
+                one = rows[place]
+                rows[place] = one._replace(bytes=one.bytes + row.bytes, flops=one.flops + row.flops)
+                continue
+        rows.append(row)
+    if len(merged) < 10 * len(recording.steps):
+        return None
+    return (
+        "optimizer",
+        f"the optimizer updates each parameter with commands of its own: {len(merged)} could be "
+        "merged with others",
+        "construct it with foreach=True or fused=True",
+        rows,
+        _lines(recording, merged, lambda row: 1),
     )
 
 
@@ -299,9 +389,7 @@ def _launches(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
 
 def _precision(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     """float32 products on a device whose matrix units are idle then."""
-    products = [
-        row for row in timeline.rows if row.precision == _F32 and WORK[row.work] != "streaming"
-    ]
+    products = [row for row in timeline.rows if row.precision == _F32 and row.work in PRODUCTS]
     best = max(rates.peak_flops[_TF32], rates.peak_flops[_F16])
     if not products or best <= 2 * rates.peak_flops[_F32]:
         return None
@@ -333,13 +421,17 @@ def _precision(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried
     )
 
 
+def _dense(work: int) -> int:
+    return _STREAMING if WORK[work] == "strided" else work
+
+
 def _strided(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     """Elements that lie alone cost a sector of memory each."""
     trapped = [
         row
         for row in timeline.rows
         if row.kind == "kernel"
-        and row.work != _CONVOLUTION
+        and row.work not in CONVOLUTIONS
         and row.operand_bytes > 0
         and row.bytes > 2 * row.operand_bytes
     ]
@@ -355,7 +447,9 @@ def _strided(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
         "such as a transposed tensor's",
         "make the tensor contiguous() once, or store it in the order in which it is used",
         [
-            row._replace(bytes=row.operand_bytes) if id(row) in changed else row
+            row._replace(bytes=row.operand_bytes, work=_dense(row.work))
+            if id(row) in changed
+            else row
             for row in timeline.rows
         ],
         _lines(recording, trapped, lambda row: row.bytes),
@@ -367,7 +461,7 @@ def _layout(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     converted = [
         row
         for row in timeline.rows
-        if row.work == _CONVOLUTION and row.operand_bytes > 0 and row.bytes > 2 * row.operand_bytes
+        if row.work in CONVOLUTIONS and row.operand_bytes > 0 and row.bytes > 2 * row.operand_bytes
     ]
     if not converted:
         return None
@@ -407,7 +501,8 @@ def _doubled(row: Row) -> Row:
 
 
 _CAUSES = (
-    _loader, _host_waits, _copies, _launches, _precision, _layout, _strided, _batch
+    _loader, _host_waits, _copies, _link, _optimizer, _launches, _precision, _layout, _strided,
+    _batch,
 )  # fmt: skip
 
 # --- The heaviest ---------------------------------------------------------------------------------
@@ -420,7 +515,9 @@ def bound_of(row: Row, rates: Rates) -> str:
         return "launch" if duration < 2 * rates.copy_floor_ns else "link"
     if duration < 2 * (rates.kernel_floor_ns + rates.ramp_ns[row.work]):
         return "launch"
-    return "arithmetic" if rates.duration_ns(row._replace(bytes=0.0)) == duration else "memory"
+    arithmetic, memory = row._replace(bytes=0.0), row._replace(flops=0.0)
+    longer = rates.duration_ns(arithmetic) >= rates.duration_ns(memory)
+    return "arithmetic" if longer else "memory"
 
 
 def _operators(recording: Recording, commands: Sequence[Row], rates: Rates) -> list[Operator]:

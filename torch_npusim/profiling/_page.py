@@ -30,6 +30,11 @@ def as_text(found: Diagnosis) -> str:
         f"  {found.commands} commands, {found.steps} optimizer steps, {_ms(found.step_ns)} a step; "
         f"the busiest stream works {found.busy:.0%} of the time",
     ]
+    if found.setup_ns:
+        lines.append(f"  {_ms(found.setup_ns)} of set-up before the first step")
+    if found.interval != (1.0, 1.0):
+        low, high = (_ms(found.step_ns * factor) for factor in found.interval)
+        lines.append(f"  on nine of ten programs the real device takes {low} to {high} a step")
     if found.dropped:
         lines.append(f"  {found.dropped} later rows were not kept: profile a shorter run")
     lines += ["", "Advice, each tried by replay:"]
@@ -89,7 +94,9 @@ def as_page(found: Diagnosis, rates: Rates) -> str:
     body = f"""<h1>{_t(found.title or "A program")} on {_t(found.device)}</h1>
 <p>{_ms(found.span_ns)}: {_ms(found.device_span_ns)} of virtual time of the device and its launches,
 {_ms(found.loader_ns)} of wall time of the machine of this run for the data loader.
-{found.commands} commands, {found.steps} optimizer steps, {_ms(found.step_ns)} a step.</p>
+{found.commands} commands, {found.steps} optimizer steps, {_ms(found.step_ns)} a step. On
+nine of ten programs the real device takes {found.interval[0]:.2f} to {found.interval[1]:.2f} times
+as long.</p>
 <h2>Advice</h2>
 <ol id="advice">{advice or "<li>Nothing stands out: no single change gains 10 %.</li>"}</ol>
 <h2>Where the time goes</h2>

@@ -10,6 +10,7 @@ Each number stands beside the key of its source:
     datasheet = "NVIDIA A100 Tensor Core GPU datasheet (2021)"
 """
 
+import functools
 import math
 import tomllib
 from dataclasses import dataclass
@@ -18,7 +19,16 @@ from typing import Any
 
 from torch_npusim import _C
 
-__all__ = ["BUILT_IN", "Spec", "SpecError", "capability", "load", "names"]
+__all__ = [
+    "BUILT_IN",
+    "Spec",
+    "SpecError",
+    "capability",
+    "interval",
+    "load",
+    "names",
+    "use_host",
+]
 
 FOLDER = Path(__file__).parents[1] / "specs" / "devices"
 #: The specifications of backend/spec.cpp, which need no file.
@@ -28,14 +38,16 @@ DEFAULT_CAPABILITY = (8, 0)
 
 # section -> key -> (unit, what stands in for a missing one; None: it must be there)
 _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
-    "memory": {"capacity_gib": (1 << 30, None), "bandwidth_gb_s": (1e9, None)},
+    "memory": {
+        "capacity_gib": (1 << 30, None), "bandwidth_gb_s": (1e9, None), "cache_mib": (1 << 20, 0),
+    },
     "peak_tflops": {
         "f32": (1e12, None), "f64": (1e12, None), "f16": (1e12, None),
         "i8": (1e12, 0), "other": (1e12, 0), "tf32": (1e12, 0),
     },
     "link": {"host_gb_s": (1e9, None), "pageable_gb_s": (1e9, None), "peer_gb_s": (1e9, None)},
     "latency_us": {
-        "launch": (1e3, None), "kernel_floor": (1e3, None), "copy_floor": (1e3, None),
+        "launch": (1e3, None), "kernel_floor": (1e3, 0), "copy_floor": (1e3, None),
         "query": (1e3, 0.5), "record": (1e3, 1.0),
     },
     "achievable": {
@@ -43,7 +55,7 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
     },
     "ramp_us": {"matmul": (1e3, 0), "convolution": (1e3, 0), "attention": (1e3, 0)},
 }  # fmt: skip
-_TOP = {"title", "capability", "multiprocessors", "sources", *_KEYS}
+_TOP = {"title", "board", "capability", "multiprocessors", "sources", *_KEYS}
 _MAY_BE_ZERO = {"latency_us", "ramp_us"}
 
 
@@ -60,6 +72,9 @@ class Spec:
         title: The device's name.
         capability: Compute capability (major, minor).
         multiprocessors: How many there are.
+        path: As load() was asked for it.
+        board: Its kind in specs/classes.toml, whose values stand for what the file does not say;
+            empty: shares of 1, and arithmetic beside traffic.
         numbers: "memory.bandwidth_gb_s" and so on -> value, in the unit of the key.
         sources: The same keys -> where the number is from.
     """
@@ -68,6 +83,8 @@ class Spec:
     title: str
     capability: tuple[int, int]
     multiprocessors: int
+    path: str
+    board: str
     numbers: dict[str, float]
     sources: dict[str, str]
 
@@ -96,12 +113,12 @@ def load(name: str) -> Spec:
         )
     try:
         with path.open("rb") as file:
-            return _parse(path, tomllib.load(file))
+            return _parse(name, path, tomllib.load(file))
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path}: not a TOML file: {error}") from None
 
 
-def _parse(path: Path, table: dict[str, Any]) -> Spec:
+def _parse(asked: str, path: Path, table: dict[str, Any]) -> Spec:
     def fail(what: str) -> SpecError:
         return SpecError(f"{path}: {what}")
 
@@ -143,7 +160,7 @@ def _parse(path: Path, table: dict[str, Any]) -> Spec:
                 raise fail(f"`{place}` is missing")
             else:
                 numbers[place] = default
-            if section == "achievable" and numbers[place] > 1:
+            if section == "achievable" and key in given and numbers[place] > 1:
                 raise fail(f"`{place}` is a share of the peak, at most 1, got {numbers[place]}")
     capability = table.get("capability", [1, 0])
     if not (
@@ -158,7 +175,63 @@ def _parse(path: Path, table: dict[str, Any]) -> Spec:
     title = table.get("title", path.stem)
     if not isinstance(title, str):
         raise fail(f"`title` must be a text, got {title!r}")
-    return Spec(path.stem, title, (capability[0], capability[1]), int(count), numbers, origins)
+    board = table.get("board", "")
+    if board and board not in classes()["board"]:
+        raise fail(f"`board` must be one of {', '.join(classes()['board'])}, got {board!r}")
+    if not board and "kernel_floor" not in table.get("latency_us", {}):
+        raise fail("`latency_us.kernel_floor` is missing")
+    return Spec(
+        path.stem,
+        title,
+        (capability[0], capability[1]),
+        int(count),
+        asked,
+        board,
+        numbers,
+        origins,
+    )
+
+
+@functools.cache
+def classes() -> dict[str, Any]:
+    """Returns specs/classes.toml: what stands for classes of work on kinds of boards."""
+    with (FOLDER.parent / "classes.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
+    """Returns shares by class of work, (overlap, wave loss, cache) and the floor in us.
+
+    A share of the file's own stands in place of that of its class of work, on all peaks.
+    """
+    own = {key: spec.numbers[f"achievable.{key}"] for key in _KEYS["achievable"]}
+    given = {key for key in own if f"achievable.{key}" in spec.sources}
+    work: tuple[str, ...] = tuple(classes()["matrix"])
+    if not spec.board:
+        arithmetic = [own.get(name, 1.0) for name in work]
+        arithmetic[work.index("batched_matmul")] = own["matmul"]
+        for name in ("depthwise", "depthwise_backward", "grouped", "grouped_backward"):
+            arithmetic[work.index(name)] = own["convolution"]
+        arithmetic[work.index("attention_backward")] = own["attention"]
+        traffic = [own["bandwidth"]] * len(work)
+        return [arithmetic, arithmetic, traffic], [1.0, 0.0, 0.0, 1.0], 0.0
+    table, board = classes(), classes()["board"][spec.board]
+    made = [
+        [own[name] if name in given else table[kind][name] * board["arithmetic"] for name in work]
+        for kind in ("matrix", "plain")
+    ]
+    scale = board["bandwidth"]
+    if "bandwidth" in given:
+        scale = own["bandwidth"] / table["bandwidth"]["streaming"]
+    model = table["model"]
+    shape = [
+        model["overlap"],
+        model["wave_loss"],
+        spec.value("memory.cache_mib") * model["cache_share"],
+        model["cache_gain"],
+    ]
+    made.append([table["bandwidth"][name] * scale for name in work])
+    return made, shape, model["kernel_floor_us"]
 
 
 def define(name: str) -> Spec | None:
@@ -169,27 +242,71 @@ def define(name: str) -> Spec | None:
     if name in BUILT_IN:
         return None
     spec = load(name)
+    _define(spec, None)
+    return spec
+
+
+def _define(spec: Spec, dispatch_us: float | None) -> None:
     peaks = [spec.value(f"peak_tflops.{key}") for key in ("f32", "f64", "f16", "i8")]
     peaks[3] = peaks[3] or peaks[2]
     other = spec.value("peak_tflops.other") or peaks[0]
-    work = ("matmul", "convolution", "attention")
+    shares, shape, floor_us = _shares(spec)
+    ramps = ("matmul", "convolution", "attention")
+    latencies = {key: spec.value(f"latency_us.{key}") for key in _KEYS["latency_us"]}
+    if "latency_us.kernel_floor" not in spec.sources:
+        latencies["kernel_floor"] = 1e3 * floor_us
+    if dispatch_us is not None:
+        latencies["launch"] = 1e3 * dispatch_us
     _C.define_spec(
-        name,  # as NPUSIM_SPEC says it
+        spec.path,  # as NPUSIM_SPEC says it
         int(spec.value("memory.capacity_gib")),
         [*peaks, other, spec.value("peak_tflops.tf32")],
-        [1.0, *(spec.value(f"achievable.{key}") for key in work)],
-        [0, *(round(spec.value(f"ramp_us.{key}")) for key in work)],
+        shares,
+        [
+            0,
+            *(round(spec.value(f"ramp_us.{key}")) for key in ramps),
+            *[0] * (len(shares[0]) - 1 - len(ramps)),
+        ],
+        shape,
         [
             spec.value("memory.bandwidth_gb_s"),
-            spec.value("achievable.bandwidth"),
             spec.value("link.host_gb_s"),
             spec.value("link.pageable_gb_s"),
             spec.value("link.peer_gb_s"),
         ],
-        [round(spec.value(f"latency_us.{key}")) for key in _KEYS["latency_us"]],
+        [round(ns) for ns in latencies.values()],
         [*spec.capability, spec.multiprocessors],
     )
-    return spec
+
+
+def interval(name: str | None = None) -> tuple[float, float]:
+    """Returns factors of a modelled time between which nine of ten measured times lie.
+
+    They are the errors of rows that were left out of the fit (docs/reference/validation.md): of the
+    chip's own rows, or of chips that were left out.
+
+    Args:
+        name: Of a specification; default: that of this process. (1, 1) for one that is made up.
+    """
+    spec = chosen if name is None else None if name in BUILT_IN else load(name)
+    if spec is None or not spec.board:
+        return (1.0, 1.0)
+    table = classes()["interval"]
+    low, high = table.get(spec.name, table["others"])
+    return (low, high)
+
+
+def use_host(dispatch_us: float | None = None) -> None:
+    """Makes launches of this process cost what a program of eager Python pays for a command.
+
+    Call it before the first use of a device. It changes nothing for a device that is made up.
+
+    Args:
+        dispatch_us: Microseconds; default: those of the host of the published rows.
+    """
+    if chosen is None or not chosen.board:
+        return
+    _define(chosen, classes()["host"]["dispatch_us"] if dispatch_us is None else dispatch_us)
 
 
 #: The specification that NPUSIM_SPEC chose, if it is of a file.

@@ -16,6 +16,7 @@ the device's own clock, to the nanosecond. Times are virtual, in ns.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +31,16 @@ __all__ = ["Rates", "Replay", "Row", "Shares", "Timeline", "record"]
 #: Precisions by their number in a row.
 PRECISIONS = ("f32", "f64", "f16", "i8", "other", "tf32")
 #: Classes of work by their number in a row.
-WORK = ("streaming", "matmul", "convolution", "attention")
+WORK = (
+    "streaming", "matmul", "convolution", "attention", "batched_matmul", "depthwise",
+    "depthwise_backward", "grouped", "grouped_backward", "attention_backward", "normalization",
+    "strided",
+)  # fmt: skip
+#: Products and convolutions, by their number.
+PRODUCTS = tuple(range(1, 10))
+CONVOLUTIONS = (2, 5, 6, 7, 8)
+#: Precisions of matrix units, by their number.
+MATRIX_UNITS = (2, 3, 5)
 COMMANDS = (
     "kernel", "copy_h2d", "copy_d2h", "copy_h2d_pageable", "copy_d2h_pageable", "copy_d2d",
     "copy_peer", "collective",
@@ -44,6 +54,7 @@ _LINKS = {
     "copy_d2h_pageable": "pageable", "copy_peer": "peer",
 }  # fmt: skip
 _MOST_NS = 1e15
+_MOST_IDLE = 8
 
 
 class Row(NamedTuple):
@@ -69,6 +80,7 @@ class Row(NamedTuple):
         precision: Index into PRECISIONS.
         work: Index into WORK.
         operand_bytes: Bytes of the operands if each element counted once.
+        tiles: Of a product's result, 128 x 128 elements each.
         event: Which event, as a number.
         version: Which of its records.
         site: Where the program was; 0 if nobody asked.
@@ -90,6 +102,7 @@ class Row(NamedTuple):
     precision: int
     work: int
     operand_bytes: float
+    tiles: float
     event: int
     version: int
     site: int
@@ -106,9 +119,17 @@ class Rates:
 
     Attributes:
         peak_flops: Operations per second by precision; 0: float32 stands in.
-        achievable: Share of the peak by class of work.
+        achievable: Share of the peaks of matrix units by class of work.
+        achievable_plain: Share of the other peaks.
+        achievable_bandwidth: Share of the memory's bandwidth.
+        overlap: Of arithmetic and traffic; 1: the longer counts, 0: their sum.
+        wave_loss: Share of the units' time that the last tiles of a product leave idle.
+        cache_bytes: A command of so many bytes gets half of what the cache gives.
+        cache_gain: A small one finds memory so many times as fast.
+        multiprocessors: How many there are.
         ramp_ns: Time by class of work until the units are busy.
-        bandwidth: Bytes per second of "memory", "host" (pinned), "pageable" and "peer".
+        bandwidth: Bytes per second of "memory" at its peak, "host" (pinned), "pageable" and
+            "peer".
         launch_latency_ns: Host's cost of one command.
         kernel_floor_ns: The least that a command takes.
         copy_floor_ns: The least that a copy over a link takes.
@@ -118,6 +139,13 @@ class Rates:
 
     peak_flops: tuple[float, ...]
     achievable: tuple[float, ...]
+    achievable_plain: tuple[float, ...]
+    achievable_bandwidth: tuple[float, ...]
+    overlap: float
+    wave_loss: float
+    cache_bytes: float
+    cache_gain: float
+    multiprocessors: int
     ramp_ns: tuple[int, ...]
     bandwidth: dict[str, float]
     launch_latency_ns: int
@@ -146,11 +174,23 @@ class Rates:
         link = _LINKS.get(row.kind, "memory")
         # In the order of backend/cost_model.h, so that roundings are the same.
         peak = self.peak_flops[row.precision] or self.peak_flops[0]
-        compute = row.flops * (1e9 / (peak * self.achievable[row.work]))
-        traffic = row.bytes * (1e9 / self.bandwidth[link])
+        shares = self.achievable if row.precision in MATRIX_UNITS else self.achievable_plain
+        compute = row.flops * (1e9 / (peak * shares[row.work]))
+        if self.wave_loss > 0 and row.tiles > 0:
+            waves = row.tiles / max(self.multiprocessors, 1)
+            compute *= 1 + self.wave_loss * min(math.ceil(waves) / waves - 1, _MOST_IDLE)
+        bandwidth = self.bandwidth[link]
+        if row.kind in ("kernel", "copy_d2d"):
+            bandwidth *= self.achievable_bandwidth[row.work]
+        traffic = row.bytes * (1e9 / bandwidth)
+        if self.cache_bytes > 0 and row.kind in ("kernel", "copy_d2d"):
+            share = row.bytes / self.cache_bytes
+            traffic /= 1 + (self.cache_gain - 1) / (1 + share * share)
+        compute, traffic = (min(max(0.0, part), _MOST_NS) for part in (compute, traffic))
+        shorter = (1 - self.overlap) * min(compute, traffic)
         floor = self.kernel_floor_ns if link == "memory" else self.copy_floor_ns
         floor = 0 if row.kind == "collective" else floor + self.ramp_ns[row.work]
-        return floor + int(min(max(0.0, compute, traffic), _MOST_NS))
+        return floor + int(min(max(compute, traffic) + shorter, _MOST_NS))
 
 
 @dataclass(frozen=True)
