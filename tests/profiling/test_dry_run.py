@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from pages import published_programs as programs
+from pages import small_programs as programs
 from torch import nn
 from torch.nn import functional as F
 
