@@ -61,6 +61,7 @@ class Checks:
         self._using = 0
         self._leaking: list[str] = []
         self._peaks: dict[str, int] = {}
+        self._asking: dict[str, list[tuple[int, str, str]]] = {}
         self._syncs: dict[tuple[str, str, int, str], int] = {}
         AFTER_LOADING.append(self._device_was_loaded)
 
@@ -158,10 +159,25 @@ class Checks:
             return report
         if report.when != "teardown":
             self._watch.failed |= not report.passed
+            self._tell_dry(report, call)
         else:
             report.npusim = self._watch.found()  # type: ignore[attr-defined]
             self._watch = None
         return report
+
+    def _tell_dry(self, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+        """Makes an assertion on values that a dry run does not have an expected failure."""
+        failed = report.failed and call.excinfo is not None
+        if not failed or not issubclass(call.excinfo.type, AssertionError):  # type: ignore[union-attr]
+            return
+        asked = self._watch.asked() if self._watch is not None else []
+        if asked:
+            _, operator, place = asked[-1]
+            report.outcome = "skipped"
+            report.wasxfail = (
+                f"npusim: a dry run has no values, and the test asserts on one: {operator} at "
+                f"{place} was answered"
+            )
 
     # --- Fixtures that outlive a test ---------------------------------------------------------
 
@@ -203,6 +219,8 @@ class Checks:
         if found["leaked"]:
             self._leaking.append(f"{report.nodeid}: {found['leaked']} bytes")
         self._peaks[report.nodeid] = found["peak"]
+        if found["asked"]:
+            self._asking[report.nodeid] = found["asked"]
         for what, file, line, function, count in found["syncs"]:
             place = what, file, line, function
             self._syncs[place] = self._syncs.get(place, 0) + count
@@ -224,6 +242,19 @@ class Checks:
         if not of_worker and session.exitstatus == 0 and self._problem_of_use():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
+    def _write_dry(self, write: Callable[[str], None]) -> None:
+        """Writes which tests asked for values."""
+        write(
+            f"dry run: {len(self._asking)} of {self._tests} tests asked for values of the device, "
+            f"which it does not have; what they assert on them says nothing"
+        )
+        for test, asked in list(self._asking.items())[:20]:
+            write(f"  {test}")
+            for count, operator, place in asked[:3]:
+                write(f"  {count:6}  {operator} at {place}")
+        if len(self._asking) > 20:
+            write(f"  and {len(self._asking) - 20} tests more")
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Writes the section "npusim"."""
         terminalreporter.section("npusim")
@@ -241,6 +272,8 @@ class Checks:
         for leaking in self._leaking:
             write(f"  {leaking}")
         write(f"largest peak: {self._peaks[largest]} bytes more than before, in {largest}")
+        if self._settings.dry:
+            self._write_dry(write)
         if self._settings.sync is None and not self._syncs:
             return
         total = sum(self._syncs.values())

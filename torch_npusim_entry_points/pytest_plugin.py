@@ -43,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("npusim-memory", "capacity of each device, such as 512MiB", metavar="BYTES")
     add("npusim-as-cuda", 'code that says "cuda" runs on npusim', action="store_true")
     add(
+        "npusim-dry",
+        "run dry: memory and commands of the devices without their numbers; assertions on values "
+        "are told apart",
+        action="store_true",
+    )
+    add(
         "npusim-cuda-capability",
         "compute capability that a run with --npusim-as-cuda is judged as, such as 9.0",
         metavar="X.Y",

@@ -49,6 +49,7 @@ class Settings:
     devices: int | None = None
     memory: str | None = None
     as_cuda: bool = False
+    dry: bool = False
     cuda_capability: str | None = None
     sync: str | None = None
     require_device: int | None = None
@@ -87,6 +88,7 @@ class Settings:
             devices=_whole("--npusim-devices", devices) if devices else None,
             memory=memory or None,
             as_cuda=bool(asked("npusim_as_cuda")),
+            dry=bool(asked("npusim_dry")),
             cuda_capability=(
                 _one_of("--npusim-cuda-capability", capability, _CAPABILITIES)
                 if (capability := asked("npusim_cuda_capability"))
@@ -127,6 +129,8 @@ class Settings:
             wanted["NPUSIM_RACES"] = self.races
         if self.as_cuda:
             wanted["NPUSIM_AS_CUDA"] = "1"
+        if self.dry:
+            wanted["NPUSIM_DRY_RUN"] = "1"
         if self.cuda_capability is not None:
             wanted["NPUSIM_CUDA_CAPABILITY"] = self.cuda_capability
         return wanted

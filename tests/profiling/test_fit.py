@@ -84,7 +84,7 @@ def test_the_time_of_a_step_counts_samples_and_tokens():
 def test_changes_are_made_and_named_where_they_are():
     plain = blocks()
     found = {name: blocks(name) for name in ("checkpoint", "bf16", "fused")}
-    assert found["checkpoint"].changes == {"checkpoint": ["4 Block of Model.blocks"]}
+    assert found["checkpoint"].changes == {"checkpoint": ["Block of Model.blocks"]}
     assert found["bf16"].changes == {"bf16": ["Model"]}
     assert found["fused"].changes == {"fused": ["AdamW"]}
     assert blocks().peak_reserved == plain.peak_reserved  # nothing of them is left

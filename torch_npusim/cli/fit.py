@@ -28,6 +28,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--spec", help="the device to simulate: a name of `npusim specs`, or a file")
     add("--memory", help="its capacity, such as 24GiB, if not the specification's")
     add("--allocator", default="cuda-2.13", help="as NPUSIM_ALLOCATOR; default: %(default)s")
+    add("--as-cuda", action="store_true", help='a script that says "cuda" runs on npusim')
     add("--selected", type=float, default=0.5, help="share of elements that masks select")
     add("--require-fits", action="store_true", help="fail if the script runs out of memory")
     add("--max-peak", help="fail if more is reserved on a device, such as 70GiB")
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = _job(arguments)
     if arguments.sweep:
         return _sweep(arguments, job, limit)
-    _begin_again(arguments.allocator)
+    _begin_again(arguments)
     with _own_output(arguments.json) as write:
         return _fit(arguments, job, limit, write)
 
@@ -139,11 +140,17 @@ def _job(arguments: argparse.Namespace) -> "Job":
     )  # fmt: skip
 
 
-def _begin_again(allocator: str) -> None:
-    """Runs the command once more if the allocator is another one: it is chosen at the start."""
-    if os.environ.get("NPUSIM_ALLOCATOR") != allocator:
-        os.environ["NPUSIM_ALLOCATOR"] = allocator
+def _begin_again(arguments: argparse.Namespace) -> None:
+    """Runs the command once more where it lacks what is chosen at the start of a process."""
+    wanted = _environment(arguments)
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.environ.update(wanted)
         os.execv(sys.executable, [sys.executable, "-m", "torch_npusim.cli", *sys.argv[1:]])
+
+
+def _environment(arguments: argparse.Namespace) -> dict[str, str]:
+    alias = {"NPUSIM_AS_CUDA": "1"} if arguments.as_cuda else {}
+    return {"NPUSIM_ALLOCATOR": arguments.allocator, **alias}
 
 
 @contextmanager
@@ -222,6 +229,7 @@ def _sweep(arguments: argparse.Namespace, job: "Job", limit: int | None) -> int:
     for axis in arguments.sweep:
         name, _, values = axis.partition("=")
         axes.append((name, values.split(",")))
+    os.environ.update(_environment(arguments))  # for the processes of the runs
     try:
         rows = trials.sweep(job, axes, arguments.jobs or trials.processes(), _tell)
     except ValueError as problem:

@@ -14,15 +14,17 @@ import unittest
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatch
+from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
 
 from torch_npusim import _C, npusim
+from torch_npusim._blame import to_blame
 from torch_npusim._text import format_bytes
 from torch_npusim.inductor.uncompiled import Watch
-from torch_npusim.sim import rules, synchronisation
+from torch_npusim.sim import dry, rules, synchronisation
 from torch_npusim.sim.synchronisation import Allowance, HostSync
 from torch_npusim.sim.timeline import Timeline, record
 from torch_npusim.testing import leaks
@@ -31,6 +33,7 @@ from torch_npusim.testing.launches import too_many_launches
 from torch_npusim.testing.leaks import LiveBlock
 from torch_npusim_entry_points.pytest_settings import Settings, parse_bytes
 
+_SHOWING = os.path.join("_pytest", "_io", "saferepr.py")
 _MODES = {"warn": 1, "error": 2, "strict": 2}
 _WORDS_OF_WAITS = ("printing", "synchronize", "Stream.synchronize", "Event.synchronize")
 # The frameworks compare and print on behalf of the test.
@@ -59,6 +62,8 @@ def adapt_loaded_device(wanted: Mapping[str, str]) -> str | None:
         _C.set_strict_align(wanted["NPUSIM_STRICT_ALIGN"])
     if "NPUSIM_RACES" in wanted:
         npusim.set_race_detection(wanted["NPUSIM_RACES"])
+    if "NPUSIM_DRY_RUN" in wanted and not dry.active():
+        dry.begin()
     if "NPUSIM_AS_CUDA" in wanted:
         from torch_npusim import cuda_alias
 
@@ -182,6 +187,26 @@ def _listed(pattern: str) -> Allowance:
     return Allowance((pattern,), ())
 
 
+def _answers() -> dict[tuple[str, str], int]:
+    """Returns how often a dry run has answered, by operator and line."""
+    counts: dict[tuple[str, str], int] = {}
+    for operator, _, _, count, site in _C.dry_answers():
+        if place := _place_of(site):
+            counts[operator, place] = counts.get((operator, place), 0) + count
+    return counts
+
+
+@lru_cache(maxsize=1 << 16)
+def _place_of(site: int) -> str:
+    """Returns the line of a question; empty if pytest asked, to show what failed."""
+    found = _C.site(site)
+    if any(file.endswith(_SHOWING) for file, _, _ in found["frames"]):
+        return ""
+    for file, line, _ in to_blame([*found["frames"], *found["forward"]]):
+        return f"{file}:{line}"
+    return "unknown"
+
+
 class TestWatch:
     """One test, from before its setup to after its teardown."""
 
@@ -199,6 +224,7 @@ class TestWatch:
         self._since = 0
         self._began = 0, 0
         self._before: list[int] = []
+        self._answered: dict[tuple[str, str], int] = {}
         self._peak = 0
         self._leaked = 0
         self._used = False
@@ -225,6 +251,8 @@ class TestWatch:
         if settings.seed is not None:
             torch.manual_seed(settings.seed)
         self._before = [npusim.memory_allocated(index) for index in range(count)]
+        if settings.dry:
+            self._answered = _answers()
         self._since = leaks.mark()
         self._began = self._since, _C.host_time_ns()
 
@@ -344,9 +372,17 @@ class TestWatch:
         self._leaked = sum(block.bytes for block in left)
         return f"the test left {format_bytes(self._leaked)} of device memory\n{text}"
 
+    def asked(self) -> list[tuple[int, str, str]]:
+        """Returns where a dry run answered the test's questions for values: count, what, line."""
+        if not self.settings.dry:
+            return []
+        grown = {key: count - self._answered.get(key, 0) for key, count in _answers().items()}
+        return [(count, *key) for key, count in grown.items() if count]
+
     def found(self) -> dict[str, Any]:
         """Returns what the summary needs, in types that cross processes."""
         return {
+            "asked": self.asked(),
             "used": self._used,
             "leaked": self._leaked,
             "peak": self._peak,

@@ -142,17 +142,16 @@ def _checkpointed(where: dict[str, None]) -> Iterator[None]:
 
     def _wrap(module: nn.Module, name: str) -> None:
         for key, child in module.named_children():
-            if not _is_stack(child):
-                _wrap(child, f"{name}.{key}")
-                continue
-            blocks = list(child.children())
-            for block in blocks:
-                if "forward" not in vars(block):
-                    block.forward = functools.partial(
-                        checkpoint, block.forward, use_reentrant=False
-                    )
-                    changed.append(block)
-            where[f"{len(blocks)} {type(blocks[0]).__name__} of {name}.{key}"] = None
+            if not _is_block(module, child):
+                _wrap(child, f"{name}.{'*' if key.isdigit() else key}")
+            elif "forward" not in vars(child):
+                told = f"{type(child).__name__} of {name}"
+                child.forward = functools.partial(run, told, child.forward)
+                changed.append(child)
+
+    def run(told: str, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        where[told] = None
+        return checkpoint(forward, *inputs, use_reentrant=False, **named)
 
     try:
         with _outermost(begin):
@@ -162,15 +161,13 @@ def _checkpointed(where: dict[str, None]) -> Iterator[None]:
             del block.forward
 
 
-def _is_stack(module: nn.Module) -> bool:
-    """Returns whether a module is a list of blocks of one class, each with modules of its own."""
-    blocks = list(module.children())
-    return (
-        isinstance(module, nn.ModuleList | nn.Sequential)
-        and len(blocks) > 1
-        and len({type(block) for block in blocks}) == 1
-        and all(any(True for _ in block.children()) for block in blocks)
-    )
+def _is_block(parent: nn.Module, module: nn.Module) -> bool:
+    """Returns whether a module with modules of its own is in a list, or in a row of its class."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict) or next(module.children(), None) is None:
+        return False
+    classes = {type(child) for child in parent.children()}
+    is_row = isinstance(parent, nn.Sequential) and len(parent) > 1 and len(classes) == 1
+    return is_row or isinstance(parent, nn.ModuleList)
 
 
 CHANGES = {

@@ -143,9 +143,8 @@ def processes() -> int:
 def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) -> int:
     """Returns the largest batch that fits; 0 if 1 does not.
 
-    Two runs tell how much memory one more of the batch takes. A guess is where that reaches the
-    capacity, and every other one half way between the largest that fits and the smallest that does
-    not.
+    Two runs tell how much memory one more of the batch takes. The next guess is where that reaches
+    the capacity; once a batch did not fit, it is half way between that and the largest that did.
 
     Args:
         job: With any batch, or none, among the arguments.
@@ -165,14 +164,16 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
         low, peaks[present] = present, now.peak_reserved
     elif present:
         high = present
-    interpolate = True
+    growth = 16  # one more in so many
     while high - low > 1:
         guess = max(1, 2 * low) if high == _MOST else (low + high) // 2
-        if len(peaks) > 1 and interpolate:
+        if len(peaks) > 1 and high == _MOST:
             first, last = min(peaks), max(peaks)
             more = (peaks[last] - peaks[first]) / (last - first)
-            guess = last + int((capacity - peaks[last]) / more) if more > 0 else guess
-        interpolate = not interpolate or len(peaks) < 2
+            if more > 0:
+                end = last + int((capacity - peaks[last]) / more)
+                guess = max(end, low + max(1, low // growth))
+                growth = max(1, growth // 2)
         guess = min(max(guess, low + 1), high - 1)
         found = job.having(name, str(guess)).run()
         tell(f"batch {guess}: {'fits' if found['fits'] else 'does not fit'}")

@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from torch_npusim import _C, npusim
 from torch_npusim._names import is_npusim
@@ -58,7 +59,9 @@ class Watch:
         places: Moment and place, whenever the place changes.
         owners: Moment, device, address and kind of blocks that parameters and their like hold.
         ends_ns: Virtual time at the end of each step of an optimizer.
-        inputs: Sizes of the model's inputs in each step, and whether they are integers.
+        inputs: Sizes of the model's inputs in each step but the first, and whether they are
+            integers.
+        hooks: Of the models that were met.
     """
 
     places: list[tuple[int, Place]] = field(default_factory=lambda: [(0, OUTSIDE)])
@@ -72,13 +75,14 @@ class Watch:
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._calls = 0
+        self.hooks: list[RemovableHandle] = []
 
     # --- hooks ------------------------------------------------------------------------------
 
     def _module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not self._stacks.get(threading.get_ident()):
             self._calls += 1
-            self._meet(module, inputs)
+            self._meet(module)
         name = self._names.get(module)
         if name is None:
             self._names[module] = name = type(module).__name__
@@ -111,18 +115,21 @@ class Watch:
 
     # --- owners -----------------------------------------------------------------------------
 
-    def _meet(self, root: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if root in self._names and root not in self._roots:
-            return  # a part of a model that was met: a backward pass runs it again
-        first = next((value for value in inputs if isinstance(value, torch.Tensor)), None)
-        if first is not None and root.training:
-            self.inputs[-1].append((tuple(first.shape), not first.is_floating_point()))
-        if root in self._roots:
-            return
+    def _meet(self, root: nn.Module) -> None:
+        if root in self._names:
+            return  # also a part of a model that was met: a backward pass runs it again
+        self.hooks.append(root.register_forward_pre_hook(self._inputs_of, with_kwargs=True))
         self._roots.add(root)
         for name, module in root.named_modules():
             self._names[module] = name or type(root).__name__
         self._look_at_module(root)
+
+    def _inputs_of(self, root: nn.Module, inputs: Any, named: dict[str, Any]) -> None:
+        is_outermost = len(self._stacks[threading.get_ident()]) == 1
+        values = [*inputs, *named.values()]
+        first = next((value for value in values if isinstance(value, torch.Tensor)), None)
+        if is_outermost and root.training and first is not None:
+            self.inputs[-1].append((tuple(first.shape), not first.is_floating_point()))
 
     def _look_at_module(self, root: nn.Module) -> None:
         for parameter in root.parameters():
@@ -208,7 +215,7 @@ def watching() -> Iterator[Watch]:
     try:
         yield watch
     finally:
-        for hook in hooks:
+        for hook in [*hooks, *watch.hooks]:
             hook.remove()
 
 
