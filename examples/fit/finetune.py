@@ -16,7 +16,7 @@ config = LlamaConfig(
     num_attention_heads=32, num_key_value_heads=8, use_cache=False, dtype="bfloat16",
 )  # fmt: skip
 with torch.device("meta"):
-    model = LlamaForCausalLM(config).to(dtype=torch.bfloat16)
+    model = LlamaForCausalLM(config).to(dtype=torch.bfloat16)  # type: ignore[call-arg]
 model = model.to_empty(device="cuda").train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 for _ in range(2):
