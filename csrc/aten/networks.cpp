@@ -31,6 +31,7 @@
 #include <torch/library.h>
 
 #include "csrc/observers/observe.h"
+#include "csrc/observers/route_taken.h"
 #include "csrc/routes/cpu_kernel.h"
 
 namespace torch_npusim {
@@ -53,6 +54,7 @@ NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
       if (training && statistics->has_value()) changed.push_back(&**statistics);
     }
     for (const Tensor* statistics : changed) note_use(*statistics, Use::writes);
+    note_route(Route::cpu_kernel);
     NormResult result = Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()),
                                        cpu_kernel::view(call, arguments)...);
     call.finish();

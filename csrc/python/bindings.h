@@ -7,6 +7,7 @@
 
 namespace torch_npusim {
 
+void bind_call_log(pybind11::module& m);
 void bind_commands(pybind11::module& m);
 void bind_compiled(pybind11::module& m);
 void bind_cuda_names(pybind11::module& m);

@@ -52,6 +52,7 @@ PYBIND11_MODULE(_C, m) {
   npusim::set_wait_hook(&wait_without_gil);
   torch_npusim::register_backend();
   torch_npusim::register_structured_forms();
+  torch_npusim::bind_call_log(m);
   torch_npusim::bind_commands(m);
   torch_npusim::bind_compiled(m);
   torch_npusim::bind_cuda_names(m);

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <utility>
 
+#include "csrc/observers/route_taken.h"
 #include "csrc/routes/cpu_kernel_arguments.h"
 #include "csrc/routes/dry_rules.h"
 
@@ -70,6 +71,7 @@ struct CpuKernel<Op, Result(Args...)> {
       cpu_kernel::only_reads<Result, Args...> ? CpuCall::Access::reads : CpuCall::Access::writes;
 
   static Result run(c10::DeviceIndex, CpuCall& call, Args... args) {
+    note_route(Route::cpu_kernel);
     const c10::DispatchKeySet kernel = kernel_for(call, traits());
     if constexpr (std::is_void_v<Result>) {
       Op::redispatch(kernel, cpu_kernel::view(call, args)...);

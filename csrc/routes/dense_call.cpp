@@ -13,6 +13,7 @@
 #include <ATen/native/Copy.h>
 
 #include "csrc/observers/observe.h"
+#include "csrc/observers/route_taken.h"
 #include "csrc/operands/device_empty.h"
 #include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
@@ -299,6 +300,7 @@ at::Tensor DenseCall::in_common_dtype(const at::Tensor& operand) const {
 }
 
 std::array<at::Tensor, 2> DenseCall::set_up(DenseIterator& iter, const at::Tensor& out) const {
+  note_route(Route::dense);
   std::array<at::Tensor, 2> converted;
   iter.add_output(out);
   for (std::size_t i = 0; i < count_; ++i) {

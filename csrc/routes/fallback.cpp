@@ -12,6 +12,7 @@
 #include "csrc/cuda_rules/operators_of_others.h"
 #include "csrc/launch/boxed_operands.h"
 #include "csrc/launch/op_traits.h"
+#include "csrc/observers/route_taken.h"
 #include "csrc/routes/cpu_call.h"
 #include "csrc/routes/dry_rules.h"
 #include "csrc/routes/fallback_stats.h"
@@ -109,6 +110,7 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
                   BoxedArguments& arguments, c10::DeviceIndex device) {
   const bool dense = arguments.operands.all_dense();
   if (dense) check_cpu_kernel(op, traits);
+  note_route(Route::fallback);
   const KernelScope scope(device);
   CpuCall call(traits.name.c_str(), device, arguments.operands.tensors().size(),
                traits.writes ? CpuCall::Access::writes : CpuCall::Access::reads);

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "csrc/observers/route_taken.h"
 #include "csrc/operands/device_empty.h"
 #include "csrc/operands/view_cache.h"
 #include "csrc/routes/cpu_kernel.h"
@@ -95,6 +96,7 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
                           {tensors.numbers.data(), tensors.number_count});
     const npusim::CommandInfo info{about.name.c_str(), npusim::CommandKind::kernel, account.cost()};
     return launch(info, tensors.device, [&] {
+      note_route(Route::structured);
       const KernelScope scope(tensors.device);
       OnViews<Class, outputs> kernel(tensors.device);
       run(kernel, std::make_index_sequence<outputs>(), structured::hold(args)...);

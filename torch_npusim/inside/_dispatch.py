@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""inside.dispatch(): each call of the dispatcher that a function makes, and its kernels."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_npusim.inside._calls import Call, Command, Hop, innermost, recorded
+from torch_npusim.inside._report import Report, wrapped
+from torch_npusim.sim import fallback
+from torch_npusim.sim.timeline import Row, record
+
+_LEGEND = (
+    "o  observed: announced by the dispatcher (RecordFunction), or recorded by the device",
+    "d  derived: from the key sets and the operator's dispatch table",
+)
+
+
+@dataclass
+class DispatchReport(Report):
+    """The calls of one function, nested.
+
+    Attributes:
+        calls: The outermost calls, in order; those of other threads too.
+        value: The function's result; None if it raised.
+        error: The exception that it raised.
+        fallbacks: Calls per operator that took npusim's boxed fallback, route iii. Observed.
+        other_commands: Commands that no call launched. Observed.
+        modelled: Whether the device's commands were recorded; no timeline may run meanwhile.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    value: Any = field(default=None, repr=False)
+    error: Exception | None = None
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    modelled: bool = True
+    other_commands: list[Command] = field(default_factory=list)
+    title = "dispatch"
+
+    def walk(self) -> Iterator[Call]:
+        """Yields all calls in the order in which they began."""
+        for call in self.calls:
+            yield from call.walk()
+
+    def find(self, name: str) -> list[Call]:
+        """Returns the calls of an operator: "aten::add", or with its overload."""
+        return [c for c in self.walk() if name in (c.name, c.name.partition(".")[0])]
+
+    def commands(self) -> list[Command]:
+        """Returns what reached a device, in order of the calls."""
+        return [command for call in self.walk() for command in call.commands] + self.other_commands
+
+    def text(self) -> str:
+        """Returns the calls as a tree."""
+        lines = list(_LEGEND)
+        for call in self.calls:
+            lines += _of_call(call, "")
+        commands = self.commands()
+        if commands:
+            total = sum(command.modelled_ns for command in commands)
+            lines.append(f"o  commands on the device: {len(commands)}, modelled time: {total} ns")
+        if not self.modelled:
+            lines.append("   The device's commands are missing: a timeline was being recorded.")
+        if self.fallbacks:
+            told = ", ".join(f"{name} {count}" for name, count in self.fallbacks.items())
+            lines += wrapped(f"o  boxed fallback (route iii): {told}", "")
+        if self.error is not None:
+            told = str(self.error).splitlines()[0] if str(self.error) else ""
+            lines += wrapped(f"o  raised {type(self.error).__name__}: {told}", "")
+        return "\n".join(lines)
+
+
+def _of_call(call: Call, margin: str) -> list[str]:
+    operands = "; ".join(map(str, call.operands))
+    lines = wrapped(f"o  {margin}{call.name}({operands})", "", " " * len(margin) + "       ")
+    margin += "  "
+    if call.backward:
+        lines[0] += f"  a node, on thread {call.thread}"
+    else:
+        for number, hop in enumerate(call.hops, 1):
+            lines += _of_hop(call, hop, number, margin)
+    if call.routes:
+        told = ", ".join(dict.fromkeys(call.routes))
+        lines.append(f"o  {margin}  route {told}")
+    for child in call.calls:
+        lines += _of_call(child, margin + "  ")
+    for command in call.commands:
+        told = f"{command.bytes:.0f} bytes, {command.flops:.0f} operations"
+        where = f"npusim:{command.device} stream {command.stream}"
+        told = f"{command.name} on {where}: {told}, {command.modelled_ns} ns"
+        lines += wrapped(f"o  {margin}  > command {told}", "", " " * len(margin) + "       ")
+    return lines
+
+
+def _of_hop(call: Call, hop: Hop, number: int, margin: str) -> list[str]:
+    hang = " " * len(margin) + "       "
+    lines = []
+    if hop.passed:
+        told = ", ".join(f"{key} ({why})" for key, why in hop.passed)
+        lines += wrapped(f"d  {margin}  not {told}", "", hang)
+    if hop.kernel is None:
+        told = f"{number}. {hop.key}: no kernel"
+    else:
+        kernel = hop.kernel
+        boxed = ", boxed" if kernel.boxed or kernel.kind == "backend fallback" else ""
+        told = f"{number}. {hop.key}: {kernel.owner}{boxed} [{kernel.short_place}]"
+    return lines + wrapped(f"d  {margin}  {told}", "", hang)
+
+
+def dispatch(function: Callable[..., Any], *args: Any, **kwargs: Any) -> DispatchReport:
+    """Runs a function once and says what the dispatcher did.
+
+    The lines of the report are marked: `o` is observed, `d` derived. The dispatcher announces its
+    calls and not its redispatches, so the chain of kernels within a call is derived; the kernels'
+    own calls are observed again. A few operators that only read a tensor's fields, such as
+    `aten::size`, are not announced.
+
+    Args:
+        function: A function, an operator, a module.
+        *args: Its arguments.
+        **kwargs: Likewise.
+
+    Returns:
+        The report; `print()` shows it.
+
+    Raises:
+        RuntimeError: If another such report is being made.
+    """
+    report = DispatchReport()
+    before = fallback.counts()
+    with ExitStack() as recording:
+        rows: list[Row] = []
+        try:
+            kept = recording.enter_context(record())
+        except RuntimeError:
+            report.modelled = False
+        with recorded() as report.calls:
+            try:
+                report.value = function(*args, **kwargs)
+            except Exception as error:  # the report says it
+                report.error = error
+        recording.close()
+        rows = kept.commands() if report.modelled else []
+    for row in rows:
+        command = Command(
+            row.name or row.kind, row.device, row.stream, row.bytes, row.flops,
+            row.end_ns - row.start_ns,
+        )  # fmt: skip
+        if (call := innermost(report.calls, row.host_ns)) is not None:
+            call.commands.append(command)
+        else:
+            report.other_commands.append(command)
+    report.fallbacks = {
+        name: count - before.get(name, 0)
+        for name, count in fallback.counts().items()
+        if count > before.get(name, 0)
+    }
+    return report

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Puzzles of the lesson on the dispatcher."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from torch_npusim.inside import dispatch
+from torch_npusim.inside._check import Puzzle, Wrong, expect
+
+_Context = Callable[[], AbstractContextManager[object]]
+
+
+def _first(answer: Callable[[torch.Tensor, bool], str]) -> None:
+    contexts: dict[str, _Context] = {
+        "nothing": nullcontext,
+        "torch.no_grad()": torch.no_grad,
+        "torch.inference_mode()": torch.inference_mode,
+    }
+    for device in ("cpu", "npusim"):
+        for name, context in contexts.items():
+            for grad in (False, True):
+                with context():
+                    x = torch.ones(3, device=device, requires_grad=grad)
+                    right = dispatch(torch.sin, x).calls[0].hops[0].key
+                    given = answer(x, name == "torch.inference_mode()")
+                plain = "CPU" if device == "cpu" else "PrivateUse1"
+                mistakes = {}
+                if right != plain and "no_grad" in name:
+                    mistakes["no_grad() takes no key away; autograd's kernel runs and records "
+                             "nothing."] = plain  # fmt: skip
+                elif right != plain and not grad:
+                    mistakes["The key of autograd is in every tensor's set; requires_grad decides "
+                             "within its kernel."] = plain  # fmt: skip
+                if right == plain:
+                    mistakes["inference_mode() takes autograd's keys away, which no_grad() does "
+                             "not."] = f"Autograd{plain}"  # fmt: skip
+                case = f"torch.sin(x), x on {device} with requires_grad={grad}, under {name}"
+                expect(given, right, case, mistakes)
+
+
+def _scale(answer: Callable[[torch.library.Library], None]) -> None:
+    library = torch.library.Library("npusim_course", "DEF")  # type: ignore[no-untyped-call]
+    try:
+        library.define("scale(Tensor x, float by) -> Tensor")  # type: ignore[no-untyped-call]
+        answer(library)
+        operator = torch.ops.npusim_course.scale
+        for device in ("cpu", "npusim"):
+            x = torch.ones(3, device=device, requires_grad=True)
+            try:
+                made = operator(x, 3.0)
+            except NotImplementedError:
+                raise Wrong(
+                    f"{device} has no kernel: a key of one device serves that device alone."
+                ) from None
+            if not torch.equal(made.detach().cpu(), torch.full((3,), 3.0)):
+                raise Wrong(f"on {device} the result is {made.tolist()}, not 3.0 in each place.")
+            if not made.requires_grad:
+                raise Wrong(
+                    f"on {device} the result has no gradient: the kernel stands below autograd; "
+                    "nobody has given a formula."
+                )
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                made.sum().backward()
+            if any("autograd kernel was not registered" in str(one.message) for one in told):
+                raise Wrong(
+                    f"on {device} backward() warns: the kernel stands below autograd, and nobody "
+                    "has given a formula; only a kernel in Python can be followed from there."
+                )
+            if x.grad is None or not torch.equal(x.grad.cpu(), torch.full((3,), 3.0)):
+                raise Wrong(
+                    f"on {device} the operator has no gradient: its kernel stands below autograd; "
+                    "nobody has given a formula."
+                )
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+PUZZLES = [
+    Puzzle(
+        "Name the key whose kernel torch.sin(x) runs first. The second argument says whether "
+        "inference_mode() is on.",
+        'def answer(x, inference):\n    return "CPU"\n',
+        "inside.dispatch(torch.sin, x) shows it; try no_grad() and inference_mode() too.",
+        _first,
+    ),
+    Puzzle(
+        "Register one kernel of scale(Tensor x, float by) -> Tensor that multiplies on every "
+        "device, with a gradient.",
+        "def answer(library):\n    pass\n",
+        "library.impl(name, function, key): which key stands above autograd, for all devices?",
+        _scale,
+    ),
+]
