@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torch_npusim._text import format_bytes
-from torch_npusim.inside._report import Drawing, Report, wrapped
+from torch_npusim.inside._report import Drawing, Picture, Report, wrapped
 from torch_npusim.sim import clock
 
 _VERSIONS = re.compile(r"is at version (\d+); expected version (\d+)")
@@ -138,7 +138,7 @@ class GraphReport(Report):
             lines += wrapped(told, "")
         return "\n".join(lines)
 
-    def picture(self) -> str:
+    def picture(self) -> Picture:
         """Returns the graph as a drawing: gradients flow downward."""
         depth = {0: 0}
         for node in _topological(self.nodes):

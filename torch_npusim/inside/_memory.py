@@ -8,7 +8,7 @@ import torch
 
 from torch_npusim._names import is_npusim
 from torch_npusim._text import format_bytes
-from torch_npusim.inside._report import Drawing, Report, wrapped
+from torch_npusim.inside._report import Drawing, Picture, Report, wrapped
 
 SECTOR = 32  # bytes that a chip's memory moves at once
 _STRIP = 64  # columns of a strip of text
@@ -125,7 +125,7 @@ class MemoryReport(Report):
             lines += _text_of(strip)
         return "\n".join(lines)
 
-    def picture(self) -> str:
+    def picture(self) -> Picture:
         """Returns the strips as a drawing."""
         drawing = Drawing()
         y = 10.0

@@ -8,6 +8,13 @@ from pathlib import Path
 WIDTH = 100
 
 
+class Picture(str):
+    """An SVG drawing, which a notebook shows."""
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
 class Report:
     """Text when it is printed; a page by to_html(), and in a notebook."""
 
@@ -17,9 +24,9 @@ class Report:
         """Returns the report for a terminal."""
         raise NotImplementedError
 
-    def picture(self) -> str:
+    def picture(self) -> Picture:
         """Returns an SVG drawing, or ""."""
-        return ""
+        return Picture()
 
     def to_html(self) -> str:
         """Returns a page that needs no network."""
@@ -100,10 +107,10 @@ class Drawing:
     def _grow(self, x: float, y: float) -> None:
         self._width, self._height = max(self._width, x), max(self._height, y)
 
-    def svg(self, label: str) -> str:
+    def svg(self, label: str) -> Picture:
         """Returns the picture; `label` says what is seen."""
         width, height = self._width + 10, self._height + 10
-        return (
+        return Picture(
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
             f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(label)}" '
             'font-family="ui-monospace, Menlo, Consolas, monospace">'
