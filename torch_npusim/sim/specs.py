@@ -282,7 +282,7 @@ def _define(spec: Spec, dispatch_us: float | None) -> None:
 def interval(name: str | None = None) -> tuple[float, float]:
     """Returns factors of a modelled time between which nine of ten measured times lie.
 
-    They are the errors of rows that were left out of the fit (docs/reference/validation.md): of the
+    The errors are of rows that were left out of the fit (docs/reference/validation.md): of the
     chip's own rows, or of chips that were left out.
 
     Args:
