@@ -21,7 +21,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include "csrc/aten/cuda_attention.h"
 #include "csrc/operands/nested_members.h"
+#include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/on_host_views.h"
 
 namespace torch_npusim {
@@ -31,10 +33,13 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 
+}  // namespace
+
 // Two operations per multiply-add of `key_products` products (L, E) x (E, S), of queries with keys
 // or of their gradients, and `value_products` products (L, S) x (S, Ev), over all heads.
-npusim::Cost cost_of(npusim::Work work, Operands operands, const Tensor& query, const Tensor& key,
-                     const Tensor& value, double key_products, double value_products) {
+npusim::Cost attention_cost(npusim::Work work, Operands operands, const Tensor& query,
+                            const Tensor& key, const Tensor& value, double key_products,
+                            double value_products) {
   npusim::Cost cost = elementwise_cost(operands);
   if (query.numel() == 0 || query.dim() < 2 || key.dim() < 2) return cost;
   const double scores = static_cast<double>(query.numel()) / static_cast<double>(query.size(-1)) *
@@ -49,6 +54,8 @@ npusim::Cost cost_of(npusim::Work work, Operands operands, const Tensor& query, 
   cost.tiles = npusim::tiles_of(matrices, rows, static_cast<double>(key.size(-2)));
   return cost;
 }
+
+namespace {
 
 // A CPU tensor with the metadata of `operand` (sizes, strides, dtype, requires_grad) and no memory.
 Tensor shape_of(const Tensor& operand) {
@@ -77,6 +84,7 @@ Tensor shape_of(const Tensor& operand) {
 int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
                            const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                            std::optional<double> scale, bool enable_gqa) {
+  if (as_cuda()) return cuda_sdp_backend(query, key, value, attn_mask, dropout_p, enable_gqa);
   const bool masked = attn_mask.has_value() && attn_mask->defined();
   return at::native::_fused_sdp_choice_stub(
       c10::kCPU, shape_of(query), shape_of(key), shape_of(value),
@@ -90,7 +98,7 @@ std::tuple<Tensor, Tensor> flash(const Tensor& query, const Tensor& key, const T
   const Tensor no_mask;
   const std::array<const at::TensorBase*, 4> operands = {
       &query, &key, &value, attn_mask.has_value() ? &*attn_mask : &no_mask};
-  const auto cost = cost_of(npusim::Work::attention, operands, query, key, value, 1, 1);
+  const auto cost = attention_cost(npusim::Work::attention, operands, query, key, value, 1, 1);
   return on_host_views(
       "aten::_scaled_dot_product_flash_attention_for_cpu", operands, cost, [&](CpuCall& call) {
         auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -111,7 +119,8 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
   if (!grad_out.defined()) return {};
   const std::array<const at::TensorBase*, 6> operands = {&grad_out, &query, &key,
                                                          &value,    &out,   &logsumexp};
-  const auto cost = cost_of(npusim::Work::attention_backward, operands, query, key, value, 3, 2);
+  const auto cost =
+      attention_cost(npusim::Work::attention_backward, operands, query, key, value, 3, 2);
   return on_host_views(
       "aten::_scaled_dot_product_flash_attention_for_cpu_backward", operands, cost,
       [&](CpuCall& call) {

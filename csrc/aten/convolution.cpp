@@ -17,6 +17,7 @@
 #include <torch/library.h>
 
 #include "csrc/operands/host_view.h"
+#include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/on_host_views.h"
 
 namespace torch_npusim {
@@ -131,7 +132,15 @@ class HostFormat {
              const std::optional<at::Tensor>& bias, at::OptionalIntArrayRef bias_sizes,
              const Geometry& g) {
     if (!npusim::dry() || weight.dim() < 4)
-      return;  // the host makes images of sequences contiguous
+      return;         // the host makes images of sequences contiguous
+    if (as_cuda()) {  // cuDNN's results are as its operands, either of them
+      const auto last =
+          weight.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
+      if (input.suggest_memory_format() == last || weight.suggest_memory_format() == last) {
+        format_ = last;
+      }
+      return;
+    }
     const at::Tensor images = host_view(input);
     const at::Tensor filters = host_view(weight);
     const auto symbolic = [](at::IntArrayRef sizes) { return c10::fromIntArrayRefSlow(sizes); };

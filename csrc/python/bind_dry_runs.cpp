@@ -2,9 +2,11 @@
 // Bindings of dry runs: their beginning and end, and what they answered.
 #include <pybind11/stl.h>
 
+#include "csrc/aten/cuda_attention.h"
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/sites.h"
+#include "csrc/routes/cuda_temporaries.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/dry_answers.h"
 
@@ -16,7 +18,7 @@ namespace {
 
 // An empty name is the specification in force, 0 bytes its capacity.
 void begin(const std::string& spec_name, std::size_t memory_bytes, double selected_share,
-           int64_t patience) {
+           int64_t patience, bool cuda_temporaries) {
   const py::gil_scoped_release no_gil;
   npusim::DeviceSpec spec = translated([&] {
     npusim::initialize();
@@ -25,10 +27,16 @@ void begin(const std::string& spec_name, std::size_t memory_bytes, double select
   if (memory_bytes != 0) spec.memory_bytes = memory_bytes;
   begin_dry_run(spec);
   begin_answers(selected_share, patience, &gather_site);
+  if (cuda_temporaries) {
+    begin_cuda_temporaries();
+    begin_cuda_attention();
+  }
 }
 
 void end() {
   const py::gil_scoped_release no_gil;
+  end_cuda_attention();
+  end_cuda_temporaries();
   end_dry_run();
 }
 
@@ -47,6 +55,13 @@ void bind_dry_runs(py::module& m) {
   m.def("end_dry_run", &end);
   m.def("in_dry_run", &npusim::dry);
   m.def("dry_answers", &answers);
+  m.def("cuda_temporaries", [] {
+    py::list out;
+    for (const TemporariesRow& row : cuda_temporaries()) {
+      out.append(py::make_tuple(row.op, row.what, row.source, row.condition));
+    }
+    return out;
+  });
 }
 
 }  // namespace torch_npusim

@@ -18,6 +18,7 @@
 
 #include "csrc/observers/route_taken.h"
 #include "csrc/routes/cpu_kernel_arguments.h"
+#include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/dry_rules.h"
 
 namespace torch_npusim {
@@ -54,6 +55,11 @@ struct CpuKernel<Op, Result(Args...)> {
         account.settle();
       } else {
         Result result = body(device, call, args...);
+        if (as_cuda()) {
+          RuleArguments given;
+          (given.add(args), ...);
+          allocate_temporaries(about.name, operands.tensors(), given, device);
+        }
         if constexpr (cpu_kernel::returns_arguments<Result>) {
           account.settle();
         } else {

@@ -15,6 +15,7 @@
 #include "csrc/observers/observe.h"
 #include "csrc/observers/route_taken.h"
 #include "csrc/operands/device_empty.h"
+#include "csrc/routes/cuda_temporaries.h"
 #include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
 
@@ -308,6 +309,10 @@ std::array<at::Tensor, 2> DenseCall::set_up(DenseIterator& iter, const at::Tenso
     if (operand.is_cpu()) {
       iter.add_number(operand);
     } else if (C10_UNLIKELY(promotes_ && operand.scalar_type() != dtype_)) {
+      if (as_cuda()) {  // CUDA converts element by element
+        iter.add_input(operand, Extent::full);
+        continue;
+      }
       converted[i] = in_common_dtype(operand);
       iter.add_input(converted[i], Extent::full);
     } else {

@@ -14,6 +14,7 @@
 #include "csrc/launch/op_traits.h"
 #include "csrc/observers/route_taken.h"
 #include "csrc/routes/cpu_call.h"
+#include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/dry_rules.h"
 #include "csrc/routes/fallback_stats.h"
 #include "csrc/runtime/generator.h"
@@ -156,6 +157,9 @@ void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Op
                                  /*keeps_turn=*/!traits.runs_python};
   const auto kernel = [&] {
     run_on_views(op, *stack, traits, arguments, device);
+    if (as_cuda()) {
+      allocate_temporaries(traits.name, arguments.operands.tensors(), {}, device);
+    }
     account.settle(new_results(*stack, traits, arguments.operands.tensors()));
   };
   arguments.operands.waits(traits) ? launch_and_wait(info, device, kernel)

@@ -20,6 +20,7 @@
 #include "csrc/operands/device_empty.h"
 #include "csrc/operands/view_cache.h"
 #include "csrc/routes/cpu_kernel.h"
+#include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/dense_call.h"
 #include "csrc/routes/structured_arguments.h"
 #include "csrc/runtime/storage.h"
@@ -46,7 +47,7 @@ class OnViews final : public Structured {
     const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Structured>) {
       // An iterator on the host has converted its operands by now.
-      if (C10_UNLIKELY(npusim::dry()) && converted_.empty()) {
+      if (C10_UNLIKELY(npusim::dry()) && converted_.empty() && !as_cuda()) {
         converted_ = converted_operands(*this, this->common_dtype_, device_);
       }
     }
@@ -101,6 +102,12 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
       OnViews<Class, outputs> kernel(tensors.device);
       run(kernel, std::make_index_sequence<outputs>(), structured::hold(args)...);
       Result made = results(kernel, std::make_index_sequence<outputs>());
+      if (as_cuda()) {
+        RuleArguments given;
+        (given.add(args), ...);
+        allocate_temporaries(about.name, {tensors.all.data(), tensors.count}, given,
+                             tensors.device);
+      }
       account.settle(made);
       return made;
     });

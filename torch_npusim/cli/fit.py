@@ -29,6 +29,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--memory", help="its capacity, such as 24GiB, if not the specification's")
     add("--allocator", default="cuda-2.13", help="as NPUSIM_ALLOCATOR; default: %(default)s")
     add("--as-cuda", action="store_true", help='a script that says "cuda" runs on npusim')
+    add(
+        "--temporaries",
+        choices=("cuda", "npusim"),
+        default="cuda",
+        help="whose kernels' temporaries are allocated; default: %(default)s",
+    )
     add("--selected", type=float, default=0.5, help="share of elements that masks select")
     add("--require-fits", action="store_true", help="fail if the script runs out of memory")
     add("--max-peak", help="fail if more is reserved on a device, such as 70GiB")
@@ -131,7 +137,7 @@ def _job(arguments: argparse.Namespace) -> "Job":
 
     settings = {
         name: getattr(arguments, name)
-        for name in ("spec", "memory", "allocator")
+        for name in ("spec", "memory", "allocator", "temporaries")
         if getattr(arguments, name)
     }
     return Job(
@@ -186,6 +192,7 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
         spec=arguments.spec,
         memory=arguments.memory,
         selected=job.selected,
+        temporaries=arguments.temporaries,
         changes=[Change(name) for name in job.changes],
         snapshot=arguments.snapshot,
         tell=_tell if sys.stderr.isatty() else None,

@@ -80,6 +80,7 @@ def begin(
     memory: int | str | None = None,
     selected: float = 0.5,
     patience: int = 1000,
+    temporaries: str = "npusim",
 ) -> None:
     """Begins a dry run; dry_run() has the arguments. NPUSIM_DRY_RUN=1 calls this."""
     # Kernels of the Meta key that are written in Python.
@@ -89,6 +90,8 @@ def begin(
         raise ValueError(f"selected is a share from 0 to 1, got {selected}")
     if patience < 1:
         raise ValueError(f"patience is a number of answers, at least 1, got {patience}")
+    if temporaries not in ("cuda", "npusim"):
+        raise ValueError(f"temporaries are those of 'cuda' or 'npusim', got {temporaries!r}")
     global _saves_are_asked
     if not _saves_are_asked:
         torch.serialization.register_package(5, _refuse_to_save, _read_by_others)
@@ -98,7 +101,7 @@ def begin(
     capacity = 0 if memory is None else parse_bytes(memory)
     if memory is not None and capacity < 1:
         raise ValueError(f"a device has at least 1 byte, got {memory!r}")
-    _C.begin_dry_run(spec or "", capacity, selected, patience)
+    _C.begin_dry_run(spec or "", capacity, selected, patience, temporaries == "cuda")
 
 
 @contextmanager
@@ -108,6 +111,7 @@ def dry_run(
     memory: int | str | None = None,
     selected: float = 0.5,
     patience: int = 1000,
+    temporaries: str = "npusim",
 ) -> Iterator[DryRun]:
     """Runs the operators of npusim dry in a `with` block: memory and commands, but no numbers.
 
@@ -122,6 +126,8 @@ def dry_run(
         selected: The share of elements that a mask selects, torch.unique() finds, and so on.
         patience: How many values a line of the program is answered until a loop that waits for
             another one is ended.
+        temporaries: Of which kernels the run allocates the temporaries and saves the results:
+            "npusim", as a real run does, or "cuda" (docs/reference/cuda_temporaries.md).
 
     Raises:
         RuntimeError: If a dry run is on. In the block an operator raises NotImplementedError if
@@ -133,7 +139,7 @@ def dry_run(
         >>> run.peak_allocated() >> 30
         50
     """
-    begin(spec, memory, selected, patience)
+    begin(spec, memory, selected, patience, temporaries)
     run = DryRun()
     try:
         yield run

@@ -30,6 +30,7 @@ def fit_script(
     spec: str | None = None,
     memory: str | None = None,
     selected: float = 0.5,
+    temporaries: str = "cuda",
     changes: Sequence[Change] = (),
     snapshot: str | None = None,
     tell: Callable[[str], None] | None = None,
@@ -42,12 +43,13 @@ def fit_script(
         spec: The device, as for dry_run().
         memory: Its capacity, as for dry_run().
         selected: Share of elements that masks select.
+        temporaries: As for dry_run().
         changes: Of the program, made from outside.
         snapshot: File for the allocator's history, in torch's format and with npusim's entries.
         tell: Hears every few seconds how far the run is.
     """
     fit = Fit(path, arguments=list(arguments), allocator=_allocator())
-    device = dry.dry_run(spec=spec, memory=memory, selected=selected)
+    device = dry.dry_run(spec=spec, memory=memory, selected=selected, temporaries=temporaries)
     with device as run, watching() as watch:
         npusim.memory._record_memory_history(
             max_entries=_HISTORY, stacks="python", clear_history=True

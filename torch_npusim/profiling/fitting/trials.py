@@ -125,7 +125,8 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     changes = [Change(name) for name in job.changes]
     fit = fit_script(
         job.script, job.arguments, spec=settings.get("spec"), memory=settings.get("memory"),
-        selected=job.selected, changes=changes, snapshot=snapshot,
+        selected=job.selected, temporaries=settings.get("temporaries", "cuda"), changes=changes,
+        snapshot=snapshot,
     )  # fmt: skip
     sender.send(fit.as_dict())
 

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What CUDA's attention kernels save and need. Sources, of torch 2.13:
+//   the choice                sdp_utils.cpp: use_flash_attention, use_mem_efficient_attention
+//   flash forward, backward   flash_api.cpp: mha_fwd, mha_bwd
+//   efficient                 attention.cu: _efficient_attention_forward;
+//                             attention_backward.cu: _efficient_attention_backward
+// cuDNN's attention, which newer torch prefers on Hopper and Blackwell, is taken for flash: it
+// saves the same tensors, and the size of its workspace is not public.
+#include "csrc/aten/cuda_attention.h"
+
+#include <ATen/Context.h>
+#include <ATen/SDPBackend.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scaled_dot_product_attention_native.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <memory>
+
+#include "csrc/launch/launch.h"
+#include "csrc/operands/device_empty.h"
+#include "csrc/routes/cuda_temporaries.h"
+#include "csrc/runtime/device_allocator.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+using Sizes = std::vector<int64_t>;
+
+int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+bool is_half(const Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+struct Shapes {
+  int64_t batch, heads, queries, width, key_heads, keys;
+  Shapes(const Tensor& query, const Tensor& key)
+      : batch(query.size(0)),
+        heads(query.size(1)),
+        queries(query.size(2)),
+        width(query.size(3)),
+        key_heads(key.size(1)),
+        keys(key.size(2)) {}
+};
+
+// (batch, heads, time, width) in memory as (batch, time, heads, width).
+Tensor by_time(int64_t batch, int64_t heads, int64_t time, int64_t width, at::ScalarType dtype,
+               c10::DeviceIndex device) {
+  return device_empty({batch, time, heads, width}, dtype, device).transpose(1, 2);
+}
+
+// The tensor that torch.empty_like() makes of one with heads and time exchanged.
+Tensor like(const Tensor& tensor, c10::DeviceIndex device) {
+  const Tensor other = tensor.transpose(1, 2);
+  if (!other.is_non_overlapping_and_dense()) {
+    return by_time(tensor.size(0), tensor.size(1), tensor.size(2), tensor.size(3),
+                   tensor.scalar_type(), device);
+  }
+  return device_empty_strided(tensor.sizes(), tensor.strides(), tensor.scalar_type(), device);
+}
+
+double float_bytes(const Sizes& sizes) {
+  double bytes = 4;
+  for (const int64_t size : sizes) bytes *= static_cast<double>(size);
+  return bytes;
+}
+
+double bytes_of(const Tensor& tensor) {
+  return static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
+}
+
+// A copy that the backward kernels make of what does not lie by time.
+double copied(const Tensor& tensor) {
+  return tensor.transpose(1, 2).is_contiguous() ? 0 : bytes_of(tensor);
+}
+
+template <class Body>
+auto command(const char* op, std::initializer_list<const at::TensorBase*> operands,
+             const Tensor& query, const Tensor& key, const Tensor& value, double key_products,
+             double value_products, const Body& body) {
+  const auto work = key_products > 1 ? npusim::Work::attention_backward : npusim::Work::attention;
+  const npusim::Cost cost = attention_cost(work, TensorPointers(operands.begin(), operands.size()),
+                                           query, key, value, key_products, value_products);
+  const c10::DeviceIndex device = query.device().index();
+  return launch({op, npusim::CommandKind::kernel, cost}, device, [&] { return body(device); });
+}
+
+using Flash =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+
+Flash flash(const Tensor& query, const Tensor& key, const Tensor& value, double /*dropout*/,
+            bool /*causal*/, bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
+  return command("aten::_scaled_dot_product_flash_attention", {&query, &key, &value}, query, key,
+                 value, 1, 1, [&](c10::DeviceIndex device) -> Flash {
+                   const Shapes n(query, key);
+                   const Tensor out = like(query, device);
+                   const Tensor logsumexp =
+                       device_empty({n.batch, n.heads, n.queries}, at::kFloat, device);
+                   return {out,
+                           logsumexp,
+                           Tensor(),
+                           Tensor(),
+                           n.queries,
+                           n.keys,
+                           device_empty({2}, at::kUInt64, device),
+                           device_empty({}, at::kUInt64, device),
+                           device_empty({0}, query.scalar_type(), device)};
+                 });
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_backward(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& out, const Tensor& logsumexp, const Tensor& /*cum_seq_q*/,
+    const Tensor& /*cum_seq_k*/, c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double /*dropout*/,
+    bool /*causal*/, const Tensor& /*seed*/, const Tensor& /*offset*/,
+    std::optional<double> /*scale*/) {
+  if (!grad_out.defined()) return {};
+  using Grads = std::tuple<Tensor, Tensor, Tensor>;
+  return command(
+      "aten::_scaled_dot_product_flash_attention_backward",
+      {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
+      [&](c10::DeviceIndex device) -> Grads {
+        const Shapes n(query, key);
+        const auto held = [&](double bytes) {
+          return allocate_on_device(static_cast<std::size_t>(bytes), device);
+        };
+        const auto grad_copy = held(copied(grad_out));
+        const auto out_copy = held(copied(out));
+        Grads grads{like(query, device), like(key, device), like(value, device)};
+        const int64_t rows = rounded_up(n.queries, 128);
+        const int64_t width = rounded_up(n.width, n.width <= 128 ? 32 : 64);
+        const at::Context& context = at::globalContext();
+        int64_t splits = 1;
+        if (context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly()) {
+          const int64_t blocks = npusim::device_spec(device).multiprocessor_count;
+          splits = (blocks + n.batch * n.heads - 1) / (n.batch * n.heads);
+        }
+        const bool grouped = n.key_heads != n.heads;
+        const double expanded = !grouped ? 0
+                                         : bytes_of(key) * static_cast<double>(n.heads) /
+                                               static_cast<double>(n.key_heads);
+        allocated_together(
+            {float_bytes({n.batch, n.heads, rows}),
+             float_bytes({splits, n.batch, rows, n.heads, width}), expanded, expanded},
+            device);
+        return grads;
+      });
+}
+
+using Efficient = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+Efficient efficient(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const MaybeTensor& /*bias*/, bool compute_logsumexp, double /*dropout*/,
+                    bool /*causal*/, std::optional<double> /*scale*/) {
+  return command("aten::_scaled_dot_product_efficient_attention", {&query, &key, &value}, query,
+                 key, value, 1, 1, [&](c10::DeviceIndex device) -> Efficient {
+                   const Shapes n(query, key);
+                   const Tensor out = by_time(n.batch, n.heads, n.queries, value.size(3),
+                                              query.scalar_type(), device);
+                   const int64_t rows = compute_logsumexp ? rounded_up(n.queries, 32) : 0;
+                   const auto number = [] { return at::empty({}, at::dtype(at::kLong)); };
+                   return {out, device_empty({n.batch, n.heads, rows}, at::kFloat, device),
+                           number(), number()};
+                 });
+}
+
+Efficient efficient_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                             const Tensor& value, const Tensor& bias, const Tensor& out,
+                             const Tensor& logsumexp, const Tensor& /*seed*/,
+                             const Tensor& /*offset*/, double /*dropout*/,
+                             std::array<bool, 4> wanted, bool /*causal*/,
+                             std::optional<double> /*scale*/) {
+  if (!grad_out.defined()) return {};
+  return command(
+      "aten::_scaled_dot_product_efficient_attention_backward",
+      {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
+      [&](c10::DeviceIndex device) -> Efficient {
+        const Shapes n(query, key);
+        const at::ScalarType dtype = query.scalar_type();
+        const auto grad_copy =
+            allocate_on_device(static_cast<std::size_t>(copied(grad_out)), device);
+        const Tensor grad_query = by_time(n.batch, n.heads, n.queries, n.width, dtype, device);
+        const Tensor grad_key = by_time(n.batch, n.key_heads, n.keys, n.width, dtype, device);
+        const Tensor grad_value =
+            by_time(n.batch, n.key_heads, n.keys, value.size(3), dtype, device);
+        Tensor grad_bias;
+        if (wanted[3] && bias.defined()) {
+          Sizes sizes = bias.sizes().vec();
+          const int64_t last = sizes.back();
+          sizes.back() = rounded_up(last, 16);
+          grad_bias = device_empty(sizes, bias.scalar_type(), device).slice(-1, 0, last);
+        }
+        const double delta = float_bytes({n.batch, n.heads, n.queries});
+        // The products of the gradient and the result, summed, in an order of their own.
+        if (!is_half(query)) allocated_together({bytes_of(out), delta}, device);
+        const double blocks = std::ceil(static_cast<double>(n.queries) / 64) *
+                              std::ceil(static_cast<double>(n.width) / 64);
+        const double workspace =
+            static_cast<double>(n.batch * n.heads) * blocks * (16 + 4 * 64 * 64);
+        allocated_together({delta, workspace}, device);
+        return {grad_query, grad_key, grad_value, grad_bias};
+      });
+}
+
+bool flash_takes(const Tensor& query, const Tensor& key, const Tensor& value,
+                 const npusim::DeviceSpec& spec, bool masked) {
+  return spec.capability_major >= 8 && is_half(query) && !masked && query.size(-1) <= 256 &&
+         key.size(-1) == query.size(-1) && value.size(-1) == query.size(-1);
+}
+
+bool efficient_takes(const Tensor& query, const Tensor& key, const Tensor& value,
+                     const npusim::DeviceSpec& spec) {
+  const at::ScalarType dtype = query.scalar_type();
+  const bool modern = spec.capability_major >= 8;
+  if (dtype != at::kFloat && dtype != at::kHalf && !(dtype == at::kBFloat16 && modern)) {
+    return false;
+  }
+  const int64_t alignment = is_half(query) ? (spec.capability_major >= 7 ? 8 : 1) : modern ? 4 : 1;
+  return key.size(1) == query.size(1) && value.size(1) == query.size(1) &&
+         query.size(-1) % alignment == 0 && key.size(-1) == query.size(-1) &&
+         value.size(-1) % alignment == 0;
+}
+
+Tensor padded(const Tensor& tensor) {
+  const int64_t missing = rounded_up(tensor.size(-1), 8) - tensor.size(-1);
+  return missing == 0 ? tensor : at::constant_pad_nd(tensor, {0, missing});
+}
+
+// torch's composite has CUDA's name for flash attention on CUDA only.
+Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                 const MaybeTensor& mask, double dropout, bool causal, std::optional<double> scale,
+                 bool gqa) {
+  const bool plain = query.is_privateuseone() && !query.is_nested() && query.dim() == 4 &&
+                     key.dim() == 4 && value.dim() == 4;
+  const auto flash_backend = static_cast<int64_t>(at::SDPBackend::flash_attention);
+  if (!plain || cuda_sdp_backend(query, key, value, mask, dropout, gqa) != flash_backend) {
+    return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale,
+                                                    gqa);
+  }
+  const int64_t width = query.size(-1);
+  const double used = scale.value_or(1 / std::sqrt(static_cast<double>(width)));
+  const Tensor out = std::get<0>(at::_scaled_dot_product_flash_attention(
+      padded(query), padded(key), padded(value), dropout, causal, false, used));
+  return out.size(-1) == width ? out : out.slice(-1, 0, width);
+}
+
+// One library per dispatch key.
+std::vector<std::unique_ptr<torch::Library>>& registrations() {
+  static auto* made = new std::vector<std::unique_ptr<torch::Library>>;
+  return *made;
+}
+
+torch::Library& new_library(c10::DispatchKey key) {
+  registrations().push_back(std::make_unique<torch::Library>(
+      torch::Library::IMPL, "aten", std::optional<c10::DispatchKey>(key), __FILE__, __LINE__));
+  return *registrations().back();
+}
+
+}  // namespace
+
+int64_t cuda_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
+                         const MaybeTensor& mask, double /*dropout*/, bool gqa) {
+  const npusim::DeviceSpec& spec = npusim::device_spec(query.device().index());
+  const at::Context& context = at::globalContext();
+  const bool masked = mask.has_value() && mask->defined();
+  const auto last_is_dense = [](const Tensor& tensor) { return tensor.stride(-1) == 1; };
+  const bool usual = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && query.size(-2) > 0 &&
+                     key.size(-2) > 0 && last_is_dense(query) && last_is_dense(key) &&
+                     last_is_dense(value) &&
+                     (gqa || (key.size(1) == query.size(1) && value.size(1) == query.size(1)));
+  auto chosen = at::SDPBackend::math;
+  if (usual && context.userEnabledFlashSDP() && flash_takes(query, key, value, spec, masked)) {
+    chosen = at::SDPBackend::flash_attention;
+  } else if (usual && context.userEnabledMemEfficientSDP() &&
+             efficient_takes(query, key, value, spec)) {
+    chosen = at::SDPBackend::efficient_attention;
+  }
+  return static_cast<int64_t>(chosen);
+}
+
+void begin_cuda_attention() {
+  torch::Library& kernels = new_library(c10::DispatchKey::PrivateUse1);
+  kernels.impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
+  kernels.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
+  kernels.impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient));
+  kernels.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_backward));
+  kernels.impl("scaled_dot_product_attention", TORCH_FN(attention));
+  torch::Library& recorded = new_library(c10::DispatchKey::AutogradPrivateUse1);
+  recorded.impl("scaled_dot_product_attention", TORCH_FN(attention));
+}
+
+void end_cuda_attention() { registrations().clear(); }
+
+}  // namespace torch_npusim

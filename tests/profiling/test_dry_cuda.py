@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Dry runs that allocate as CUDA does: temporaries, attention, and peaks that others measured."""
+
+import pytest
+import torch
+from pages import published_peaks
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_npusim
+from torch_npusim import _C
+from torch_npusim.sim import dry_run
+
+HALF = {"dtype": torch.bfloat16, "device": "npusim"}
+
+
+@pytest.fixture
+def as_cuda():
+    with dry_run(spec="h100-sxm", temporaries="cuda") as run:
+        yield run
+
+
+class Names(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.seen.append(op.name().removeprefix("aten::"))
+        return op(*args, **(kwargs or {}))
+
+
+def requested(run):
+    return run.stats()["requested_bytes.all.current"]
+
+
+def peak_of(run, job):
+    """The bytes that `job` asked for at most, beside its result."""
+    torch_npusim.npusim.reset_peak_memory_stats()
+    before = requested(run)
+    made = job()
+    return run.stats()["requested_bytes.all.peak"] - before, made
+
+
+def attention_ops(query, key, **options):
+    with Names() as names:
+        out = F.scaled_dot_product_attention(query, key, key, **options)
+        if out.requires_grad:
+            out.sum().backward()
+    return [name for name in names.seen if "scaled_dot" in name]
+
+
+def test_attention_has_the_names_that_cuda_has(as_cuda):
+    query = torch.empty(2, 8, 128, 64, **HALF, requires_grad=True)
+    key = torch.empty(2, 2, 128, 64, **HALF, requires_grad=True)
+    flash = "_scaled_dot_product_flash_attention"
+    assert attention_ops(query, key, is_causal=True, enable_gqa=True) == [
+        flash,
+        f"{flash}_backward",
+    ]
+    assert attention_ops(query, query, dropout_p=0.1) == [flash, f"{flash}_backward"]
+    efficient = "_scaled_dot_product_efficient_attention"
+    single = query.detach().float().requires_grad_()
+    assert attention_ops(single, single) == [efficient, f"{efficient}_backward"]
+    mask = torch.zeros(128, 128, **HALF)
+    assert attention_ops(query, query, attn_mask=mask)[0] == efficient
+    assert attention_ops(query, key, attn_mask=mask, enable_gqa=True) == []
+
+
+def test_a_narrow_head_is_padded_for_flash_attention(as_cuda):
+    query = torch.empty(2, 8, 128, 60, **HALF, requires_grad=True)
+    out = F.scaled_dot_product_attention(query, query, query)
+    out.sum().backward()
+    assert out.shape == query.grad.shape == query.shape
+
+
+def test_attention_has_its_own_names_afterwards():
+    with dry_run(temporaries="cuda"):
+        pass
+    query = torch.empty(1, 1, 16, 8, device="npusim")
+    assert attention_ops(query, query) == ["_scaled_dot_product_flash_attention_for_cpu"]
+
+
+def test_flash_attention_backward_accumulates_in_float(as_cuda):
+    shape = (1, 4, 100, 64)  # rows are rounded up to 128
+    query, key, value = (torch.empty(shape, **HALF, requires_grad=True) for _ in range(3))
+    out = F.scaled_dot_product_attention(query, key, value)
+    grad = torch.empty_like(out)
+    needed, grads = peak_of(as_cuda, lambda: torch.autograd.grad(out, (query, key, value), grad))
+    assert len(grads) == 3
+    accumulated = 4 * (4 * 128) + 4 * (4 * 128 * 64)
+    copied = grad.nbytes + out.nbytes  # the kernel wants them by time
+    assert needed == 3 * query.nbytes + accumulated + copied
+
+
+@pytest.mark.parametrize(
+    ("spec", "config", "expected"),
+    [
+        ("h100-sxm", None, 33554432),
+        ("a100-80-sxm", None, 8519680),
+        ("a100-80-sxm", ":16:8:4096:1", 16 * 8 * 1024 + 4096 * 1024),
+    ],
+)
+def test_a_thread_has_one_workspace_of_cublas(spec, config, expected, monkeypatch):
+    if config is not None:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
+    with dry_run(spec=spec, temporaries="cuda") as run:
+        x = torch.empty(8, 8, device="npusim")
+        before = requested(run)
+        for _ in range(2):
+            y = x @ x
+        assert requested(run) - before == expected + y.nbytes
+
+
+# Sizes that snapshots of an H100 show: 512 outputs in neighbouring addresses.
+@pytest.mark.parametrize(
+    ("reduce", "inputs", "expected"),
+    [
+        (lambda x: x.sum(0), 2560, 10485760 + 16),
+        (lambda x: x.sum(0, keepdim=True), 10000, 41156608 + 16),
+        (lambda x: x.max(0), 10000, 164626432 + 16),
+        (lambda x: x.t().contiguous().sum(1), 10000, 0),
+    ],
+)
+def test_blocks_that_share_a_reduction_have_a_buffer(as_cuda, reduce, inputs, expected):
+    x = torch.empty(inputs, 512, device="npusim")
+    if expected == 0:
+        rows = x.t().contiguous()
+        needed, made = peak_of(as_cuda, lambda: rows.sum(1))
+        assert needed == made.nbytes
+        return
+    needed, made = peak_of(as_cuda, lambda: reduce(x))
+    results = [made] if isinstance(made, torch.Tensor) else list(made)
+    assert needed == expected + sum(result.nbytes for result in results)
+
+
+def test_mixed_operands_are_converted_element_by_element():
+    sizes = []
+    for kind in ("cuda", "npusim"):
+        with dry_run(temporaries=kind) as run:
+            x = torch.empty(1000, device="npusim")
+            y = torch.empty(1000, device="npusim", dtype=torch.float64)
+            sizes.append(peak_of(run, lambda x=x, y=y: x + y)[0])
+            del x, y
+    assert sizes == [8000, 16000]
+
+
+def test_the_gradient_of_an_index_sorts(as_cuda):
+    weight = torch.empty(1000, 8, device="npusim", requires_grad=True)
+    index = torch.zeros(5000, dtype=torch.int64, device="npusim")
+    out, grad = weight[index], torch.empty(5000, 8, device="npusim")
+    needed, _ = peak_of(as_cuda, lambda: torch.autograd.grad(out, weight, grad))
+    assert needed == weight.nbytes + 4 * index.nbytes + 2 * index.nbytes
+
+
+def test_a_convolution_has_the_format_of_its_operands(as_cuda):
+    x = torch.empty(2, 8, 16, 16, device="npusim")
+    weight = torch.empty(4, 8, 3, 3, device="npusim")
+    last = torch.channels_last
+    assert F.conv2d(x, weight).is_contiguous()
+    assert F.conv2d(x.to(memory_format=last), weight).is_contiguous(memory_format=last)
+
+
+def test_temporaries_are_of_two_kinds():
+    with (
+        pytest.raises(ValueError, match="'cuda' or 'npusim', got 'rocm'"),
+        dry_run(temporaries="rocm"),
+    ):
+        pass
+    assert all(source for _, _, source, _ in _C.cuda_temporaries())
+
+
+# The others run with the nightly checks.
+@pytest.mark.parametrize(
+    "name", ["phi-1.5-lora-4", "StableLM-3B-lora-1", "bert-large-all", "llama-3.2-3b"]
+)
+def test_peaks_are_those_that_others_measured(name):
+    (row,) = (row for row in published_peaks.rows() if row.name == name)
+    found = published_peaks.in_process("--predict", name)
+    error = found["predicted"] / row.measured - 1
+    print(
+        f"{row.job}: measured {row.measured:.4g}, predicted {found['predicted']:.4g}, {error:+.1%}"
+    )
+    assert abs(error) < published_peaks.WORST_GOAL
+    assert found["fits"] == [False, True]
