@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What CUDA's attention kernels save and need. Sources, of torch 2.13:
-//   the choice                sdp_utils.cpp: use_flash_attention, use_mem_efficient_attention
-//   flash forward, backward   flash_api.cpp: mha_fwd, mha_bwd
+//   the choice                sdp_utils: use_flash_attention, use_mem_efficient_attention
+//   flash forward, backward   flash_api: mha_fwd, mha_bwd
 //   efficient                 attention.cu: _efficient_attention_forward;
 //                             attention_backward.cu: _efficient_attention_backward
 // cuDNN's attention, which newer torch prefers on Hopper and Blackwell, is taken for flash: it
