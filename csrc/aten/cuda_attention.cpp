@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What CUDA's attention kernels save and need. Sources, of torch 2.13:
+// Tensors that CUDA's attention kernels save, and their temporaries. Sources, of torch 2.13:
 //   the choice                sdp_utils: use_flash_attention, use_mem_efficient_attention
 //   flash forward, backward   flash_api: mha_fwd, mha_bwd
 //   efficient                 attention.cu: _efficient_attention_forward;

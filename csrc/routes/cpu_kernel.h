@@ -56,7 +56,7 @@ struct CpuKernel<Op, Result(Args...)> {
       } else {
         Result result = body(device, call, args...);
         if (as_cuda()) {
-          RuleArguments given;
+          CallArguments given;
           (given.add(args), ...);
           allocate_temporaries(about.name, operands.tensors(), given, device);
         }

@@ -21,7 +21,7 @@ std::atomic<bool> g_as_cuda{false};
 
 struct Call {
   TensorPointers operands;
-  const RuleArguments& arguments;
+  const CallArguments& arguments;
   c10::DeviceIndex device;
   double numel(std::size_t operand) const {
     return static_cast<double>(operands[operand]->numel());
@@ -159,7 +159,7 @@ struct Layout {
 constexpr int64_t kFewValues = 16;
 constexpr int64_t kManyValues = 256;
 
-Layout layout_of(const at::TensorBase& input, const RuleArguments& reduced,
+Layout layout_of(const at::TensorBase& input, const CallArguments& reduced,
                  const npusim::DeviceSpec& spec) {
   std::vector<Dimension> over, kept;
   const int64_t rank = input.dim();
@@ -346,7 +346,7 @@ void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex de
 }
 
 void allocate_temporaries(std::string_view op, TensorPointers operands,
-                          const RuleArguments& arguments, c10::DeviceIndex device) {
+                          const CallArguments& arguments, c10::DeviceIndex device) {
   const auto row = table().find(op);
   if (row != table().end()) row->second->allocate({operands, arguments, device});
 }

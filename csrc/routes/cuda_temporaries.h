@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What CUDA's kernels allocate beside their results, for a dry run that shall predict CUDA's
-// memory: a table of rules per operator, each with its source. A rule allocates on the device's
+// Memory that CUDA's kernels allocate beside their results, for a dry run that predicts CUDA's
+// memory: a table of rows per operator, each with its source. A row allocates on the device's
 // allocator and frees when the operator ends; workspaces of cuBLAS stay until the run ends.
 //
 //   mm, addmm, bmm ...   the workspace of this thread's cuBLAS handle on the current stream
@@ -27,9 +27,9 @@ bool as_cuda() noexcept;
 void begin_cuda_temporaries();
 void end_cuda_temporaries() noexcept;
 
-// What rules ask of a call's arguments that are no tensors: the dimensions of a reduction, which
-// are the first argument of that kind, and the first flag.
-struct RuleArguments {
+// Arguments of a call that are no tensors, as far as rows need them: the dimensions of a reduction,
+// which are the first argument of that kind, and the first flag.
+struct CallArguments {
   c10::SmallVector<int64_t, 6> dims;  // empty: all
   bool found = false;
   std::optional<bool> flag;
@@ -54,7 +54,7 @@ struct RuleArguments {
 // allocate_temporaries() allocates and frees what CUDA's kernel for `op` needs for the operands;
 // call it with as_cuda(), after the results were made.
 void allocate_temporaries(std::string_view op, TensorPointers operands,
-                          const RuleArguments& arguments, c10::DeviceIndex device);
+                          const CallArguments& arguments, c10::DeviceIndex device);
 
 // allocated_together() allocates blocks of so many bytes, in this order, and frees them.
 void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex device);

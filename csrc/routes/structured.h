@@ -103,7 +103,7 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
       run(kernel, std::make_index_sequence<outputs>(), structured::hold(args)...);
       Result made = results(kernel, std::make_index_sequence<outputs>());
       if (as_cuda()) {
-        RuleArguments given;
+        CallArguments given;
         (given.add(args), ...);
         allocate_temporaries(about.name, {tensors.all.data(), tensors.count}, given,
                              tensors.device);

@@ -11,8 +11,8 @@ HEAD = """# CUDA's temporaries
 <!-- from csrc/routes/cuda_temporaries.cpp, by tools/pages/cuda_temporaries.py -->
 
 A [dry run](../use/dry_runs.md) with `temporaries="cuda"` allocates these beside results: sizes of
-torch 2.13, from its sources. Those of reductions and of the gradient of an index were compared with
-snapshots of an H100 (torch 2.7). `csrc/aten/cuda_attention.cpp` has those of attention.
+torch 2.13, by its sources or by reports about them. Three buffers of reductions were compared with
+a snapshot of an H100 (torch 2.7). `csrc/aten/cuda_attention.cpp` has those of attention.
 
 | operators | temporaries | when | source |
 |---|---|---|---|
