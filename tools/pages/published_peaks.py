@@ -173,9 +173,9 @@ Each row is a job whose peak others measured on a GPU, and the peak of a dry run
 and a worst of {WORST_GOAL:.0%}.
 
 Most of these rows are no blind test. A first run had a median error of 3.9 % and a worst of 21.7 %;
-its errors led to the changes of programs below. Two rows are untouched by that: `bert-large, loaded`
-and `Llama 3.2 3B`. Programs follow the versions that were measured, where these save other tensors
-than torch 2.13:
+its errors led to the changes of programs below. Two rows are untouched by that: `bert-large,
+loaded` and `Llama 3.2 3B`. Programs follow the versions that were measured, where these save other
+tensors than torch 2.13:
 
 - bert-large: softmax of torch 1.10 saves its input, `zero_grad()` keeps the gradients, attention is
   not fused: inferred from the errors. 1,343 MiB of context are added: the page measured them.
