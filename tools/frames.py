@@ -18,7 +18,7 @@ _OF_TORCH = re.compile(
     r"sparse|fft|linalg|random|functional|hub|library|overrides|serialization|storage|tensor)"
     r"(/|\.py$)"
     # The package, and not programs in a checkout of that name.
-    r"|/torch_npusim/(_\w+\.py$|(as_cuda|cli|cpp_extension|cuda_alias|distributed|inductor|"
+    r"|/torch_npusim/(_\w+\.py$|(as_cuda|cli|cpp_extension|cuda_alias|distributed|inductor|inside|"
     r"integrations|npusim|patches|profiling|sim|testing|triton_interpreter|truth)(/|\.py$))"
 )
 _OF_LIBRARY = re.compile(

@@ -85,11 +85,13 @@ def fit(recording: Recording) -> Fit:
             raise TruthError(f"{recording.name}: it does not say `{name}`; record identity")
     known = spec_of(recording)
     base = specs.load(known or "a100-80-sxm")
-    numbers = {key: value for key, value in base.numbers.items() if value}
+    # Shares that the file does not state stay those of the board's classes of work.
+    stated = {key: value for key, value in base.numbers.items() if key in base.sources}
+    numbers = {key: value for key, value in stated.items() if value or "latency" in key}
     measured = _measure(rates, numbers, is_known=known is not None)
     measured["memory.capacity_gib"] = seen.identity("total_memory") / (1 << 30)
     numbers.update(measured)
-    text = _toml(recording, seen, numbers, set(measured), known)
+    text = _toml(recording, seen, base.board, numbers, set(measured), known)
     return Fit(text, numbers, tuple(sorted(measured)), known)
 
 
@@ -155,6 +157,7 @@ def _measure(rates: dict[str, Any], base: dict[str, float], is_known: bool) -> d
 def _toml(
     recording: Recording,
     seen: Recording,
+    board: str,
     numbers: dict[str, float],
     measured: set[str],
     known: str | None,
@@ -164,6 +167,7 @@ def _toml(
         f"# Fitted by `npusim truth fit` to the visible half of {recording.name}.",
         f'title = "{recording.chip} (fitted)"',
         f"capability = [{major}, {minor}]",
+        *([f'board = "{board}"'] if board else []),
         f'multiprocessors = [{seen.identity("multi_processor_count")}, "recording"]',
     ]
     sections: dict[str, list[str]] = {}
