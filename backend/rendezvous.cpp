@@ -20,6 +20,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "backend/error.h"
@@ -29,7 +30,6 @@ namespace npusim {
 namespace {
 
 constexpr std::size_t kTextBytes = 240;
-constexpr std::int32_t kLeft = -1;
 constexpr int kMaskBits = 64;
 constexpr int kWaiters = 512;  // ranks beyond are not looked at for circles
 
@@ -40,7 +40,7 @@ long futex(std::atomic<std::uint32_t>* word, int what, std::uint32_t value, cons
 }  // namespace
 
 struct Rendezvous::Seat {
-  std::atomic<std::int32_t> process;   // 0: nobody yet; kLeft
+  std::atomic<std::int32_t> process;   // 0: nobody yet; negative: it has left
   std::atomic<std::uint32_t> version;  // odd while the text is being written
   char text[kTextBytes];
 
@@ -178,19 +178,21 @@ void Rendezvous::enter(int rank) noexcept {
 }
 
 void Rendezvous::leave(int rank) noexcept {
-  header_->seats[rank].process.store(kLeft);
+  std::atomic<std::int32_t>& process = header_->seats[rank].process;
+  process.store(-std::abs(process.load()));  // others may still compare with it
   ring();
 }
 
 // kill(process, 0) sends nothing: it only asks whether the process exists.
 const char* Rendezvous::gone(int rank) const noexcept {
   const int process = header_->seats[rank].process.load();
-  if (process == kLeft) return "has left the group";
+  if (process < 0) return "has left the group";
   return process == 0 || kill(process, 0) == 0 || errno != ESRCH ? nullptr : "has ended";
 }
 
 bool Rendezvous::same_process(int rank, int other) const noexcept {
-  return header_->seats[rank].process.load() == header_->seats[other].process.load();
+  const auto process_of = [&](int seat) { return std::abs(header_->seats[seat].process.load()); };
+  return process_of(rank) == process_of(other);
 }
 
 // A text is a seqlock: one writer, readers that try again while the version is odd or has changed.

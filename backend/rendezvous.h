@@ -76,7 +76,7 @@ class Rendezvous {
   void leave(int rank) noexcept;
   const char* gone(int rank) const noexcept;
 
-  // same_process() is whether two ranks are threads of one process.
+  // same_process() is whether two ranks are threads of one process, or were until one left.
   bool same_process(int rank, int other) const noexcept;
 
   class Waiter;
