@@ -17,8 +17,6 @@ namespace torch_npusim {
 
 namespace {
 
-std::atomic<bool> g_as_cuda{false};
-
 struct Call {
   TensorPointers operands;
   const CallArguments& arguments;
@@ -325,10 +323,6 @@ const std::unordered_map<std::string_view, const Row*>& table() {
 }
 
 }  // namespace
-
-bool as_cuda() noexcept {
-  return C10_UNLIKELY(npusim::dry()) && g_as_cuda.load(std::memory_order_relaxed);
-}
 
 void begin_cuda_temporaries() { g_as_cuda.store(true); }
 

@@ -10,6 +10,7 @@
 
 #include <ATen/core/TensorBase.h>
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,8 +21,11 @@
 
 namespace torch_npusim {
 
-// as_cuda() is whether a dry run is on that allocates as CUDA does.
-bool as_cuda() noexcept;
+// as_cuda() is whether a dry run is on that allocates as CUDA does: off, a load for each launch.
+inline std::atomic<bool> g_as_cuda{false};
+inline bool as_cuda() noexcept {
+  return C10_UNLIKELY(npusim::dry()) && g_as_cuda.load(std::memory_order_relaxed);
+}
 
 // begin_cuda_temporaries() begins that, in a dry run; end_cuda_temporaries() frees the workspaces.
 void begin_cuda_temporaries();

@@ -33,7 +33,7 @@ RECORDS = published_rows.FOLDER / "records.npz"
 # More than any of them needs: the figures are times.
 ROOM = "2TiB"
 
-#: What makes a program: rows that agree here share a record.
+#: Columns that make a program: rows that agree in them share a record.
 PROGRAM = ("source", "model", "size", "batch", "dtype", "layout", "mode")
 
 #: Columns of a command. A product is `batch` of m x k by k x n; a convolution's m are positions.

@@ -217,6 +217,14 @@ def _text_of(node: Node) -> list[str]:
     return lines
 
 
+def _names_of_leaves(variables: dict[str, Any], model: torch.nn.Module | None) -> dict[int, str]:
+    """Names by the tensors' id(): the caller's variables, then a model's parameters."""
+    known = {id(v): name for name, v in variables.items() if isinstance(v, torch.Tensor)}
+    if model is not None:
+        known |= {id(parameter): name for name, parameter in model.named_parameters()}
+    return known
+
+
 def graph(
     tensor: torch.Tensor,
     model: torch.nn.Module | None = None,
@@ -241,10 +249,7 @@ def graph(
     """
     if tensor.grad_fn is None:
         raise ValueError("graph(): the tensor has no graph; requires_grad of its inputs says why")
-    frame = sys._getframe(1)
-    known = {id(v): n for n, v in frame.f_locals.items() if isinstance(v, torch.Tensor)}
-    if model is not None:
-        known |= {id(parameter): name for name, parameter in model.named_parameters()}
+    known = _names_of_leaves(sys._getframe(1).f_locals, model)
     nodes, found = _walked(tensor.grad_fn, known)
     report = GraphReport(nodes)
     if backward:
@@ -442,10 +447,7 @@ def retained(tensor: torch.Tensor, model: torch.nn.Module | None = None) -> Reta
     """
     if tensor.grad_fn is None:
         raise ValueError("retained(): the tensor has no graph; it keeps nothing")
-    frame = sys._getframe(1)
-    known = {id(v): n for n, v in frame.f_locals.items() if isinstance(v, torch.Tensor)}
-    if model is not None:
-        known |= {id(parameter): name for name, parameter in model.named_parameters()}
+    known = _names_of_leaves(sys._getframe(1).f_locals, model)
     nodes, found = _walked(tensor.grad_fn, known)
     leaves = {
         node.variable.untyped_storage().data_ptr(): nodes[number].leaf

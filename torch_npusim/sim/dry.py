@@ -134,6 +134,7 @@ def dry_run(
             the shape of its result cannot be known, and RuntimeError for a tensor of npusim that
             was made outside, or that is saved.
 
+    Example:
         >>> with dry_run(memory="100GiB") as run:
         ...     x = torch.empty(50 << 30, dtype=torch.uint8, device="npusim")
         >>> run.peak_allocated() >> 30
