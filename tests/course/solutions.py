@@ -5,6 +5,7 @@ Readers of the course: try first; inside.hint("views-1") helps.
 """
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 MIB = 1 << 20
 
@@ -122,6 +123,166 @@ def windows(x):
     return x.as_strided((len(x) - 2, 3), (1, 1), x.storage_offset())
 
 
+SHARED = {
+    "x[0]": (True, True),
+    "x.detach()": (True, True),
+    "x.data": (True, False),
+    "x.clone()": (False, False),
+    "x.t().reshape(-1)": (False, False),
+    "x.reshape(-1)": (True, True),
+}
+
+
+def shared_but(made, told):
+    """All is right but the answer for one way of making a tensor."""
+    return lambda one: (SHARED | {made: told})[one]
+
+
+def halved(w):
+    with torch.no_grad():
+        w[0].mul_(0.5)
+
+
+def into(x, y, out):
+    torch.mul(x, y, out=out)
+    torch.add(out, x, out=out)
+    torch.sin(out, out=out)
+
+
+def into_the_operand(x, y, out):
+    out.copy_(x.mul_(y).add_(x).sin_())
+
+
+def rebound(x, y, out):
+    out = torch.sin(x * y + x)  # noqa: F841
+
+
+def two_blocks(elements, operators):
+    return min(operators, 2) * rounded(32)([4 * elements])
+
+
+def squared(decides):
+    return lambda w, buffer: w * w if decides(w) else torch.mul(w.detach(), w.detach(), out=buffer)
+
+
+def kept_tensors(layers, segments):
+    return segments - 1 + layers - (segments - 1) * (layers // segments)
+
+
+class Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(context, function, x):
+        context.function = function
+        context.state = torch.get_rng_state(), torch.npusim.get_rng_state()
+        context.save_for_backward(x)
+        return function(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        with torch.random.fork_rng(devices=[0], device_type="npusim"):
+            return None, again(context, gradient)
+
+
+class CheckpointThatMovesTheGenerator(Checkpoint):
+    @staticmethod
+    def backward(context, gradient):
+        return None, again(context, gradient)
+
+
+def again(context, gradient):
+    torch.set_rng_state(context.state[0])
+    torch.npusim.set_rng_state(context.state[1])
+    x = context.saved_tensors[0].detach().requires_grad_()
+    with torch.enable_grad():
+        y = context.function(x)
+    return torch.autograd.grad(y, x, gradient)[0]
+
+
+def another_mask(function, x):
+    return checkpoint(function, x, use_reentrant=False, preserve_rng_state=False)
+
+
+def ordered(x, side):
+    current = torch.npusim.current_stream()
+    side.wait_stream(current)
+    with torch.npusim.stream(side):
+        x.fill_(1.0)
+    current.wait_stream(side)
+    return x.sum()
+
+
+def the_wrong_way_round(x, side):
+    current = torch.npusim.current_stream()
+    side.wait_stream(current)
+    with torch.npusim.stream(side):
+        x.fill_(1.0)
+    side.wait_stream(current)
+    return x.sum()
+
+
+def too_early(x, side):
+    current = torch.npusim.current_stream()
+    side.wait_stream(current)
+    current.wait_stream(side)
+    with torch.npusim.stream(side):
+        x.fill_(1.0)
+    return x.sum()
+
+
+def without_the_first_wait(x, side):
+    with torch.npusim.stream(side):
+        x.fill_(1.0)
+    torch.npusim.current_stream().wait_stream(side)
+    return x.sum()
+
+
+def by_the_host(x, side):
+    side.wait_stream(torch.npusim.current_stream())
+    with torch.npusim.stream(side):
+        x.fill_(1.0)
+    side.synchronize()
+    return x.sum()
+
+
+def dropped(told, awaits=True):
+    """Doubles on the side stream; `told(x, y, side)` is called before x goes."""
+
+    def answer(make, side):
+        x = make()
+        if awaits:
+            side.wait_stream(torch.npusim.current_stream())
+        with torch.npusim.stream(side):
+            y = x * 2
+        told(x, y, side)
+        del x
+        make()
+        return y
+
+    return answer
+
+
+def downloaded(x, host):
+    host.copy_(x, non_blocking=True)
+    copied = torch.npusim.Event()
+    copied.record()
+    copied.synchronize()
+    return host.sum().item()
+
+
+def awaited_before_the_copy(x, host):
+    event = torch.npusim.Event()
+    event.record()
+    host.copy_(x, non_blocking=True)
+    event.synchronize()
+    return host.sum().item()
+
+
+def awaited_another_stream(x, host):
+    host.copy_(x, non_blocking=True)
+    torch.npusim.Stream().synchronize()
+    return host.sum().item()
+
+
 # name: (solution, [(misconception, part of the text of its failure)])
 SOLUTIONS = {
     "views-1": (
@@ -148,6 +309,32 @@ SOLUTIONS = {
             (lambda rows, columns, item: -(-rows * columns * item // 32), "other columns"),
         ],
     ),
+    "sharing-1": (
+        SHARED.get,
+        [
+            (shared_but("x.detach()", (False, False)), "detach() copies nothing"),
+            (shared_but("x[0]", (True, False)), "not to one tensor"),
+            (shared_but("x.data", (True, True)), "is a new one"),
+            (shared_but("x.t().reshape(-1)", (True, True)), "reshape() copies where"),
+        ],
+    ),
+    "sharing-2": (
+        lambda x: x.diagonal().zero_(),
+        [
+            (lambda x: torch.diag(x).zero_(), "diag() always copies"),
+            (lambda x: x.reshape(-1)[:: len(x) + 1].zero_(), "reshape() where it must"),
+            (lambda x: x.data.diagonal().zero_(), "invisible to autograd"),
+            (lambda x: x.as_strided((3,), (1,)).zero_(), "counts in the storage"),
+        ],
+    ),
+    "sharing-3": (
+        halved,
+        [
+            (lambda w: w[0].mul_(0.5), "a view of a leaf"),
+            (lambda w: w.data[0].mul_(0.5), "raise no counter"),
+            (lambda w: w.clone()[0].mul_(0.5), "a copy of it"),
+        ],
+    ),
     "dispatcher-1": (
         first_key,
         [
@@ -162,6 +349,32 @@ SOLUTIONS = {
             (registered("CompositeExplicitAutograd"), "stands below autograd"),
             (registered("CPU"), "stands below autograd"),
             (registered("PrivateUse1"), "serves that device alone"),
+        ],
+    ),
+    "out-1": (
+        into,
+        [
+            (rebound, "another tensor"),
+            (lambda x, y, out: out.copy_(torch.sin(x * y + x)), "3 blocks were allocated"),
+            (lambda x, y, out: torch.sin(x * y + x, out=out), "also within an expression"),
+            (into_the_operand, "x was overwritten"),
+        ],
+    ),
+    "out-2": (
+        two_blocks,
+        [
+            (lambda elements, operators: operators * rounded(32)([4 * elements]), "do not add up"),
+            (lambda elements, operators: rounded(32)([4 * elements]), "live at the same time"),
+            (lambda elements, operators: min(operators, 2) * 4 * elements, "multiple of 32"),
+        ],
+    ),
+    "out-3": (
+        squared(lambda w: w.requires_grad and torch.is_grad_enabled()),
+        [
+            (lambda w, buffer: torch.mul(w, w, out=buffer), "out= has no gradient"),
+            (squared(lambda w: False), "has cut the graph"),
+            (squared(lambda w: w.requires_grad), "under no_grad() no graph"),
+            (squared(lambda w: torch.is_grad_enabled()), "of a plain tensor no graph"),
         ],
     ),
     "autograd-1": (
@@ -188,6 +401,22 @@ SOLUTIONS = {
             (detached, "has no graph"),
         ],
     ),
+    "checkpointing-1": (
+        kept_tensors,
+        [
+            (lambda layers, segments: layers, "nothing is kept but its input"),
+            (lambda layers, segments: segments, "last segment is not checkpointed"),
+            (lambda layers, segments: layers // segments, "keep their inputs"),
+        ],
+    ),
+    "checkpointing-2": (
+        Checkpoint.apply,
+        [
+            (lambda function, x: function(x), "activations are still there"),
+            (another_mask, "another mask"),
+            (CheckpointThatMovesTheGenerator.apply, "has moved the generator"),
+        ],
+    ),
     "allocator-1": (
         rounded(32),
         [
@@ -210,6 +439,34 @@ SOLUTIONS = {
             (lambda size: size, "more than one request"),
             (lambda size: 2 * MIB, "a pool of their own"),
             (lambda size: -(-size // (2 * MIB)) * 2 * MIB, "share segments of 20 MiB"),
+        ],
+    ),
+    "races-1": (
+        ordered,
+        [
+            (the_wrong_way_round, "name the sum's stream first"),
+            (too_early, "after fill_()"),
+            (without_the_first_wait, "does not wait for the zeros"),
+            (by_the_host, "stops the host"),
+        ],
+    ),
+    "races-2": (
+        dropped(lambda x, y, side: x.record_stream(side)),
+        [
+            (dropped(lambda x, y, side: y.record_stream(side)), "x is the tensor that goes"),
+            (
+                dropped(lambda x, y, side: x.record_stream(torch.npusim.current_stream())),
+                "does not know of",
+            ),
+            (dropped(lambda x, y, side: x.record_stream(side), False), "that has made x"),
+        ],
+    ),
+    "races-3": (
+        downloaded,
+        [
+            (awaited_before_the_copy, "launched before its record()"),
+            (awaited_another_stream, "before the copy is known"),
+            (lambda x, host: x.cpu().sum().item(), "another tensor, pageable"),
         ],
     ),
 }

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-_LESSONS = ("views", "dispatcher", "autograd", "allocator")
+_LESSONS = (
+    "views", "sharing", "dispatcher", "out", "autograd", "checkpointing", "allocator", "races",
+)  # fmt: skip
 
 
 class Wrong(Exception):
