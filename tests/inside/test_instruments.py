@@ -353,3 +353,19 @@ def test_compile_shows_every_stage():
     assert stages.report.kernels
     assert "return (x * 2).sin().sum()" in stages.graphs[0]
     fits(stages)
+
+
+def test_a_graph_of_a_checkpoint_is_shown_without_running_it_again():
+    runs = []
+
+    def function(x):
+        runs.append(1)
+        return x.sin().exp()
+
+    x = torch.ones(3, device="npusim", requires_grad=True)
+    loss = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False).sum()
+    assert [node.saved for node in inside.graph(loss).nodes] == [[]] * 4
+    assert inside.retained(loss).bytes == 0
+    assert len(runs) == 1
+    loss.backward()
+    assert len(runs) == 2

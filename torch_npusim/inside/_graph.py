@@ -325,6 +325,8 @@ def _saved_by(node: Any) -> tuple[list[Saved], bool]:
         plain = name.removeprefix("_raw_saved_")
         version = None
         try:
+            if _packed(getattr(node, name)):
+                continue
             values = getattr(node, f"_saved_{plain}")
         except RuntimeError as problem:
             if not (found := _VERSIONS.search(str(problem))):
@@ -337,6 +339,18 @@ def _saved_by(node: Any) -> tuple[list[Saved], bool]:
             if isinstance(one, torch.Tensor):
                 saved.append(_saved(plain, one, version))
     return saved, freed
+
+
+def _packed(raw: Any) -> bool:
+    """Returns whether a hook keeps something else than tensors, as a checkpoint's does.
+
+    Asking such a node for its tensors would run the forward pass again.
+    """
+    several = raw if isinstance(raw, tuple | list) else (raw,)
+    return any(
+        getattr(one, "unpack_hook", None) is not None and not isinstance(one.data, torch.Tensor)
+        for one in several
+    )
 
 
 def _saved(name: str, tensor: torch.Tensor, versions: tuple[int, int] | None) -> Saved:
