@@ -277,9 +277,11 @@ def declared() -> dict[str, tuple[set[str], set[str]]]:
     op_db asks what the CUDA device can do when it is imported, so it is told.
     """
     import torch
+    import torch.utils._triton as triton
 
     from torch_npusim.sim.specs import DEFAULT_CAPABILITY
 
+    triton.has_triton = lambda: False  # asks the driver, where triton is installed
     before = torch.cuda.is_available, torch.cuda.get_device_capability, torch.version.cuda
     torch.cuda.is_available = lambda: True
     torch.cuda.get_device_capability = lambda device=None: DEFAULT_CAPABILITY

@@ -89,7 +89,9 @@ Simccl::~Simccl() { shutdown(); }
 
 void Simccl::setTimeout(std::chrono::milliseconds timeout) { options_->timeout = timeout; }
 
-void Simccl::add_timeout(std::chrono::milliseconds more) { extensions_.push_back({more, nullptr}); }
+void Simccl::addEphemeralTimeout(const std::chrono::milliseconds& more) {
+  extensions_.push_back({more, nullptr});
+}
 
 std::chrono::milliseconds Simccl::limit(std::chrono::milliseconds asked) {
   if (asked != c10d::kUnsetTimeout) return asked;

@@ -38,8 +38,9 @@ class Simccl final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  // add_timeout() lengthens the limit of collectives until the first one after it has ended.
-  void add_timeout(std::chrono::milliseconds more);
+  // addEphemeralTimeout() lengthens the limit of collectives until the first one after it has
+  // ended. From torch 2.15 on it is a function of every backend, which groups call.
+  void addEphemeralTimeout(const std::chrono::milliseconds& more);
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return collectives_->next; }
   void startCoalescing() override;

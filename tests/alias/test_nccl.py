@@ -72,7 +72,7 @@ def used_by_torch():
 
 def test_all_that_torch_uses_of_nccl_is_there(nccl):
     used = used_by_torch()
-    assert {"_add_ephemeral_timeout", "_group_start", "uid", "supports_splitting"} <= used
+    assert {"uid", "supports_splitting"} <= used
     assert {name for name in used if not hasattr(nccl, name)} == set(ASKED_FIRST)
     for name in ("supports_time_estimate", "supports_splitting", "supports_shrinking"):
         assert not getattr(nccl, name)

@@ -37,7 +37,8 @@ def test_off_again_nothing_is_left():
     cuda_alias.disable()
     assert everything() == before
     assert torch.device("cuda").type == "cuda"
-    with pytest.raises(AssertionError, match="not compiled with CUDA"):
+    # A build of torch for CUDA asks its driver.
+    with pytest.raises((AssertionError, RuntimeError), match=r"not compiled with CUDA|NVIDIA"):
         torch.ones(1, device="cuda")
 
 

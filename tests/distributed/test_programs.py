@@ -104,7 +104,10 @@ def aliased(rank, size, store, backend):
     import torch_npusim.as_cuda  # noqa: F401
 
     torch.cuda.set_device(rank)
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
+    bound = torch.device("cuda", rank) if backend else None
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=size, device_id=bound
+    )
     x = torch.ones(4, device="cuda")
     dist.all_reduce(x)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2).cuda(), [rank])

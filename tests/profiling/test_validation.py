@@ -2,12 +2,13 @@
 """The model of time: the page's figures are those of specs/classes.toml and of the device."""
 
 import numpy as np
+import torch
 from processes import python
 
 from torch_npusim.sim import specs
 
-from pages import validation  # isort: skip
-from pages.published_rows import ROWS  # isort: skip
+from pages import published_programs, validation  # isort: skip
+from pages.published_rows import FOLDER  # isort: skip
 
 
 def test_the_page_has_the_errors_of_the_classes():
@@ -23,7 +24,7 @@ def test_the_goal_of_the_median_is_reached_on_what_was_left_out():
 
 
 def test_the_tool_and_the_device_compute_the_same_durations():
-    data, x = validation.Data(), validation.of_classes()
+    data, x = validation.Data(FOLDER), validation.of_classes()
     each = validation.durations(data, x)
     for chip in ("t4", "rtx-4090", "h100-sxm"):
         rates = validation.timeline.Rates.of_spec(chip)
@@ -41,9 +42,25 @@ def test_the_tool_and_the_device_compute_the_same_durations():
 
 
 def test_every_chip_of_the_rows_has_an_interval():
-    chips = {line.split(",")[2] for line in ROWS.read_text().splitlines()[1:]}
+    chips = {line.split(",")[2] for line in (FOLDER / "rows.csv").read_text().splitlines()[1:]}
     assert len(chips) == 18
     for chip in chips:
         low, high = specs.interval(chip)
         assert 0.3 < low < 1 < high < 3
     assert specs.interval("npusim-one") == (1.0, 1.0)
+
+
+def test_a_record_has_the_sizes_of_its_products():
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.Flatten(),
+        torch.nn.Linear(8 * 16, 5), torch.nn.LayerNorm(5),
+    ).to("npusim")  # fmt: skip
+    images = torch.ones(2, 3, 4, 4, device="npusim")
+    step = lambda: model(images).softmax(1).sum().backward()  # noqa: E731
+    unique, order = published_programs.commands_of(step)
+    rows = [dict(zip(published_programs.COLUMNS, unique[i], strict=True)) for i in order]
+    of = lambda row: tuple(row[key] for key in ("batch", "m", "n", "k", "taps", "stride"))  # noqa: E731
+    products = {row["name"].split(".")[0]: of(row) for row in rows if row["batch"]}
+    assert products["aten::convolution"] == (1, 2 * 16, 8, 27, 9, 1)
+    assert products["aten::addmm"] == (1, 2, 5, 128, 1, 1)
+    assert any("native_layer_norm" in row["name"] and not row["batch"] for row in rows)

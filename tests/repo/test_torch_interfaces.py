@@ -22,10 +22,12 @@ INTERFACES = {  # header below torch/include -> our file
     "c10/core/GeneratorImpl.h": "csrc/runtime/generator.h",
     "c10/core/impl/DeviceGuardImplInterface.h": "csrc/runtime/guard.cpp",
 }
+# From 2.15 on; its default raises, which is right: the generator's numbers are the CPU's.
+OF_PHILOX = {"philox_state"}
 
 
 @pytest.mark.parametrize("header", INTERFACES)
 def test_every_virtual_function_is_overridden(header):
     text = re.sub(r"//.*|/\*[\s\S]*?\*/", "", (INCLUDE / header).read_text())
     overridden = OVERRIDE.findall((ROOT / INTERFACES[header]).read_text())
-    assert set(VIRTUAL.findall(text)) - set(overridden) == set()
+    assert set(VIRTUAL.findall(text)) - set(overridden) <= OF_PHILOX

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Commands of the published programs: tools/pages/published/records.npz, from dry runs.
 
-    python tools/pages/published_programs.py
+    python tools/pages/published_programs.py           # of published/rows.csv
+    python tools/pages/published_programs.py --blind   # of build/published/rows.csv
 
 It needs timm 1.0.31 and transformers; torchvision may be absent. A record keeps each different
 command of a program once, with the order in which they come, so that fits read no program again.
@@ -12,13 +13,11 @@ import csv
 import importlib.abc
 import importlib.machinery
 import math
-import os
 import sys
 import time
 import types
 from pathlib import Path
 
-os.environ.setdefault("NPUSIM_SPEC", "a100-80-sxm")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
@@ -29,9 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_npusim.sim import dry_run, timeline
 
-RECORDS = published_rows.FOLDER / "records.npz"
-# More than any of them needs: the figures are times.
-ROOM = "2TiB"
+# Operators choose kernels by it. The memory is more than any program needs: the figures are times.
+SPEC, ROOM = "a100-80-sxm", "2TiB"
 
 #: Columns that make a program: rows that agree in them share a record.
 PROGRAM = ("source", "model", "size", "batch", "dtype", "layout", "mode")
@@ -237,12 +235,17 @@ def language_model(row):
 def record(row):
     """Returns (unique commands, their order) of a program."""
     tf32 = row["dtype"] == "tf32" or row["source"] == published_rows.TIMM
-    with dry_run(memory=ROOM), precision(tf32):
+    with dry_run(spec=SPEC, memory=ROOM, temporaries="cuda"), precision(tf32):
         step = (language_model if row["source"] == published_rows.NEUSIGHT else network)(row)
         step()
-        made = []
-        with recorded(made):
-            step()
+        return commands_of(step)
+
+
+def commands_of(step):
+    """Returns (unique commands, their order) of a step."""
+    made = []
+    with recorded(made):
+        step()
     times, calls = made
     rest = iter(calls)
     pending = next(rest, None)
@@ -250,7 +253,7 @@ def record(row):
     for command in times.commands():
         shape = (0,) * 6
         short = command.name.removeprefix("aten::").split(".")[0]
-        if command.work and pending is not None:
+        if command.work in timeline.PRODUCTS and pending is not None:
             if pending[0].split("_overr")[0].split("_for_")[0] not in short and (
                 "attention" not in short or "attention" not in pending[0]
             ):
@@ -276,15 +279,15 @@ def precision(tf32):
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def programs():
+def programs(folder):
     """Key -> a row of it."""
-    with published_rows.ROWS.open() as file:
+    with (folder / "rows.csv").open() as file:
         return {tuple(row[key] for key in PROGRAM): row for row in csv.DictReader(file)}
 
 
-def main():
+def main(folder):
     names, commands, orders, made, failed = {}, [], [], [], {}
-    for key, row in programs().items():
+    for key, row in programs(folder).items():
         begin = time.time()
         try:
             unique, order = record(row)
@@ -298,7 +301,7 @@ def main():
         made.append((*key, first, len(unique), len(order)))
         print(len(made), *key, len(order), f"{time.time() - begin:.1f} s", flush=True)
     np.savez_compressed(
-        RECORDS,
+        folder / "records.npz",
         names=np.array(list(names)),
         commands=np.array(commands, np.float64),
         orders=np.concatenate(orders),
@@ -308,4 +311,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(published_rows.BLIND if "--blind" in sys.argv else published_rows.FOLDER)

@@ -4,6 +4,7 @@
     python tools/pages/validation.py           # prints the part of the page that is made
     python tools/pages/validation.py --check   # fails if the page or the classes are out of date
     python tools/pages/validation.py --fit     # fits specs/classes.toml and writes the page
+    python tools/pages/validation.py --blind   # errors on rows that no fit has seen
 
 published_rows.py chose the rows before the first fit. A row's time is computed from the record of
 its program (published_programs.py), by the formula of rule C1. The split has two halves: each chip
@@ -19,14 +20,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from pages.published_rows import DROPPED, FOLDER, ROWS
+from pages.published_rows import BLIND, FOLDER
 
 from torch_npusim.sim import specs, timeline
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "validation.md"
 CLASSES = ROOT / "torch_npusim" / "specs" / "classes.toml"
-RECORDS = FOLDER / "records.npz"
 PROGRAM = ("source", "model", "size", "batch", "dtype", "layout", "mode")
 
 WORK = timeline.WORK
@@ -41,8 +41,8 @@ COVERED = 0.9
 class Data:
     """Rows with records, as flat arrays: a different command of a row each."""
 
-    def __init__(self):
-        kept = np.load(RECORDS)
+    def __init__(self, folder):
+        kept = np.load(folder / "records.npz")
         names = [str(name).removeprefix("aten::").split(".")[0] for name in kept["names"]]
         commands, programs = kept["commands"], kept["programs"]
         ends = np.cumsum([int(program[-1]) for program in programs])
@@ -53,7 +53,7 @@ class Data:
             )
             for program, end in zip(programs, ends, strict=True)
         }  # fmt: skip
-        with ROWS.open() as file:
+        with (folder / "rows.csv").open() as file:
             published = list(csv.DictReader(file))
         key = lambda row: tuple(row[field] for field in PROGRAM)  # noqa: E731
         self.rows = [row for row in published if key(row) in records]
@@ -376,7 +376,7 @@ def made_page(data, by_chip, by_family, widths):
         for chip, (low, high) in widths.items()
     ]
     lines += ["", "| rows that were dropped | reason |", "|---|---|"]
-    with DROPPED.open() as file:
+    with (FOLDER / "dropped.csv").open() as file:
         lines += [f"| {r['rows']} of {r['source']} | {r['reason']} |" for r in csv.DictReader(file)]
     if data.without:
         lines.append(f"| {data.without} | the program fails: its fused form mixes precisions |")
@@ -386,8 +386,32 @@ def made_page(data, by_chip, by_family, widths):
 BEGIN, END = "<!-- made by tools/pages/validation.py -->", "<!-- end -->"
 
 
+def blind_page():
+    """Errors and coverage of the intervals on rows that no fit has seen."""
+    data = Data(BLIND)
+    errors = predicted(data, of_classes()) / data.seconds - 1
+    with CLASSES.open("rb") as file:
+        widths = tomllib.load(file)["interval"]
+    within = np.array([
+        low <= 1 / (1 + error) <= high
+        for row, error in zip(data.rows, errors, strict=True)
+        for low, high in [widths.get(row["chip"], widths["others"])]
+    ])  # fmt: skip
+    lines = [f"| blind {_HEAD} in the interval |", "|---|---|---|---|---|---|---|"]
+    groups = {"all": np.ones(len(errors), bool)}
+    for key in ("mode", "chip", "family"):
+        of = np.array([row[key] for row in data.rows])
+        groups |= {name: of == name for name in sorted(set(of))}
+    for name, there in groups.items():
+        lines.append(f"| {name} | {quality(errors[there])} | {within[there].mean():.0%} |")
+    return "\n".join(lines)
+
+
 def main(words):
-    data = Data()
+    if "--blind" in words:
+        print(blind_page())
+        return 0
+    data = Data(FOLDER)
     if "--fit" in words:
         whole = fit(data, np.ones(len(data.rows), bool))
         by_chip, by_family = left_out(data, "chip", whole), left_out(data, "family", whole)

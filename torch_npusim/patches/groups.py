@@ -13,10 +13,11 @@ from torch_npusim._names import is_npusim
 def backends_of_a_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """torch.distributed knows by heart which backend serves which device.
 
-    Three things in one function: a group made without a backend calls gloo its default although
+    Four things in one function: a group made without a backend calls gloo its default although
     the accelerator's is another; gloo takes memory that the host cannot read and dies of SIGSEGV
-    (its isend and irecv do not ask what device a tensor is on); the backend "fake" lists the
-    devices it knows. pytorch/pytorch 177103 asks for the second.
+    (its isend and irecv do not ask what device a tensor is on); a group of gloo beside one that is
+    bound to a device is asked for that device's backend; the backend "fake" lists the devices it
+    knows. pytorch/pytorch 177103 asks for the second.
     """
     from torch.distributed import distributed_c10d as c10d
 
@@ -38,6 +39,9 @@ def backends_of_a_group(original: Callable[..., Any]) -> Callable[..., Any]:
                     f"{text.replace(f'{device}:gloo', f'{device}:{remedy}')!r}, whose bytes travel "
                     f"through gloo too"
                 )
+        bound = kwargs.get("device_id")
+        if text == c10d.Backend.GLOO and bound is not None and is_npusim(bound):
+            kwargs["device_id"] = None
         return original(group_size, group_rank, ranks, backend, *args, **kwargs)
 
     return make

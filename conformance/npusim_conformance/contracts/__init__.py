@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from npusim_conformance.backend.device import DeviceUnderTest
+from npusim_conformance.inputs.variation import is_half_complex
 from npusim_conformance.properties.base import Run
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
@@ -120,7 +121,7 @@ def same(what: str, got: Any, expected: Any) -> None:
                 f"expected {expected.dtype} {tuple(expected.shape)}"
             )
         one, other = got.detach().cpu(), expected.detach().cpu()
-        if one.dtype == torch.complex32:  # which torch.equal() does not know
+        if is_half_complex(one.dtype):  # which torch.equal() does not know
             one, other = one.to(torch.complex64), other.to(torch.complex64)
         if not torch.equal(one, other):
             raise Mismatch(f"{what}: {_short(one)}, expected {_short(other)}")

@@ -203,7 +203,7 @@ DTYPE_ORDER: list[torch.dtype] = [
     *(
         dtype
         for name in sorted(dir(torch))
-        if name.startswith("float8") or name.startswith("float4")
+        if name.startswith(("float8", "float4", "bcomplex"))
         if isinstance(dtype := getattr(torch, name), torch.dtype)
     ),
 ]

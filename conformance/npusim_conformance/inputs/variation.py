@@ -13,6 +13,12 @@ Variation = Callable[[Any], Any]
 # The result of the same call on the CPU, its inputs varied; raises where that cannot be done.
 Recompute = Callable[[Variation], Any]
 
+
+def is_half_complex(dtype: torch.dtype) -> bool:
+    """complex32, and bcomplex32 from torch 2.15 on: the CPU compares neither."""
+    return dtype.is_complex and dtype.itemsize == 4
+
+
 DOUBLES = (torch.float64, torch.complex128)
 _WIDER = {
     torch.float16: torch.float64,
@@ -21,6 +27,8 @@ _WIDER = {
     torch.complex32: torch.complex128,
     torch.complex64: torch.complex128,
 }
+if hasattr(torch, "bcomplex32"):  # from torch 2.15 on
+    _WIDER[torch.bcomplex32] = torch.complex128
 
 
 def widen(leaf: Any) -> Any:

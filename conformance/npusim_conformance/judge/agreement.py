@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from npusim_conformance.inputs.variation import DOUBLES, Noise, Recompute, shake, widen
+from npusim_conformance.inputs.variation import (
+    DOUBLES,
+    Noise,
+    Recompute,
+    is_half_complex,
+    shake,
+    widen,
+)
 from npusim_conformance.verdict import ErrorSize, Mismatch
 
 # A device may be this many times farther from the exact result than the CPU.
@@ -99,7 +106,7 @@ class Agreement:
             return
         if one.is_quantized:
             one, other = one.int_repr(), other.int_repr()
-        comparable = one.itemsize > 1 and one.dtype != torch.complex32  # torch.equal() cannot
+        comparable = one.itemsize > 1 and not is_half_complex(one.dtype)  # torch.equal() cannot
         if not self.bitwise and comparable and torch.equal(one.cpu(), other.cpu()):
             return  # most results, and the cheapest way to see it
         expected = plain(one)
@@ -135,7 +142,7 @@ class Agreement:
 
     def _close(self, expected: torch.Tensor, got: torch.Tensor) -> bool:
         try:
-            if expected.dtype == torch.complex32 or expected.element_size() == 1:
+            if is_half_complex(expected.dtype) or expected.element_size() == 1:
                 wide = torch.complex64 if expected.is_complex() else torch.float32
                 expected, got = expected.to(wide), got.to(wide)
                 rtol, atol = self.rtol or 1e-2, self.atol or 1e-3

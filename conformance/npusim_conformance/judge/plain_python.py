@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from npusim_conformance.inputs.variation import is_half_complex
+
 LITERAL_ELEMENTS_MAX = 96  # a larger storage is filled with random numbers by seed
 
 
@@ -171,7 +173,7 @@ class _Writer:
         if tensor.numel() == 0:
             return f"torch.empty({shape}, dtype={tensor.dtype})"
         wide = tensor
-        if tensor.dtype == torch.complex32:
+        if is_half_complex(tensor.dtype):
             wide = tensor.to(torch.complex64)
         elif tensor.is_floating_point() and tensor.element_size() == 1:
             wide = tensor.to(torch.float32)

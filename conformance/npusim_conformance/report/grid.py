@@ -62,6 +62,7 @@ SHORT_DTYPES = {
     "complex64": "c64",
     "complex128": "c128",
     "complex32": "c32",
+    "bcomplex32": "bc32",
     "uint16": "u16",
     "uint32": "u32",
     "uint64": "u64",
