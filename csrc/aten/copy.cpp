@@ -16,6 +16,7 @@
 #include "csrc/routes/cpu_call.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/dry_answers.h"
+#include "csrc/runtime/known_values.h"
 #include "csrc/runtime/pinned_allocator.h"
 #include "csrc/runtime/storage.h"
 
@@ -92,7 +93,17 @@ void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stre
     at::native::copy_(target, call.view(from, /*written=*/false), /*non_blocking=*/false);
     call.finish();
   });
-  if (C10_UNLIKELY(npusim::dry()) && to.is_cpu()) to.zero_();
+}
+
+// A dry run has the values that it knows, and zeros.
+void answer_copy(const at::Tensor& to, const at::Tensor& from) {
+  const at::Tensor known = known_values_of(from);
+  if (known.defined()) {
+    to.copy_(known);
+    return;
+  }
+  to.zero_();
+  count_answer("aten::copy_", static_cast<double>(to.numel()), "zeros");
 }
 
 // The copy runs on the current stream of the device; between devices on the source's, and the
@@ -115,14 +126,12 @@ void copy_on_stream(const at::Tensor& to, const at::Tensor& from, bool non_block
       copied.block(npusim::current_stream(to.device().index()));
     }
   };
-  if (C10_UNLIKELY(npusim::dry()) && to.is_cpu()) {
-    count_answer("aten::copy_", static_cast<double>(to.numel()), "zeros");
-  }
   translated([&] {
     if (async) return run();
     const HostWait wait(name_of_wait(kind, non_blocking), stream);
     run();
   });
+  if (C10_UNLIKELY(npusim::dry()) && to.is_cpu()) answer_copy(to, from);
   if (async && kind != CommandKind::copy_d2d && kind != CommandKind::copy_peer) {
     const at::Tensor& host = from.is_cpu() ? from : to;
     record_pinned_stream(host.storage().data_ptr(), torch_stream(stream));
@@ -168,7 +177,11 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   translated([&] {
     const HostWait wait("aten::_local_scalar_dense", npusim::current_stream(self.device().index()));
   });
-  if (C10_UNLIKELY(npusim::dry())) return value_of("aten::_local_scalar_dense", self);
+  if (C10_UNLIKELY(npusim::dry())) {
+    const at::Tensor known = known_values_of(self);
+    if (known.defined()) return at::native::_local_scalar_dense_cpu(known);
+    return value_of("aten::_local_scalar_dense", self);
+  }
   note_host_read("aten::_local_scalar_dense", self);
   return at::native::_local_scalar_dense_cpu(host_view(self));
 }

@@ -13,6 +13,7 @@
 #include "csrc/errors.h"
 #include "csrc/launch/launch.h"
 #include "csrc/observers/observe.h"
+#include "csrc/runtime/known_values.h"
 
 namespace torch_npusim::distributed {
 
@@ -217,6 +218,9 @@ WorkPtr Simccl::start(Call& call) {
     const npusim::CommandInfo info{command_name(call.type).c_str(),
                                    npusim::CommandKind::collective};
     const std::string line = current_line();
+    if (C10_UNLIKELY(npusim::dry())) {
+      for (const at::Tensor& tensor : call.writes) forget_values(tensor);
+    }
     npusim::run_now(stream, info, [&] {
       for (const at::Tensor& tensor : call.reads) note_use(tensor, Use::reads);
       for (const at::Tensor& tensor : call.writes) note_use(tensor, Use::writes);

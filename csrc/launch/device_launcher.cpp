@@ -14,6 +14,7 @@
 #include "backend/observer.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/graph.h"
+#include "csrc/runtime/known_values.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -152,6 +153,7 @@ void capture(npusim::Stream& stream, const DeviceCommand& command, void (*run)(c
 
 void launch_erased(const DeviceLauncher& launcher, const DeviceCommand& command,
                    void (*run)(const void*), const void* body, std::size_t body_bytes) {
+  if (C10_UNLIKELY(npusim::dry())) forget_values();
   translated([&] {
     npusim::Stream& stream = npusim::current_stream(static_cast<int>(launcher.device));
     if (C10_UNLIKELY(npusim::detail::needs_attention(npusim::detail::kCapturing)) &&

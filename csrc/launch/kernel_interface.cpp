@@ -6,6 +6,7 @@
 #include "csrc/launch/device_launcher.h"
 #include "csrc/launch/launch.h"
 #include "csrc/observers/observe.h"
+#include "csrc/runtime/known_values.h"
 #include "torch_npusim/include/torch_npusim/kernel.h"
 
 namespace torch_npusim {
@@ -25,6 +26,7 @@ void launch_kernel(const char* name, c10::ArrayRef<at::Tensor> operands, std::ui
   npusim::Cost cost = elementwise_cost(all);
   cost.flops = flops;
   const npusim::CommandInfo info{name, npusim::CommandKind::kernel, cost};
+  if (C10_UNLIKELY(npusim::dry())) forget_values();
   translated([&] {
     npusim::submit(npusim::current_stream(device), info, [&] {
       for (std::size_t i = 0; i < operands.size(); ++i) {

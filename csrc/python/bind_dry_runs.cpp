@@ -9,6 +9,7 @@
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/dry_answers.h"
+#include "csrc/runtime/known_values.h"
 
 namespace py = pybind11;
 
@@ -27,6 +28,7 @@ void begin(const std::string& spec_name, std::size_t memory_bytes, double select
   if (memory_bytes != 0) spec.memory_bytes = memory_bytes;
   begin_dry_run(spec);
   begin_answers(selected_share, patience, &gather_site);
+  begin_known_values();
   if (cuda_temporaries) {
     begin_cuda_temporaries();
     begin_cuda_attention();
@@ -35,6 +37,7 @@ void begin(const std::string& spec_name, std::size_t memory_bytes, double select
 
 void end() {
   const py::gil_scoped_release no_gil;
+  end_known_values();
   end_cuda_attention();
   end_cuda_temporaries();
   end_dry_run();

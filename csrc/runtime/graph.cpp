@@ -24,6 +24,7 @@
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/generator.h"
 #include "csrc/runtime/kernel_scope.h"
+#include "csrc/runtime/known_values.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -477,6 +478,7 @@ void Graph::replay() {
               "replay() was called on a graph without a capture; call capture_begin() "
               "and capture_end() before");
   TORCH_CHECK(capturing() == nullptr, "a graph cannot be replayed while one is being captured");
+  forget_values();
   const NoWrappers no_wrappers;
   const npusim::LaunchingScope replayed(npusim::detail::Launching::first_replayed);
   npusim::Stream& launched_on = npusim::current_stream(device_);

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/known_values.h"
 #include "csrc/runtime/scratch_allocator.h"
 
 namespace torch_npusim {
@@ -73,7 +74,10 @@ void spare_twin(c10::intrusive_ptr<c10::StorageImpl> twin) noexcept {
 
 }  // namespace
 
-DeviceStorage::~DeviceStorage() { drop_twin(); }
+DeviceStorage::~DeviceStorage() {
+  drop_twin();
+  if (KnownBytes* bytes = known.load(std::memory_order_relaxed)) KnownBytesDeleter()(bytes);
+}
 
 void DeviceStorage::release_resources() {
   drop_twin();
@@ -124,6 +128,7 @@ void resize_device_storage(c10::StorageImpl& storage, std::size_t bytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   const c10::DeviceIndex device = storage.device().index();
   if (bytes < storage.nbytes()) detail::g_storages_differ.store(true);
+  if (C10_UNLIKELY(npusim::dry())) forget_values(storage);
   c10::DataPtr grown = allocate_on_device(bytes, device);
   const std::size_t kept_bytes = std::min(bytes, storage.nbytes());
   if (kept_bytes > 0) {

@@ -16,9 +16,15 @@
 #include <c10/core/StorageImpl.h>
 
 #include <atomic>
+#include <memory>
 #include <typeinfo>
 
 namespace torch_npusim {
+
+struct KnownBytes;  // of a dry run (known_values.h)
+struct KnownBytesDeleter {
+  void operator()(KnownBytes* known) const noexcept;
+};
 
 class DeviceStorage final : public c10::StorageImpl {
  public:
@@ -37,6 +43,8 @@ class DeviceStorage final : public c10::StorageImpl {
   c10::StorageImpl* existing_twin() const noexcept { return twin_.load(std::memory_order_acquire); }
 
   void release_resources() override;
+
+  std::atomic<KnownBytes*> known{nullptr};  // owned; known_values.cpp guards it
 
  private:
   void drop_twin() noexcept;

@@ -224,6 +224,10 @@ def indices(*sizes):
     return ones(*sizes, dtype=torch.int64)
 
 
+def unknown(*sizes):
+    return torch.randint(9, sizes, device=DEVICE)
+
+
 def mask(*sizes):
     return ones(*sizes) > 0
 
@@ -235,7 +239,7 @@ def coo():
 # Answers that a policy gives: what it is asked for, and the operator that is counted.
 ANSWERED = {
     "a loss": (lambda: ones(4).sum().item(), 1.0, "aten::_local_scalar_dense"),
-    "a number": (lambda: indices(4).max().item(), 1, "aten::_local_scalar_dense"),
+    "a number": (lambda: unknown(4).max().item(), 1, "aten::_local_scalar_dense"),
     "a flag": (lambda: torch.isnan(ones(4)).any().item(), False, "aten::_local_scalar_dense"),
     "a finite check": (
         lambda: torch.isfinite(ones(4)).all().item(), True, "aten::_local_scalar_dense"
@@ -251,7 +255,7 @@ ANSWERED = {
     "a mask": (lambda: ones(4, 4)[mask(4, 4)].shape, (8,), "aten::index"),
     "a mask of rows": (lambda: ones(4, 4)[mask(4)].shape, (2, 4), "aten::index"),
     "unique": (lambda: torch.unique(ones(4)).shape, (2,), "aten::_unique2"),
-    "bincount": (lambda: torch.bincount(indices(4), minlength=9).shape, (9,), "aten::bincount"),
+    "bincount": (lambda: torch.bincount(unknown(4), minlength=9).shape, (9,), "aten::bincount"),
     "repeats": (
         lambda: ones(4).repeat_interleave(indices(4)).shape, (4,), "aten::repeat_interleave.Tensor"
     ),
@@ -316,7 +320,7 @@ def test_the_share_of_a_mask_is_the_users():
 def test_a_loop_that_waits_for_a_value_ends():
     rounds = 0
     with dry_run(patience=7):
-        done = torch.zeros((), dtype=torch.bool, device=DEVICE)
+        done = torch.isnan(ones())
         while not done:
             rounds += 1
         error = ones(1)
