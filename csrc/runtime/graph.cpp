@@ -18,7 +18,6 @@
 #include <atomic>
 #include <cstring>
 #include <sstream>
-#include <string_view>
 
 #include "csrc/errors.h"
 #include "csrc/runtime/device.h"
@@ -474,9 +473,8 @@ std::string Graph::unjoined() const {
 // --- Replay -------------------------------------------------------------------------------------
 
 void Graph::replay() {
-  TORCH_CHECK(captured_,
-              "replay() was called on a graph without a capture; call capture_begin() "
-              "and capture_end() before");
+  TORCH_CHECK(captured_, "replay() was called on a graph without a capture; call capture_begin() "
+                         "and capture_end() before");
   TORCH_CHECK(capturing() == nullptr, "a graph cannot be replayed while one is being captured");
   forget_values();
   const NoWrappers no_wrappers;

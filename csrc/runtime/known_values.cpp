@@ -145,11 +145,7 @@ Kind kind_of(std::string_view name, std::string_view overload) {
   return kComputed->contains(name) ? Kind::computed : Kind::other;
 }
 
-// Operators of aten are never removed, so the address of a name stands for one.
-const Followed& followed(const at::RecordFunction& call) {
-  thread_local std::unordered_map<const char*, Followed> cache;
-  const auto found = cache.find(call.name());
-  if (found != cache.end()) return found->second;
+Followed look_up(const at::RecordFunction& call) {
   Followed made;
   if (const auto schema = call.operator_schema()) {
     const std::string_view name = schema->name();
@@ -167,7 +163,17 @@ const Followed& followed(const at::RecordFunction& call) {
     }
     made.in_place = made.kind != Kind::arange && !made.written.empty() && made.written[0];
   }
-  return cache.emplace(call.name(), std::move(made)).first->second;
+  return made;
+}
+
+// Operators of aten are never removed, so the address of a name stands for one.
+const Followed& followed(const at::RecordFunction& call) {
+  thread_local std::unordered_map<const char*, Followed> cache;
+  thread_local Followed of_others;
+  if (std::strncmp(call.name(), "aten::", 6) != 0) return of_others = look_up(call);
+  const auto found = cache.find(call.name());
+  if (found != cache.end()) return found->second;
+  return cache.emplace(call.name(), look_up(call)).first->second;
 }
 
 template <class Do>
