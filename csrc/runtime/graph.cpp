@@ -473,8 +473,8 @@ std::string Graph::unjoined() const {
 // --- Replay -------------------------------------------------------------------------------------
 
 void Graph::replay() {
-  TORCH_CHECK(captured_, "replay() was called on a graph without a capture; call capture_begin() "
-                         "and capture_end() before");
+  constexpr auto kHint = "; call capture_begin() and capture_end() before";
+  TORCH_CHECK(captured_, "replay() was called on a graph without a capture", kHint);
   TORCH_CHECK(capturing() == nullptr, "a graph cannot be replayed while one is being captured");
   forget_values();
   const NoWrappers no_wrappers;
