@@ -15,6 +15,7 @@ from torch_npusim.cuda_alias._capability import ARCHITECTURES
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.cuda_alias._torch_cuda import CUDA_VERSION
 from torch_npusim.npusim.streams import _DEVICE_TYPE
+from torch_npusim.patches import is_version
 
 
 def _compiled_version() -> int:
@@ -60,6 +61,7 @@ def _alloc(size: int, stream: int) -> int:
 
 WORKS: dict[str, Callable[..., Any]] = {
     "CUDAAllocator_AllocatorState": type("_AllocatorState", (), {"__doc__": "Never made."}),
+    "annotateMemory": lambda address, metadata: None,  # as with each allocator without metadata
     "canDeviceAccessPeer": npusim.can_device_access_peer,
     "clearCublasWorkspaces": lambda: None,  # there are none
     "cudaCachingAllocator_is_enabled": lambda: True,
@@ -84,6 +86,7 @@ WORKS: dict[str, Callable[..., Any]] = {
     "isCurrentStreamCapturing": npusim.is_current_stream_capturing,
     "isInBadFork": npusim._is_in_bad_fork,
     "maybeExchangeDevice": npusim._maybe_exchange_device,
+    "memoryMetadataSupported": lambda: False,
     "memorySnapshot": _memory_snapshot,
     "memoryStats": npusim.memory.memory_stats_as_nested_dict,
     "record_memory_history": npusim.memory._record_memory_history,
@@ -99,6 +102,7 @@ WORKS: dict[str, Callable[..., Any]] = {
     "synchronize": npusim.synchronize,
     "tunableop_is_enabled": lambda: False,
     "tunableop_tuning_is_enabled": lambda: False,
+    "tunableop_wildcard_fallback_is_enabled": lambda: False,
     "record_untuned_is_enabled": lambda: False,
 }
 
@@ -125,13 +129,16 @@ REFUSED: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "record_untuned_enable", "tunableop_enable", "tunableop_get_filename",
+            "record_untuned_enable", "tunableop_clear_all", "tunableop_enable",
+            "tunableop_get_cublaslt_requested_algo_count", "tunableop_get_filename",
             "tunableop_get_max_tuning_duration", "tunableop_get_max_tuning_iterations",
             "tunableop_get_results", "tunableop_get_rotating_buffer_size",
-            "tunableop_get_validators", "tunableop_read_file", "tunableop_set_filename",
+            "tunableop_get_validators", "tunableop_pop_dynamic_dims_mask",
+            "tunableop_push_dynamic_dims_mask", "tunableop_read_file",
+            "tunableop_set_cublaslt_requested_algo_count", "tunableop_set_filename",
             "tunableop_set_max_tuning_duration", "tunableop_set_max_tuning_iterations",
             "tunableop_set_numerical_check_tolerances", "tunableop_set_rotating_buffer_size",
-            "tunableop_tuning_enable",
+            "tunableop_tuning_enable", "tunableop_wildcard_fallback_enable",
         ),
         _TUNING,
     ),
@@ -150,6 +157,23 @@ REFUSED: dict[str, str] = {
     "record_memory_history_legacy": "pass 'all' or 'state', and None to stop.",
     "setMemoryMetadata": "snapshots have no metadata of their own.",
 }  # fmt: skip
+
+#: Names that older versions of torch lack.
+SINCE = {
+    "annotateMemory": ">=2.14",
+    "memoryMetadataSupported": ">=2.14",
+    "tunableop_clear_all": ">=2.15",
+    "tunableop_get_cublaslt_requested_algo_count": ">=2.14",
+    "tunableop_pop_dynamic_dims_mask": ">=2.15",
+    "tunableop_push_dynamic_dims_mask": ">=2.15",
+    "tunableop_set_cublaslt_requested_algo_count": ">=2.14",
+    "tunableop_wildcard_fallback_enable": ">=2.15",
+    "tunableop_wildcard_fallback_is_enabled": ">=2.15",
+}
+for _name, _versions in SINCE.items():
+    if not is_version(_versions):
+        WORKS.pop(_name, None)
+        REFUSED.pop(_name, None)
 
 
 def _refuse(name: str, reason: str) -> Callable[..., NoReturn]:
