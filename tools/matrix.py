@@ -272,6 +272,8 @@ def main() -> int:
     if command == "page":
         PAGE.write_text(page())
         return 0
+    if command not in ("list", "run"):
+        sys.exit(f"error: no command {command}; there are list, run and page")
     known, commit = results(), output("git", "rev-parse", "--short=12", "HEAD")
     if unknown := set(names) - {cell.name for cell in cells()}:
         sys.exit(
@@ -284,7 +286,8 @@ def main() -> int:
             print(f"{cell.name:20} {result.get('commit', 'not measured')}")
             continue
         if cell.name in names if names else result.get("commit") != commit:
-            known[cell.name] = cell.run()
+            result = cell.run()
+            known = results() | {cell.name: result}  # another run may have written meanwhile
             RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
             PAGE.write_text(page())
             bad = known[cell.name].get("error") or known[cell.name].get("failed")
