@@ -8,6 +8,7 @@ import torch
 from processes import python
 from torch.nn import functional as F
 
+from torch_npusim.patches import is_version
 from torch_npusim.sim import faults, rules
 
 NPU = torch.device("npusim")
@@ -54,6 +55,8 @@ REFUSED = {
         "cuda_scatter_gather_base_kernel_func",
     ),
 }
+if not is_version(rules.VERSIONS["aten::angle"]):
+    del REFUSED["angle"]
 CASES = [(name, dtype) for name, (_, dtypes, _) in REFUSED.items() for dtype in dtypes]
 WORDS = {"uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
 WORDS |= {"float16": "Half", "bfloat16": "BFloat16", "bool": "Bool"}

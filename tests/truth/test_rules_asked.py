@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 
+from torch_npusim.patches import is_version
 from torch_npusim.sim import faults, rules
 from torch_npusim.truth import comparison, truth_record
 
@@ -67,7 +68,9 @@ def test_each_row_is_asked_or_has_its_reason():
         for key in comparison.keys_of(rule)
     }  # fmt: skip
     assert asked - set(CALLS) == never
-    assert set(CALLS) <= asked, "a question about no row"
+    of_no_row = {key.split("|")[1] for key in set(CALLS) - asked}
+    ended = {name for name, versions in rules.VERSIONS.items() if not is_version(versions)}
+    assert of_no_row == ended, "a question about no row"
 
 
 def test_the_questions_meet_the_rows(both):
@@ -80,5 +83,6 @@ def test_a_call_without_the_rules_is_no_mistake(both):
     wrong = [
         (CALLS[key], said) for key, (said, _) in both[0].items()
         if said[0].startswith(("TypeError", "AttributeError", "NameError", "SyntaxError"))
+        and "expects a real input tensor" not in said[0]  # rfft in torch 2.15
     ]  # fmt: skip
     assert wrong == []

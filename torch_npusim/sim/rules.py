@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 
 from torch_npusim import _C
+from torch_npusim.patches.mechanism import is_version
 from torch_npusim.sim.specs import capability
 
 __all__ = [
@@ -43,6 +44,10 @@ CPU_KERNELS = (
     "torchvision::*", "torchaudio::*", "torch_scatter::*", "torch_sparse::*", "torch_cluster::*",
     "pyg::*", "fbgemm::*",
 )  # fmt: skip
+
+#: Operators whose kernel for CUDA has all dtypes of the CPU's in newer versions of torch, and the
+#: versions with their rows: pytorch/pytorch 191301 (angle).
+VERSIONS = {"aten::angle": "<2.15", "aten::angle.out": "<2.15"}
 
 
 class Rule(NamedTuple):
@@ -75,7 +80,8 @@ class Rule(NamedTuple):
 def rows() -> tuple[Rule, ...]:
     """Returns the rule book for CUDA."""
     with _FILE.open(newline="") as file:
-        return tuple(Rule(*row) for row in list(csv.reader(file))[1:])
+        written = [Rule(*row) for row in list(csv.reader(file))[1:]]
+    return tuple(rule for rule in written if is_version(VERSIONS.get(rule.operator, "")))
 
 
 _asked = "auto"
