@@ -78,7 +78,7 @@ def test_all_that_torch_uses_of_nccl_is_there(nccl):
     asked = set(ASKED_FIRST) - (set() if is_version("<2.15") else no_more)
     assert {name for name in used if not hasattr(nccl, name)} == asked
     for name in ("supports_time_estimate", "supports_splitting", "supports_shrinking"):
-        assert not getattr(nccl, name)
+        assert not getattr(nccl, name, False)  # torch 2.15 has no time estimate
     policies = ("DEFAULT", "EFFICIENCY", "ZERO")
     assert [getattr(dist.ProcessGroupNCCL, f"NCCL_CTA_POLICY_{name}") for name in policies] == [
         0,

@@ -12,6 +12,8 @@ from torch_npusim.truth import comparison, truth_record
 
 CALLS = {}  # key: the call, for npusim
 for operator, what, *words in truth_record.rule_rows():
+    if not is_version(rules.VERSIONS.get(f"aten::{operator}", "")):
+        continue
     key = f"asserts|aten::{operator}" if what == "asserts" else f"rules|aten::{operator}|{what}"
     call = truth_record.rule_call(operator, what, *words).replace("'cuda'", "'npusim'")
     CALLS[key] = call
@@ -68,9 +70,7 @@ def test_each_row_is_asked_or_has_its_reason():
         for key in comparison.keys_of(rule)
     }  # fmt: skip
     assert asked - set(CALLS) == never
-    of_no_row = {key.split("|")[1] for key in set(CALLS) - asked}
-    ended = {name for name, versions in rules.VERSIONS.items() if not is_version(versions)}
-    assert of_no_row == ended, "a question about no row"
+    assert set(CALLS) <= asked, "a question about no row"
 
 
 def test_the_questions_meet_the_rows(both):
@@ -83,6 +83,6 @@ def test_a_call_without_the_rules_is_no_mistake(both):
     wrong = [
         (CALLS[key], said) for key, (said, _) in both[0].items()
         if said[0].startswith(("TypeError", "AttributeError", "NameError", "SyntaxError"))
-        and "expects a real input tensor" not in said[0]  # rfft in torch 2.15
+        and "ComplexHalf" not in said[0]  # the answer of fft_rfft, fft_ihfft in torch 2.15
     ]  # fmt: skip
     assert wrong == []
