@@ -47,7 +47,7 @@ CPU_KERNELS = (
 
 #: Operators whose kernel for CUDA has all dtypes of the CPU's in newer versions of torch, and the
 #: versions with their rows: pytorch/pytorch 191301 (angle).
-VERSIONS = {"aten::angle": "<2.15", "aten::angle.out": "<2.15"}
+VERSIONS = {"aten::angle": "<2.14", "aten::angle.out": "<2.14"}
 
 
 class Rule(NamedTuple):
