@@ -69,9 +69,22 @@ int parse_device_count(GetVariable get) {
   return count;
 }
 
+// The variable that says which devices are visible. Under the CUDA alias of the environment
+// CUDA_VISIBLE_DEVICES does; empty or -1 it hides the host's GPUs, not the simulated devices.
+const char* visible_devices_variable(GetVariable get) {
+  constexpr const char* kOwn = "NPUSIM_VISIBLE_DEVICES";
+  constexpr const char* kOfCuda = "CUDA_VISIBLE_DEVICES";
+  const char* is_alias = get("NPUSIM_AS_CUDA");
+  const char* of_cuda = get(kOfCuda);
+  if (get(kOwn) != nullptr || is_alias == nullptr || std::strcmp(is_alias, "1") != 0) return kOwn;
+  const bool counts = of_cuda != nullptr && *of_cuda != '\0' && std::strcmp(of_cuda, "-1") != 0;
+  return counts ? kOfCuda : kOwn;
+}
+
 std::vector<int> parse_visible_devices(GetVariable get, int device_count) {
   std::vector<int> visible;
-  const char* value = get("NPUSIM_VISIBLE_DEVICES");
+  const char* variable = visible_devices_variable(get);
+  const char* value = get(variable);
   if (value == nullptr) {
     for (int device = 0; device < device_count; ++device) visible.push_back(device);
     return visible;
@@ -83,7 +96,7 @@ std::vector<int> parse_visible_devices(GetVariable get, int device_count) {
     int device = -1;
     if (!parse_whole(item, &device) || device < 0 || device >= device_count ||
         std::find(visible.begin(), visible.end(), device) != visible.end() || given.back() == ',') {
-      reject("NPUSIM_VISIBLE_DEVICES", given,
+      reject(variable, given,
              detail::join("different device numbers below NPUSIM_DEVICE_COUNT (", device_count,
                           ") separated by commas, or nothing for no device"));
     }

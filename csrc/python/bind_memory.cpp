@@ -91,6 +91,8 @@ void bind_pools(py::module& m) {
   m.def("change_allocator", py::overload_cast<const std::string&>(&change_allocator));
   m.def("change_allocator", py::overload_cast<const PluggableFunctions&>(&change_allocator));
   m.def("allocator_name", &allocator_name);
+  m.def("set_allocator_settings", &set_allocator_settings);
+  m.def("allocator_settings", &allocator_settings);
   m.def("allocator_choice", &allocator_choice);
 }
 

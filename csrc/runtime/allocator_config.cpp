@@ -24,6 +24,7 @@ struct Choice {
   bool is_made = false;
   std::optional<std::string> text;
   std::optional<PluggableFunctions> functions;
+  std::string settings;  // of set_allocator_settings(), applied last
 };
 
 Choice& choice() {
@@ -59,26 +60,30 @@ Config preset_of(const Setting& setting) {
   }
 }
 
-Config settings_of(const Setting& setting, const char* variable) {
-  const Config config = naming(variable, [&] {
-    const Config base = preset_of(setting);
-    return setting.keys.empty() ? base : npusim::alloc::parse_config(base, setting.keys);
-  });
-  const std::optional<std::string> text = c10::utils::get_env("PYTORCH_ALLOC_CONF");
-  if (!text.has_value() || text->empty()) return config;
-  return naming("PYTORCH_ALLOC_CONF", [&] { return npusim::alloc::parse_config(config, *text); });
+Config changed(const Config& config, const std::string& keys, const char* variable) {
+  if (keys.empty()) return config;
+  return naming(variable, [&] { return npusim::alloc::parse_config(config, keys); });
+}
+
+// `settings`: of set_allocator_settings().
+Config settings_of(const Setting& setting, const char* variable, const std::string& settings) {
+  Config config = naming(variable, [&] { return preset_of(setting); });
+  config = changed(config, setting.keys, variable);
+  config =
+      changed(config, c10::utils::get_env("PYTORCH_ALLOC_CONF").value_or(""), "PYTORCH_ALLOC_CONF");
+  return changed(config, settings, "set_allocator_settings");
 }
 
 std::unique_ptr<LiveAllocator> allocator_of(const std::string& text, Provider& provider,
-                                            const char* variable) {
+                                            const char* variable, const std::string& settings) {
   const Setting setting(text);
   TORCH_CHECK_VALUE(setting.name.find(".py:") == std::string::npos, variable, ": the policy ",
                     setting.name,
                     " is in Python; replay a recording under it (npusim-lab replay), "
                     "or write it in C to run behind a device (allocator/placement/policy_abi.h)");
   if (!setting.is_policy) {
-    return std::make_unique<npusim::alloc::CachingAllocator>(provider,
-                                                             settings_of(setting, variable));
+    return std::make_unique<npusim::alloc::CachingAllocator>(
+        provider, settings_of(setting, variable, settings));
   }
   const std::optional<std::string> rules = c10::utils::get_env("PYTORCH_ALLOC_CONF");
   TORCH_CHECK_VALUE(!rules.has_value() || rules->empty(), "PYTORCH_ALLOC_CONF: its rules are the ",
@@ -131,9 +136,9 @@ std::unique_ptr<LiveAllocator> make_allocator(Provider& provider, c10::DeviceInd
         pluggable_provider(*chosen.functions, device), "pluggable",
         [](PlacementDevice& lender) { return std::make_unique<PassedOn>(lender); });
   } else if (chosen.text.has_value()) {
-    made = allocator_of(*chosen.text, provider, "change_current_allocator");
+    made = allocator_of(*chosen.text, provider, "change_current_allocator", chosen.settings);
   } else {
-    made = allocator_of(npusim::config().allocator, provider, "NPUSIM_ALLOCATOR");
+    made = allocator_of(npusim::config().allocator, provider, "NPUSIM_ALLOCATOR", chosen.settings);
   }
   chosen.is_made = true;
   return made;
@@ -148,6 +153,24 @@ void change_allocator(const std::string& text) {
 
 void change_allocator(const PluggableFunctions& functions) {
   change([&](Choice& chosen) { chosen.functions = functions; });
+}
+
+void set_allocator_settings(const std::string& text) {
+  change([&](Choice& chosen) {
+    const Setting setting(chosen.text.value_or(npusim::config().allocator));
+    TORCH_CHECK_VALUE(!chosen.functions.has_value() && !setting.is_policy,
+                      "set_allocator_settings: the settings are the caching allocator's, but "
+                      "another allocator was chosen");
+    const std::string all = chosen.settings + (chosen.settings.empty() ? "" : ",") + text;
+    settings_of(setting, "NPUSIM_ALLOCATOR", all);  // raises for a text that is not understood
+    chosen.settings = all;
+  });
+}
+
+std::string allocator_settings() {
+  Choice& chosen = choice();
+  const std::lock_guard lock(chosen.mutex);
+  return chosen.settings;
 }
 
 std::string allocator_choice() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which allocator stands behind the live devices: chosen before the first allocation, by
-// change_allocator() or else by NPUSIM_ALLOCATOR and PYTORCH_ALLOC_CONF, and fixed from then on.
+// change_allocator() or else by NPUSIM_ALLOCATOR, PYTORCH_ALLOC_CONF and set_allocator_settings(),
+// and fixed from then on.
 #pragma once
 
 #include <memory>
@@ -23,6 +24,12 @@ std::unique_ptr<npusim::alloc::LiveAllocator> make_allocator(npusim::alloc::Prov
 // reads, or functions. Raises once an allocator has been made.
 void change_allocator(const std::string& text);
 void change_allocator(const PluggableFunctions& functions);
+
+// set_allocator_settings() adds keys of PYTORCH_ALLOC_CONF, which win over the environment's.
+// allocator_settings() are all that were added. Raises ValueError for keys that are not understood,
+// and as change_allocator() once an allocator has been made.
+void set_allocator_settings(const std::string& text);
+std::string allocator_settings();
 
 // allocator_name() is "native" for the caching allocator under any preset, "pluggable", or the text
 // that names a policy.

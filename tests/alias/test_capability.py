@@ -117,6 +117,44 @@ def test_the_older_variable_of_the_allocator_counts():
     assert done.stdout.strip() == str(64 << 20), done.stderr
 
 
+SETTINGS = """
+import torch
+torch.cuda.memory._set_allocator_settings("max_split_size_mb:64")
+try:
+    torch.cuda.memory._set_allocator_settings("no_such_key:1")
+except ValueError as error:
+    print(error)
+x = torch.ones(1, device="cuda")
+print(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_bytes"])
+try:
+    torch.cuda.memory._set_allocator_settings("max_split_size_mb:32")
+except RuntimeError as error:
+    print(error)
+print(torch.cuda.device_count(), torch.cuda.memory_allocated(torch.cuda.device(0)))
+"""
+
+
+def test_settings_of_the_allocator_count_before_the_first_allocation():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SETTINGS],
+        env={
+            **os.environ,
+            "NPUSIM_AS_CUDA": "1",
+            "PYTORCH_ALLOC_CONF": "max_split_size_mb:128",
+            "CUDA_VISIBLE_DEVICES": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    wrong, size, late, count = done.stdout.splitlines()
+    assert wrong.startswith("set_allocator_settings: ")
+    assert "no_such_key" in wrong
+    assert size == str(64 << 20)
+    assert "in use already" in late
+    assert count == "1 32"
+
+
 def test_the_sanitizer_of_cuda_is_the_race_detector():
     program = """
 import torch

@@ -100,6 +100,24 @@ TEST(an_empty_variable_is_the_default_except_for_visible_devices) {
   CHECK_EQ(parse({{"NPUSIM_VISIBLE_DEVICES", "-1"}}).visible_devices.size(), 0);
 }
 
+TEST(cudas_variable_chooses_devices_under_the_alias_alone) {
+  CHECK_EQ(parse({{"CUDA_VISIBLE_DEVICES", "1"}}).visible_devices.size(), 2);
+  CHECK_EQ(parse({{"NPUSIM_AS_CUDA", "1"}, {"CUDA_VISIBLE_DEVICES", "1"}}).visible_devices,
+           std::vector<int>{1});
+  for (const char* hidden : {"", "-1"}) {  // hides the host's GPUs
+    CHECK_EQ(
+        parse({{"NPUSIM_AS_CUDA", "1"}, {"CUDA_VISIBLE_DEVICES", hidden}}).visible_devices.size(),
+        2);
+  }
+  CHECK_EQ(
+      parse(
+          {{"NPUSIM_AS_CUDA", "1"}, {"CUDA_VISIBLE_DEVICES", "1"}, {"NPUSIM_VISIBLE_DEVICES", "0"}})
+          .visible_devices,
+      std::vector<int>{0});
+  CHECK(contains(error_of({{"NPUSIM_AS_CUDA", "1"}, {"CUDA_VISIBLE_DEVICES", "7"}}),
+                 "CUDA_VISIBLE_DEVICES is `7`"));
+}
+
 TEST(the_table_has_unique_documented_rows) {
   std::set<std::string> names;
   for (const Knob& knob : knobs()) {

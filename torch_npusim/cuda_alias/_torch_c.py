@@ -202,3 +202,4 @@ def patch(patcher: Patcher) -> None:
         patcher.set(torch._C, f"_cuda_{name}", _of_its_own(function))
     for name, reason in REFUSED.items():
         patcher.set(torch._C, f"_cuda_{name}", _refuse(f"_cuda_{name}", reason))
+    patcher.set(torch._C, "_accelerator_setAllocatorSettings", _C.set_allocator_settings)

@@ -18,8 +18,8 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
     """Returns the index that `device` names.
 
     Args:
-        device: An index (negative: returned as it is), "npusim", "npusim:1", a torch.device or
-            None.
+        device: An index (negative: returned as it is), "npusim", "npusim:1", a torch.device, a
+            context torch.npusim.device(1) or None.
         optional: Whether a missing index means the current device; otherwise it is an error.
         allow_cpu: Whether CPU is accepted; its index is -1.
 
@@ -37,6 +37,8 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
             return device.index
     elif isinstance(device, int):
         return device
+    elif isinstance(index := getattr(device, "idx", None), int):  # torch.npusim.device(0)
+        return index
     elif device is not None:
         raise ValueError(f"Expected a torch.device, a string or an index, but got: {device!r}")
     if not optional:

@@ -294,7 +294,8 @@ def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -
     """
     _lazy_init()
     snapshot: Any = _C.memory_snapshot((0, 0), True)
-    rules = _C.allocator_choice(), os.environ.get("PYTORCH_ALLOC_CONF")
+    given = os.environ.get("PYTORCH_ALLOC_CONF")
+    rules = _C.allocator_choice(), given, _C.allocator_settings()
     snapshot["allocator_settings"]["PYTORCH_ALLOC_CONF"] = ",".join(filter(None, rules))
     if augment_with_fx_traces:
         snapshot = _augment_memory_snapshot_stack_traces(snapshot)
