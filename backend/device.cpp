@@ -64,7 +64,8 @@ void check_device(int device) {
   const int count = device_count();
   if (count == 0) config();  // an unusable configuration explains itself
   NPUSIM_CHECK(
-      device >= 0 && device < count, "there is no npusim device ", device, "; ",
+      device >= 0 && device < count, "invalid device ordinal: there is no npusim device ", device,
+      "; ",
       count == 0 ? std::string("no device is visible") : detail::join("expected 0 to ", count - 1),
       " (NPUSIM_DEVICE_COUNT and NPUSIM_VISIBLE_DEVICES say how many there are)");
 }

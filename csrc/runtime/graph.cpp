@@ -167,7 +167,7 @@ void Graph::capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode
   const c10::DeviceIndex device = checked_device(static_cast<c10::DeviceIndex>(-1));
   npusim::Stream& stream = npusim::current_stream(device);
   TORCH_CHECK(stream.id() != 0,
-              "Graphs must be captured on a stream that is not the default one: enter a "
+              "Graphs must be captured on a non-default stream: enter a "
               "torch.npusim.stream(torch.npusim.Stream()). (Replaying on the default stream is "
               "fine.)");
   if (pool == nullptr) pool = make_pool(false, false, std::nullopt);
