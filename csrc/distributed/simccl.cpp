@@ -23,6 +23,12 @@ namespace {
 
 constinit std::atomic<std::uint64_t> g_made{0};
 
+std::mutex g_communicators_mutex;
+std::vector<std::pair<int, int>>& known_communicators() {
+  static auto* made = new std::vector<std::pair<int, int>>;
+  return *made;
+}
+
 const std::string& command_name(OpType type) {
   static const auto* names = [] {
     auto* made = new std::map<OpType, std::string>;
@@ -131,6 +137,11 @@ void Simccl::shutdown() {
   if (group_->notices != nullptr) group_->notices->leave(rank_);
 }
 
+std::vector<std::pair<int, int>> Simccl::communicators() {
+  const std::lock_guard lock(g_communicators_mutex);
+  return known_communicators();
+}
+
 void Simccl::abort() {
   const std::lock_guard lock(group_->mutex);
   group_->failed = true;
@@ -166,6 +177,11 @@ WorkPtr Simccl::start(Call& call) {
   Tensors kept = call.reads;
   kept.insert(kept.end(), call.writes.begin(), call.writes.end());
   const int device = call.device ? call.device->index() : kept.at(0).device().index();
+
+  if (used_devices_.insert(device).second) {
+    const std::lock_guard lock(g_communicators_mutex);
+    known_communicators().emplace_back(device, getSize());
+  }
 
   Description what;
   what.type = call.type;

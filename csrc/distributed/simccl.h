@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
@@ -47,6 +48,9 @@ class Simccl final : public c10d::Backend {
   WorkPtr endCoalescing() override;
   void abort() override;
   std::uint64_t uid() const { return uid_; }  // of all backends of the process
+  // communicators() are device and size of each group, ended ones too, in the order of their first
+  // call on a device, at which NCCL makes a communicator.
+  static std::vector<std::pair<int, int>> communicators();
   void shutdown() override;
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -94,6 +98,7 @@ class Simccl final : public c10d::Backend {
   std::shared_ptr<Row> collectives_ = std::make_shared<Row>();
   std::map<std::pair<int, int>, std::shared_ptr<Row>> transfers_;  // by sender and receiver
   std::map<std::pair<int, int>, npusim::Stream*> streams_;         // by device and row
+  std::set<int> used_devices_;
   c10::intrusive_ptr<Options> options_;
   struct Extension {
     std::chrono::milliseconds more;

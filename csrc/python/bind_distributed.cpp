@@ -167,6 +167,7 @@ void define_simccl(const py::object& scope, const std::string& folder) {
 
 void bind_distributed(py::module& m) {
   m.def("define_simccl", &define_simccl);
+  m.def("communicators", &distributed::Simccl::communicators);
   m.def("set_fabric",
         [](const py::dict& fabric) { translated([&] { npusim::set_fabric(fabric_of(fabric)); }); });
   m.def("fabric_routes", &fabric_routes);

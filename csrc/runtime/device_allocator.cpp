@@ -224,13 +224,13 @@ void forget_ended_dry_runs() {
 }
 }  // namespace
 
-void begin_dry_run(const npusim::DeviceSpec& spec) {
+void begin_dry_run(const npusim::DeviceSpec& spec, std::size_t outside_bytes) {
   forget_ended_dry_runs();
   translated([&] {
     npusim::begin_dry(spec);
     const std::size_t capacity = spec.memory_bytes;
-    g_dry_memory.store(new Memory(
-        memory_of_all([&](int i) { return std::make_unique<DryProvider>(i, capacity); })));
+    g_dry_memory.store(new Memory(memory_of_all(
+        [&](int i) { return std::make_unique<DryProvider>(i, capacity, outside_bytes); })));
   });
   detail::g_storages_differ.store(true);
 }

@@ -23,8 +23,9 @@ npusim::alloc::LiveAllocator& live_allocator(c10::DeviceIndex device);
 
 // A dry run has an allocator of its own for each device, empty at first: what was cached before
 // does not show in it, and none of its segments comes back afterwards. begin_dry_run() says what
-// the devices are until end_dry_run(). Tensors of the run may be freed at any time.
-void begin_dry_run(const npusim::DeviceSpec& spec);
+// the devices are until end_dry_run(), and how much of each is taken by what is no allocator's.
+// Tensors of the run may be freed at any time.
+void begin_dry_run(const npusim::DeviceSpec& spec, std::size_t outside_bytes);
 void end_dry_run();
 
 // is_of_other_kind() is whether data was made by a dry run and none is on, or the other way round,

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/backend.h"
@@ -78,8 +79,10 @@ npusim::alloc::MemoryInfo DeviceProvider::memory_info() const {
 
 std::int64_t DeviceProvider::now_ns() const noexcept { return npusim::host_now_ns(); }
 
-DryProvider::DryProvider(int device, std::size_t capacity_bytes)
-    : DeviceProvider(device), capacity_bytes_(capacity_bytes) {}
+DryProvider::DryProvider(int device, std::size_t capacity_bytes, std::size_t outside_bytes)
+    : DeviceProvider(device),
+      capacity_bytes_(capacity_bytes),
+      used_bytes_(std::min(capacity_bytes, outside_bytes)) {}
 
 // A status other than ok: a fault that was asked for, or a device that is full.
 npusim::alloc::SegmentResult DryProvider::refusal(std::size_t bytes) const {

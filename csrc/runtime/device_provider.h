@@ -35,10 +35,11 @@ class DeviceProvider : public npusim::alloc::Provider {
 };
 
 // DryProvider: the same port in a dry run. Addresses are the device's own, lowest first as ever,
-// and nothing lies behind them; `capacity_bytes` is all that can run out.
+// and nothing lies behind them; `capacity_bytes` is all that can run out. `outside_bytes` of it are
+// taken by what is no allocator's: a driver's context, a communicator's buffers.
 class DryProvider final : public DeviceProvider {
  public:
-  DryProvider(int device, std::size_t capacity_bytes);
+  DryProvider(int device, std::size_t capacity_bytes, std::size_t outside_bytes);
 
   npusim::alloc::SegmentResult acquire_segment(std::size_t bytes) override;
   void release_segment(npusim::alloc::Address address, std::size_t bytes) noexcept override;
@@ -50,7 +51,7 @@ class DryProvider final : public DeviceProvider {
   npusim::alloc::SegmentResult refusal(std::size_t bytes) const;
 
   std::size_t capacity_bytes_;
-  std::atomic<std::size_t> used_bytes_{0};
+  std::atomic<std::size_t> used_bytes_;
 };
 
 }  // namespace torch_npusim

@@ -140,11 +140,15 @@ GOOD = (specs.FOLDER / "t4.toml").read_text()
     ("old", "new", "message"),
     [
         ("[memory]", "[memory", "not a TOML file"),
-        ("capacity_gib = [16", "capacity_gib = [-1", "`memory.capacity_gib` must be more than 0"),
+        (
+            "capacity_gib = [14.56",
+            "capacity_gib = [-1",
+            "`memory.capacity_gib` must be more than 0",
+        ),
         ("capacity_gib", "capacity", "`memory.capacity` is unknown"),
         ('bandwidth_gb_s = [320, "datasheet"]', "", "`memory.bandwidth_gb_s` is missing"),
-        ('[16, "datasheet"]', "16", r"must be \[number, "),
-        ('[16, "datasheet"]', '[16, "hearsay"]', "names the source 'hearsay'"),
+        ('[14.56, "messages"]', "16", r"must be \[number, "),
+        ('[14.56, "messages"]', '[14.56, "hearsay"]', "names the source 'hearsay'"),
         ("[sources]", '[achievable]\nmatmul = [1.8, "datasheet"]\n[sources]', "at most 1"),
         ('board = "limited"', 'board = "desk"', "`board` must be one of server, consumer"),
         ('board = "limited"', "", "`latency_us.kernel_floor` is missing"),
@@ -172,7 +176,7 @@ def test_the_list_and_one_of_it(capsys):
 
 def test_a_device_is_what_npusim_spec_says(run_script, tmp_path):
     mine = tmp_path / "mine.toml"
-    mine.write_text(GOOD.replace("capacity_gib = [16", "capacity_gib = [3"))
+    mine.write_text(GOOD.replace("capacity_gib = [14.56", "capacity_gib = [3"))
     script = """
         import torch, torch_npusim
         p = torch.npusim.get_device_properties()

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from torch_npusim import cli
-from torch_npusim.profiling.fitting import page, remedies, text, trials
+from torch_npusim.profiling.fitting import outside, page, remedies, text, trials
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
 from torch_npusim.profiling.fitting.result import Fit
 from torch_npusim.profiling.fitting.run import fit_script
 from torch_npusim.profiling.fitting.trials import Job, TrialError, largest_batch
+from torch_npusim.sim import specs
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT, BLOCKS = str(SCRIPTS / "fitted.py"), str(SCRIPTS / "fitted_blocks.py")
@@ -174,6 +175,7 @@ def test_a_script_that_does_not_fit_fails_where_that_is_required():
     [
         (["--max-peak", "much", SCRIPT], "--max-peak: expected a number of bytes such as 512MiB"),
         (["--memory", "much", SCRIPT], "--memory: expected a number of bytes such as 512MiB"),
+        (["--outside", "much", SCRIPT], "--outside: expected a number of bytes such as 512MiB"),
         (["--spec", "t5", SCRIPT], "there is no device specification `t5`; accepted: npusim-one"),
         (["--selected", "2", SCRIPT], "--selected is a share from 0 to 1, got 2"),
         (["--sweep", "--batch", SCRIPT], "--sweep '--batch'; expected ARGUMENT=V1,V2"),
@@ -230,6 +232,57 @@ def test_settings_of_the_command_are_axes_too():
     assert (job.arguments, job.settings) == (("--memory-format", "x"), {"memory": "8GiB"})
 
 
+ASKS = """import torch
+kept = torch.empty(100 << 20, dtype=torch.uint8, device="npusim")
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory", "fits", "close"), [(300, True, False), (218, False, True), (150, False, False)]
+)
+def test_the_verdict_counts_what_is_outside_of_the_allocator(tmp_path, memory, fits, close):
+    script = tmp_path / "asks.py"
+    script.write_text(ASKS)
+    job = Job(str(script), settings={"spec": "t4", "memory": f"{memory}MiB"})
+    answer = fit_script(str(script), spec="t4", memory=f"{memory}MiB")
+    (device,) = answer.devices.values()
+    low, high = device.outside_between()
+    assert 100 * MIB + low < 218 * MIB < 100 * MIB + high < 300 * MIB
+    assert device.left_outside == low
+    assert device.capacity == memory * MIB  # as torch.cuda.mem_get_info() says it
+    found = answer.as_dict()
+    told = []
+    settled = trials.settle(job, found, told.append)
+    assert (found["fits"], found["close"]) == (fits, close)
+    assert settled.settings["outside"] == str(high)
+    assert len(told) == close  # another run, where it could differ
+    assert found["fails_at"] == (f"{script}:2" if close else "")
+    answer.fits, answer.close, answer.fails_at = fits, close, found["fails_at"]
+    words = text.as_text(answer)
+    assert "context of the driver, outside of the allocator" in words
+    assert ("is close to the capacity of npusim:0" in words) == close
+    assert ("beside 81.26 MiB to 155.29 MiB outside" in words) != close
+
+
+def test_memory_outside_of_the_allocator_may_be_given():
+    options = {"spec": "t4", "memory": "150MiB"}
+    assert fit_script(SCRIPT, ["8"], outside="1MiB", **options).fits
+    found = fit_script(SCRIPT, ["8"], outside="140MiB", **options)
+    assert not found.fits
+    assert "beside 140.00 MiB outside of the allocator" in found.verdict
+
+
+def test_chips_of_the_table_have_a_context_and_others_do_not():
+    chips = {name for name in specs.names() if name not in specs.BUILT_IN}
+    known = {name for name in chips if specs.load(name).title.startswith("NVIDIA")}
+    assert {name for name in chips if outside.context(name) is not None} == known
+    seen = outside.context("a100-80-sxm")
+    assert (seen.low >> 20, seen.high >> 20) == (393, 537)
+    assert outside.communicators([1, 1]) is None
+    two = outside.communicators([8, 1, 2])
+    assert (two.low >> 20, two.high >> 20) == (820, 1376)
+
+
 class Modelled(Job):
     """A job whose memory is 100 bytes and 7 for each of a batch, of 1,000."""
 
@@ -244,7 +297,7 @@ class Modelled(Job):
 def answer(job):
     found = job.run()
     peak = found["devices"]["0"]["peak_reserved"]
-    device = SimpleNamespace(capacity=1000, peak_reserved=peak)
+    device = SimpleNamespace(capacity=1050, peak_reserved=peak, outside_between=lambda: (0, 50))
     return Fit("train.py", fits=found["fits"], devices={0: device})
 
 

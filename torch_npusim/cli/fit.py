@@ -27,6 +27,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--spec", help="the device to simulate: a name of `npusim specs`, or a file")
     add("--memory", help="its capacity, such as 24GiB, if not the specification's")
+    add(
+        "--outside",
+        metavar="BYTES",
+        help="memory outside of the allocator, such as 600MiB; default: as seen on such chips",
+    )
     add("--allocator", default="cuda-2.13", help="as NPUSIM_ALLOCATOR; default: %(default)s")
     add("--as-cuda", action="store_true", help='a script that says "cuda" runs on npusim')
     add(
@@ -36,7 +41,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="whose kernels' temporaries are allocated; default: %(default)s",
     )
     add("--selected", type=float, default=0.5, help="share of elements that masks select")
-    add("--require-fits", action="store_true", help="fail if the script runs out of memory")
+    add(
+        "--require-fits",
+        action="store_true",
+        help="fail unless the script fits, with the most outside of the allocator",
+    )
     add("--max-peak", help="fail if more is reserved on a device, such as 70GiB")
     add("--page", metavar="FILE", help="write one self-contained HTML page")
     add("--snapshot", metavar="FILE", help="write the allocations, for `npusim lab`")
@@ -116,7 +125,7 @@ def _checked(arguments: argparse.Namespace) -> int | None:
     if arguments.spec and arguments.spec not in specs.BUILT_IN:
         specs.load(arguments.spec)
     limits = {}
-    for option in ("memory", "max_peak"):
+    for option in ("memory", "max_peak", "outside"):
         if (text := getattr(arguments, option)) is not None:
             try:
                 limits[option] = parse_bytes(text)
@@ -137,7 +146,7 @@ def _job(arguments: argparse.Namespace) -> "Job":
 
     settings = {
         name: getattr(arguments, name)
-        for name in ("spec", "memory", "allocator", "temporaries")
+        for name in ("spec", "memory", "allocator", "temporaries", "outside")
         if getattr(arguments, name)
     }
     return Job(
@@ -193,6 +202,7 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
         memory=arguments.memory,
         selected=job.selected,
         temporaries=arguments.temporaries,
+        outside=arguments.outside or "low",
         changes=[Change(name) for name in job.changes],
         snapshot=arguments.snapshot,
         tell=_tell if sys.stderr.isatty() else None,
@@ -200,6 +210,13 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
     jobs = arguments.jobs or trials.processes()
     problem = ""
     if not fit.error:
+        try:
+            found = fit.as_dict()
+            job = trials.settle(job, found, _tell)
+            fit.fits, fit.close = found["fits"], found["close"]
+            fit.fails_at = found["fails_at"]
+        except trials.TrialError as error:
+            problem = f"with more memory outside of the allocator: {error}"
         try:
             if arguments.find_batch:
                 fit.batch = trials.largest_batch(job, arguments.find_batch, fit, _tell)

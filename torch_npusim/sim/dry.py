@@ -81,6 +81,7 @@ def begin(
     selected: float = 0.5,
     patience: int = 1000,
     temporaries: str = "npusim",
+    outside: int | str = 0,
 ) -> None:
     """Begins a dry run; dry_run() has the arguments. NPUSIM_DRY_RUN=1 calls this."""
     # Kernels of the Meta key that are written in Python.
@@ -101,7 +102,9 @@ def begin(
     capacity = 0 if memory is None else parse_bytes(memory)
     if memory is not None and capacity < 1:
         raise ValueError(f"a device has at least 1 byte, got {memory!r}")
-    _C.begin_dry_run(spec or "", capacity, selected, patience, temporaries == "cuda")
+    _C.begin_dry_run(
+        spec or "", capacity, selected, patience, temporaries == "cuda", parse_bytes(outside)
+    )
 
 
 @contextmanager
@@ -112,6 +115,7 @@ def dry_run(
     selected: float = 0.5,
     patience: int = 1000,
     temporaries: str = "npusim",
+    outside: int | str = 0,
 ) -> Iterator[DryRun]:
     """Runs the operators of npusim dry in a `with` block: memory and commands, but no numbers.
 
@@ -128,6 +132,7 @@ def dry_run(
             another one is ended.
         temporaries: Of which kernels the run allocates the temporaries and saves the results:
             "npusim", as a real run does, or "cuda" (docs/reference/cuda_temporaries.md).
+        outside: How much of a device's capacity is no allocator's, as a driver's context is.
 
     Raises:
         RuntimeError: If a dry run is on. In the block an operator raises NotImplementedError if
@@ -140,7 +145,7 @@ def dry_run(
         >>> run.peak_allocated() >> 30
         50
     """
-    begin(spec, memory, selected, patience, temporaries)
+    begin(spec, memory, selected, patience, temporaries, outside)
     run = DryRun()
     try:
         yield run

@@ -9,7 +9,7 @@ from torch_npusim._page_shell import page
 from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting import text
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
-from torch_npusim.profiling.fitting.result import DeviceFit, Fit
+from torch_npusim.profiling.fitting.result import DeviceFit, Fit, between
 
 _COLOURS = {
     "parameters": "#4e79a7",
@@ -36,7 +36,7 @@ td .bar { display: inline-block; height: 10px; background: #59a14f; border-radiu
 
 def as_page(fit: Fit) -> str:
     """Returns the HTML page."""
-    tone = "good" if fit.fits and not fit.error else "bad"
+    tone = "bad" if fit.error or not (fit.fits or fit.close) else "good" if fit.fits else ""
     parts = [
         f"<h1>{_t(fit.script)} {_t(' '.join(fit.arguments))}</h1>",
         f'<section class="verdict {tone}" id="verdict"><p class="first">{_t(fit.verdict)}</p>',
@@ -79,7 +79,7 @@ def _sentences(fit: Fit) -> Iterable[str]:
         yield text.where_text(device)
     if fit.step is not None:
         yield text.step_text(fit.step)
-    yield text.LEFT_OUT
+    yield text.left_out_text(fit)
 
 
 def _remedies(fit: Fit) -> str:
@@ -97,8 +97,10 @@ def _remedies(fit: Fit) -> str:
 
 
 def _device(number: int, device: DeviceFit) -> str:
-    whole = sum(device.at_peak.values()) + device.unused_at_peak
-    kinds = {**device.at_peak, "reserved and not in use": device.unused_at_peak}
+    in_use = sum(device.at_peak.values())
+    outside = {part.what: part.high for part in device.outside}
+    kinds = {**device.at_peak, "reserved and not in use": device.unused_at_peak, **outside}
+    whole = sum(kinds.values())
     shares = "".join(
         f'<span style="width:{100 * held / max(whole, 1):.2f}%;background:{_colour(kind)}"></span>'
         for kind, held in kinds.items()
@@ -109,6 +111,8 @@ def _device(number: int, device: DeviceFit) -> str:
         for kind, held in kinds.items()
     )
     when = "when memory ran out" if device.asked else "at the peak"
+    low, high = device.outside_between()
+    beside = f", beside {between(low, high)} outside of the allocator" if high else ""
     most = max((module.bytes for module in device.modules), default=1)
     modules = (
         (
@@ -123,11 +127,12 @@ def _device(number: int, device: DeviceFit) -> str:
     lines = ((format_bytes(held), _code(line)) for line, held in device.lines.items())
     return f"""<h2>npusim:{number}: {format_bytes(device.peak_allocated)} allocated,
 {format_bytes(device.peak_reserved)} reserved of {format_bytes(device.capacity)}</h2>
-<p>In use {when}: {format_bytes(whole - device.unused_at_peak)}. {_t(text.where_text(device))}</p>
+<p>In use {when}: {format_bytes(in_use)}{beside}. {_t(text.where_text(device))}</p>
 <div class="meter">{shares}</div><div class="legend">{names}</div>
 <h2>Memory over the run</h2>
 <p class="soft">By kind, in the order of the program's allocations; above them what the allocator
-has reserved. The dashed line is the capacity where it is near.</p>
+has reserved. The dashed line is the capacity without the memory outside of the allocator, where it
+is near.</p>
 {_timeline(device)}
 <h2>Activations {when}, by module</h2>
 {_table(["bytes", "blocks", "module"], modules, "nn-")}
@@ -140,8 +145,9 @@ def _timeline(device: DeviceFit) -> str:
     if not found.event:
         return "<p>No allocation.</p>"
     top = max(*found.reserved, 1)
-    if device.capacity <= 1.5 * top:
-        top = max(top, device.capacity)
+    capacity = device.capacity - device.outside_between()[1]
+    if capacity <= 1.5 * top:
+        top = max(top, capacity)
     width = _WIDE / max(len(found.event) - 1, 1)
     below = [0] * len(found.event)
     shapes = []
@@ -161,8 +167,8 @@ def _timeline(device: DeviceFit) -> str:
         )
         below = above
     shapes.append(f'<polyline points="{points(found.reserved)}" fill="none" stroke="#1b1f24"/>')
-    if device.capacity <= top:
-        y = _TALL * (1 - device.capacity / top)
+    if capacity <= top:
+        y = _TALL * (1 - capacity / top)
         shapes.append(f'<path d="M0 {y:.1f}H{_WIDE}" stroke="#c01525" stroke-dasharray="4 3"/>')
     return (
         f'<p class="soft">0 to {format_bytes(top)}.</p>'

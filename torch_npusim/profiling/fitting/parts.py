@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_npusim._blame import to_blame
-from torch_npusim.profiling.fitting.result import DeviceFit, ModuleShare, Timeline
+from torch_npusim.profiling.fitting.result import DeviceFit, ModuleShare, Outside, Timeline
 from torch_npusim.profiling.fitting.watch import OUTSIDE, Place, Watch
 
 COLUMNS = 300  # of a timeline
@@ -198,13 +198,21 @@ class History:
         )
 
 
-def device_fit(history: History, capacity: int, stats: dict[str, int]) -> DeviceFit:
+def device_fit(
+    history: History,
+    capacity: int,
+    stats: dict[str, int],
+    outside: list[Outside],
+    left_outside: int,
+) -> DeviceFit:
     """Returns the answer for one device.
 
     Args:
         history: Of the device.
         capacity: Of the device.
         stats: The allocator's statistics at the end.
+        outside: Memory that the allocator does not see.
+        left_outside: How much of that the run left to others.
     """
     at_peak, lines = Counter[str](), Counter[str]()
     modules: dict[tuple[str, str], tuple[int, int]] = {}
@@ -223,6 +231,8 @@ def device_fit(history: History, capacity: int, stats: dict[str, int]) -> Device
     line, module, phase = _where(history)
     return DeviceFit(
         capacity=capacity,
+        outside=outside,
+        left_outside=left_outside,
         peak_allocated=peak_allocated,
         peak_reserved=stats["reserved_bytes.all.peak"],
         at_peak=dict(at_peak.most_common()),

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting.changes import CHANGES
+from torch_npusim.profiling.fitting.outside import context
 from torch_npusim.profiling.fitting.result import Fit, Remedy
 from torch_npusim.profiling.fitting.trials import Job, TrialError, peak_of
 from torch_npusim.sim import specs
@@ -35,7 +36,10 @@ def find_remedies(fit: Fit, job: Job, jobs: int, tell: Callable[[str], None]) ->
         jobs: Runs at a time.
         tell: Hears of each run.
     """
-    capacity = min((device.capacity for device in fit.devices.values()), default=0)
+    capacity = min(
+        (device.capacity - device.outside_between()[1] for device in fit.devices.values()),
+        default=0,
+    )
     with tempfile.TemporaryDirectory() as folder:
         snapshot = str(Path(folder) / "snapshot.pickle")
         tell("without a limit of memory")
@@ -51,7 +55,7 @@ def find_remedies(fit: Fit, job: Job, jobs: int, tell: Callable[[str], None]) ->
     tried = [*replayed, *_changes(job, jobs, tell)]
     if not any(remedy.outcome == "fits" for remedy in tried):
         tried += _combinations(job, jobs, tell)
-    tried += _devices(job, peak_of(whole), capacity)
+    tried += _devices(peak_of(whole), capacity)
     tried.sort(key=lambda remedy: (_ORDER.index(remedy.outcome), remedy.peak_reserved or 0))
     fit.remedies = [*tried, *_UNTRIED]
 
@@ -64,7 +68,7 @@ def by_replay(
     Args:
         snapshot: File of a whole run.
         whole: Its answer.
-        capacity: Of the device on which it shall fit, in bytes.
+        capacity: Of the device on which it shall fit, in bytes, less what is outside.
         tell: Hears of it.
     """
     what = "settings of the allocator"
@@ -128,11 +132,15 @@ def _changed(job: Job, names: tuple[str, ...], tell: Callable[[str], None]) -> R
     return Remedy(what, "; ".join(paste), "dry run", outcome, peak, step, note)
 
 
-def _devices(job: Job, need: int, capacity: int) -> Iterator[Remedy]:
+def _devices(need: int, capacity: int) -> Iterator[Remedy]:
     """Yields the smallest device that holds the run as it is."""
     known = [specs.load(name) for name in specs.names() if name not in specs.BUILT_IN]
     sizes = [(int(spec.numbers["memory.capacity_gib"] * (1 << 30)), spec) for spec in known]
-    larger = [(size, spec) for size, spec in sizes if size >= need and size > capacity]
+    larger = [
+        (size, spec)
+        for size, spec in sizes
+        if size > capacity and size >= need + getattr(context(spec.path), "high", 0)
+    ]
     if not larger:
         what = f"a larger device: no known one has {format_bytes(need)}"
         yield Remedy(what, "", "dry run", "does not fit")

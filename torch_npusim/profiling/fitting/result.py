@@ -7,7 +7,22 @@ from typing import Any
 from torch_npusim._text import format_bytes
 from torch_npusim.sim.dry import Answer
 
-__all__ = ["Answer", "DeviceFit", "Fit", "ModuleShare", "Remedy", "StepTime", "Timeline"]
+__all__ = [
+    "Answer",
+    "DeviceFit",
+    "Fit",
+    "ModuleShare",
+    "Outside",
+    "Remedy",
+    "StepTime",
+    "Timeline",
+    "between",
+]
+
+
+def between(low: int, high: int) -> str:
+    """Returns an interval of bytes."""
+    return format_bytes(low) if low == high else f"{format_bytes(low)} to {format_bytes(high)}"
 
 
 @dataclass(frozen=True)
@@ -44,12 +59,29 @@ class Timeline:
     kinds: dict[str, list[int]]
 
 
+@dataclass(frozen=True)
+class Outside:
+    """Memory of a device that the allocator does not see (specs/outside.toml).
+
+    Attributes:
+        what: Its name.
+        low: The least that was seen, in bytes.
+        high: The most.
+    """
+
+    what: str
+    low: int
+    high: int
+
+
 @dataclass
 class DeviceFit:
     """One device's part of the answer; bytes.
 
     Attributes:
-        capacity: Of the device.
+        capacity: Of the device, as torch.cuda.mem_get_info() says it.
+        outside: Memory of it that the allocator does not see.
+        left_outside: How much of that this run left to others.
         peak_allocated: Most of all tensors at a time, rounded up as the allocator does.
         peak_reserved: Most of the allocator at a time.
         at_peak: When most was allocated: kind -> bytes. The sum is `peak_allocated`, or what was
@@ -65,6 +97,8 @@ class DeviceFit:
     """
 
     capacity: int
+    outside: list[Outside]
+    left_outside: int
     peak_allocated: int
     peak_reserved: int
     at_peak: dict[str, int]
@@ -76,6 +110,11 @@ class DeviceFit:
     peak_phase: str
     asked: int
     timeline: Timeline
+
+    def outside_between(self) -> tuple[int, int]:
+        """Returns the least and the most of what the allocator does not see."""
+        parts = self.outside
+        return sum(part.low for part in parts), sum(part.high for part in parts)
 
 
 @dataclass(frozen=True)
@@ -129,8 +168,11 @@ class Fit:
         arguments: Of the script.
         spec: Name of the device's specification.
         allocator: The allocator's preset, and settings.
-        fits: Whether the script came to its end without running out of memory.
-        reason: The error of the allocator otherwise.
+        fits: Whether the script came to its end without running out of memory, with the most that
+            was seen outside of the allocator.
+        close: Whether it does so with the least alone.
+        fails_at: The line that asks for too much with more outside than this run left to others.
+        reason: The error of the allocator where it fits neither way.
         error: The error of another kind that ended the script; the rest is of the run until then.
         devices: The devices that allocated.
         need: Where it does not fit: most bytes reserved on a device without that limit; None if it
@@ -144,6 +186,8 @@ class Fit:
 
     script: str
     fits: bool = True
+    close: bool = False
+    fails_at: str = ""
     arguments: list[str] = field(default_factory=list)
     spec: str = ""
     allocator: str = ""
@@ -172,18 +216,31 @@ class Fit:
         number, device = max(self.devices.items(), key=lambda entry: entry[1].peak_reserved)
         others = f", the fullest of {len(self.devices)}" if len(self.devices) > 1 else ""
         place = f"npusim:{number} ({self.spec}, {format_bytes(device.capacity)}{others})"
+        low, high = device.outside_between()
+        beside = f" beside {between(low, high)} outside of the allocator" if high else ""
         if self.fits:
-            share = device.peak_reserved / device.capacity
+            share = (device.peak_reserved + high) / device.capacity
             return (
                 f"{self.script} fits {place}: at most {format_bytes(device.peak_reserved)} are "
-                f"reserved, {share:.0%} of it."
+                f"reserved{beside}, {'at most ' * (low < high)}{share:.0%} of it."
             )
         need = f" It needs {format_bytes(self.need)} without that limit." if self.need else ""
+        if self.close:
+            return (
+                f"{self.script} is close to the capacity of {place}: it fits with "
+                f"{format_bytes(low)} outside of the allocator, and runs out of memory at "
+                f"{self.fails_at} with {format_bytes(high)}.{need}"
+            )
+        if self.fails_at:
+            return (
+                f"{self.script} does not fit {place}: it runs out of memory at {self.fails_at}"
+                f"{beside}.{need}"
+            )
         failed = next((d for d in self.devices.values() if d.asked), device)
         return (
             f"{self.script} does not fit {place}: {failed.peak_line} asks for "
             f"{format_bytes(failed.asked)} while {format_bytes(sum(failed.at_peak.values()))} are "
-            f"in use.{need}"
+            f"in use{beside}.{need}"
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch_npusim import _C, npusim
 from torch_npusim._blame import to_blame
 from torch_npusim.profiling.fitting.changes import Change
+from torch_npusim.profiling.fitting.outside import CONTEXT, asked, communicators
 from torch_npusim.profiling.fitting.parts import History, device_fit
 from torch_npusim.profiling.fitting.result import Fit
 from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
@@ -31,6 +32,7 @@ def fit_script(
     memory: str | None = None,
     selected: float = 0.5,
     temporaries: str = "cuda",
+    outside: str = "low",
     changes: Sequence[Change] = (),
     snapshot: str | None = None,
     tell: Callable[[str], None] | None = None,
@@ -44,12 +46,18 @@ def fit_script(
         memory: Its capacity, as for dry_run().
         selected: Share of elements that masks select.
         temporaries: As for dry_run().
+        outside: The memory outside of the allocator: the "low" or "high" end of what was seen of
+            the driver's context, or a number of bytes.
         changes: Of the program, made from outside.
         snapshot: File for the allocator's history, in torch's format and with npusim's entries.
         tell: Hears every few seconds how far the run is.
     """
     fit = Fit(path, arguments=list(arguments), allocator=_allocator())
-    device = dry.dry_run(spec=spec, memory=memory, selected=selected, temporaries=temporaries)
+    left, known = asked(outside, spec)
+    made_before = len(_C.communicators())
+    device = dry.dry_run(
+        spec=spec, memory=memory, selected=selected, temporaries=temporaries, outside=left
+    )
     with device as run, watching() as watch:
         npusim.memory._record_memory_history(
             max_entries=_HISTORY, stacks="python", clear_history=True
@@ -67,7 +75,10 @@ def fit_script(
             if any(entry["action"] in ("alloc", "oom") for entry in trace):
                 history = History(watch, index, trace, failed=not fit.fits)
                 capacity = npusim.mem_get_info(index)[1]
-                fit.devices[index] = device_fit(history, capacity, run.stats(index))
+                ranks = [size for at, size in _C.communicators()[made_before:] if at == index]
+                buffers = communicators(ranks) if known and known.what == CONTEXT else None
+                parts = [part for part in (known, buffers) if part is not None]
+                fit.devices[index] = device_fit(history, capacity, run.stats(index), parts, left)
         fit.answers = run.answers()
     fit.step = watch.step_time()
     fit.changes = {change.name: list(change.where) for change in changes}

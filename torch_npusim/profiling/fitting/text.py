@@ -8,7 +8,14 @@ from torch_npusim.profiling.fitting.parts import ACTIVATIONS
 from torch_npusim.profiling.fitting.result import DeviceFit, Fit, Remedy, StepTime
 
 MODULES = 8  # that are listed
-LEFT_OUT = "Not included: the context of the driver, NCCL's buffers, what other processes hold."
+
+
+def left_out_text(fit: Fit) -> str:
+    """Returns the sentence on what is not counted."""
+    others = "what other processes hold"
+    if any(device.outside for device in fit.devices.values()):
+        return f"Not included: {others}."
+    return f"Not included: the context of the driver, NCCL's buffers, {others}."
 
 
 def as_text(fit: Fit) -> str:
@@ -23,7 +30,7 @@ def as_text(fit: Fit) -> str:
     for number, device in fit.devices.items():
         lines += ["", *_device(number, device)]
     if fit.devices:
-        lines += ["", LEFT_OUT]
+        lines += ["", left_out_text(fit)]
     if fit.step is not None:
         lines.append(step_text(fit.step))
     if fit.remedies:
@@ -99,6 +106,11 @@ def _device(number: int, device: DeviceFit) -> list[str]:
                 for module in device.modules[:MODULES]
             ]
     lines.append(f"  {format_bytes(device.unused_at_peak):>12}  reserved and not in use")
+    lines += [
+        f"  {format_bytes(part.high):>12}  {part.what}, outside of the allocator"
+        + (f", at least {format_bytes(part.low)}" if part.low < part.high else "")
+        for part in device.outside
+    ]
     lines.append("  made at")
     lines += [f"  {format_bytes(held):>12}  {line}" for line, held in device.lines.items()]
     return lines
@@ -118,7 +130,7 @@ def sweep_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
     for row in rows:
         devices, step = row["devices"].values(), row["step"] or {}
         rates = [step.get(name) for name in ("per_second", "tokens_per_second")]
-        outcome = "yes" if row["fits"] else "no"
+        outcome = "yes" if row["fits"] else "close" if row["close"] else "no"
         cells.append(
             [
                 *row["values"].values(),

@@ -10,9 +10,10 @@ from itertools import product
 from multiprocessing.connection import Connection
 from typing import Any
 
+from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting.result import Fit
 
-SETTINGS = ("spec", "memory", "allocator", "conf")
+SETTINGS = ("spec", "memory", "allocator", "conf", "outside")
 _MOST = 1 << 24  # of a batch
 # Each run is a fork of a process that has imported torch, and has no device yet.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -30,7 +31,8 @@ class Job:
     Attributes:
         script: Its path.
         arguments: Of the script.
-        settings: Options of the command -> value; "conf" is PYTORCH_ALLOC_CONF.
+        settings: Options of the command -> value; "conf" is PYTORCH_ALLOC_CONF. Without "outside"
+            a run leaves the most that was seen to others.
         selected: Share of elements that masks select.
         changes: Names of changes.CHANGES.
     """
@@ -62,6 +64,10 @@ class Job:
             return replace(self, settings={**self.settings, name: value})
         flag = name if name.startswith("-") else f"--{name}"
         return replace(self, arguments=(*words, flag, value))
+
+    def leaving(self, outside: str) -> "Job":
+        """Returns the job with other memory outside of the allocator, as fit_script() takes it."""
+        return replace(self, settings={**self.settings, "outside": outside})
 
     def number(self, name: str) -> int | None:
         """Returns the present value of an argument; None if there is none, or no whole number."""
@@ -125,8 +131,8 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     changes = [Change(name) for name in job.changes]
     fit = fit_script(
         job.script, job.arguments, spec=settings.get("spec"), memory=settings.get("memory"),
-        selected=job.selected, temporaries=settings.get("temporaries", "cuda"), changes=changes,
-        snapshot=snapshot,
+        selected=job.selected, temporaries=settings.get("temporaries", "cuda"),
+        outside=settings.get("outside", "high"), changes=changes, snapshot=snapshot,
     )  # fmt: skip
     sender.send(fit.as_dict())
 
@@ -134,6 +140,42 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
 def peak_of(found: dict[str, Any]) -> int:
     """Returns the most bytes reserved on a device."""
     return max((device["peak_reserved"] for device in found["devices"].values()), default=0)
+
+
+def settle(job: Job, found: dict[str, Any], tell: Callable[[str], None]) -> Job:
+    """Tries the ends of the interval outside of the allocator that a run did not leave to others.
+
+    A run that stays below them needs no other one.
+
+    Args:
+        job: The script and its settings.
+        found: Its answer, as `--json` prints it: "fits", "close" and "fails_at" are filled.
+        tell: Hears of each run.
+
+    Returns:
+        The job with the most outside.
+
+    Raises:
+        TrialError: As for Job.run().
+    """
+    devices = found["devices"].values()
+    sizes = {
+        end: max((sum(part[end] for part in device["outside"]) for device in devices), default=0)
+        for end in ("low", "high")
+    }
+    for end, size in sizes.items() if found["fits"] else ():
+        if all(
+            size <= device["left_outside"] or device["peak_reserved"] + size <= device["capacity"]
+            for device in devices
+        ):
+            continue
+        tell(f"with {format_bytes(size)} outside of the allocator")
+        again = job.leaving(str(size)).run()
+        if not again["fits"]:
+            failed = next(each for each in again["devices"].values() if each["asked"])
+            found |= {"fits": False, "close": end == "high", "fails_at": failed["peak_line"]}
+            break
+    return job.leaving(str(sizes["high"]))
 
 
 def processes() -> int:
@@ -159,7 +201,10 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
     """
     low, high = 0, _MOST
     peaks: dict[int, int] = {}  # of those that fit
-    capacity = min((device.capacity for device in now.devices.values()), default=0)
+    capacity = min(
+        (device.capacity - device.outside_between()[1] for device in now.devices.values()),
+        default=0,
+    )
     present = job.number(name)
     if present and now.fits:
         low, peaks[present] = present, now.peak_reserved
@@ -213,9 +258,12 @@ def sweep(
     def run(at: int) -> dict[str, Any]:
         row: dict[str, Any] = {"values": points[at]}
         try:
-            row |= chosen[at].run()
+            one = chosen[at]
+            row |= (one if "outside" in one.settings else one.leaving("low")).run()
+            settle(one, row, lambda _: None)
         except TrialError as problem:
-            row |= {"error": str(problem), "fits": False, "devices": {}, "step": None}
+            row |= {"error": str(problem), "fits": False, "close": False, "devices": {}}
+            row["step"] = None
         tell(f"{at + 1} of {len(points)}: {' '.join(f'{k}={v}' for k, v in points[at].items())}")
         return row
 
