@@ -60,8 +60,10 @@ svg, canvas { background: #fff; max-width: 100%; }
 h1, h2 { overflow-wrap: anywhere; }
 .verdict .number { text-align: right; white-space: nowrap; }
 .verdict code { user-select: all; }
-@media (max-width: 600px) { .verdict table { font-size: 13px; }
-  .verdict td, .verdict th { padding-right: 5px; } .verdict th.number { white-space: normal; } }
+@media (max-width: 600px) { main { padding: 12px 8px 40px; }
+  .verdict { padding: 8px 10px; } .verdict table { font-size: 12px; }
+  .verdict table code, .verdict th { font-size: 11px; }
+  .verdict td, .verdict th { padding-right: 4px; } .verdict th.number { white-space: normal; } }
 .best td { background: var(--good-paper); }
 .meter { display: flex; height: 14px; border-radius: 4px; overflow: hidden;
   border: 1px solid var(--line); }

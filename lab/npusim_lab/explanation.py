@@ -101,6 +101,7 @@ def explain(
         "stack": None if oom is None else _stack_of(trace, int(oom["malloc"]), show),
         "peak_reserved": int(whole.peak_reserved),
         "peak_active": int(whole.peak_active),
+        "beyond_requests": _beyond_requests(result),
         "holders": _holders(trace, result, show)[: 2 * segments],
         "kinds": _kinds(trace, result),
         "holes": _holes(result),
@@ -228,9 +229,14 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
         f"{mib(int(oom['reserved_bytes']))} are reserved, {mib(cached)} of that free in "
         f"{holes}, and {mib(int(oom['free_bytes']))} are left on the device.",
     ]
-    if live + pending + asked > capacity:
+    short, beyond = live + pending + asked - capacity, found["beyond_requests"]
+    if 0 < short <= beyond:
+        sentences.append(
+            f"{mib(short)} are missing, and blocks have {mib(beyond)} more than was asked for: "
+            f"rounding, and remainders that were not split off. This is fragmentation in blocks."
+        )
+    elif short > 0:
         waits = f", and {mib(pending)} wait for other streams" if pending else ""
-        short = live + pending + asked - capacity
         sentences.append(
             f"That does not fit, however well it is placed{waits}: {mib(short)} are missing."
         )
@@ -257,6 +263,15 @@ def _live(result: _lab.Replay) -> tuple[Any, Any] | None:
     picture = result.pictures[0]
     held = np.flatnonzero((picture.block_state != 0) & (picture.block_malloc >= 0))
     return picture.block_malloc[held], picture.block_bytes[held].astype(np.int64)
+
+
+def _beyond_requests(result: _lab.Replay) -> int:
+    """Return by how many bytes the blocks in use are larger than their requests."""
+    if not result.pictures:
+        return 0
+    picture = result.pictures[0]
+    held = (picture.block_state != 0) & (picture.block_malloc >= 0)
+    return int(picture.block_bytes[held].sum()) - int(picture.block_requested[held].sum())
 
 
 def _by_stack(trace: Trace, result: _lab.Replay) -> list[tuple[int, int, int]]:

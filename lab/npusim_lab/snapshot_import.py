@@ -154,6 +154,7 @@ class _Importer:
         self.entries = tables["entries"]
         self.device = device
         self.capacity = capacity_bytes
+        self.full = capacity_bytes  # inferred where it is not known
         self.preset = choice.get("policy", "")
         self.rules = self.preset or "cuda-2.13", choice.get("settings", "")
         self.is_whole = is_whole
@@ -173,6 +174,7 @@ class _Importer:
 
     def run(self) -> Trace:
         reserved, older = self._initial_reserved(), self._older()
+        self.full = self.capacity or self._capacity_at_failures(reserved)
         is_late = bool(older) or reserved > 0
         start, begun = Start(), {"initial_mallocs": 0}
         if is_late:
@@ -180,7 +182,7 @@ class _Importer:
             start = rebuild(self.tables, requested, *self.rules, self.capacity)
             begun = self._begin_with(start, older)
         ranges = self._ranges(is_late, start)
-        before, found_full = None, 0
+        before = None
         for position, op, *rest in self._rows():
             if op == Op.SEGMENT_MAP and rest[0] in ranges:
                 address, _, *numbers = rest
@@ -194,8 +196,6 @@ class _Importer:
                 reserved -= rest[1]
             elif op in _TAKEN:
                 reserved += rest[1]
-            elif op == Op.OOM:
-                found_full = max(found_full, reserved + rest[0])
             self._add(position, op, *rest)
             before = op
         self._end_wait()
@@ -211,10 +211,10 @@ class _Importer:
         }
         if self.capacity is not None:
             info["capacity_bytes"] = self.capacity
-        elif 0 < found_full <= 1 << 50:
-            info["capacity_bytes"] = found_full
+        elif self.full is not None:
+            info["capacity_bytes"] = self.full
             self.inferred.append(
-                f"the capacity, {found_full} bytes: what was reserved and what the device had free "
+                f"the capacity, {self.full} bytes: what was reserved and what the device had free "
                 f"when a request failed"
             )
         return self.out.build(info)
@@ -303,6 +303,12 @@ class _Importer:
 
     def _say(self, start: Start, blocks: int) -> None:
         late = "recording began late, or its buffer was full and lost the beginning"
+        if not len(self.entries["op"]):
+            late = "the file has no history, only its end"
+            self.ambiguous.append(
+                "everything before the end: the file has no history, so it does not say whether a "
+                "request failed"
+            )
         if start.unknown:
             self.ambiguous.append(
                 f"the state at the first entry ({late}): {start.unknown}. {blocks} blocks are "
@@ -369,6 +375,20 @@ class _Importer:
         reserved -= sum(bytes[np.isin(op, _TAKEN)].tolist())
         reserved += sum(bytes[np.isin(op, _GIVEN_BACK)].tolist())
         return max(reserved, 0)
+
+    def _capacity_at_failures(self, reserved: int) -> int | None:
+        """Return the most that was reserved, or free on the device, when a request failed."""
+        op, bytes = self.entries["op"], self.entries["bytes"].astype(np.int64)
+        failed = np.flatnonzero(op == Op.OOM)
+        if not len(failed):
+            return None
+        change = np.where(np.isin(op, _TAKEN), bytes, 0) - np.where(
+            np.isin(op, _GIVEN_BACK), bytes, 0
+        )
+        held = (reserved + np.cumsum(change))[failed].tolist()
+        free = self.entries["address"][failed].tolist()
+        full = max(one + other for one, other in zip(held, free, strict=True))
+        return full if 0 < full <= 1 << 50 else None
 
     # --- Entries.
 
@@ -496,23 +516,28 @@ class _Importer:
         is_mapped = op[position] == Op.SEGMENT_UNMAP
         if taken == end and not is_mapped:
             return True  # a whole segment is only given back for another one
-        if self.capacity is None:  # a replay on a device without limit needs it either way
+        if self.full is None:  # a replay on a device without limit needs it either way
             self._say_once(
                 f"entry {position}: cached memory is given back before more is used; without the "
                 f"capacity a full device would look the same: it is taken for empty_cache()"
             )
             return True
         wanted = int(bytes[end:taken][np.isin(op[end:taken], _TAKEN)].sum())
-        if reserved + wanted > self.capacity:
+        if reserved + wanted > self.full:
             return False
         # Before the release the request may have wanted more: all of its pages.
         request = -(-int(bytes[taken]) // _LARGE_PAGE) * _LARGE_PAGE
-        if is_mapped and reserved + max(request, wanted) > self.capacity:
+        if is_mapped and reserved + max(request, wanted) > self.full:
             self._say_once(
                 f"entry {position}: cached memory is given back before a request that would just "
                 f"not have fitted: it is taken for a full device, not for empty_cache()"
             )
             return False
+        if self.capacity is None:
+            self._say_once(
+                f"entry {position}: cached memory is given back before a request that would have "
+                f"fitted the inferred capacity: it is taken for empty_cache()"
+            )
         return True
 
     def _say_once(self, text: str) -> None:

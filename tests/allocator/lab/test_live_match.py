@@ -113,6 +113,46 @@ def test_a_dumped_snapshot_has_the_rules_of_its_run(
     assert explain(trace)["oom"]
 
 
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_retries_of_a_recorded_run_are_not_taken_for_empty_cache(
+    settings: str, run_python: Callable[..., str], tmp_path: Path
+) -> None:
+    """The failure at the end tells the capacity, which tells what forced each release."""
+    path = tmp_path / "a.pickle"
+    program = f"""
+        import torch_npusim.as_cuda
+        import torch
+
+        MIB = 1 << 20
+        kept = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.memory._record_memory_history()
+        side = torch.cuda.Stream()
+        for size in range(10, 70, 3):
+            torch.empty(size * MIB, dtype=torch.uint8, device="cuda")
+            with torch.cuda.stream(side):
+                torch.empty((size + 2) * MIB, dtype=torch.uint8, device="cuda")
+        try:
+            torch.empty(900 * MIB, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            torch.cuda.memory._dump_snapshot({str(path)!r})
+        print(torch.cuda.memory_stats()["num_alloc_retries"])
+    """
+    environment = {
+        "NPUSIM_ALLOCATOR": "cuda-2.13",
+        "NPUSIM_DEVICE_MEMORY": "400MiB",
+        "PYTORCH_CUDA_ALLOC_CONF": settings,
+    }
+    retries = int(run_python(program, environment=environment).split()[-1])
+    assert retries >= 1
+    trace = load(path)
+    assert not (trace.op == Op.EMPTY_CACHE).any()
+    assert trace.capacity_bytes == 400 << 20
+    result = replay_recorded(trace.with_attempts())
+    same = agreement(trace.with_attempts(), result)
+    assert same.equal == same.compared == 41
+    assert (result.retries, len(result.ooms)) == (retries, 1)
+
+
 CONFIGURATIONS = (
     "npusim",
     "cuda-2.13",

@@ -108,6 +108,15 @@ def test_nothing_false_is_said_where_the_state_is_not_in_the_file(
     assert (answer["compared"], answer["rate"]) == (0, None)
 
 
+def test_a_file_without_a_history_says_so() -> None:
+    picture = late("cuda-2.13")
+    picture["device_traces"] = [[]]
+    trace = from_snapshot(picture)
+    assert len(trace.compiled.malloc_stack) > 0
+    assert "the file has no history, only its end" in trace.info["known"][0]
+    assert "it does not say whether a request failed" in trace.ambiguous[0]
+
+
 def test_match_finds_the_version_that_a_file_of_torch_does_not_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,6 +153,18 @@ def test_explain_says_when_no_placement_helps() -> None:
     assert without_a_limit["smallest_capacity"] is None
 
 
+def test_what_rounding_and_unsplit_remainders_take_is_fragmentation() -> None:
+    """One request of 11.1 MiB has a block of 12 MiB: without that, both would fit."""
+    out = TraceBuilder()
+    out.malloc(11 * MIB + 100 * 1024)
+    out.add(Op.OOM, 0, 12 * MIB)
+    answer = explain(out.build({"capacity_bytes": 23 * MIB + 512 * 1024}), Choice("cuda-2.13"))
+    assert answer["beyond_requests"] == 12 * MIB - 11 * MIB - 100 * 1024
+    assert "0.5 MiB are missing, and blocks have 0.90234 MiB more than was" in answer["verdict"]
+    assert "however well it is placed" not in answer["verdict"]
+    assert answer["optimum"] <= 23 * MIB + 512 * 1024
+
+
 def test_the_verdict_says_who_holds_the_memory_and_what_mends_it() -> None:
     trace = generate("kv-cache")
     answer = explain(trace, Choice("cuda-2.13"), 1300 * MIB, quick=True)
