@@ -14,7 +14,7 @@ from pages import small_programs as programs
 from torch import nn
 from torch.nn import functional as F
 
-from torch_npusim.sim import clock, dry_run, timeline
+from torch_npusim.sim import clock, dry_run, specs, timeline
 
 DEVICE = torch.device("npusim")
 
@@ -156,7 +156,8 @@ def test_another_specification_is_in_force_for_the_block():
 
     here = bandwidth()
     with dry_run(spec="h100-sxm"):
-        assert torch.npusim.get_device_properties(0).total_memory == 80 << 30
+        capacity = specs.load("h100-sxm").numbers["memory.capacity_gib"]
+        assert torch.npusim.get_device_properties(0).total_memory == int(capacity * (1 << 30))
         there = bandwidth()
     assert there > 2 * here
     assert bandwidth() == here
