@@ -60,9 +60,9 @@ def test_the_table_is_as_committed(findings):
     assert report.FALSE_ALARM not in on_npusim
     # No exhibit counts that plain CPU shows as well.
     assert {found.verdicts["cpu"] for found in findings} == {report.PASSED}
-    if torch.version.cuda:  # `.cuda()` finds no driver; a build for the CPU has no CUDA
+    if torch.version.cuda:  # `.cuda()` looks for a driver; a build for the CPU has no CUDA
         (found,) = [found for found in findings if found.name == "hard_coded_cuda"]
-        assert found.stopped["wrong"]["npusim"].startswith("RuntimeError: Found no NVIDIA driver")
+        assert found.stopped["wrong"]["npusim"].startswith("RuntimeError: ")
         found.stopped["wrong"]["npusim"] = "AssertionError: Torch not compiled with CUDA enabled"
     assert report.tables(findings) in PAGE.read_text(), (
         f"stale: python tools/museum/run.py --page {PAGE.relative_to(ROOT)}"

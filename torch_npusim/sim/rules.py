@@ -46,7 +46,7 @@ CPU_KERNELS = (
 )  # fmt: skip
 
 #: Operators whose kernel for CUDA has all dtypes of the CPU's in newer versions of torch, and the
-#: versions with their rows: pytorch/pytorch 191301 (angle).
+#: versions with their refusals: pytorch/pytorch 191301 (angle).
 VERSIONS = {"aten::angle": "<2.14", "aten::angle.out": "<2.14"}
 
 
@@ -81,7 +81,11 @@ def rows() -> tuple[Rule, ...]:
     """Returns the rule book for CUDA."""
     with _FILE.open(newline="") as file:
         written = [Rule(*row) for row in list(csv.reader(file))[1:]]
-    return tuple(rule for rule in written if is_version(VERSIONS.get(rule.operator, "")))
+    return tuple(
+        rule
+        for rule in written
+        if rule.verdict != "refuse" or is_version(VERSIONS.get(rule.operator, ""))
+    )
 
 
 _asked = "auto"
