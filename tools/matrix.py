@@ -31,6 +31,12 @@ PAGE = ROOT / "docs" / "reference" / "matrix.md"
 WORK = ROOT / "build" / "matrix"
 JOBS = str(os.cpu_count() or 1)
 SUITE_PACKAGES = "python3,python3-venv,python3-dev,g++,make,git,ca-certificates"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+# The mounts end with the command. A launcher of the host's compiler is not in the chroot.
+IN_CHROOT = """
+for folder in proc sys dev; do mount --rbind /$folder "$0/$folder" || exit 1; done
+exec chroot "$0" env -C /source -u CMAKE_CXX_COMPILER_LAUNCHER -u CMAKE_C_COMPILER_LAUNCHER "$@"
+"""
 CROSS = "aarch64-linux-gnu"
 EMULATED_SUITE = "bookworm"  # its Python is 3.11, and its g++ the cross compiler's version
 EMULATED_PACKAGES = "python3.11,libpython3.11-dev,libc6-dev,libstdc++-12-dev"
@@ -99,6 +105,8 @@ class Cell:
                     *("mmdebstrap", "--variant=minbase", f"--include={SUITE_PACKAGES}"),
                     *(suite, self.folder),
                 )
+                if CERTIFICATES.exists():  # a registry may have a certificate of this machine's own
+                    shutil.copy(CERTIFICATES, self.folder / CERTIFICATES.relative_to("/"))
             self.folder.mkdir(parents=True, exist_ok=True)
             self.step("git", "clone", "--quiet", ROOT, self.source)
             result |= self.emulated() if self.machine == "aarch64" else self.suite()
@@ -190,7 +198,7 @@ class Cell:
         command = list(map(str, words))
         print(f"== {self.name}: {' '.join(command)[:200]}", flush=True)
         if inside and self.root is not None:
-            command = ["chroot", str(self.root), "env", "-C", "/source", *command]
+            command = ["unshare", "--mount", "sh", "-c", IN_CHROOT, str(self.root), *command]
         with open(WORK / f"{self.name}.log", "ab+") as log:
             log.write(f"== {' '.join(command)}\n".encode())
             log.flush()
