@@ -14,11 +14,14 @@ NPUSIM_MATRIX_TESTS="tests/api tests/ops" runs a part of the suite; the result t
 import datetime
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,10 @@ RESULTS = ROOT / "tools" / "matrix.json"
 PAGE = ROOT / "docs" / "reference" / "matrix.md"
 WORK = ROOT / "build" / "matrix"
 JOBS = str(os.cpu_count() or 1)
-SUITE_PACKAGES = "python3,python3-venv,python3-dev,g++,make,git,ca-certificates"
+SUITE_PACKAGES = "git,make,g++,python3-dev,python3-venv,ca-certificates"  # those of README
+# The last line of a run of pytest, and its numbers.
+SUMMARY = re.compile(r"^\d+ (?:passed|failed).* in [\d.]+s", re.MULTILINE)
+COUNT = re.compile(r"(\d+) (passed|failed|error|skipped|xfailed)")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # The mounts end with the command. A launcher of the host's compiler is not in the chroot.
 IN_CHROOT = """
@@ -66,6 +72,15 @@ One row per cell of `tools/matrix.toml`. `make matrix` runs the cells that this 
 | cell | torch | Python | tests | passed | failed | skipped | minutes | commit | date |
 |---|---|---|---|---|---|---|---|---|---|
 """
+COMMANDS = """
+## README's commands on a new machine
+
+A chroot of the distribution with the packages that README names, and nothing else. Each line was
+typed as it stands, in order. Times include every download.
+
+| cell | command | seconds | exit status |
+|---|---|---|---|
+"""
 
 
 class Failed(Exception):
@@ -98,9 +113,9 @@ class Cell:
             "date": datetime.date.today().isoformat(),
         }
         try:
-            if self.machine.startswith("suite:"):
+            kind, _, suite = self.machine.partition(":")
+            if suite:
                 self.root = self.folder
-                suite = self.machine.removeprefix("suite:")
                 self.step(
                     *("mmdebstrap", "--variant=minbase", f"--include={SUITE_PACKAGES}"),
                     *(suite, self.folder),
@@ -109,7 +124,7 @@ class Cell:
                     shutil.copy(CERTIFICATES, self.folder / CERTIFICATES.relative_to("/"))
             self.folder.mkdir(parents=True, exist_ok=True)
             self.step("git", "clone", "--quiet", ROOT, self.source)
-            result |= self.emulated() if self.machine == "aarch64" else self.suite()
+            result |= {"aarch64": self.emulated, "readme": self.readme}.get(kind, self.suite)()
         except Failed as problem:
             result["error"] = str(problem)
         finally:
@@ -139,6 +154,34 @@ class Cell:
             self.step(*pytest, "again.xml", "--last-failed", inside=True, may_fail=True)
             reports.append(self.source / "again.xml")
         return result | counted(*reports)
+
+    def readme(self) -> dict[str, Any]:
+        """Types README's shell commands as they stand; returns what `make test` said, too."""
+        blocks = re.findall(r"```sh\n(.*?)```", (self.source / "README.md").read_text(), re.DOTALL)
+        lines = (line.partition(" #")[0].strip() for line in "".join(blocks).splitlines())
+        script = "".join(
+            f"begin=$SECONDS; {line}\necho == $? $((SECONDS - begin)) {shlex.quote(line)}\n"
+            for line in filter(None, lines)
+        )
+        said = self.step("bash", "-c", script, inside=True)
+        typed = re.findall(r"^== (\d+) (\d+) (.+)$", said, re.MULTILINE)
+        commands = [[line, int(seconds), int(status)] for status, seconds, line in typed]
+        torch, version = self.step(".venv/bin/python", "-c", VERSIONS, inside=True).split()
+        result: dict[str, Any] = {"torch": torch, "python": version, "commands": commands}
+        whole, _, alone = said.partition("== what failed, alone")
+        ends = [dict(map(reversed, re.findall(COUNT, end))) for end in re.findall(SUMMARY, whole)]
+        numbers = Counter(max(ends, key=lambda end: int(end.get("passed", 0)), default={}))
+        skipped = int(numbers["skipped"]) + int(numbers["xfailed"])
+        failed = sorted(set(re.findall(r"^(?:FAILED|ERROR) (\S+)", alone, re.MULTILINE)))
+        passed = (
+            int(numbers["passed"]) + int(numbers["failed"]) + int(numbers["errors"]) - len(failed)
+        )
+        return result | {
+            "tests": passed + skipped + len(failed),
+            "passed": passed,
+            "skipped": skipped,
+            "failed": failed,
+        }
 
     def emulated(self) -> dict[str, Any]:
         """Cross-builds everything; runs native tests and EMULATED_TESTS under qemu-user."""
@@ -246,7 +289,7 @@ def results() -> dict[str, Any]:
 
 def page() -> str:
     """Returns the page."""
-    rows, notes = [], []
+    rows, notes, commands = [], [], []
     known = results()
     for cell in cells():
         result = known.get(cell.name)
@@ -268,9 +311,16 @@ def page() -> str:
             notes.append(f"- {cell.name} ran {', '.join(f'`{name}`' for name in part)} only.")
         if error := result.get("error"):
             notes.append(f"- {cell.name} stopped: `{error.splitlines()[0][:200]}`")
+        if typed := result.get("commands"):
+            commands += [
+                f"| {cell.name} | `{line}` | {seconds} | {status} |"
+                for line, seconds, status in typed
+            ]
         reasons = result.get("reasons", {})
         notes += [f"- {cell.name}: `{name}` {reasons.get(name, 'failed')}" for name in failed]
     text = HEAD + "\n".join(rows) + "\n"
+    if commands:
+        text += COMMANDS + "\n".join(commands) + "\n"
     return text + ("\n## Parts and failures\n\n" + "\n".join(notes) + "\n" if notes else "")
 
 
