@@ -22,7 +22,7 @@ def version_and_requirements() -> tuple[str, list[str]]:
     source = (ROOT / "torch_npusim" / "__init__.py").read_text()
     (version,) = re.findall(r'^__version__ = "(.*)"$', source, re.M)
     if {"sdist", "egg_info"} & set(sys.argv):
-        known = check_env.TORCH_SUPPORTED + check_env.TORCH_PARTLY
+        known = check_env.TORCH_SUPPORTED
         major, minor = known[-1].split(".")
         return version, [f"torch>={known[0]},<{major}.{int(minor) + 1}"]
     try:

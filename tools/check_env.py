@@ -18,8 +18,7 @@ import sys
 
 PYTHON_NEEDED = (3, 11)
 GXX_NEEDED = 12
-TORCH_SUPPORTED = ("2.13",)  # a minor version joins when the whole suite passes on it
-TORCH_PARTLY = ("2.14", "2.15")  # compiled for with a note: docs/reference/matrix.md has the tests
+TORCH_SUPPORTED = ("2.13", "2.14", "2.15")  # a minor version joins when the whole suite passes on it
 
 
 class EnvironmentUnfit(Exception):
@@ -93,12 +92,7 @@ def find_torch():
             )
         )
     minor = torch_minor(found.version)
-    if minor in TORCH_PARTLY:
-        sys.stderr.write(
-            "note: the whole test suite passes with torch {}; docs/reference/matrix.md says which "
-            "tests ran with torch {}.\n".format(known, minor)
-        )
-    elif minor not in TORCH_SUPPORTED:
+    if minor not in TORCH_SUPPORTED:
         raise EnvironmentUnfit(
             "torch_npusim supports torch {}, but {} has torch {}; install another, for example "
             "`pip install 'torch=={}.*'`.".format(

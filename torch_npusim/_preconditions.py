@@ -14,9 +14,7 @@ import torch
 _PACKAGE = Path(__file__).parent
 
 #: Minor versions of torch with which the whole test suite passes, oldest first.
-TORCH_SUPPORTED = ("2.13",)
-#: Further minor versions that this source compiles for: docs/reference/matrix.md has the tests.
-TORCH_PARTLY = ("2.14", "2.15")
+TORCH_SUPPORTED = ("2.13", "2.14", "2.15")
 _COMPILE = "`pip install --force-reinstall --no-deps .` in a checkout or an unpacked archive"
 
 # The name core gives the PrivateUse1 device until a package renames it.
@@ -38,11 +36,10 @@ def torch_problem() -> str | None:
     minor = ".".join(version.split(".")[:2])
     order = "newer" if _numbers(minor) > _numbers(built_for) else "older"
     remedy = f"install that torch: `pip install 'torch=={built_for}.*'`"
-    known = TORCH_SUPPORTED + TORCH_PARTLY
-    if minor in known:
+    if minor in TORCH_SUPPORTED:
         remedy += f"; or compile torch_npusim for this one: {_COMPILE}"
     else:
-        remedy += f"; this torch_npusim can be compiled for torch {', '.join(known)}"
+        remedy += f"; this torch_npusim can be compiled for torch {', '.join(TORCH_SUPPORTED)}"
     return (
         f"torch_npusim was compiled for torch {built_for}, but torch {version}, which is {order}, "
         f"is running; {remedy}."

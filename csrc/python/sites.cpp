@@ -6,6 +6,7 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/utils/pythoncapi_compat.h>  // Py_IsFinalizing() before Python 3.13
 
 #include <array>
 #include <atomic>
@@ -129,7 +130,7 @@ Sites& sites() {
 // The Python frames of this thread, innermost first.
 std::size_t walk(std::array<Frame, kMostFrames>& frames, bool may_wait) {
   // A thread that has never been in Python has no frames, and is not given a state.
-  if (Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0) return 0;
+  if (Py_IsInitialized() == 0 || Py_IsFinalizing() != 0) return 0;
   PyThreadState* state = PyGILState_GetThisThreadState();
   if (state == nullptr || (!may_wait && PyGILState_Check() == 0)) return 0;
   const py::gil_scoped_acquire gil;

@@ -30,9 +30,9 @@ template <class Op, class Result, class... Args>
 struct CpuKernel<Op, Result(Args...)> {
   // traits() looks the operator up once per process.
   static const OpTraits& traits() {
-    static const OpTraits& found =
-        op_traits(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
-    return found;
+    static const OpTraits* const found =
+        &op_traits(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
+    return *found;
   }
 
   static Result call(Args... args) { return command(&run, args...); }

@@ -102,9 +102,8 @@ def test_another_torch_that_is_supported_is_compiled_for(monkeypatch):
 
 def test_the_package_and_its_build_support_the_same_versions():
     source = (ROOT / "tools" / "check_env.py").read_text()
-    for name in ("TORCH_SUPPORTED", "TORCH_PARTLY"):
-        (listed,) = re.findall(rf"^{name} = (\(.*?\))", source, re.M)
-        assert ast.literal_eval(listed) == getattr(_preconditions, name)
+    (listed,) = re.findall(r"^TORCH_SUPPORTED = (\(.*?\))", source, re.M)
+    assert ast.literal_eval(listed) == _preconditions.TORCH_SUPPORTED
 
 
 def test_a_free_threaded_python_is_refused(monkeypatch):
