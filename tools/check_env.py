@@ -18,7 +18,8 @@ import sys
 
 PYTHON_NEEDED = (3, 11)
 GXX_NEEDED = 12
-TORCH_SUPPORTED = ("2.13", "2.14", "2.15")  # a minor version joins when the whole suite passes on it
+# A minor version joins when the whole suite passes on it.
+TORCH_SUPPORTED = ("2.13", "2.14", "2.15")
 
 
 class EnvironmentUnfit(Exception):

@@ -144,8 +144,8 @@ class Cell:
         if tests != ["tests"]:
             result["part"] = tests
         else:
-            ctest = ("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", JOBS)
-            self.step(*ctest, inside=True)
+            ctest = (".venv/bin/ctest", "--test-dir", "build/release", "--output-on-failure")
+            self.step(*ctest, "-j", JOBS, inside=True)
         pytest = (python, "-m", "pytest", *tests, "-q", "--tb=no", "--junitxml")
         self.step(*pytest, "all.xml", "-n", JOBS, "--dist", "loadfile", inside=True, may_fail=True)
         reports = [self.source / "all.xml"]
