@@ -17,15 +17,18 @@ namespace torch_npusim {
 
 namespace {
 
-// An empty name is the specification in force, 0 bytes its capacity.
+// An empty name is the specification in force, 0 bytes its capacity, and a launch latency below 0
+// its launch latency.
 void begin(const std::string& spec_name, std::size_t memory_bytes, double selected_share,
-           int64_t patience, bool cuda_temporaries, std::size_t outside_bytes) {
+           int64_t patience, bool cuda_temporaries, std::size_t outside_bytes,
+           std::int64_t launch_latency_ns) {
   const py::gil_scoped_release no_gil;
   npusim::DeviceSpec spec = translated([&] {
     npusim::initialize();
     return spec_name.empty() ? npusim::device_spec(0) : npusim::named_spec(spec_name);
   });
   if (memory_bytes != 0) spec.memory_bytes = memory_bytes;
+  if (launch_latency_ns >= 0) spec.launch_latency_ns = launch_latency_ns;
   begin_dry_run(spec, outside_bytes);
   begin_answers(selected_share, patience, &gather_site);
   begin_known_values();

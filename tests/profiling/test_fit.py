@@ -88,6 +88,32 @@ def test_the_time_of_a_step_counts_samples_and_tokens():
     assert step.tokens_per_second == pytest.approx(256 * step.per_second)
 
 
+def test_the_host_pays_for_eager_python_and_the_step_has_an_interval():
+    steps = {
+        host: fit_script(BLOCKS, ["--batch", "1"], spec="a100-80-sxm", host=host).step
+        for host in ("eager", "spec", "100")
+    }
+    assert steps["spec"].ns < steps["eager"].ns < steps["100"].ns
+    low, high = steps["eager"].interval
+    assert low < 1 < high
+    ms = steps["eager"].ns / 1e6
+    assert f"(nine of ten programs: {low * ms:.3f} to {high * ms:.3f} ms)" in text.step_text(
+        steps["eager"]
+    )
+
+
+def test_a_device_that_is_made_up_has_no_interval_and_its_own_launches():
+    eager, alone = (fit_script(BLOCKS, host=host).step for host in ("eager", "spec"))
+    assert eager == alone
+    assert eager.interval == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("host", ["fast", "-1", "nan", "1e9"])
+def test_a_cost_of_the_host_that_cannot_be_is_refused(host):
+    with pytest.raises(ValueError, match="--host takes microseconds, eager or spec, got"):
+        fit_script(BLOCKS, host=host)
+
+
 def test_changes_are_made_and_named_where_they_are():
     plain = blocks()
     found = {name: blocks(name) for name in ("checkpoint", "bf16", "fused")}

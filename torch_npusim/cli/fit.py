@@ -40,6 +40,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         default="cuda",
         help="whose kernels' temporaries are allocated; default: %(default)s",
     )
+    add(
+        "--host",
+        metavar="US",
+        default="eager",
+        help="what a command costs the host: microseconds, of `npusim calibrate-host`; default: "
+        "eager Python on the host of the published figures; `spec`: the launch alone",
+    )
     add("--selected", type=float, default=0.5, help="share of elements that masks select")
     add(
         "--require-fits",
@@ -74,7 +81,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="ARGUMENT=V1,V2",
-        help="run each point of a grid: an argument of the script, or spec, memory, allocator",
+        help="run each point of a grid: an argument of the script, or spec, memory, allocator, "
+        "host",
     )
     add("--jobs", type=int, metavar="N", help="runs at a time; default: by the machine's cores")
     add("script", nargs="?", default="")
@@ -124,6 +132,7 @@ def _checked(arguments: argparse.Namespace) -> int | None:
         raise ValueError(f"there is no script {arguments.script}")
     if arguments.spec and arguments.spec not in specs.BUILT_IN:
         specs.load(arguments.spec)
+    specs.dispatch_us(arguments.host, arguments.spec)
     limits = {}
     for option in ("memory", "max_peak", "outside"):
         if (text := getattr(arguments, option)) is not None:
@@ -146,7 +155,7 @@ def _job(arguments: argparse.Namespace) -> "Job":
 
     settings = {
         name: getattr(arguments, name)
-        for name in ("spec", "memory", "allocator", "temporaries", "outside")
+        for name in ("spec", "memory", "allocator", "temporaries", "outside", "host")
         if getattr(arguments, name)
     }
     return Job(
@@ -203,6 +212,7 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
         selected=job.selected,
         temporaries=arguments.temporaries,
         outside=arguments.outside or "low",
+        host=arguments.host,
         changes=[Change(name) for name in job.changes],
         snapshot=arguments.snapshot,
         tell=_tell if sys.stderr.isatty() else None,

@@ -87,14 +87,11 @@ def _profile(arguments: argparse.Namespace) -> int:
     from torch_npusim.profiling import _page, diagnose, record_script
     from torch_npusim.sim import specs
 
-    if arguments.host != "spec":
-        try:
-            specs.use_host(None if arguments.host == "eager" else float(arguments.host))
-        except ValueError:
-            print(
-                f"npusim profile: --host takes microseconds, got {arguments.host}", file=sys.stderr
-            )
-            return 2
+    try:
+        specs.use_host(arguments.host)
+    except ValueError as problem:
+        print(f"npusim profile: {problem}", file=sys.stderr)
+        return 2
     recording = record_script(arguments.script, arguments.arguments)
     found = diagnose(
         recording,

@@ -82,6 +82,7 @@ def begin(
     patience: int = 1000,
     temporaries: str = "npusim",
     outside: int | str = 0,
+    dispatch_us: float | None = None,
 ) -> None:
     """Begins a dry run; dry_run() has the arguments. NPUSIM_DRY_RUN=1 calls this."""
     # Kernels of the Meta key that are written in Python.
@@ -97,13 +98,17 @@ def begin(
     if not _saves_are_asked:
         torch.serialization.register_package(5, _refuse_to_save, _read_by_others)
         _saves_are_asked = True
+    if dispatch_us is not None and not 0 <= dispatch_us < 1e6:
+        raise ValueError(f"dispatch_us is from 0 to a second, got {dispatch_us}")
     if spec is not None:
         specs.define(spec)
     capacity = 0 if memory is None else parse_bytes(memory)
     if memory is not None and capacity < 1:
         raise ValueError(f"a device has at least 1 byte, got {memory!r}")
+    launch_ns = -1 if dispatch_us is None else round(1e3 * dispatch_us)
     _C.begin_dry_run(
-        spec or "", capacity, selected, patience, temporaries == "cuda", parse_bytes(outside)
+        *(spec or "", capacity, selected, patience, temporaries == "cuda", parse_bytes(outside)),
+        launch_ns,
     )
 
 
@@ -116,6 +121,7 @@ def dry_run(
     patience: int = 1000,
     temporaries: str = "npusim",
     outside: int | str = 0,
+    dispatch_us: float | None = None,
 ) -> Iterator[DryRun]:
     """Runs the operators of npusim dry in a `with` block: memory and commands, but no numbers.
 
@@ -133,6 +139,8 @@ def dry_run(
         temporaries: Of which kernels the run allocates the temporaries and saves the results:
             "npusim", as a real run does, or "cuda" (docs/reference/cuda_temporaries.md).
         outside: How much of a device's capacity is no allocator's, as a driver's context is.
+        dispatch_us: The cost of a command for the host, in microseconds; None: the specification's
+            launch latency.
 
     Raises:
         RuntimeError: If a dry run is on. In the block an operator raises NotImplementedError if
@@ -145,7 +153,7 @@ def dry_run(
         >>> run.peak_allocated() >> 30
         50
     """
-    begin(spec, memory, selected, patience, temporaries, outside)
+    begin(spec, memory, selected, patience, temporaries, outside, dispatch_us)
     run = DryRun()
     try:
         yield run

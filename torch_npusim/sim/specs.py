@@ -24,6 +24,7 @@ __all__ = [
     "Spec",
     "SpecError",
     "capability",
+    "dispatch_us",
     "interval",
     "load",
     "names",
@@ -288,25 +289,54 @@ def interval(name: str | None = None) -> tuple[float, float]:
     Args:
         name: Of a specification; default: that of this process. (1, 1) for one that is made up.
     """
-    spec = chosen if name is None else None if name in BUILT_IN else load(name)
-    if spec is None or not spec.board:
+    if (spec := _of_file(name)) is None or not spec.board:
         return (1.0, 1.0)
     table = classes()["interval"]
     low, high = table.get(spec.name, table["others"])
     return (low, high)
 
 
-def use_host(dispatch_us: float | None = None) -> None:
-    """Makes launches of this process cost what a program of eager Python pays for a command.
+def dispatch_us(host: str, name: str | None = None) -> float | None:
+    """Returns the cost of a command for the host, in microseconds; None: the launch alone.
+
+    Args:
+        host: "eager": a program of eager Python, on the host of the published rows; None for a
+            device that is made up. "spec": the launch alone. Or microseconds.
+        name: Of a specification; default: that of this process.
+
+    Raises:
+        ValueError: For anything else.
+    """
+    if host == "spec":
+        return None
+    if host != "eager":
+        try:
+            cost = float(host)
+        except ValueError:
+            cost = -1
+        if not 0 <= cost < 1e6:
+            raise ValueError(f"--host takes microseconds, eager or spec, got {host}")
+        return cost
+    if (spec := _of_file(name)) is None or not spec.board:
+        return None
+    return float(classes()["host"]["dispatch_us"])
+
+
+def use_host(host: str = "eager") -> None:
+    """Charges each launch of this process with the cost that dispatch_us() returns.
 
     Call it before the first use of a device. It changes nothing for a device that is made up.
 
-    Args:
-        dispatch_us: Microseconds; default: those of the host of the published rows.
+    Raises:
+        ValueError: As for dispatch_us().
     """
-    if chosen is None or not chosen.board:
-        return
-    _define(chosen, classes()["host"]["dispatch_us"] if dispatch_us is None else dispatch_us)
+    cost = dispatch_us(host)
+    if chosen is not None and chosen.board and cost is not None:
+        _define(chosen, cost)
+
+
+def _of_file(name: str | None) -> Spec | None:
+    return chosen if name is None else None if name in BUILT_IN else load(name)
 
 
 #: The specification that NPUSIM_SPEC chose, if it is of a file.

@@ -123,6 +123,8 @@ class StepTime:
 
     Attributes:
         ns: The time.
+        interval: Factors of it between which nine of ten measured steps of programs lie; (1, 1)
+            if the device is made up.
         steps: How many there were.
         inputs: Sizes of the first input of the model, if all steps had the same number of calls.
         per_second: Samples a second: the first size, times the calls of a step.
@@ -130,6 +132,7 @@ class StepTime:
     """
 
     ns: int
+    interval: tuple[float, float]
     steps: int
     inputs: list[int] = field(default_factory=list)
     per_second: float | None = None

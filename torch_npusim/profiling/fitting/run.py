@@ -19,7 +19,7 @@ from torch_npusim.profiling.fitting.outside import CONTEXT, asked, communicators
 from torch_npusim.profiling.fitting.parts import History, device_fit
 from torch_npusim.profiling.fitting.result import Fit
 from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
-from torch_npusim.sim import dry
+from torch_npusim.sim import dry, specs
 
 _HISTORY = 1 << 22  # entries: more than a dry run of minutes makes
 
@@ -33,6 +33,7 @@ def fit_script(
     selected: float = 0.5,
     temporaries: str = "cuda",
     outside: str = "low",
+    host: str = "eager",
     changes: Sequence[Change] = (),
     snapshot: str | None = None,
     tell: Callable[[str], None] | None = None,
@@ -48,6 +49,7 @@ def fit_script(
         temporaries: As for dry_run().
         outside: The memory outside of the allocator: the "low" or "high" end of what was seen of
             the driver's context, or a number of bytes.
+        host: The cost of a command, as for specs.dispatch_us().
         changes: Of the program, made from outside.
         snapshot: File for the allocator's history, in torch's format and with npusim's entries.
         tell: Hears every few seconds how far the run is.
@@ -56,8 +58,9 @@ def fit_script(
     left, known = asked(outside, spec)
     made_before = len(_C.communicators())
     device = dry.dry_run(
-        spec=spec, memory=memory, selected=selected, temporaries=temporaries, outside=left
-    )
+        spec=spec, memory=memory, selected=selected, temporaries=temporaries, outside=left,
+        dispatch_us=specs.dispatch_us(host, spec),
+    )  # fmt: skip
     with device as run, watching() as watch:
         npusim.memory._record_memory_history(
             max_entries=_HISTORY, stacks="python", clear_history=True
@@ -80,7 +83,7 @@ def fit_script(
                 parts = [part for part in (known, buffers) if part is not None]
                 fit.devices[index] = device_fit(history, capacity, run.stats(index), parts, left)
         fit.answers = run.answers()
-    fit.step = watch.step_time()
+    fit.step = watch.step_time(specs.interval(spec))
     fit.changes = {change.name: list(change.where) for change in changes}
     if snapshot is not None:
         Path(snapshot).write_bytes(pickle.dumps(whole, protocol=4))

@@ -70,13 +70,16 @@ def batch_text(batch: int) -> str:
 def step_text(step: StepTime) -> str:
     """Returns the sentence on the time of a step."""
     words = [f"A step takes {step.ns / 1e6:.3f} ms of modelled time"]
+    low, high = (step.ns / 1e6 * factor for factor in step.interval)
+    if low < high:
+        words.append(f" (nine of ten programs: {low:.3f} to {high:.3f} ms)")
     if step.per_second is not None:
         words.append(f", {step.per_second:,.1f} samples/s")
     if step.tokens_per_second is not None:
         words.append(f", {step.tokens_per_second:,.0f} tokens/s")
     if step.inputs:
         words.append(f" (inputs of {' x '.join(map(str, step.inputs))})")
-    return "".join(words) + "; the clock models kernels, copies and launches, not the host's work."
+    return "".join(words) + "."
 
 
 def where_text(device: DeviceFit) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting.result import Fit
 
-SETTINGS = ("spec", "memory", "allocator", "conf", "outside")
+SETTINGS = ("spec", "memory", "allocator", "conf", "outside", "host")
 _MOST = 1 << 24  # of a batch
 # Each run is a fork of a process that has imported torch, and has no device yet.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -132,7 +132,8 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     fit = fit_script(
         job.script, job.arguments, spec=settings.get("spec"), memory=settings.get("memory"),
         selected=job.selected, temporaries=settings.get("temporaries", "cuda"),
-        outside=settings.get("outside", "high"), changes=changes, snapshot=snapshot,
+        outside=settings.get("outside", "high"), host=settings.get("host", "eager"),
+        changes=changes, snapshot=snapshot,
     )  # fmt: skip
     sender.send(fit.as_dict())
 

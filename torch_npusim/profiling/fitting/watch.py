@@ -166,13 +166,13 @@ class Watch:
 
     # --- time -------------------------------------------------------------------------------
 
-    def step_time(self) -> StepTime | None:
-        """Returns the time of a step; None of fewer than two."""
+    def step_time(self, interval: tuple[float, float]) -> StepTime | None:
+        """Returns the time of a step, with the interval of its errors; None of fewer than two."""
         spans = [after - before for before, after in pairwise(self.ends_ns)]
         if not spans:
             return None
         ns = int(statistics.median_low(spans))
-        found = StepTime(ns, len(self.ends_ns))
+        found = StepTime(ns, interval, len(self.ends_ns))
         # The steps behind the first; what follows the last is no step.
         calls = self.inputs[1 : len(self.ends_ns)]
         if ns <= 0 or not calls[0] or any(call != calls[0] for call in calls):
@@ -182,6 +182,7 @@ class Watch:
         tokens = sum(_product(shape) for shape, _ in calls[0])
         return StepTime(
             ns,
+            interval,
             len(self.ends_ns),
             list(sizes),
             samples * 1e9 / ns if samples else None,
