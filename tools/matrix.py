@@ -37,7 +37,8 @@ SUITE_PACKAGES = "git,make,g++,python3-dev,python3-venv,ca-certificates"  # thos
 # The last line of a run of pytest, and its numbers.
 SUMMARY = re.compile(r"^\d+ (?:passed|failed).* in [\d.]+s", re.MULTILINE)
 COUNT = re.compile(r"(\d+) (passed|failed|error|skipped|xfailed)")
-CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+# A registry may have a certificate of this machine's own; `localhost` is an address by a file.
+COPIED = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/hosts"))
 # The mounts end with the command. A launcher of the host's compiler is not in the chroot.
 IN_CHROOT = """
 for folder in proc sys dev; do mount --rbind /$folder "$0/$folder" || exit 1; done
@@ -120,8 +121,8 @@ class Cell:
                     *("mmdebstrap", "--variant=minbase", f"--include={SUITE_PACKAGES}"),
                     *(suite, self.folder),
                 )
-                if CERTIFICATES.exists():  # a registry may have a certificate of this machine's own
-                    shutil.copy(CERTIFICATES, self.folder / CERTIFICATES.relative_to("/"))
+                for path in filter(Path.exists, COPIED):
+                    shutil.copy(path, self.folder / path.relative_to("/"))
             self.folder.mkdir(parents=True, exist_ok=True)
             self.step("git", "clone", "--quiet", ROOT, self.source)
             result |= {"aarch64": self.emulated, "readme": self.readme}.get(kind, self.suite)()
