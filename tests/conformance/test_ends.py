@@ -143,7 +143,7 @@ def test_a_signal_ends_everything(start, tmp_path, number, phase):
     os.kill(kit.pid, number)
     text, _ = kit.communicate(timeout=LIMIT_SECONDS)
     expected = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
-    assert kit.returncode == expected[number]
+    assert kit.returncode == expected[number], text
     assert "Traceback" not in text
     assert gone(workers)
 

@@ -47,7 +47,11 @@ class LogWriter:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w")
-            self._line(self.record.head)
+            try:
+                self._line(self.record.head)
+            except OSError as error:
+                self.__exit__(type(error), error, None)
+                raise
 
     def add(self, outcome: Outcome) -> None:
         """Writes one outcome through to the file system."""
@@ -74,7 +78,7 @@ class LogWriter:
     ) -> None:
         try:
             self._file.close()
-        except OSError:  # of a full disk: what could not be written is tried again
+        except OSError:  # a full disk: close() tries once more to write the rest, and still closes
             if error is None:
                 raise
 
