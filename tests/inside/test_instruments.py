@@ -216,6 +216,42 @@ def test_retained_counts_a_storage_once_and_names_the_line():
     fits(report)
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        made = x * 2
+        context.save_for_backward(x, made)
+        return made
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 2
+
+
+def test_graph_has_what_a_function_in_python_saves():
+    w = torch.ones(3, device="npusim", requires_grad=True)
+    made = Doubled.apply(w)
+    loss = made.sum()
+
+    def saved():
+        return next(node for node in inside.graph(loss).nodes if node.name == "DoubledBackward")
+
+    assert [(one.name, one.shape) for one in saved().saved] == [("tensors", (3,))] * 2
+    assert inside.retained(loss).bytes == 12  # w is a leaf
+    made.detach().add_(1)
+    assert [one.name for _, one in inside.graph(loss).stale] == ["tensors"]
+    after = inside.graph(Doubled.apply(w).sum(), backward=True, retain_graph=False)
+    assert [node.freed for node in after.nodes if node.name == "DoubledBackward"] == [True]
+
+
+def test_graph_of_a_module_with_a_backward_hook():
+    layer = torch.nn.Linear(3, 2, device="npusim")
+    layer.register_full_backward_hook(lambda module, into, of: None)
+    report = inside.graph(layer(torch.ones(1, 3, device="npusim")).sum(), layer)
+    assert "BackwardHookFunctionBackward" in {node.name for node in report.nodes}
+    fits(report)
+
+
 def test_a_tensor_without_a_graph_is_refused():
     with pytest.raises(ValueError, match="has no graph"):
         inside.graph(torch.ones(3))

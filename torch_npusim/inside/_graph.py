@@ -327,7 +327,9 @@ def _saved_by(node: Any) -> tuple[list[Saved], bool]:
         try:
             if _packed(getattr(node, name)):
                 continue
-            values = getattr(node, f"_saved_{plain}")
+            # A Function in Python has `saved_tensors` instead, all of them at once.
+            of_python = isinstance(node, torch.autograd.function.BackwardCFunction)
+            values = node.saved_tensors if of_python else getattr(node, f"_saved_{plain}")
         except RuntimeError as problem:
             if not (found := _VERSIONS.search(str(problem))):
                 freed = True  # the only other reason to refuse
@@ -355,7 +357,9 @@ def _packed(raw: Any) -> bool:
 
 def _saved(name: str, tensor: torch.Tensor, versions: tuple[int, int] | None) -> Saved:
     """Describes a saved tensor; `versions` are those of now and then, where they differ."""
-    now, then = versions or (tensor._version,) * 2
+    now = then = tensor._version
+    if versions is not None and versions[0] == now:  # of several, the others are as they were
+        now, then = versions
     plain = tensor.layout == torch.strided and not tensor.is_nested
     storage = tensor.untyped_storage() if plain else None
     return Saved(
