@@ -5,6 +5,7 @@ Readers of the course: try first; inside.hint("views-1") helps.
 """
 
 import torch
+from course.more_solutions import MORE
 from torch.utils.checkpoint import checkpoint
 
 MIB = 1 << 20
@@ -469,4 +470,4 @@ SOLUTIONS = {
             (lambda x, host: x.cpu().sum().item(), "another tensor, pageable"),
         ],
     ),
-}
+} | MORE

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import Any
 
 _LESSONS = (
-    "views", "sharing", "dispatcher", "out", "autograd", "checkpointing", "allocator", "races",
+    "views", "sharing", "alignment", "dispatcher", "out", "autograd", "checkpointing", "modules",
+    "allocator", "races",
 )  # fmt: skip
 
 

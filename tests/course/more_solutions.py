@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Further solutions and misconceptions, as in solutions.py."""
+
+import itertools
+
+import torch
+
+
+def sectors_of_a_read(offset, elements, item):
+    return (offset * item + elements * item - 1) // 32 - offset * item // 32 + 1
+
+
+def rows_padded_to(floats):
+    def answer(rows, columns):
+        wide = torch.zeros(rows, -(-columns // floats) * floats, device="npusim")
+        return wide[:, :columns]
+
+    return answer
+
+
+class Chain(torch.nn.Module):
+    def __init__(self, widths):
+        super().__init__()
+        pairs = itertools.pairwise(widths)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(*pair) for pair in pairs)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.calls += 1
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class ChainInAList(Chain):
+    def __init__(self, widths):
+        super().__init__(widths)
+        layers = list(self.layers)
+        del self.layers
+        self.layers = layers
+
+
+def chain_that_counts_in(make):
+    """A chain whose counter is made otherwise."""
+
+    def answer(widths):
+        net = Chain(widths)
+        del net.calls
+        make(net)
+        return net
+
+    return answer
+
+
+def copied(net):
+    return {name: one.clone() for name, one in net.state_dict().items()}
+
+
+def grouped(decays):
+    """AdamW with two groups; `decays(name, parameter)` says which decay."""
+
+    def answer(net):
+        named = list(net.named_parameters())
+        yes = [one for name, one in named if decays(name, one)]
+        no = [one for name, one in named if not decays(name, one)]
+        return torch.optim.AdamW(
+            [{"params": yes, "weight_decay": 0.1}, {"params": no, "weight_decay": 0.0}]
+        )
+
+    return answer
+
+
+def in_both(net):
+    plain = [one for one in net.parameters() if one.ndim < 2]
+    return torch.optim.AdamW(
+        [{"params": net.parameters()}, {"params": plain, "weight_decay": 0.0}], weight_decay=0.1
+    )
+
+
+def matrices_alone(net):
+    return torch.optim.AdamW([one for one in net.parameters() if one.ndim == 2], weight_decay=0.1)
+
+
+# name: (solution, [(misconception, part of the text of its failure)])
+MORE = {
+    "alignment-1": (
+        lambda size, boundary: -(-size // boundary) * boundary,
+        [
+            (lambda size, boundary: size // boundary * boundary, "boundary below"),
+            (lambda size, boundary: size + boundary - size % boundary, "needs no padding"),
+            (lambda size, boundary: (size + boundary - 1) & -boundary, "powers of two"),
+        ],
+    ),
+    "alignment-2": (
+        sectors_of_a_read,
+        [
+            (lambda offset, elements, item: -(-elements * item // 32), "middle of a sector"),
+            (lambda offset, elements, item: -(-elements * item // 32) + 1, "no sector more"),
+            (
+                lambda offset, elements, item: (
+                    (offset + elements * item - 1) // 32 - offset // 32 + 1
+                ),
+                "not bytes",
+            ),
+            (
+                lambda offset, elements, item: -(-(offset + elements) * item // 32),
+                "are not touched",
+            ),
+        ],
+    ),
+    "alignment-3": (
+        rows_padded_to(8),
+        [
+            (lambda rows, columns: rows_padded_to(8)(rows, columns).contiguous(), "are packed"),
+            (lambda rows, columns: torch.zeros(rows, 8, device="npusim"), "the shape has none"),
+            (rows_padded_to(32), "eight floats fill"),
+            (
+                lambda rows, columns: torch.zeros(rows, (columns // 8 + 1) * 8, device="npusim")[
+                    :, :columns
+                ],
+                "eight floats fill",
+            ),
+        ],
+    ),
+    "modules-1": (
+        Chain,
+        [
+            (ChainInAList, "none in a list"),
+            (
+                chain_that_counts_in(lambda net: setattr(net, "calls", torch.zeros(()))),
+                "in no table",
+            ),
+            (
+                chain_that_counts_in(
+                    lambda net: setattr(
+                        net, "calls", torch.nn.Parameter(torch.zeros(()), requires_grad=False)
+                    )
+                ),
+                "a Parameter is trained",
+            ),
+            (
+                chain_that_counts_in(
+                    lambda net: net.register_buffer("calls", torch.zeros(()), persistent=False)
+                ),
+                "not persistent",
+            ),
+        ],
+    ),
+    "modules-2": (
+        copied,
+        [
+            (lambda net: net.state_dict(), "share the module's storages"),
+            (lambda net: dict(net.state_dict()), "share the module's storages"),
+            (
+                lambda net: {name: one.detach().clone() for name, one in net.named_parameters()},
+                "a state has the buffers too",
+            ),
+        ],
+    ),
+    "modules-3": (
+        grouped(lambda name, one: one.ndim >= 2),
+        [
+            (lambda net: torch.optim.AdamW(net.parameters(), weight_decay=0.1), "of each group"),
+            (grouped(lambda name, one: name.endswith("weight")), "though its name is weight"),
+            (in_both, "is in two groups"),
+            (matrices_alone, "nothing warns"),
+        ],
+    ),
+}
