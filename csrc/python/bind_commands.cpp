@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bindings of the tally of commands: how often each ran and what it cost, by name; and of commands
 // whose bodies are Python's.
+#include <c10/core/GradMode.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 #include <set>
@@ -24,12 +27,29 @@ namespace torch_npusim {
 
 namespace {
 
+constexpr std::array<const char*, npusim::kPrecisionCount> kPrecisions = {"f32", "f64",   "f16",
+                                                                          "i8",  "other", "tf32"};
+
 struct Row {
   std::int64_t calls = 0;
   double bytes = 0;
   double flops = 0;
   std::int64_t modelled_ns = 0;
+  std::array<double, npusim::kPrecisionCount> products{};  // of flops
+  double again = 0;                                        // of products
 };
+
+bool is_product(npusim::Work work) {
+  return work != npusim::Work::streaming && work != npusim::Work::normalization &&
+         work != npusim::Work::strided;
+}
+
+// Whether a backward pass computes a checkpointed part again: gradients are on only there, unless
+// the pass keeps its graph. Commands are told on the thread that launches them.
+bool is_computed_again() {
+  return c10::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() >= 0 &&
+         !torch::autograd::get_current_graph_task_keep_graph();
+}
 
 class CommandTally final : public npusim::Observer {
  public:
@@ -41,6 +61,9 @@ class CommandTally final : public npusim::Observer {
     row.bytes += record.cost.bytes;
     row.flops += record.cost.flops;
     row.modelled_ns += record.end_ns - record.start_ns;
+    if (!is_product(record.cost.work)) return;
+    row.products[static_cast<std::size_t>(record.cost.precision)] += record.cost.flops;
+    if (is_computed_again()) row.again += record.cost.flops;
   }
 
   std::map<std::string_view, Row> take() {
@@ -66,6 +89,8 @@ py::dict taken() {
     entry["bytes"] = row.bytes;
     entry["flops"] = row.flops;
     entry["modelled_ns"] = row.modelled_ns;
+    for (std::size_t i = 0; i < kPrecisions.size(); ++i) entry[kPrecisions[i]] = row.products[i];
+    entry["again"] = row.again;
     out[py::str(std::string(name))] = entry;
   }
   return out;

@@ -14,13 +14,14 @@ from torch_npusim import cli
 from torch_npusim.profiling.fitting import outside, page, remedies, text, trials
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
-from torch_npusim.profiling.fitting.result import Fit
+from torch_npusim.profiling.fitting.result import Fit, MaxPeak
 from torch_npusim.profiling.fitting.run import fit_script
 from torch_npusim.profiling.fitting.trials import Job, TrialError, largest_batch
 from torch_npusim.sim import specs
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT, BLOCKS = str(SCRIPTS / "fitted.py"), str(SCRIPTS / "fitted_blocks.py")
+DECODER = str(SCRIPTS / "fitted_decoder.py")
 MIB = 1 << 20
 
 
@@ -86,6 +87,40 @@ def test_the_time_of_a_step_counts_samples_and_tokens():
     assert step.inputs == [8, 256]
     assert step.per_second * step.ns / 1e9 == pytest.approx(8)
     assert step.tokens_per_second == pytest.approx(256 * step.per_second)
+
+
+TOKENS, LAYERS, WIDTH, LENGTH = 4 * 128, 2, 256, 128  # of fitted_decoder.py
+PARAMETERS = LAYERS * 12 * WIDTH**2 + 512 * WIDTH  # without the embedding: no product
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "peak"), [("bfloat16", "f16", 312e12), ("float32", "f32", 19.5e12)]
+)
+def test_the_share_of_the_peak_is_that_of_a_closed_form(dtype, precision, peak):
+    step = fit_script(DECODER, [dtype], spec="a100-80-sxm").step
+    # Attention: two products forward and five backward, as torch's FlopCounterMode counts.
+    flops = 6 * PARAMETERS * TOKENS + LAYERS * 7 * 2 * TOKENS * LENGTH * WIDTH
+    work = step.work
+    assert (work.flops, work.again, work.precision, work.peak) == (flops, 0, precision, peak)
+    assert work.mfu == pytest.approx(flops / (step.ns / 1e9 * peak))
+    low, high = step.interval
+    assert work.mfu_interval == pytest.approx((work.mfu / high, work.mfu / low))
+    told = text.step_text(step)
+    ends = [f"{step.tokens_per_second / factor:,.0f}" for factor in (high, low)]
+    assert f"tokens/s ({ends[0]} to {ends[1]})" in told
+    assert f"the MFU is {work.mfu:.1%} ({work.mfu / high:.1%} to {work.mfu / low:.1%}) of" in told
+
+
+def test_what_checkpoints_compute_again_is_no_part_of_the_model():
+    plain, again = (
+        fit_script(DECODER, spec="a100-80-sxm", changes=changes).step.work
+        for changes in ([], [Change("checkpoint")])
+    )
+    assert again.flops == plain.flops
+    # All of the blocks' forward pass but their last product, whose result nobody saved.
+    blocks = 2 * TOKENS * LAYERS * (12 - 4) * WIDTH**2 + LAYERS * 4 * TOKENS * LENGTH * WIDTH
+    assert (plain.again, again.again) == (0, blocks)
+    assert again.mfu < plain.mfu
 
 
 def test_the_host_pays_for_eager_python_and_the_step_has_an_interval():
@@ -190,10 +225,25 @@ def test_a_script_that_does_not_fit_fails_where_that_is_required():
     assert status == 1
     assert f"does not fit npusim:0 (npusim-one, 64.00 MiB): {SCRIPT}:11 asks for" in out
     assert "Memory ran out" in out
-    status, out, error = fit("--memory", "1GiB", "--max-peak", "16MiB", SCRIPT, "8")
-    assert status == 1
-    assert "fits" in out
-    assert "more than the 16.00 MiB of --max-peak" in error
+
+
+# A little more than 32 MiB are allocated, and 40 MiB or more are reserved.
+@pytest.mark.parametrize(("limit", "exceeded"), [("36MiB", True), ("1GiB", False)])
+def test_what_is_reserved_decides_on_the_highest_peak(limit, exceeded):
+    words = ["--memory", "1GiB", "--max-peak", limit, "--json", "--temporaries", "npusim"]
+    words += [SCRIPT, "8"]
+    status, out, error = fit(*words)
+    found = json.loads(out)
+    (device,) = found["devices"].values()
+    asked = found["max_peak"]
+    assert (status, found["fits"], asked["exceeded"]) == (exceeded, True, exceeded)
+    assert asked["decides"] == "reserved"
+    assert asked["reserved"] == device["peak_reserved"] > 36 * MIB
+    assert asked["allocated"] == device["peak_allocated"] < 36 * MIB
+    told = text.max_peak_text(MaxPeak(**asked))
+    assert f"reserved, {'more than' if exceeded else 'within'} the" in told
+    assert "which counts what is reserved; " in told
+    assert (told in error) == exceeded
 
 
 @pytest.mark.parametrize(

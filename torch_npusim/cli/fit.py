@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_npusim.profiling.fitting.result import Fit
     from torch_npusim.profiling.fitting.trials import Job
 
 _TEXT = "run a script dry and say whether its memory fits the device, and what would help"
@@ -53,7 +52,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         action="store_true",
         help="fail unless the script fits, with the most outside of the allocator",
     )
-    add("--max-peak", help="fail if more is reserved on a device, such as 70GiB")
+    add("--max-peak", help="fail if more is reserved, allocated or not, such as 70GiB")
     add("--page", metavar="FILE", help="write one self-contained HTML page")
     add("--snapshot", metavar="FILE", help="write the allocations, for `npusim lab`")
     add(
@@ -234,26 +233,18 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
             problem = f"--find-batch {arguments.find_batch}: {error}"
         if arguments.remedies == "always" or (arguments.remedies == "auto" and not fit.fits):
             remedies.find_remedies(fit, job, jobs, _tell)
+    if limit is not None:
+        fit.max_peak = fit.limited(limit)
     if arguments.page:
         Path(arguments.page).write_text(page.as_page(fit), encoding="utf-8")
     write(json.dumps(fit.as_dict(), indent=1) if arguments.json else text.as_text(fit))
     if problem:
         _tell(problem)
-    return 1 if problem or _fails(arguments, fit, limit) else 0
-
-
-def _fails(arguments: argparse.Namespace, fit: "Fit", limit: int | None) -> bool:
-    from torch_npusim._text import format_bytes
-
-    if fit.error or (arguments.require_fits and not fit.fits):
-        return True
-    if limit is not None and fit.peak_reserved > limit:
-        _tell(
-            f"{format_bytes(fit.peak_reserved)} are reserved, more than the {format_bytes(limit)} "
-            f"of --max-peak"
-        )
-        return True
-    return False
+    exceeded = fit.max_peak is not None and fit.max_peak.exceeded
+    if exceeded and fit.max_peak is not None:
+        _tell(text.max_peak_text(fit.max_peak))
+    missed = fit.error or (arguments.require_fits and not fit.fits)
+    return int(bool(problem or missed or exceeded))
 
 
 def _sweep(arguments: argparse.Namespace, job: "Job", limit: int | None) -> int:

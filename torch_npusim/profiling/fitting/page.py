@@ -61,7 +61,7 @@ def sweep_page(script: str, rows: list[dict[str, Any]]) -> str:
     names = list(rows[0]["values"])
     header = [_t(name) for name in [*names, *text.SWEEP_HEADER]]
     cells = ([_t(cell) for cell in row] for row in text.sweep_rows(rows))
-    numbers = "n" * len(names) + "-" + "n" * 5
+    numbers = "n" * len(names) + "-" + "n" * 6
     table = _table(header, cells, numbers)
     body = f'<h1>{_t(script)}</h1><div class="wide">{table}</div>'
     return page(f"{script}: sweep", body, _STYLE)
@@ -77,6 +77,8 @@ def _sentences(fit: Fit) -> Iterable[str]:
     if fit.devices:
         _, device = max(fit.devices.items(), key=lambda entry: entry[1].peak_reserved)
         yield text.where_text(device)
+    if fit.max_peak is not None:
+        yield text.max_peak_text(fit.max_peak)
     if fit.step is not None:
         yield text.step_text(fit.step)
     yield text.left_out_text(fit)

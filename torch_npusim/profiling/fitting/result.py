@@ -11,11 +11,13 @@ __all__ = [
     "Answer",
     "DeviceFit",
     "Fit",
+    "MaxPeak",
     "ModuleShare",
     "Outside",
     "Remedy",
     "StepTime",
     "Timeline",
+    "Work",
     "between",
 ]
 
@@ -118,6 +120,27 @@ class DeviceFit:
 
 
 @dataclass(frozen=True)
+class Work:
+    """Operations of products, convolutions and attention in a step, on all devices.
+
+    Attributes:
+        flops: Forward and backward pass; a multiply-add is two.
+        again: What checkpoints compute again; no part of `flops`.
+        precision: That of most of them: a name of timeline.PRECISIONS.
+        peak: Of the specification at that precision, a second: of all devices together.
+        mfu: The share of the peak that `flops` are in the time of the step.
+        mfu_interval: With the ends of the time's interval.
+    """
+
+    flops: float
+    again: float
+    precision: str
+    peak: float
+    mfu: float
+    mfu_interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class StepTime:
     """Virtual time from one step of an optimizer to the next: the median, the first left out.
 
@@ -129,6 +152,7 @@ class StepTime:
         inputs: Sizes of the first input of the model, if all steps had the same number of calls.
         per_second: Samples a second: the first size, times the calls of a step.
         tokens_per_second: If the input is of integers: its elements.
+        work: None if the step has no products.
     """
 
     ns: int
@@ -137,6 +161,7 @@ class StepTime:
     inputs: list[int] = field(default_factory=list)
     per_second: float | None = None
     tokens_per_second: float | None = None
+    work: Work | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +187,25 @@ class Remedy:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class MaxPeak:
+    """The answer to --max-peak, of the device with the most reserved.
+
+    Attributes:
+        limit: In bytes.
+        reserved: Most of the allocator at a time.
+        allocated: Most of all tensors at a time.
+        exceeded: Whether what decides is more than the limit.
+        decides: Which of them is compared with the limit.
+    """
+
+    limit: int
+    reserved: int
+    allocated: int
+    exceeded: bool
+    decides: str = "reserved"
+
+
 @dataclass
 class Fit:
     """The answer.
@@ -182,6 +226,7 @@ class Fit:
             fits, or if that was not tried.
         step: None without two steps of an optimizer.
         remedies: The helpful ones first.
+        max_peak: Where a limit was given.
         batch: The largest that fits, where it was asked for.
         answers: Of the dry run, where the script asked for values.
         changes: `--change` -> what it changed in this run.
@@ -200,6 +245,7 @@ class Fit:
     need: int | None = None
     step: StepTime | None = None
     remedies: list[Remedy] = field(default_factory=list)
+    max_peak: MaxPeak | None = None
     batch: int | None = None
     answers: list[Answer] = field(default_factory=list)
     changes: dict[str, list[str]] = field(default_factory=dict)
@@ -208,6 +254,12 @@ class Fit:
     def peak_reserved(self) -> int:
         """Most bytes of the allocator on a device."""
         return max((device.peak_reserved for device in self.devices.values()), default=0)
+
+    def limited(self, limit: int) -> MaxPeak:
+        """Returns the answer to --max-peak."""
+        peaks = [(each.peak_reserved, each.peak_allocated) for each in self.devices.values()]
+        reserved, allocated = max(peaks, default=(0, 0))
+        return MaxPeak(limit, reserved, allocated, exceeded=reserved > limit)
 
     @property
     def verdict(self) -> str:

@@ -20,6 +20,7 @@ from torch_npusim.profiling.fitting.parts import History, device_fit
 from torch_npusim.profiling.fitting.result import Fit
 from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
 from torch_npusim.sim import dry, specs
+from torch_npusim.sim.timeline import Rates
 
 _HISTORY = 1 << 22  # entries: more than a dry run of minutes makes
 
@@ -83,7 +84,8 @@ def fit_script(
                 parts = [part for part in (known, buffers) if part is not None]
                 fit.devices[index] = device_fit(history, capacity, run.stats(index), parts, left)
         fit.answers = run.answers()
-    fit.step = watch.step_time(specs.interval(spec))
+        peaks = Rates.of_device().peak_flops
+    fit.step = watch.step_time(specs.interval(spec), peaks, max(1, len(fit.devices)))
     fit.changes = {change.name: list(change.where) for change in changes}
     if snapshot is not None:
         Path(snapshot).write_bytes(pickle.dumps(whole, protocol=4))

@@ -5,7 +5,14 @@ from typing import Any
 
 from torch_npusim._text import format_bytes, format_table
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS
-from torch_npusim.profiling.fitting.result import DeviceFit, Fit, Remedy, StepTime
+from torch_npusim.profiling.fitting.result import (
+    DeviceFit,
+    Fit,
+    MaxPeak,
+    Remedy,
+    StepTime,
+    Work,
+)
 
 MODULES = 8  # that are listed
 
@@ -31,6 +38,8 @@ def as_text(fit: Fit) -> str:
         lines += ["", *_device(number, device)]
     if fit.devices:
         lines += ["", left_out_text(fit)]
+    if fit.max_peak is not None:
+        lines.append(max_peak_text(fit.max_peak))
     if fit.step is not None:
         lines.append(step_text(fit.step))
     if fit.remedies:
@@ -62,24 +71,57 @@ def _remedy(remedy: Remedy) -> list[str]:
     return lines + [f"      {line}" for line in (remedy.paste, remedy.note) if line]
 
 
+def max_peak_text(found: MaxPeak) -> str:
+    """Returns the sentence on --max-peak."""
+    outcome = "more than" if found.exceeded else "within"
+    return (
+        f"{format_bytes(found.reserved)} are reserved, {outcome} the {format_bytes(found.limit)} "
+        f"of --max-peak, which counts what is {found.decides}; {format_bytes(found.allocated)} "
+        f"are allocated."
+    )
+
+
 def batch_text(batch: int) -> str:
     """Returns the sentence on the largest batch."""
     return f"The largest batch that fits is {batch}." if batch else "No batch fits, not even 1."
 
 
 def step_text(step: StepTime) -> str:
-    """Returns the sentence on the time of a step."""
+    """Returns the sentences on the time of a step, and on the share of the peak in it."""
     words = [f"A step takes {step.ns / 1e6:.3f} ms of modelled time"]
     low, high = (step.ns / 1e6 * factor for factor in step.interval)
     if low < high:
         words.append(f" (nine of ten programs: {low:.3f} to {high:.3f} ms)")
-    if step.per_second is not None:
-        words.append(f", {step.per_second:,.1f} samples/s")
-    if step.tokens_per_second is not None:
-        words.append(f", {step.tokens_per_second:,.0f} tokens/s")
+    for rate, unit, digits in (
+        (step.per_second, "samples/s", 1),
+        (step.tokens_per_second, "tokens/s", 0),
+    ):
+        if rate is not None:
+            words.append(f", {rate:,.{digits}f} {unit}")
+        if rate is not None and low < high:
+            ends = [f"{rate / factor:,.{digits}f}" for factor in reversed(step.interval)]
+            words.append(f" ({ends[0]} to {ends[1]})")
     if step.inputs:
-        words.append(f" (inputs of {' x '.join(map(str, step.inputs))})")
-    return "".join(words) + "."
+        words.append(f", with inputs of {' x '.join(map(str, step.inputs))}")
+    words.append(f".{_work_text(step.work)}" if step.work is not None else ".")
+    return "".join(words)
+
+
+_PRECISIONS = {
+    "f32": "float32", "f64": "float64", "f16": "float16 and bfloat16", "i8": "integers of 8 bits",
+    "other": "other dtypes", "tf32": "TF32",
+}  # fmt: skip
+
+
+def _work_text(work: Work) -> str:
+    low, high = work.mfu_interval
+    mfu = f"{work.mfu:.1%}" + (f" ({low:.1%} to {high:.1%})" if low < high else "")
+    again = f"; checkpoints compute {work.again / 1e12:.4g} TFLOP again" if work.again else ""
+    return (
+        f" Its products are {work.flops / 1e12:.4g} TFLOP{again}: the MFU is {mfu} "
+        f"of {work.peak / 1e12:.4g} TFLOP/s, the specification's peak for "
+        f"{_PRECISIONS[work.precision]}."
+    )
 
 
 def where_text(device: DeviceFit) -> str:
@@ -124,7 +166,7 @@ def module_name(name: str) -> str:
     return name or "outside of modules"
 
 
-SWEEP_HEADER = ["fits", "allocated", "reserved", "a step", "samples/s", "tokens/s"]
+SWEEP_HEADER = ["fits", "allocated", "reserved", "a step", "samples/s", "tokens/s", "MFU"]
 
 
 def sweep_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
@@ -144,6 +186,7 @@ def sweep_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
                 ),
                 f"{step['ns'] / 1e6:.3f} ms" if step else "-",
                 *(f"{rate:,.1f}" if rate is not None else "-" for rate in rates),
+                f"{step['work']['mfu']:.1%}" if step.get("work") else "-",
             ]
         )
     return cells

@@ -5,9 +5,10 @@ import statistics
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,8 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_npusim import _C, npusim
 from torch_npusim._names import is_npusim
-from torch_npusim.profiling.fitting.result import StepTime
+from torch_npusim.profiling.fitting.result import StepTime, Work
+from torch_npusim.sim.timeline import PRECISIONS
 
 PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
 STATES = "optimizer state"
@@ -59,6 +61,8 @@ class Watch:
         places: Moment and place, whenever the place changes.
         owners: Moment, device, address and kind of blocks that parameters and their like hold.
         ends_ns: Virtual time at the end of each step of an optimizer.
+        flops: Of each step: precision -> operations of products, and "again": those of them that
+            checkpoints compute again.
         inputs: Sizes of the model's inputs in each step but the first, and whether they are
             integers.
         hooks: Of the models that were met.
@@ -67,6 +71,7 @@ class Watch:
     places: list[tuple[int, Place]] = field(default_factory=lambda: [(0, OUTSIDE)])
     owners: list[tuple[int, int, int, str]] = field(default_factory=list)
     ends_ns: list[int] = field(default_factory=list)
+    flops: list[Counter[str]] = field(default_factory=list)
     inputs: list[list[tuple[tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
 
     def __post_init__(self) -> None:
@@ -100,6 +105,7 @@ class Watch:
         self._leave()
         self._look_at(optimizer)
         self.ends_ns.append(_device_time_ns())
+        self.flops.append(_products())
         self.inputs.append([])
 
     def _enter(self, place: Place) -> None:
@@ -166,28 +172,57 @@ class Watch:
 
     # --- time -------------------------------------------------------------------------------
 
-    def step_time(self, interval: tuple[float, float]) -> StepTime | None:
-        """Returns the time of a step, with the interval of its errors; None of fewer than two."""
+    def step_time(
+        self, interval: tuple[float, float], peaks: Sequence[float], devices: int
+    ) -> StepTime | None:
+        """Returns the time of a step, with the interval of its errors; None of fewer than two.
+
+        Args:
+            interval: Factors of the time.
+            peaks: Operations a second of a device, in the order of PRECISIONS.
+            devices: That the script uses.
+        """
         spans = [after - before for before, after in pairwise(self.ends_ns)]
         if not spans:
             return None
         ns = int(statistics.median_low(spans))
         found = StepTime(ns, interval, len(self.ends_ns))
+        if ns <= 0:
+            return found
+        flops = self.flops[1 + spans.index(ns)]
+        found = replace(found, work=_work(flops, found, peaks, devices))
         # The steps behind the first; what follows the last is no step.
         calls = self.inputs[1 : len(self.ends_ns)]
-        if ns <= 0 or not calls[0] or any(call != calls[0] for call in calls):
+        if not calls[0] or any(call != calls[0] for call in calls):
             return found
         sizes, is_tokens = calls[0][0]
         samples = sum(shape[0] for shape, _ in calls[0] if shape)
         tokens = sum(_product(shape) for shape, _ in calls[0])
-        return StepTime(
-            ns,
-            interval,
-            len(self.ends_ns),
-            list(sizes),
-            samples * 1e9 / ns if samples else None,
-            tokens * 1e9 / ns if is_tokens else None,
+        return replace(
+            found,
+            inputs=list(sizes),
+            per_second=samples * 1e9 / ns if samples else None,
+            tokens_per_second=tokens * 1e9 / ns if is_tokens else None,
         )
+
+
+def _work(flops: Counter[str], step: StepTime, peaks: Sequence[float], devices: int) -> Work | None:
+    by_precision = {name: flops[name] for name in PRECISIONS}
+    most = max(by_precision, key=lambda name: by_precision[name])
+    if not by_precision[most]:
+        return None
+    peak = devices * (peaks[PRECISIONS.index(most)] or peaks[PRECISIONS.index("f32")])
+    model = sum(by_precision.values()) - flops["again"]
+    mfu = model / (peak * step.ns / 1e9)
+    low, high = step.interval
+    return Work(model, flops["again"], most, peak, mfu, (mfu / high, mfu / low))
+
+
+def _products() -> "Counter[str]":
+    """Returns the operations of products since the last call, and begins anew."""
+    rows = _C.end_command_tally().values()
+    _C.begin_command_tally()
+    return Counter({name: sum(row[name] for row in rows) for name in (*PRECISIONS, "again")})
 
 
 def _product(sizes: tuple[int, ...]) -> int:
@@ -207,6 +242,7 @@ def _device_time_ns() -> int:
 def watching() -> Iterator[Watch]:
     """Notes what happens in a `with` block."""
     watch = Watch()
+    _C.begin_command_tally()
     hooks = [
         register_module_forward_pre_hook(watch._module_begins),
         register_module_forward_hook(watch._module_ends, always_call=True),
@@ -218,6 +254,7 @@ def watching() -> Iterator[Watch]:
     finally:
         for hook in [*hooks, *watch.hooks]:
             hook.remove()
+        _C.end_command_tally()
 
 
 @contextmanager
