@@ -81,6 +81,21 @@ def matrices_alone(net):
     return torch.optim.AdamW([one for one in net.parameters() if one.ndim == 2], weight_decay=0.1)
 
 
+def first_of(order):
+    return lambda keys: min(keys, key=lambda key: order.index(plain(key)))
+
+
+def plain(key):
+    """The functionality of a key: that of a backend is "Dense"."""
+    for backend in ("CPU", "PrivateUse1"):
+        key = key.removesuffix(backend)
+    return key or "Dense"
+
+
+PRIORITIES = ["FuncTorchBatched", "Autocast", "Autograd", "ADInplaceOrView", "Python",
+              "BackendSelect", "Dense"]  # fmt: skip
+
+
 # name: (solution, [(misconception, part of the text of its failure)])
 MORE = {
     "alignment-1": (
@@ -120,6 +135,15 @@ MORE = {
                 ],
                 "eight floats fill",
             ),
+        ],
+    ),
+    "dispatcher-3": (
+        first_of(PRIORITIES),
+        [
+            (lambda keys: keys[0], "says nothing"),
+            (first_of(["Dense", *PRIORITIES[:-1]]), "its key comes last"),
+            (first_of(["Autograd", *PRIORITIES]), "Autograd stands below autocast"),
+            (first_of(["Python", *PRIORITIES]), "Python's key stands low"),
         ],
     ),
     "modules-1": (

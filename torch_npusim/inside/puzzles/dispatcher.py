@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from torch_npusim.inside import dispatch
+from torch_npusim.inside import _tables, dispatch
 from torch_npusim.inside._check import Puzzle, Wrong, expect
 
 _Context = Callable[[], AbstractContextManager[object]]
@@ -79,6 +79,35 @@ def _scale(answer: Callable[[torch.library.Library], None]) -> None:
         library._destroy()  # type: ignore[no-untyped-call]
 
 
+def _highest(answer: Callable[[tuple[str, ...]], str]) -> None:
+    for keys in (
+        ("ADInplaceOrView", "AutogradCPU", "AutocastCPU", "CPU"),
+        ("BackendSelect", "Python", "AutogradCPU", "CPU"),
+        ("PrivateUse1", "BackendSelect"),
+        ("FuncTorchBatched", "AutocastCPU", "AutogradCPU"),
+    ):
+        every = _tables.key_set(keys[0])
+        for key in keys[1:]:
+            every |= _tables.key_set(key)
+        expect(
+            answer(keys),
+            _tables.highest(every),
+            f"the keys {', '.join(keys)}",
+            {
+                "The order in which keys are named says nothing.": keys[0],
+                "The backend is what remains: its key comes last.": next(
+                    (key for key in keys if key in ("CPU", "PrivateUse1")), ""
+                ),
+                "Autograd stands below autocast and functorch, and above Python and views.": next(
+                    (key for key in keys if key.startswith("Autograd")), ""
+                ),
+                "Python's key stands low: a mode sees what is left when autograd has run.": next(
+                    (key for key in keys if key == "Python"), ""
+                ),
+            },
+        )
+
+
 PUZZLES = [
     Puzzle(
         "Name the key whose kernel torch.sin(x) runs first. The second argument says whether "
@@ -93,5 +122,12 @@ PUZZLES = [
         "def answer(library):\n    pass\n",
         "library.impl(name, function, key): which key stands above autograd, for all devices?",
         _scale,
+    ),
+    Puzzle(
+        "Return the name of the key that the dispatcher looks at first. The keys are given in any "
+        "order.",
+        "def answer(keys):\n    return keys[-1]\n",
+        "torch._C.DispatchKeySet and its highestPriorityTypeId() show the order; a list is enough.",
+        _highest,
     ),
 ]
