@@ -127,6 +127,11 @@ WORKS = {
     "CUDAPluggableAllocator": lambda: (
         cuda.memory.CUDAPluggableAllocator is torch.npusim.NPUSIMPluggableAllocator
     ),
+    "ExternalStream": lambda: cuda.ExternalStream(0) == cuda.default_stream(),
+    "check_error": lambda: lived_through(cuda.check_error, cuda.cudart().cudaProfilerStart()),
+    "cudaStatus": lambda: cuda.cudaStatus.SUCCESS == 0,
+    "cudart": lambda: cuda.cudart().cudaMemGetInfo(0) == cuda.mem_get_info(0),
+    "get_stream_from_external": lambda: cuda.get_stream_from_external(0) == cuda.default_stream(),
     "CudaError": lambda: issubclass(cuda.CudaError, RuntimeError),
     "DeferredCudaCallError": lambda: issubclass(cuda.DeferredCudaCallError, Exception),
     "Event": lambda: isinstance(cuda.Event(enable_timing=True), cuda.Event),
@@ -261,7 +266,6 @@ WORKS = {
 
 # Refused by torch.npusim itself; called with these arguments.
 REFUSED_BY_NPUSIM = {
-    "ExternalStream": (0,),
     "list_gpu_processes": (),
 }
 

@@ -49,6 +49,7 @@ ARGUMENTS = {
     "getCurrentStream": (0,),
     "getDefaultStream": (0,),
     "getMemoryFraction": (0,),
+    "getStreamFromExternal": (0, 0),
     "hasPrimaryContext": (0,),
     "maybeExchangeDevice": (0,),
     "memorySnapshot": (None,),

@@ -4,6 +4,7 @@
 sim.specs.capability() decides it.
 """
 
+import uuid
 from dataclasses import dataclass
 
 from torch_npusim import npusim
@@ -83,9 +84,9 @@ class CudaDeviceProperties(npusim.DeviceProperties):
         return self.name
 
     @property
-    def uuid(self) -> str:
+    def uuid(self) -> uuid.UUID:
         """The same in every run, and different for each device."""
-        return f"00000000-0000-0000-0000-{self.index:012x}"
+        return uuid.uuid5(uuid.NAMESPACE_OID, f"{self.name}:{self.index}")
 
     @property
     def L2_cache_size(self) -> int:

@@ -4,11 +4,13 @@
 import functools
 import zlib
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, NoReturn
 
 import torch
 from torch._C._profiler import ProfilerActivity, ProfilerState
 from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.utils.dlpack import DLDeviceType
 
 from torch_npusim import _C, npusim
 from torch_npusim._names import is_npusim
@@ -76,6 +78,18 @@ def _no_array_interface(self: torch.Tensor) -> NoReturn:
     )
 
 
+def _dlpack_device() -> Callable[[torch.Tensor], tuple[IntEnum, int]]:
+    # The capsule itself says kDLExtDev, so other libraries refuse it: they cannot read the memory.
+    original = torch.Tensor.__dlpack_device__
+
+    @functools.wraps(original)
+    def __dlpack_device__(self: torch.Tensor) -> tuple[IntEnum, int]:
+        kind, index = original(self)
+        return (DLDeviceType.kDLCUDA if kind == DLDeviceType.kDLExtDev else kind), index
+
+    return __dlpack_device__
+
+
 def _device_of_module(module: str) -> str:
     """Returns the device of torch.npusim.FloatStorage and its like, which read torch.cuda's."""
     name = module.rpartition(".")[2]
@@ -96,6 +110,7 @@ def _patch_tensors(patcher: Patcher) -> None:
     patcher.set(torch.Tensor, "is_cuda", property(_tensor_is_cuda))
     patcher.set(torch.Tensor, "type", type_)
     patcher.set(torch.Tensor, "__cuda_array_interface__", property(_no_array_interface))
+    patcher.set(torch.Tensor, "__dlpack_device__", _dlpack_device())
     patcher.set(torch.storage, "_get_device_from_module", _device_of_module)
     for storage in (torch.UntypedStorage, torch.TypedStorage):
         patcher.set(storage, "is_cuda", property(_storage_is_cuda))

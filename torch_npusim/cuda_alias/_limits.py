@@ -18,15 +18,11 @@ _TUNABLE = "npusim has one implementation of each operator, so there is nothing 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
         (
-            "check_error",
-            "cudaStatus",
-            "cudart",
             "current_blas_handle",
             "current_solver_handle",
             "gds.GdsFile",
             "gds.gds_deregister_buffer",
             "gds.gds_register_buffer",
-            "get_stream_from_external",
             "GreenContext",
             "green_contexts.GreenContext",
         ),
@@ -146,7 +142,11 @@ DIFFERENT: dict[str, str] = {
     "torch.cuda.get_device_properties()": "has clock rates of 0, and the sizes of the largest chip "
     "of its capability",
     "Stream.cuda_stream": "is the number of the stream, which no other library can use; "
-    "Event.cuda_event does not exist",
+    "ExternalStream takes such numbers only; Event.cuda_event does not exist",
+    "torch.cuda.cudart()": "has the calls that torch binds: those for memory and profiles work, "
+    "those for streams and registered host memory raise",
+    "Tensor.__dlpack_device__()": "is kDLCUDA, and the capsule says kDLExtDev, which other "
+    "libraries refuse: they cannot read the memory of npusim",
     "Tensor.__cuda_array_interface__": "raises AttributeError, as for a tensor on CPU",
     "torch.backends.cuda.cufft_plan_cache, preferred_linalg_library('magma')": "raise RuntimeError "
     "of torch: those libraries are not there",

@@ -41,6 +41,11 @@ def _default_stream(index: int) -> tuple[int, int, int]:
     return _C.default_stream(index), index, _DEVICE_TYPE
 
 
+def _stream_from_external(handle: int, index: int) -> tuple[int, int, int]:
+    """Returns number, device and device type of the stream with this handle."""
+    return npusim.ExternalStream(handle, index).stream_id, index, _DEVICE_TYPE
+
+
 def _memory_snapshot(arguments: tuple[int, int, bool] | None) -> dict[str, Any]:
     """Returns the snapshot of a pool, or with None or (0, 0) of all memory."""
     pool = (0, 0) if arguments is None else arguments[:2]
@@ -79,6 +84,7 @@ WORKS: dict[str, Callable[..., Any]] = {
     "getDeviceCount": npusim.device_count,
     "getMemoryFraction": npusim.memory.get_per_process_memory_fraction,
     "get_sync_debug_mode": npusim.get_sync_debug_mode,
+    "getStreamFromExternal": _stream_from_external,
     "hasPrimaryContext": _has_primary_context,
     "hostMemoryStats": npusim.memory.host_memory_stats_as_nested_dict,
     "init": npusim.init,
@@ -151,7 +157,6 @@ REFUSED: dict[str, str] = {
     "cudaCachingAllocator_enable": "the caching allocator cannot be switched off.",
     "cudaHostAllocator": "use Tensor.pin_memory().",
     "getMemoryMetadata": "snapshots have no metadata of their own.",
-    "getStreamFromExternal": "no other library makes streams of a simulated device.",
     "isHistoryEnabled": "use torch.cuda.memory._record_memory_history().",
     "jiterator_compile_and_launch_kernel": "npusim cannot run CUDA code; use tensors.",
     "record_memory_history_legacy": "pass 'all' or 'state', and None to stop.",

@@ -19,6 +19,7 @@ from torch_npusim.cuda_alias._capability import (
     CudaDeviceProperties,
     gencode_flags,
 )
+from torch_npusim.cuda_alias._cudart import Runtime
 from torch_npusim.cuda_alias._limits import REFUSED, refuse_class, refuse_function
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.cuda_alias._sparse_types import TYPES as SPARSE_TYPES
@@ -124,6 +125,7 @@ _OWN: dict[str, Any] = {
     **{f"sparse.{name}": type_ for name, type_ in SPARSE_TYPES.items()},
     **{f"memory.{name}": function for name, function in _RENAMED.items()},
     "CUDAGraph": npusim.NPUSIMGraph,
+    "_cudart": Runtime(),
     "_lazy_call": _lazy_call,
     "device_memory_used": _device_memory_used,
     "get_amp_supported_dtype": npusim.get_amp_supported_dtype,
@@ -131,6 +133,7 @@ _OWN: dict[str, Any] = {
     "get_device_capability": _get_device_capability,
     "get_device_properties": _get_device_properties,
     "get_gencode_flags": gencode_flags,
+    "get_stream_from_external": npusim.ExternalStream,
     "graph": _CudaGraphScope,
     "graphs.CUDAGraph": npusim.NPUSIMGraph,
     "graphs.graph": _CudaGraphScope,

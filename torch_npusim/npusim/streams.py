@@ -77,13 +77,24 @@ class Stream(torch.Stream):
 
 
 class ExternalStream(Stream):
-    """Not supported: a simulated device has no streams that other libraries made."""
+    """The stream with a handle, which is a stream's number; other libraries make no streams here.
 
-    def __new__(cls, stream_ptr: int, device: DeviceLike = None, **kwargs: Any) -> NoReturn:
-        """Raises NotImplementedError."""
-        raise NotImplementedError(
-            "torch.npusim.ExternalStream: no other library makes streams of a simulated device; "
-            "use torch.npusim.Stream()."
+    Args:
+        stream_ptr: `stream_id` of a stream.
+        device: Device of the stream; default: the current one.
+    """
+
+    def __new__(cls, stream_ptr: int, device: DeviceLike = None, **kwargs: Any) -> Self:
+        """Names the stream; raises NotImplementedError if npusim has none of this handle."""
+        least, greatest = _C.priority_range()
+        if not 0 <= stream_ptr <= _STREAMS_PER_PRIORITY * (least - greatest + 1):
+            raise NotImplementedError(
+                f"torch.npusim.ExternalStream({stream_ptr:#x}): no stream of npusim has this "
+                f"handle, and no other library makes streams of it; use torch.npusim.Stream()."
+            )
+        index = _get_device_index(device, optional=True)
+        return super().__new__(
+            cls, stream_id=stream_ptr, device_index=index, device_type=_DEVICE_TYPE
         )
 
 

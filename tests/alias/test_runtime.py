@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Questions of libraries below torch: the runtime, handles of streams, DLPack, identities."""
+
+import uuid
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.dlpack import DLDeviceType
+
+from torch_npusim.cuda_alias._cudart import REFUSED
+
+
+def test_an_error_of_the_runtime_has_the_words_of_cuda():
+    torch.cuda.check_error(0)
+    with pytest.raises(torch.cuda.CudaError, match=r"^out of memory \(2\)$"):
+        torch.cuda.check_error(2)
+    with pytest.raises(torch.cuda.CudaError, match=r"^unrecognized error code \(12345\)$"):
+        torch.cuda.check_error(12345)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_call_of_the_runtime_that_has_no_meaning_here_raises_by_its_name(name):
+    with pytest.raises(
+        NotImplementedError, match=rf"^torch\.cuda\.cudart\(\)\.{name} on npusim: use "
+    ):
+        getattr(torch.cuda.cudart(), name)(0, 0, 0)
+
+
+def test_the_memory_that_the_runtime_reports_falls_by_what_is_taken():
+    free, total = torch.cuda.cudart().cudaMemGetInfo(1)
+    block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda:1")
+    assert torch.cuda.cudart().cudaMemGetInfo(1) == (free - block.nbytes, total)
+    del block
+    torch.cuda.empty_cache()
+
+
+def test_a_stream_is_found_again_by_its_handle():
+    side = torch.cuda.Stream("cuda:1", priority=-1)
+    for find in (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external):
+        assert find(side.cuda_stream, device="cuda:1") == side
+    with torch.cuda.stream(torch.cuda.ExternalStream(side.cuda_stream, device="cuda:1")):
+        assert torch.cuda.current_stream() == side
+
+
+@pytest.mark.parametrize("handle", [-1, 1 << 40])
+def test_a_handle_of_another_library_is_refused(handle):
+    with pytest.raises(NotImplementedError, match="has this handle, and no other library makes"):
+        torch.cuda.ExternalStream(handle)
+
+
+def test_dlpack_names_cuda_and_hands_the_memory_to_torch_alone():
+    x = torch.arange(3.0, device="cuda:1")
+    assert x.__dlpack_device__() == (DLDeviceType.kDLCUDA, 1)
+    assert x.cpu().__dlpack_device__() == (DLDeviceType.kDLCPU, 0)
+    with pytest.raises(BufferError, match="on a different CUDA device index"):
+        torch.from_dlpack(x)
+    with torch.cuda.device(1):
+        assert torch.from_dlpack(x).data_ptr() == x.data_ptr()
+    with pytest.raises(BufferError, match=r"pass tensor\.cpu\(\)"):
+        np.from_dlpack(x)
+
+
+def test_each_device_has_an_identity_of_its_own():
+    ids = [torch.cuda.get_device_properties(index).uuid for index in range(2)]
+    assert ids[0] != ids[1]
+    assert all(uuid.UUID(str(each)).int for each in ids)
+    assert ids[0] == torch.cuda.get_device_properties(0).uuid
