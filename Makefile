@@ -9,7 +9,7 @@
 #   make build   the environment and both extension modules
 #   make asan / make tsan   native tests under sanitizers
 #   make races   the Python tests and examples/ once more; a race between streams is an error
-#   make sweeps  every operator of op_db: all bytes that kernels touch are noted, faults spoil results
+#   make sweeps  every operator of op_db: bytes that kernels touch, faults, dry runs, dispatch chains
 #   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/reference/performance.md
 #   make conformance   npusim through the conformance kit, full profile; writes docs/reference/ops.md
 #   make rules   torch's own samples under the rules for CUDA: what CUDA has runs, what it lacks is refused
@@ -150,7 +150,7 @@ browser docs-test hta new-backend pages parallel sweeps triton truth: export NPU
 # `make test` takes one operator in twelve.
 sweeps: build
 	@$(PY) -m pytest tests/races/test_accesses.py tests/ops/test_faults_everywhere.py \
-	  tests/profiling/test_dry_operators.py -n $(JOBS) \
+	  tests/profiling/test_dry_operators.py tests/inside/test_dispatch.py -n $(JOBS) \
 	  $(PYTEST_ARGS)
 
 bench: build
