@@ -96,6 +96,25 @@ PRIORITIES = ["FuncTorchBatched", "Autocast", "Autograd", "ADInplaceOrView", "Py
               "BackendSelect", "Dense"]  # fmt: skip
 
 
+def broadcast(one, other):
+    made = []
+    for pair in itertools.zip_longest(reversed(one), reversed(other), fillvalue=1):
+        if 1 not in pair and pair[0] != pair[1]:
+            return None
+        made.append(pair[0] if pair[1] == 1 else pair[1])
+    return tuple(reversed(made))
+
+
+def from_the_left(one, other):
+    length = max(len(one), len(other))
+    return broadcast(*(shape + (1,) * (length - len(shape)) for shape in (one, other)))
+
+
+def largest(one, other):
+    pairs = itertools.zip_longest(reversed(one), reversed(other), fillvalue=1)
+    return tuple(reversed([max(pair) for pair in pairs]))
+
+
 # name: (solution, [(misconception, part of the text of its failure)])
 MORE = {
     "alignment-1": (
@@ -188,6 +207,26 @@ MORE = {
             (grouped(lambda name, one: name.endswith("weight")), "though its name is weight"),
             (in_both, "is in two groups"),
             (matrices_alone, "nothing warns"),
+        ],
+    ),
+    "meta-1": (
+        broadcast,
+        [
+            (from_the_left, "begins at the last dimension"),
+            (largest, "only a size of 1"),
+            (lambda one, other: one if one == other else None, "need not be equal"),
+        ],
+    ),
+    "meta-2": (
+        lambda x: x.new_empty(x.shape[0], dtype=torch.float64),
+        [
+            (
+                lambda x: torch.empty(x.shape[0], dtype=torch.float64),
+                "the operand's device",
+            ),
+            (lambda x: x.new_empty(x.shape[0]), "float64"),
+            (lambda x: x.new_empty(x.shape[1], dtype=torch.float64), "not that of each column"),
+            (lambda x: torch.tensor([sum(row) for row in x.tolist()]), "has no values"),
         ],
     ),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 _LESSONS = (
     "views", "sharing", "alignment", "dispatcher", "out", "autograd", "checkpointing", "modules",
-    "allocator", "races",
+    "allocator", "meta", "races",
 )  # fmt: skip
 
 
