@@ -23,9 +23,6 @@ DEVICES = 8  # that a rank sees
 _PRELOAD = ["torch", "torch_npusim", "torch.distributed.fsdp", "torch.distributed.tensor"]
 
 
-_started = []  # whether the process that is forked has these devices
-
-
 class RankError(AssertionError):
     """A rank raised, or did not end."""
 
@@ -39,10 +36,6 @@ def context():
     os.environ |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     os.environ["NPUSIM_DEVICE_COUNT"] = str(DEVICES)
     try:
-        # A test of `npusim fit` has perhaps started one with the usual number of devices.
-        if not _started:
-            multiprocessing.forkserver._forkserver._stop()
-            _started.append(True)
         multiprocessing.forkserver.ensure_running()
     finally:
         os.environ.clear()

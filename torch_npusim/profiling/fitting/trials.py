@@ -11,13 +11,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from torch_npusim._text import format_bytes
+from torch_npusim.profiling.fitting.own_server import Process
 from torch_npusim.profiling.fitting.result import Fit
 
 SETTINGS = ("spec", "memory", "allocator", "conf", "outside", "host")
 _MOST = 1 << 24  # of a batch
-# Each run is a fork of a process that has imported torch, and has no device yet.
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch_npusim.profiling.fitting.run"])
 
 
 class TrialError(Exception):
@@ -101,8 +99,8 @@ class Job:
         Raises:
             TrialError: If the script ended with an error that is no lack of memory.
         """
-        receiver, sender = _CONTEXT.Pipe(duplex=False)
-        process = _CONTEXT.Process(target=_in_process, args=(self, snapshot, sender))
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        process = Process(target=_in_process, args=(self, snapshot, sender))
         process.start()
         sender.close()
         try:
