@@ -20,6 +20,7 @@
 #   make parallel Trainer, Lightning, accelerate and torchtitan under launchers; pairs of collectives
 #   make browser the pages of `npusim-lab report` in a headless Chromium (chromium, chromium-driver)
 #   make docs    the documentation site, in build/docs/html; a warning is an error, pages that execute run
+#   make notebooks   the lessons of the course as notebooks, in build/notebooks
 #   make docs-test   the site in a headless Chromium: links, search, console, phone, dark
 #   make pictures    the pictures of the site's first page, each by its command (chromium)
 #   make hta     HolisticTraceAnalysis over a trace of npusim's
@@ -51,7 +52,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser docs docs-test pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
+.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -200,6 +201,9 @@ docs: build $(DOCS)/.installed
 	@PYTHONPATH=$(CURDIR)/$(DOCS) $(PY) -m sphinx -W --keep-going -q -j $(JOBS) -d build/docs/doctrees \
 	  docs build/docs/html
 	@echo "== build/docs/html/index.html"
+
+notebooks: build $(DOCS)/.installed
+	@PYTHONPATH=$(CURDIR)/$(DOCS) $(PY) tools/pages/notebooks.py build/notebooks
 
 docs-test: docs
 	@$(PY) -m pytest tests/site $(PYTEST_ARGS)
