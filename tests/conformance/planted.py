@@ -77,6 +77,11 @@ def wrong_once(result):
     return result + 1
 
 
+def refuse(result):
+    """Raises on every device, the CPU too."""
+    raise RuntimeError("refused")
+
+
 def plant_kernel(overload):
     """A kernel that crashes."""
     library.impl(overload, crash, "PrivateUse1")

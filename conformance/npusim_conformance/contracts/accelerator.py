@@ -2,6 +2,7 @@
 """torch.accelerator: the interface that is the same for every device."""
 
 import gc
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
@@ -88,6 +89,33 @@ def synchronize_by_index(run: Run) -> None:
     accelerator = _accelerator(run)
     for given in ((), (run.device.index,), (run.device,), (str(run.device),)):
         same(f"synchronize{given}", accelerator.synchronize(*given), None)
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True)
+def questions_leave_the_current_device(run: Run) -> None:
+    """Whatever waits for the second device, or asks of it, leaves the first one current."""
+    accelerator, module, second = _accelerator(run), run.under_test.module, other_device(run)
+    stream = torch.Stream(second)
+    asked: dict[str, Callable[[], object]] = {
+        "synchronize()": lambda: accelerator.synchronize(second),
+        "current_stream()": lambda: accelerator.current_stream(second),
+        "Stream.synchronize()": stream.synchronize,
+        "Stream.query()": stream.query,
+        "Event.record()": lambda: torch.Event(second).record(stream),
+        "empty()": lambda: torch.empty(3, device=second),
+        "Generator()": lambda: torch.Generator(second),
+    }
+    if hasattr(module, "get_rng_state"):
+        asked["get_rng_state()"] = lambda: module.get_rng_state(second.index)
+    counting = [one for one in run.under_test.statistics if hasattr(one, "memory_allocated")]
+    if counting:
+        asked["memory_allocated()"] = lambda: counting[0].memory_allocated(second.index)
+    before = accelerator.current_device_index()
+    for name, ask in asked.items():
+        ask()
+        now = accelerator.current_device_index()
+        accelerator.set_device_index(before)
+        same(f"current_device_index() after {name} of {second}", now, before)
 
 
 @contract(no_cpu=_NO_CPU)

@@ -9,15 +9,23 @@ from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
 
 
-def _dtype(run: Run) -> torch.dtype:
-    """A dtype that autocast supports there."""
+def _dtypes(run: Run) -> list[torch.dtype]:
+    """The dtypes that autocast supports there."""
     module = run.under_test.module
     offered = getattr(module, "get_amp_supported_dtype", lambda: [torch.bfloat16])()
     left_out = run.under_test.expectations.unsupported_dtypes
-    for dtype in (torch.bfloat16, torch.float16):
-        if dtype in offered and dtype_name(dtype) not in left_out:
-            return dtype
-    raise NotApplicable(f"get_amp_supported_dtype() is {offered}")
+    found = [
+        dtype
+        for dtype in (torch.bfloat16, torch.float16)
+        if dtype in offered and dtype_name(dtype) not in left_out
+    ]
+    if not found:
+        raise NotApplicable(f"get_amp_supported_dtype() is {offered}")
+    return found
+
+
+def _dtype(run: Run) -> torch.dtype:
+    return _dtypes(run)[0]
 
 
 @contract()
@@ -29,6 +37,15 @@ def autocast_lowers_matrix_products(run: Run) -> None:
         same("inside", (one @ one).dtype, dtype)
         same("is_autocast_enabled()", torch.is_autocast_enabled(run.device.type), True)
     same("after", (one @ one).dtype, torch.float32)
+
+
+@contract()
+def autocast_lowers_to_what_was_asked(run: Run) -> None:
+    """A product in autocast has the dtype that was asked for, of each that the device offers."""
+    one = torch.ones(4, 4).to(run.device)
+    for dtype in _dtypes(run):
+        with torch.autocast(run.device.type, dtype=dtype):
+            same(f"a product with dtype={dtype}", torch.mm(one, one).dtype, dtype)
 
 
 @contract()

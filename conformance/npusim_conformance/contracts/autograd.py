@@ -154,6 +154,18 @@ def graphs_cross_two_devices(run: Run) -> None:
     same("grad of the second", _grad(other), torch.tensor([1.0, 2.0]))
 
 
+@contract(two_devices=True, no_cpu="there is one CPU")
+def hooks_find_their_device_current(run: Run) -> None:
+    """In a hook, the current device is that of the gradient."""
+    seen: list[int] = []
+    found = torch.accelerator.current_device_index
+    for device in (run.device, other_device(run)):
+        leaf = on(device, 1, 2).requires_grad_()
+        leaf.register_hook(lambda grad: seen.append(found()))  # type: ignore[no-untyped-call]
+        torch.autograd.backward((leaf * 2).sum())
+    same("current devices", seen, [run.device.index, other_device(run).index])
+
+
 @contract(no_cpu="the CPU has no streams")
 def backward_follows_the_streams(run: Run) -> None:
     """Gradients of work on a side stream are right after backward()."""

@@ -226,6 +226,63 @@ def copies_convert(run: Run) -> None:
             same(f"{name} by copy_()", torch.empty(5, dtype=target).copy_(there), expected)
 
 
+# Numbers that lie between two of a smaller dtype, below its least, or in its upper half.
+_BETWEEN = (0.0, -0.0, 0.1, -0.7, 1 + 2**-8, 1 + 2**-8 + 2**-12, 2**-24, 2**-30, 1e-42, 65519.0,
+            127.0, 200.0, 255.0, -128.0, 32768.0, 40000.0, float("inf"), float("nan"))  # fmt: skip
+
+
+def _in_both(source: torch.dtype, target: torch.dtype) -> torch.Tensor:
+    """Numbers of a dtype that another can hold: what becomes of the rest is nobody's promise."""
+    numbers = torch.tensor(_BETWEEN, dtype=torch.float64)
+    for dtype in (source, target):
+        if not dtype.is_floating_point and dtype != torch.bool:
+            limits = torch.iinfo(dtype)
+            numbers = numbers[(numbers >= limits.min) & (numbers <= limits.max)]
+    return numbers.to(source)
+
+
+@contract()
+def conversions_keep_to_the_nearest(run: Run) -> None:
+    """Converted numbers are the CPU's at the ends of both dtypes: rounded, with sign, subnormal."""
+    kinds = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,
+             torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # fmt: skip
+    left_in = [kind for kind in kinds if kind in _dtypes(run)]
+    for source, target in product(left_in, repeat=2):
+        here = _in_both(source, target)
+        expected, name = here.to(target), f"{dtype_name(source)} to {dtype_name(target)}"
+        for way, got in {
+            "on the device": here.to(run.device).to(target),
+            "on the way there": here.to(run.device, target),
+            "on the way back": here.to(run.device).to("cpu", target),
+        }.items():
+            _same_bytes(
+                f"{name} {way}", torch.nan_to_num(got.cpu(), 7), torch.nan_to_num(expected, 7)
+            )
+
+
+@contract()
+def many_dimensions_are_copied_right(run: Run) -> None:
+    """A copy of nine dimensions in turned order puts each element in its place."""
+    shape = (2, 1, 3, 2, 1, 2, 2, 3, 2)
+    here = torch.arange(288.0).view(shape)
+    turned = tuple(reversed(range(len(shape))))
+    expected = here.permute(turned).contiguous()
+    there = here.to(run.device).permute(turned)
+    same("within the device", there.contiguous(), expected)
+    same("to the CPU", torch.empty_like(expected).copy_(there), expected)
+    target = torch.empty(expected.shape, device=run.device)
+    same("from the CPU", target.copy_(here.permute(turned)), expected)
+
+
+@contract(two_devices=True, no_cpu="there is one CPU")
+def scalars_cross_devices(run: Run) -> None:
+    """A tensor without dimensions, and one with one element, keep their value on another device."""
+    second = other_device(run)
+    for one, other in ((run.device, second), (second, run.device)):
+        same(f"from {one} to {other}", torch.tensor(5.0).to(one).to(other), torch.tensor(5.0))
+        same(f"[1] from {one} to {other}", on(one, 6).to(other), torch.tensor([6.0]))
+
+
 @contract()
 def conj_and_neg_views_are_copied_right(run: Run) -> None:
     """Conj and neg views keep their values when copied there, back and within."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.contracts import contract, on, other_device, refuses, same
+from npusim_conformance.inputs.torch_testing import dtype_name
 from npusim_conformance.properties.base import Run, require
 
 _LONG = torch.tensor([2, 0, -1])
@@ -112,6 +113,14 @@ def ints_out_of_range_are_refused(run: Run) -> None:
 
 # Numbers that no smaller or less exact dtype holds: each comes back as it is, or it went by one.
 _EXACT: dict[torch.dtype, complex] = {
+    torch.bool: True,
+    torch.float16: 2**-24,
+    torch.bfloat16: 2**-133,
+    torch.float32: 2**-149,
+    torch.complex64: complex(-0.5, 2**-149),
+    torch.uint16: 2**16 - 1,
+    torch.uint32: 2**32 - 1,
+    torch.uint64: 2**64 - 1,
     torch.int8: -128,
     torch.uint8: 255,
     torch.int16: -32_767,
@@ -134,13 +143,28 @@ def scalars_come_back(run: Run) -> None:
     same("as an index", [10, 20, 30][torch.tensor(1).to(run.device)], 20)
     same("complex()", complex(torch.tensor(1 + 2j).to(run.device)), 1 + 2j)
     same("item() of a bool", torch.tensor([True]).to(run.device).item(), True)
-    for dtype, value in _EXACT.items():
-        there = torch.tensor(value, dtype=dtype).to(run.device)
-        same(f"item() of {dtype}", there.item(), value)
-        same(f"tolist() of {dtype}", there.expand(2).tolist(), [value, value])
     there = torch.ones(2, 2).to(run.device)
     refuses("item() of four", there.item, (RuntimeError, ValueError))
     refuses("bool() of four", lambda: bool(there), RuntimeError)
+
+
+@contract()
+def scalars_of_every_dtype_come_back(run: Run) -> None:
+    """item() and tolist() read the ends of each dtype: subnormal numbers, and the largest."""
+    left_out = run.under_test.expectations.unsupported_dtypes
+    for dtype, value in _EXACT.items():
+        if dtype_name(dtype) in left_out:
+            continue
+        there = torch.tensor(value, dtype=dtype).to(run.device)
+        same(f"item() of {dtype}", there.item(), value)
+        same(f"tolist() of {dtype}", there.expand(2).tolist(), [value, value])
+
+
+@contract(two_devices=True, no_cpu="there is one CPU")
+def scalars_come_from_their_device(run: Run) -> None:
+    """item() reads a tensor of another device than the current one."""
+    for device in (run.device, other_device(run)):
+        same(f"item() on {device}", on(device, 7, 8)[1].item(), 8.0)
 
 
 @contract()

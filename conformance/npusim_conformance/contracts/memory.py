@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from npusim_conformance.contracts import contract, other_device, refuses, same
+from npusim_conformance.contracts import contract, in_thread, other_device, refuses, same
 from npusim_conformance.contracts.stream import all_are, current, filled, long_work
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
@@ -86,6 +86,37 @@ def temporaries_are_freed(run: Run) -> None:
     with_both = _allocated(run)
     refuses("a sum of shapes that do not fit", lambda: values + narrow)
     same("bytes after an error", _allocated(run), with_both)
+
+
+@contract(no_cpu=_NO_CPU)
+def memory_may_die_in_another_thread(run: Run) -> None:
+    """A tensor is freed whichever thread drops it."""
+    before = _allocated(run)
+    held = [_block(run)]
+    in_thread(held.clear)
+    same("bytes after another thread dropped a tensor", _allocated(run), before)
+    made = in_thread(lambda: _block(run))
+    del made
+    same("bytes after a tensor of another thread died", _allocated(run), before)
+
+
+@contract(no_cpu=_NO_CPU)
+def new_data_frees_the_old(run: Run) -> None:
+    """`tensor.data = other` frees what the tensor had before."""
+    before = _allocated(run)
+    tensor = _block(run)
+    tensor.data = torch.empty(0, dtype=torch.uint8, device=run.device)
+    same("bytes with other data", _allocated(run), before)
+
+
+@contract(no_cpu=_NO_CPU)
+def resizing_frees_the_old(run: Run) -> None:
+    """Memory that resize_() replaces is freed."""
+    before = _allocated(run)
+    tensor = _block(run)
+    tensor.resize_(16 * _MIB)
+    del tensor
+    same("bytes after it died", _allocated(run), before)
 
 
 @contract(no_cpu=_NO_CPU)

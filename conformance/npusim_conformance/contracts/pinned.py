@@ -35,6 +35,34 @@ def pin_memory_pins(run: Run) -> None:
 
 
 @contract(no_cpu=_NO_CPU)
+def pinning_keeps_the_layout(run: Run) -> None:
+    """pin_memory() keeps values, dtype and strides of what does not lie in rows."""
+    _pinned(run, 0)
+    for dtype in (torch.float32, torch.int16):
+        here = torch.arange(24).to(dtype).view(2, 3, 4).permute(2, 0, 1)
+        there = here.pin_memory()
+        same(f"values of {dtype}", there, here)
+        same(f"strides of {dtype}", there.stride(), here.stride())
+
+
+@contract(no_cpu=_NO_CPU)
+def layouts_of_pinned_memory_are_copied_right(run: Run) -> None:
+    """Copies between pinned memory and the device respect the strides of both sides."""
+    _pinned(run, 0)
+    here = torch.arange(12.0).view(3, 4)
+    expected = here.t().contiguous()
+    for blocks in (True, False):
+        how = "" if blocks else ", non_blocking"
+        host = torch.zeros(4, 3).pin_memory()
+        host.copy_(here.to(run.device).t(), non_blocking=not blocks)
+        run.under_test.synchronize()
+        same(f"to pinned memory{how}", host, expected)
+        there = torch.zeros(4, 3).to(run.device)
+        there.copy_(here.pin_memory().t(), non_blocking=not blocks)
+        same(f"from pinned memory{how}", there, expected)
+
+
+@contract(no_cpu=_NO_CPU)
 def factories_pin(run: Run) -> None:
     """Factory functions take pin_memory=True, for every layout that they make."""
     _pinned(run, 0)

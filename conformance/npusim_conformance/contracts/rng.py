@@ -134,13 +134,47 @@ def states_of_generators_go_round(run: Run) -> None:
     same("initial_seed()", torch.Generator(run.device).manual_seed(seed).initial_seed(), seed)
 
 
+@contract()
+def clones_of_generators_are_their_own(run: Run) -> None:
+    """Generator.clone_state() has the state of its original; seeding one leaves the other alone."""
+    generator = torch.Generator(run.device).manual_seed(3)
+    kept = generator.get_state().clone()
+    clone = generator.clone_state()
+    same("the clone's state", clone.get_state(), kept)
+    clone.manual_seed(4)
+    same("the original's state after its clone was seeded", generator.get_state(), kept)
+
+
+@contract()
+def generators_seed_themselves(run: Run) -> None:
+    """Generator.seed() returns the seed that it takes, each time another."""
+    generator = torch.Generator(run.device)
+    first, state = generator.seed(), generator.get_state().clone()
+    same("initial_seed()", generator.initial_seed(), first)
+    require(generator.seed() != first, "two calls of seed() returned the same seed")
+    _differ("states after two calls of seed()", generator.get_state(), state)
+
+
+@contract(no_cpu="there is one CPU", two_devices=True)
+def generators_name_their_device(run: Run) -> None:
+    """A generator of the second device says so, and each device has a default generator."""
+    for device in (run.device, other_device(run)):
+        same(f"device of Generator({str(device)!r})", torch.Generator(device).device, device)
+
+
 @contract(needs=_STATE)
-def state_is_a_copy_on_the_cpu(run: Run) -> None:
-    """get_rng_state() is a uint8 tensor on the CPU that drawing does not change."""
-    get_state, _ = _states(run)
-    state = get_state()
+def states_are_bytes_on_the_cpu(run: Run) -> None:
+    """get_rng_state() is a uint8 tensor on the CPU."""
+    state = _states(run)[0]()
     same("device", state.device.type, "cpu")
     same("dtype", state.dtype, torch.uint8)
+
+
+@contract(needs=_STATE)
+def drawing_changes_the_state(run: Run) -> None:
+    """Drawing moves get_rng_state() on, and leaves a state that was asked for before."""
+    get_state, _ = _states(run)
+    state = get_state()
     kept = state.clone()
     _draw(run.device)
     same("the state kept", state, kept)

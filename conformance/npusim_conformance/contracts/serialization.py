@@ -167,13 +167,18 @@ def sharing_survives(run: Run) -> None:
 
 @contract()
 def layout_survives(run: Run) -> None:
-    """Strides, offsets, requires_grad and conj bits survive save and load."""
+    """Strides, offsets and requires_grad survive save and load."""
     base = torch.arange(24.0).view(4, 6).to(run.device)
     part = base.t()[1:5:2]
     loaded = _reloaded(part)
     same("stride()", loaded.stride(), part.stride())
     same("values", loaded, part)
     same("requires_grad", _reloaded(on(run.device, 1).requires_grad_()).requires_grad, True)
+
+
+@contract()
+def conj_survives(run: Run) -> None:
+    """Conj bits survive save and load."""
     conjugate = torch.tensor([1 + 2j]).to(run.device).conj()
     same("is_conj()", _reloaded(conjugate).is_conj(), True)
     same("values of a conj view", _reloaded(conjugate).resolve_conj(), torch.tensor([1 - 2j]))
@@ -213,6 +218,30 @@ def state_dict_of_the_cpu_loads(run: Run) -> None:
     here.load_state_dict(there.state_dict())
     same("weight here", here.weight.detach(), torch.full((2, 3), 4.0))
     same("device here", here.weight.device.type, "cpu")
+
+
+@contract()
+def deepcopy_keeps_the_layout(run: Run) -> None:
+    """A deep copy has the strides, the offset and the values of its original."""
+    part = torch.arange(24.0).view(4, 6).to(run.device).t()[1:5:2]
+    other = copy.deepcopy(part)
+    same("stride()", other.stride(), part.stride())
+    same("storage_offset()", other.storage_offset(), part.storage_offset())
+    same("values", other, part)
+
+
+@contract(two_devices=True, no_cpu=_ONE_DEVICE)
+def load_ignores_the_current_device(run: Run) -> None:
+    """A tensor is loaded on the device that it was saved from, whichever is current."""
+    second = other_device(run)
+    for device, current in ((run.device, second), (second, run.device)):
+        file = _saved(on(device, 1, 2))
+        try:
+            run.under_test.make_current(current)
+            loaded = torch.load(file)
+        finally:
+            run.under_test.make_current(run.device)
+        same(f"device of what lay on {device} while {current} is current", loaded.device, device)
 
 
 @contract()

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Storages: their size, address and identity, and tensors that are made to look at them."""
 
+from collections.abc import Callable
+from itertools import product
+
 import torch
 
 from npusim_conformance.contracts import contract, on, other_device, same
@@ -69,6 +72,27 @@ def writes_land_where_a_view_lies(run: Run) -> None:
 
 
 @contract()
+def writes_keep_to_the_gaps(run: Run) -> None:
+    """A write to columns, rows or every second element of a matrix leaves the rest."""
+    parts: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "[:, 1:3]": lambda base: base[:, 1:3],
+        "[1:, ::2]": lambda base: base[1:, ::2],
+        ".t()[1:3]": lambda base: base.t()[1:3],
+    }
+    writes: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "fill_()": lambda view: view.fill_(1),
+        "zero_()": torch.Tensor.zero_,
+        "copy_()": lambda view: view.copy_(torch.ones(view.shape, device=view.device)),
+    }
+    for (name, part), (written, write) in product(parts.items(), writes.items()):
+        here = torch.full((4, 5), 7.0)
+        there = here.to(run.device)
+        for base in (here, there):
+            write(part(base))
+        same(f"the base after {written} of {name}", there, here)
+
+
+@contract()
 def complex_views_share_it(run: Run) -> None:
     """.real, .imag and view_as_real() are views: writes show in the base."""
     base = torch.tensor([1 + 2j, 3 + 4j]).to(run.device)
@@ -102,6 +126,29 @@ def set_takes_a_tensor(run: Run) -> None:
     same("it returns itself", returned is tensor, True)
     tensor[0] = 9
     same("the source", source, torch.tensor([9.0, 2.0, 3.0, 4.0]))
+
+
+@contract()
+def set_takes_a_view(run: Run) -> None:
+    """Tensor.set_(view) has the view's offset and strides."""
+    source = torch.arange(12.0).view(3, 4).to(run.device)
+    part = source.t()[1:3]
+    tensor = torch.empty(0, device=run.device)
+    tensor.set_(part)  # type: ignore[call-overload]
+    same("storage offset", tensor.storage_offset(), part.storage_offset())
+    same("strides", tensor.stride(), part.stride())
+    same("values", tensor, torch.arange(12.0).view(3, 4).t()[1:3])
+
+
+@contract()
+def set_takes_all_of_a_storage(run: Run) -> None:
+    """Tensor.set_(storage) has as many elements as the storage has room for."""
+    source = on(run.device, 1, 2, 3)
+    for dtype in (torch.float32, torch.uint8):
+        tensor = torch.empty(0, dtype=dtype, device=run.device)
+        tensor.set_(source.untyped_storage())
+        same(f"shape for {dtype}", tensor.shape, torch.Size([12 // dtype.itemsize]))
+    same("values", tensor, torch.tensor([1.0, 2.0, 3.0]).view(torch.uint8))
 
 
 @contract()
@@ -150,6 +197,14 @@ def resize_keeps_the_offset(run: Run) -> None:
     same("values", part, torch.tensor([3.0, 4.0]))
     part.fill_(9)
     same("the whole after a write", whole, torch.tensor([1.0, 2, 9, 9, 5, 6]))
+
+
+@contract()
+def resize_takes_a_memory_format(run: Run) -> None:
+    """Tensor.resize_(memory_format=) gives the strides of that format."""
+    tensor = torch.empty(0, device=run.device)
+    tensor.resize_(2, 3, 4, 5, memory_format=torch.channels_last)
+    same("strides", tensor.stride(), (60, 1, 15, 3))
 
 
 @contract(two_devices=True, no_cpu="there is one CPU")
@@ -233,6 +288,17 @@ def strided_memory(run: Run) -> None:
     same("clone()", images.clone().is_contiguous(memory_format=torch.channels_last), True)
     moved = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last).to(run.device)
     same("to(device)", moved.is_contiguous(memory_format=torch.channels_last), True)
+
+
+@contract()
+def an_operand_may_be_the_target(run: Run) -> None:
+    """x.add_(x) and out=x read their operands before they write."""
+    values, expected = on(run.device, 1, 2, 3), torch.tensor([1.0, 2.0, 3.0])
+    same("x.add_(x)", values.add_(values), expected.add_(expected))
+    same("x.mul_(x)", values.mul_(values), expected.mul_(expected))
+    other, one = on(run.device, 3, 4, 5), torch.tensor([3.0, 4.0, 5.0])
+    same("mul(x, y, out=x)", torch.mul(values, other, out=values), expected.mul_(one))
+    same("sub(y, x, out=x)", torch.sub(other, values, out=values), one - expected)
 
 
 @contract()

@@ -29,13 +29,15 @@ class Sample:
         self.operator = subject.info
         self.index = index
         self.raw = raw
-        self.finish: Callable[[Any], Any] = raw.output_process_fn_grad  # drops what is ambiguous
+        self._finish: Callable[[Any], Any] = raw.output_process_fn_grad  # drops what is ambiguous
 
     def finished(self, results: Any) -> Any:
-        """Results without what is ambiguous; what drops it computes on the CPU."""
-        if self.finish.__qualname__.startswith("SampleInput.__init__"):  # torch's default
+        """Results without what is ambiguous, where they lay; what drops it computes on the CPU."""
+        if self._finish.__qualname__.startswith("SampleInput.__init__"):  # torch's default
             return results
-        return self.finish(on_cpu(results))
+        places = {tensor.device for tensor in tensors_of(results)}
+        found = self._finish(on_cpu(results))
+        return moved(found, places.pop()) if len(places) == 1 else found
 
     @property
     def is_random(self) -> bool:
@@ -45,12 +47,12 @@ class Sample:
     def copy(self, device: torch.device) -> Call:
         """Input, args and kwargs on `device`, as they lie on the CPU."""
         transfer = Transfer(device)
-        moved = transfer((self.raw.input, self.raw.args, self.raw.kwargs))
-        given, args, kwargs = moved
+        there = transfer((self.raw.input, self.raw.args, self.raw.kwargs))
+        given, args, kwargs = there
         position = torch_testing.HOST_ARGUMENTS.get(self.subject.name)
         if position is not None and position < len(args):
             args = (*args[:position], self.raw.args[position], *args[position + 1 :])
-        if self.operator.is_factory_function and "device" not in kwargs and not tensors_of(moved):
+        if self.operator.is_factory_function and "device" not in kwargs and not tensors_of(there):
             kwargs["device"] = device  # nothing else to go by
         return given, args, kwargs
 
@@ -76,9 +78,14 @@ class Sample:
         return self.operator(given, *args, **kwargs)
 
 
+def moved(tree: Any, device: torch.device) -> Any:
+    """Copies on a device, differentiable."""
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), tree)
+
+
 def on_cpu(results: Any) -> Any:
     """Results on the CPU, differentiable."""
-    return pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, results)
+    return moved(results, torch.device("cpu"))
 
 
 class SampleSource:

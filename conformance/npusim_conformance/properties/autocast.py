@@ -113,7 +113,7 @@ class Autocast(SampleProperty):
             except Exception:  # the CPU has no kernel for what the device did
                 continue
             try:
-                run.agreement.check(sample.finish(expected), sample.finish(got), device)
+                run.agreement.check(sample.finished(expected), sample.finished(got), device)
                 return
             except Mismatch as mismatch:
                 first = first or mismatch

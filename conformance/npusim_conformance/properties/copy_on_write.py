@@ -40,7 +40,9 @@ class CopyOnWrite(PartedProperty):
         clones = _lazily_cloned(call)
         got = call_of(sample, sample.operator, clones)
         expected = call_of(sample, sample.operator, sample.copy(device))
-        run.agreement.check(sample.finish(expected), sample.finish(got), device, "of lazy clones")
+        run.agreement.check(
+            sample.finished(expected), sample.finished(got), device, "of lazy clones"
+        )
 
     @staticmethod
     def _written(run: Run, sample: Sample, device: torch.device) -> None:

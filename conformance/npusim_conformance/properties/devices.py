@@ -92,7 +92,7 @@ def _gradients(sample: Sample, device: torch.device) -> Any:
 
 
 def _result(sample: Sample, device: torch.device) -> Any:
-    return sample.finish(call_of(sample, sample.operator, sample.copy(device)))
+    return sample.finished(call_of(sample, sample.operator, sample.copy(device)))
 
 
 PROPERTIES = [SecondDevice]

@@ -11,8 +11,10 @@ from math import inf, nan
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs import torch_testing
 from npusim_conformance.inputs.subjects import Subject
 from npusim_conformance.inputs.transfer import Transfer, tensors_of
 from npusim_conformance.properties.base import Dtypes, Property, Run, in_profiles, require
@@ -20,7 +22,7 @@ from npusim_conformance.properties.calls import tried
 from npusim_conformance.properties.errors import works_on
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-LONG = 5000  # more than a block of any kernel, and no multiple of one
+LONG = 70_001  # more than a block of any kernel and than 16 bits, and a multiple of neither
 
 
 def _call(*args: Any, **kwargs: Any) -> Call:
@@ -70,8 +72,15 @@ EDGES: dict[str, list[Call]] = {
     "cummax": _SCANS,
     "cummin": _SCANS,
     "logcumsumexp": [_call(_floats(-inf, -inf, 0, 1), 0), *_SCANS],
-    "sum": [*_EXTREMES, _call(_long(3), 0), _call(torch.ones(70_000).bfloat16())],
-    "mean": [*_EXTREMES, _call(_long(3), 0)],
+    "sum": [
+        *_EXTREMES,
+        _call(_long(3), 0),
+        _call(torch.ones(70_000).bfloat16()),
+        _call(torch.full((9,), 100, dtype=torch.int8)),
+    ],
+    "mean": [*_EXTREMES, _call(_long(3), 0), _call(torch.full((2000,), 100.0).half())],
+    "sin": [_call(_floats(1e5, -3e6))],
+    "cos": [_call(_floats(1e5, -3e6))],
     "amax": _ALONG,
     "amin": _ALONG,
     "max.reduction_no_dim": _EXTREMES,
@@ -116,9 +125,19 @@ EDGES: dict[str, list[Call]] = {
         _call(_floats(0, 0, -2, -2, inf, nan, 1), _floats(0, -1, 3, 0.5, 0, 0, nan)),
         _call(_whole(-2, 3, 0), _whole(3, 0, 0)),
     ],
-    "add": [_call(torch.tensor([127, -128], dtype=torch.int8), torch.tensor([1, -1]).char())],
+    "add": [
+        _call(torch.tensor([127, -128], dtype=torch.int8), torch.tensor([1, -1]).char()),
+        _call(_whole(2**53, -(2**53), 2**62), _whole(1, -1, 3)),
+    ],
+    "sub": [
+        _call(torch.tensor([0, 255], dtype=torch.uint8), torch.tensor([1, 254]).byte()),
+        _call(_whole(2**53, -(2**53), 2**62), _whole(-1, 1, -3)),
+    ],
+    "eq": [_call(_whole(2**53, 2**62), _whole(2**53 + 1, 2**62 + 1))],
+    "lt": [_call(_whole(2**53, 2**62), _whole(2**53 + 1, 2**62 + 1))],
     "mul": [
         _call(_whole(2**40, -3), _whole(2**40, 5)),
+        _call(torch.tensor([100, -128], dtype=torch.int8), torch.tensor([2, -1]).char()),
         _call(_floats(1, 2), torch.arange(4.0)[3]),
     ],
     "index_select": [_call(_grid(), 0, _whole(1, 1, 3)), _call(_grid(), 0, _whole(1, 7))],
@@ -193,6 +212,33 @@ EDGES: dict[str, list[Call]] = {
 }
 
 
+def _is_elementwise(operator: torch_testing.Operator) -> bool:
+    is_random = operator.full_name in torch_testing.RANDOM
+    return torch_testing.shape_rule(operator) in ("unary", "binary") and not is_random
+
+
+def _generated(operator: torch_testing.Operator) -> list[Call]:
+    """A sample of an elementwise operator, repeated until it is long; of two operands, one row."""
+    if not _is_elementwise(operator):
+        return []
+    kinds = torch_testing.operator_dtypes(operator)
+    dtype = torch.float32 if torch.float32 in kinds else kinds[0]
+    for raw in torch_testing.sample_inputs(operator, dtype, False, 0):
+        shapes = {tensor.shape for tensor in tensors_of((raw.input, raw.args))}
+        if len(shapes) == 1 and not tensors_of(raw.kwargs) and raw.input.numel() > 1:
+            long = pytree.tree_map_only(torch.Tensor, _repeated, (raw.input, *raw.args))
+            calls = [_call(*long, **raw.kwargs)]
+            if torch_testing.shape_rule(operator) == "binary" and len(tensors_of(long)) == 2:
+                row, matrix = long[0][:3].expand(4, 3), long[1][:12].view(4, 3)
+                calls.append(_call(row, matrix, *long[2:], **raw.kwargs))
+            return calls
+    return []
+
+
+def _repeated(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten().repeat(LONG // tensor.numel() + 1)[:LONG]
+
+
 # No fake tensor predicts their shape, but what views can be made of them is known.
 BY_COLUMNS = frozenset({"nonzero", "argwhere"})
 # torch's samples of these have one dimension only, so nothing of theirs can lie transposed.
@@ -209,12 +255,18 @@ class Edges(Property):
     profiles = in_profiles(smoke=Dtypes.NONE, standard=Dtypes.NONE, full=Dtypes.NONE)
 
     def subjects(self) -> dict[str, Subject]:
-        """Operators that have such inputs in the table above."""
-        return {name: one for name, one in super().subjects().items() if name in EDGES}
+        """Operators that have such inputs in the table above, and all elementwise ones."""
+        return {
+            name: one
+            for name, one in super().subjects().items()
+            if name in EDGES or _is_elementwise(one.info)
+        }
 
     def check(self, run: Run) -> None:
         """One call after the other."""
-        for number, call in enumerate(EDGES[run.subject.name]):
+        for number, call in enumerate(
+            EDGES.get(run.subject.name, []) + _generated(run.subject.info)
+        ):
             run.attempt(number, partial(self._examine, run, call))
 
     @staticmethod

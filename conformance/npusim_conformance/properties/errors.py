@@ -160,7 +160,7 @@ class MixedDevice(PartedProperty):
             raise Mismatch(f"{what}: accepted, RuntimeError expected")
         if not sample.is_random:
             expected = sample.run(device)
-            run.agreement.check(sample.finish(expected), sample.finish(result), device, what)
+            run.agreement.check(sample.finished(expected), sample.finished(result), device, what)
 
 
 def _mixed(sample: Sample, number: int, elsewhere: torch.device, device: torch.device) -> Call:

@@ -11,7 +11,7 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.utils import _pytree as pytree
 
 from npusim_conformance.backend.device import CPU
-from npusim_conformance.inputs.samples import Call, Sample
+from npusim_conformance.inputs.samples import Call, Sample, on_cpu
 from npusim_conformance.inputs.subjects import Subject
 from npusim_conformance.inputs.transfer import tensors_of
 from npusim_conformance.judge.agreement import plain, same_bits
@@ -142,13 +142,13 @@ class FiniteDifferences(SampleProperty):
 
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
         """Runs the check of one sample; what it raises says which derivative is wrong."""
-        call = sample.copy(device)
+        call = sample.copy(CPU)
         inputs = tuple(leaf for leaf in tensors_of(call) if leaf.requires_grad)
         if not inputs:
             raise NotApplicable("no input requires a gradient")
         if sum(leaf.numel() for leaf in inputs) > ELEMENTS_MAX:
             raise NotApplicable(f"more than {ELEMENTS_MAX} elements")
-        function = _function(sample, call)
+        function = _Function(sample, call, device)
         if sample.is_random and not _repeats(function, inputs):
             raise NotApplicable("one seed gives other values: the property `random` tells")
         with warnings.catch_warnings():
@@ -159,33 +159,65 @@ class FiniteDifferences(SampleProperty):
                 raise Mismatch(" ".join(str(error).split())[:1000]) from error
 
     def differentiate(
-        self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+        self, sample: Sample, function: "_Function", inputs: tuple[torch.Tensor, ...]
     ) -> None:
         """Raises where the derivatives of `function` at `inputs` are wrong."""
         raise NotImplementedError
 
 
-def _function(sample: Sample, call: Call) -> Callable[..., Any]:
-    """The operator as a function of those inputs that require a gradient."""
-    leaves, structure = pytree.tree_flatten(call)
-    places = [
-        place
-        for place, leaf in enumerate(leaves)
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
-    ]
+class _Function:
+    """The operator as a function of those inputs that require a gradient, all of the CPU.
 
-    def function(*inputs: torch.Tensor) -> Any:
-        filled = list(leaves)
+    The operator and its derivatives run on the device; what surrounds them, torch's finite
+    differences too, computes on the CPU.
+    """
+
+    def __init__(self, sample: Sample, call: Call, device: torch.device) -> None:
+        self._sample, self._device = sample, device
+        self._leaves, self._structure = pytree.tree_flatten(call)
+        self._given = {id(leaf): place for place, leaf in enumerate(self._leaves)}
+        self._there = pytree.tree_leaves(sample.copy(device))
+        self.scatters = False  # whether the device's gradients come with gaps
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """The operator's results."""
+        places = (
+            place
+            for place, leaf in enumerate(self._leaves)
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        )
+        filled = list(self._leaves)
         for place, value in zip(places, inputs, strict=True):
             filled[place] = value
-        given, args, kwargs = pytree.tree_unflatten(filled, structure)
-        operator = sample.operator
-        return sample.finish(operator.gradcheck_wrapper(operator.op, given, *args, **kwargs))
+        given, args, kwargs = pytree.tree_unflatten(filled, self._structure)
+        found = self._sample.operator.gradcheck_wrapper(self._operator, given, *args, **kwargs)
+        return self._sample.finished(found)
 
-    return function
+    def _operator(self, *args: Any, **kwargs: Any) -> Any:
+        there = pytree.tree_map(self._placed, (args, kwargs))
+        results = self._sample.operator.op(*there[0], **there[1])
+        if self.scatters:
+            for tensor in tensors_of(results):
+                if tensor.requires_grad and tensor.layout == torch.strided:
+                    tensor.register_hook(_with_gaps)  # type: ignore[no-untyped-call]
+        return on_cpu(results)
+
+    def _placed(self, leaf: Any) -> Any:
+        """An argument where the operator takes it: what was not made here, as the sample has it."""
+        place = self._given.get(id(leaf))
+        if place is not None and not (isinstance(leaf, torch.Tensor) and leaf.requires_grad):
+            return self._there[place]
+        return leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _repeats(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> bool:
+def _with_gaps(grad: torch.Tensor | None) -> torch.Tensor | None:
+    if grad is None or grad.layout != torch.strided:
+        return grad
+    twice = grad.unsqueeze(-1).expand(*grad.shape, 2)
+    return twice.clone(memory_format=torch.contiguous_format)[..., 0]
+
+
+def _repeats(function: _Function, inputs: tuple[torch.Tensor, ...]) -> bool:
     """Whether two calls give the same bits: torch's database seeds random operators itself."""
     with torch.no_grad():
         first, second = (tensors_of(function(*inputs)) for _ in range(2))
@@ -201,7 +233,7 @@ class Gradcheck(FiniteDifferences):
     needs = ("supports_autograd", "gradient")
 
     def differentiate(
-        self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+        self, sample: Sample, function: "_Function", inputs: tuple[torch.Tensor, ...]
     ) -> None:
         """With the operator's own settings."""
         operator = sample.operator
@@ -221,7 +253,7 @@ class Gradgradcheck(FiniteDifferences):
     needs = ("supports_gradgrad", "second gradient")
 
     def differentiate(
-        self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+        self, sample: Sample, function: "_Function", inputs: tuple[torch.Tensor, ...]
     ) -> None:
         """With contiguous and other cotangents."""
         operator = sample.operator
@@ -233,6 +265,7 @@ class Gradgradcheck(FiniteDifferences):
             **_settings(operator),
         )
         check(gen_non_contig_grad_outputs=False)
+        function.scatters = True
         check(gen_non_contig_grad_outputs=True)
 
 
@@ -243,7 +276,7 @@ class ForwardAD(FiniteDifferences):
     needs = ("supports_forward_ad", "forward-mode AD")
 
     def differentiate(
-        self, sample: Sample, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+        self, sample: Sample, function: "_Function", inputs: tuple[torch.Tensor, ...]
     ) -> None:
         """Batched too, where the operator allows."""
         operator = sample.operator

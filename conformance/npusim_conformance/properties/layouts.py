@@ -106,7 +106,7 @@ class _Gapped:
     def _result(self, call: Call) -> Any:
         given, args, kwargs = call
         with torch.no_grad():
-            return self.sample.finish(self.sample.operator(given, *args, **kwargs))
+            return self.sample.finished(self.sample.operator(given, *args, **kwargs))
 
     def _compare(
         self, function: Callable[[Call], Any], got: Any, device: torch.device, what: str
@@ -196,7 +196,9 @@ class Degenerate(Property):
                 return
 
     def _sample(self, run: Run, sample: Sample, device: torch.device) -> None:
-        self._compare(run, lambda where: sample.finish(sample.run(where)), sample.is_random, device)
+        self._compare(
+            run, lambda where: sample.finished(sample.run(where)), sample.is_random, device
+        )
 
     def _generated(self, run: Run, call: Call, device: torch.device) -> None:
         def result(where: torch.device) -> Any:

@@ -106,7 +106,7 @@ class MathBits(PartedProperty):
         if sample.is_random or not values_are_defined(sample.operator):
             run.agreement.check_metadata(expected, got, device, what)
             return
-        finish = sample.finish
+        finish = sample.finished
         run.agreement.check(
             finish(expected),
             finish(got),

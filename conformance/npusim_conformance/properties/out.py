@@ -224,7 +224,7 @@ class _Into:
 
     def _agree(self, expected: Any, got: Any, device: torch.device, what: str) -> None:
         if self._has_values:
-            finish = self.sample.finish
+            finish = self.sample.finished
             self.run.agreement.check(
                 finish(expected),
                 finish(got),

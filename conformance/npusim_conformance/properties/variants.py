@@ -140,7 +140,7 @@ def _compare(
     if sample.is_random or not values_are_defined(sample.operator):
         run.agreement.check_metadata(expected, got, device, name)
         return
-    finish = sample.finish
+    finish = sample.finished
     run.agreement.check(
         finish(expected), finish(got), device, name, lambda vary: finish(sample.run_varied(vary))
     )

@@ -47,7 +47,7 @@ def _mapped(sample: Sample, device: torch.device) -> Any:
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
         given, args, kwargs = pytree.tree_unflatten(filled, structure)
-        return sample.finish(sample.operator(given, *args, **kwargs))
+        return sample.finished(sample.operator(given, *args, **kwargs))
 
     return torch.vmap(function)(*(torch.stack([leaves[place]] * 2) for place in places))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A backend with exactly one defect: `DEFECT=clamp_loses_nan`, and `--import defects` for the kit.
 
-Without DEFECT the device is whole. The backend is npusim, or that of the module in DEFECTS_IN,
-which has defects of its own: what they change is common to all backends.
+Without DEFECT the device is whole. The backend is npusim. DEFECTS_IN names the module of any
+backend, and gives it other defects: what they change is common to all backends.
 """
 
 import importlib
@@ -14,10 +14,12 @@ __all__ = ["DEFECTS", "Defect", "fallback_counts"]
 
 BACKEND = os.environ.get("DEFECTS_IN", "torch_npusim")
 importlib.import_module(BACKEND)  # before what stands in for it
-if BACKEND == "torch_npusim":
+if "DEFECTS_IN" not in os.environ:
     FILES = ("blind", "linked_device", "linked_layouts", "linked_values", "own", "own_compiled")
 else:
-    FILES = ("foreign_copies", "foreign_devices", "foreign_values")
+    FILES = tuple(
+        f"foreign_{part}" for part in ("copies", "devices", "operands", "states", "values")
+    )
 for file in FILES:
     importlib.import_module(f"{__name__}.{file}")
 

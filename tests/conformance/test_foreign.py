@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Backends of others: what lacks a part, ends at import or breaks the CPU is judged for what it is.
+
+The defects and the scoreboard that are meant for other backends are tried on npusim.
+"""
+
+import json
+import os
+import sys
+
+import pytest
+import torch
+from conformance.test_runner import environment
+from pages import foreign
+from processes import python
+from repo.sources import ROOT
+
+from npusim_conformance.backend.device import DeviceUnusable, load
+from npusim_conformance.inputs.transfer import Transfer
+from npusim_conformance.record import log
+from npusim_conformance.verdict import Status
+
+# A sample of the defects, and the only contract that finds each.
+FOUND_BY = {
+    "set_starts_at_zero": "storage/set_takes_a_view",
+    "waiting_makes_current": "accelerator/questions_leave_the_current_device",
+}
+
+
+def test_contracts_find_the_defects_that_are_theirs(tmp_path):
+    chosen = ",".join(name.partition("/")[2] for name in FOUND_BY.values())
+    path = f"{ROOT / 'tests' / 'conformance'}:{ROOT}:{ROOT / 'conformance'}"
+    script = ROOT / "tests" / "conformance" / "one_after_the_other.py"
+    told = {**environment("", tmp_path, ""), "PYTHONPATH": path, "DEFECTS_IN": "torch_npusim"}
+    done = python(script, tmp_path, chosen, *FOUND_BY, env=told)
+    assert done.returncode == 0, done.stderr
+    found = {
+        name: {
+            case.removeprefix("contract:")
+            for case, outcome in log.read(tmp_path / name).outcomes.items()
+            if outcome.status is not Status.PASS
+        }
+        for name in FOUND_BY
+    }
+    assert found == {name: {contract} for name, contract in FOUND_BY.items()}
+
+
+def test_samples_are_built_where_there_is_no_set(monkeypatch):
+    right = torch.Tensor.set_
+
+    def set_(self, *given):
+        if self.device.type != "cpu":
+            raise NotImplementedError("Could not run 'aten::set_.source_Storage_storage_offset'")
+        return right(self, *given)
+
+    base = torch.arange(12.0)
+    views = (base.view(3, 4).t()[1:], base[5:], base.view(torch.int32)[1::2])
+    monkeypatch.setattr(torch.Tensor, "set_", set_)
+    moved = Transfer("npusim")(views)
+    assert len({view.untyped_storage().data_ptr() for view in moved}) == 1
+    for here, there in zip(views, moved, strict=True):
+        assert there.stride() == here.stride()
+        assert there.storage_offset() == here.storage_offset()
+        assert there.cpu().tolist() == here.tolist()
+
+
+@pytest.mark.parametrize("ends", ["raise SystemExit(0)", "import sys; sys.exit(3)", "1 / 0"])
+def test_a_backend_that_ends_at_import_is_said_to(tmp_path, monkeypatch, ends):
+    (tmp_path / "ending_backend.py").write_text(ends)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DeviceUnusable, match=r"importing 'ending_backend' failed: (System|Zero)"):
+        load("ending_backend")
+
+
+def test_what_the_cpu_fails_only_beside_the_backend_is_the_backends(tmp_path):
+    kit = ["-m", "npusim_conformance", "run", "--device", "npusim", "--import", "planted"]
+    chosen = ["--ops", "op:add", "--props", "forward", "--dtypes", "float32"]
+    told = environment("refuse:add", tmp_path, "torch_npusim")
+    done = python(*kit, *chosen, "--quiet", "--jobs", "1", "--out", str(tmp_path / "o"), env=told)
+    outcomes = log.read(tmp_path / "o").outcomes
+    assert outcomes.keys() == {"op:add/forward/float32"}, done.stderr
+    (outcome,) = outcomes.values()
+    assert outcome.status is Status.FAIL
+    said = "the CPU fails too, but only with the backend: RuntimeError: refused"
+    assert outcome.message.startswith(said)
+
+
+def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypatch, capsys):
+    sources, out, page = tmp_path / "sources", tmp_path / "out", tmp_path / "page.md"
+    (sources / "here").mkdir(parents=True)
+    (sources / "here" / "COMMIT").write_text("abc123\n")
+    (sources / "broken").mkdir()
+    (out / "here").mkdir(parents=True)
+    (out / "here" / "report.json").write_text("{}")  # so that the run is taken as it is
+    outcomes = (
+        {"case": "op:add/forward/float32", "status": "flake"},
+        {"case": "op:add/forward/float32", "status": "pass"},  # the last of a case counts
+        {"case": "op:sin/forward/float32", "status": "fail", "message": "result: largest error 2",
+         "culprit": "aten::sin", "repro": "import torch"},
+        {"case": "op:cos/forward/float32", "status": "crash", "message": "SIGSEGV",
+         "culprit": "aten::cos", "repro": "import torch"},
+        {"case": "op:tan/forward/float32", "status": "n/a"},
+    )  # fmt: skip
+    lines = [json.dumps(record) for record in ({}, *outcomes)]
+    (out / "here" / "run.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(foreign, "PAGE", page)
+    others = ["here:torch_npusim:npusim", "broken:no_such_backend:x"]
+    chosen = [part for other in others for part in ("--backend", other)]
+    monkeypatch.setattr(
+        sys, "argv", ["foreign.py", str(sources), "--page", "--out", str(out), *chosen]
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    assert foreign.main() == 0
+    text = page.read_text()
+    assert f"| here | abc123 | {torch.__version__} | 3 | 1 | 1 | 1 | 1 | 0 |" in text
+    assert "| torch_openreg | no folder torch_openreg |" in text
+    assert "| broken | ModuleNotFoundError: No module named 'no_such_backend' |" in text
+    assert text.index("`op:sin/forward/float32`, at fault `aten::sin`") < text.index("aten::cos")
+    assert "torch_mcpu" in capsys.readouterr().out
