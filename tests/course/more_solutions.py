@@ -115,6 +115,12 @@ def largest(one, other):
     return tuple(reversed([max(pair) for pair in pairs]))
 
 
+def compilations(sizes, dynamic):
+    special = len({size for size in sizes if size == 1})
+    plain = len({size for size in sizes if size != 1})
+    return special + {None: min(2, plain), True: 1, False: plain}[dynamic]
+
+
 # name: (solution, [(misconception, part of the text of its failure)])
 MORE = {
     "alignment-1": (
@@ -227,6 +233,28 @@ MORE = {
             (lambda x: x.new_empty(x.shape[0]), "float64"),
             (lambda x: x.new_empty(x.shape[1], dtype=torch.float64), "not that of each column"),
             (lambda x: torch.tensor([sum(row) for row in x.tolist()]), "has no values"),
+        ],
+    ),
+    "compiler-1": (
+        compilations,
+        [
+            (lambda sizes, dynamic: len(sizes), "Guards held"),
+            (lambda sizes, dynamic: 1, "takes its size as a constant"),
+            (lambda sizes, dynamic: len(set(sizes)), "which serves the others"),
+            (lambda sizes, dynamic: compilations(sizes, None), "knows no symbols"),
+            (
+                lambda sizes, dynamic: compilations([size for size in sizes if size > 1], dynamic),
+                "a symbol stands for 2",
+            ),
+        ],
+    ),
+    "compiler-2": (
+        lambda x: torch.where(x.sum() > 0, x + 1, x - 1),
+        [
+            (lambda x: x + 1 if x.sum() > 0 else x - 1, "the graph breaks"),
+            (lambda x: x + (1 if x.sum().item() > 0 else -1), "the graph breaks"),
+            (lambda x: torch.where(x > 0, x + 1, x - 1), "not each element"),
+            (lambda x: x + torch.sign(x.sum()), "A sum of 0"),
         ],
     ),
 }

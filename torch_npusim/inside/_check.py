@@ -8,7 +8,7 @@ from typing import Any
 
 _LESSONS = (
     "views", "sharing", "alignment", "dispatcher", "out", "autograd", "checkpointing", "modules",
-    "allocator", "meta", "races",
+    "allocator", "meta", "compiler", "races",
 )  # fmt: skip
 
 
