@@ -3,9 +3,12 @@
 
 import pytest
 import torch
+from conformance.examined import bench
 
 from npusim_conformance.judge.diagnosis import diagnose
 from npusim_conformance.verdict import Mismatch, Status
+
+__all__ = ["bench"]
 
 NO_KERNEL = (
     "Could not run 'aten::{}' with arguments from the '{}' backend. This could be because the "
@@ -55,6 +58,26 @@ def test_without_a_fallthrough_for_autocast_no_operator_is_missing():
     assert first == second
     assert (first.status, first.missing) == (Status.UNIMPLEMENTED, "")
     assert "Autocastchip" in first.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Unsupported data type Half", "data type is not supported on this chip", "unknown dtype 15"],
+)
+def test_a_dtype_that_no_operator_takes_is_one_cause(bench, text):
+    def refuses(right, *args, **kwargs):
+        raise RuntimeError(text)
+
+    causes = set()
+    for name in ("sin", "cos"):
+        bench.plant(name, refuses)
+        causes.add(bench.outcome(f"op:{name}/forward/float16").cause)
+    assert causes == {"unsupported data type: float16"}
+
+
+def test_a_dtype_that_one_operator_lacks_is_that_operators():
+    error = RuntimeError("\"lgamma\" not implemented for 'Half'")
+    assert diagnose(error).cause == "RuntimeError: \"lgamma\" not implemented for 'Half'"
 
 
 def test_causes_ignore_what_varies():

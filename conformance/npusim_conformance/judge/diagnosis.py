@@ -15,7 +15,14 @@ _NAMED_OPERATOR = re.compile(r"(?:operator|kernel for|op) '?(?P<name>aten::[\w.]
 # A composite kernel that only tells a backend to write one: "convolution_overrideable not ...".
 _TO_OVERRIDE = re.compile(r"^(?P<name>\w*overrideable\w*)\b.*TORCH_LIBRARY_IMPL", re.DOTALL)
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|\[[^\]]*\]|\([^)]*\)")
+# As backends say that no operator takes a dtype; of one operator, torch says "not implemented for".
+_NO_DTYPE = re.compile(
+    r"\b(?:unsupported|unknown|unhandled) (?:data ?type|dtype|scalar ?type)"
+    r"|\b(?:data ?type|dtype|scalar ?type)\b[^.]{0,40} (?:not|n't) supported",
+    re.IGNORECASE,
+)
 LINE_MAX = 300
+NO_DTYPE = "unsupported data type"
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,8 @@ def diagnose(error: BaseException) -> Diagnosis:
     if isinstance(error, Mismatch):
         return Diagnosis(Status.FAIL, message, _shape_of(message))
     name = type(error).__name__
+    if _NO_DTYPE.search(text):
+        return Diagnosis(Status.FAIL, f"{name}: {message}", NO_DTYPE)
     return Diagnosis(Status.FAIL, f"{name}: {message}", f"{name}: {_shape_of(message)}")
 
 

@@ -29,7 +29,7 @@ from npusim_conformance.inputs import torch_testing
 from npusim_conformance.inputs.samples import SampleSource
 from npusim_conformance.judge import attribution, plain_python
 from npusim_conformance.judge.agreement import Agreement
-from npusim_conformance.judge.diagnosis import diagnose
+from npusim_conformance.judge.diagnosis import NO_DTYPE, diagnose
 from npusim_conformance.processes import lead_session, resident_bytes
 from npusim_conformance.properties.base import Run
 from npusim_conformance.run import watching
@@ -153,7 +153,7 @@ class Worker:
         if found is not None:
             outcome.culprit = found.overload
             outcome.repro = found.script
-            if not outcome.missing:
+            if not outcome.missing and not outcome.cause.startswith(NO_DTYPE):
                 kind = type(first.error).__name__ if found.fault == "raises" else found.fault
                 outcome.cause = f"{found.overload}: {kind}"
         elif isinstance(first.error, Mismatch) and run.case.kind != "contract":
@@ -237,12 +237,13 @@ def _success(run: Run) -> Outcome:
 
 def _failure(run: Run, error: BaseException, trace: str) -> Outcome:
     found = diagnose(error)
+    of_dtype = found.cause == NO_DTYPE and run.case.dtype
     return Outcome(
         str(run.case),
         found.status,
         found.message,
         detail=trace,
-        cause=found.cause,
+        cause=f"{NO_DTYPE}: {run.case.dtype}" if of_dtype else found.cause,
         missing=found.missing,
         samples=run.executed,
         upstream_samples=run.upstream,
