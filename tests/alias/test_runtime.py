@@ -66,3 +66,32 @@ def test_each_device_has_an_identity_of_its_own():
     assert ids[0] != ids[1]
     assert all(uuid.UUID(str(each)).int for each in ids)
     assert ids[0] == torch.cuda.get_device_properties(0).uuid
+
+
+@pytest.mark.parametrize("name", ["from_buffer", "_new_with_weak_ptr", "_new_shared_filename"])
+def test_a_storage_refuses_memory_of_the_host_in_the_words_of_cuda(name):
+    with pytest.raises(RuntimeError, match=rf"^{name}: Not available for CUDA storage$"):
+        getattr(torch.cuda.FloatStorage, name)()
+
+
+@pytest.mark.parametrize("driver", ["gesvd", "gesvda", "gesvdj"])
+def test_a_decomposition_takes_the_drivers_of_cusolver(driver):
+    a = torch.arange(6.0, device="cuda").reshape(2, 3).requires_grad_()
+    u, s, v = torch.linalg.svd(a, full_matrices=False, driver=driver)
+    torch.testing.assert_close(u * s @ v, a)
+    torch.testing.assert_close(torch.linalg.svdvals(a, driver=driver), s)
+    s.sum().backward()
+    assert a.grad is not None
+    with pytest.raises(RuntimeError, match="only supported on CUDA"):
+        torch.linalg.svd(a.cpu(), driver=driver)
+
+
+def test_an_unknown_driver_is_refused_and_torchscript_keeps_the_operator():
+    with pytest.raises(RuntimeError, match="unknown svd driver qr in svd_cusolver"):
+        torch.linalg.svd(torch.ones(2, 2, device="cuda"), driver="qr")
+    scripted = torch.jit.script(_singular_values)
+    assert scripted(torch.eye(3, device="cuda")).tolist() == [1.0, 1.0, 1.0]
+
+
+def _singular_values(a: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.svd(a)[1]

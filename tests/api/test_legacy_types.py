@@ -82,7 +82,7 @@ def test_typed_storage(name, dtype):
 def test_typed_storage_refuses_memory_of_the_host():
     with pytest.raises(RuntimeError, match="must be npusim, but got cpu"):
         torch.npusim.FloatStorage(wrap_storage=torch.ones(2).untyped_storage())
-    with pytest.raises(RuntimeError, match="not available for npusim storages"):
+    with pytest.raises(RuntimeError, match="Not available for npusim storage"):
         torch.npusim.FloatStorage.from_buffer(b"1234", "native")
 
 

@@ -57,7 +57,7 @@ def _refuse(name: str) -> Callable[..., NoReturn]:
 
 
 class Runtime:
-    """What torch.cuda.cudart() returns."""
+    """The object of torch.cuda.cudart()."""
 
     cudaError = CudaErrorCode
     cudaGetErrorString = staticmethod(_text)

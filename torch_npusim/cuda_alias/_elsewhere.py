@@ -27,6 +27,7 @@ def patch(patcher: Patcher) -> None:
     _patch_distributed(patcher)
     _patch_compiler(patcher)
     _patch_libraries(patcher)
+    _patch_linear_algebra(patcher)
     # torch.testing makes tests for "cuda", and no second ones for the device that it names.
     patcher.set(torch._utils, "_is_privateuse1_backend_available", lambda: False)
     patcher.set(torch.backends.cuda, "is_built", lambda: True)
@@ -296,3 +297,29 @@ def _patch_libraries(patcher: Patcher) -> None:
             _C.adopt_cuda_kernels(name if "::" in name else f"{self.ns}::{name}")
 
     patcher.set(torch.library.Library, "impl", impl)
+
+
+# --- torch.linalg
+
+_SVD_DRIVERS = ("gesvd", "gesvda", "gesvdj")
+
+
+def _with_driver(original: Callable[..., Any]) -> Callable[..., Any]:
+    # torch refuses a driver where there is no cuSOLVER; here one algorithm serves for all.
+    @functools.wraps(original)
+    def decomposed(A: Any, *args: Any, driver: str | None = None, **kwargs: Any) -> Any:
+        if driver is None or not (isinstance(A, torch.Tensor) and is_npusim(A.device)):
+            return original(A, *args, driver=driver, **kwargs)
+        if driver not in _SVD_DRIVERS:
+            raise RuntimeError(
+                f"torch.linalg.svd: unknown svd driver {driver} in svd_cusolver computation. "
+                f"Use one of {', '.join(_SVD_DRIVERS)}."
+            )
+        return original(A, *args, **kwargs)
+
+    return decomposed
+
+
+def _patch_linear_algebra(patcher: Patcher) -> None:
+    for name in ("svd", "svdvals"):
+        patcher.set(torch.linalg, name, _with_driver(getattr(torch.linalg, name)))

@@ -12,7 +12,7 @@ import torch
 from torch._utils import classproperty
 from torch.storage import _LegacyStorage, _warn_typed_storage_removal
 
-from torch_npusim._names import is_npusim
+from torch_npusim._names import device_type, is_npusim
 
 MODULE = "torch.npusim"
 
@@ -47,13 +47,26 @@ class TensorType(type):
         return torch.empty(sizes or (0,), dtype=cls.dtype, device=device, **kwargs)
 
 
+def _refuse(name: str) -> NoReturn:
+    device = "CUDA" if device_type() == "cuda" else "npusim"
+    raise RuntimeError(f"{name}: Not available for {device} storage")
+
+
 class _StorageBase(_LegacyStorage):
-    """The common part of the storage classes."""
+    """The common part of the storage classes. It refuses, as torch.cuda's, memory of the host."""
 
     @classmethod
     def from_buffer(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused, as by torch.cuda's: buffers are memory of the host."""
-        raise RuntimeError("from_buffer: not available for npusim storages")
+        """Raises RuntimeError."""
+        _refuse("from_buffer")
+
+    @classmethod
+    def _new_with_weak_ptr(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse("_new_with_weak_ptr")
+
+    @classmethod
+    def _new_shared_filename(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse("_new_shared_filename")
 
 
 def _tensor(name: str, dtype: torch.dtype) -> TensorType:
