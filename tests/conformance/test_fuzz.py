@@ -103,6 +103,13 @@ def test_endings_are_told_apart():
     assert ending_of([["import os; os._exit(3)"]]).how == "exit 3"
 
 
+def test_memory_of_the_parent_is_not_the_childs():
+    ballast = bytearray(b"x") * (128 << 20)
+    calls = [["sum(range(10_000_000))"]]  # long enough to be looked at
+    assert ending_of(calls, megabytes=64) == Ending("", 1, 1, 0)
+    assert len(ballast) == 128 << 20
+
+
 def test_a_death_after_the_last_call_is_an_outcome(seeds):
     examination = Fuzzer("npusim", "torch_npusim", Corpus(seeds, 0), 2)._examine("exp")
     asked = next(examination)

@@ -83,6 +83,7 @@ class _Child:
         _STATE.pack_into(self._shared, 0, -1, 0, 0)
         self._killed = ""
         self._at, self._since = -2, time.monotonic()
+        self._inherited = _touched(os.getpid())  # what a fork copies counts as the child's, too
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -115,7 +116,7 @@ class _Child:
             self._at, self._since = call, now
         if now - self._since > self.limits.seconds:
             self.kill("timeout")
-        elif _touched(self.pid) > self.limits.bytes:
+        elif _touched(self.pid) - self._inherited > self.limits.bytes:
             self.kill("memory")
 
     def kill(self, why: str) -> None:
