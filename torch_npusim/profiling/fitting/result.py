@@ -125,7 +125,7 @@ class Work:
 
     Attributes:
         flops: Forward and backward pass; a multiply-add is two.
-        again: What checkpoints compute again; no part of `flops`.
+        again: Operations that checkpoints repeat, no part of `flops`.
         precision: That of most of them: a name of timeline.PRECISIONS.
         peak: Of the specification at that precision, a second: of all devices together.
         mfu: The share of the peak that `flops` are in the time of the step.
