@@ -121,6 +121,23 @@ def compilations(sizes, dynamic):
     return special + {None: min(2, plain), True: 1, False: plain}[dynamic]
 
 
+def end_of(durations, launch_ns):
+    end = 0
+    for number, duration in enumerate(durations, 1):
+        end = max(end, number * launch_ns) + duration
+    return end
+
+
+def quicker(operations, bytes, peak, bandwidth, faster):
+    arithmetic, memory = operations / peak, bytes / bandwidth
+    return max(arithmetic, memory) / max(arithmetic / faster, memory)
+
+
+def quicker_by_sum(operations, bytes, peak, bandwidth, faster):
+    arithmetic, memory = operations / peak, bytes / bandwidth
+    return (arithmetic + memory) / (arithmetic / faster + memory)
+
+
 # name: (solution, [(misconception, part of the text of its failure)])
 MORE = {
     "alignment-1": (
@@ -255,6 +272,25 @@ MORE = {
             (lambda x: x + (1 if x.sum().item() > 0 else -1), "the graph breaks"),
             (lambda x: torch.where(x > 0, x + 1, x - 1), "not each element"),
             (lambda x: x + torch.sign(x.sum()), "A sum of 0"),
+        ],
+    ),
+    "bottleneck-1": (
+        end_of,
+        [
+            (lambda durations, launch: sum(durations), "launches take time too"),
+            (lambda durations, launch: sum(durations) + launch * len(durations), "does not wait"),
+            (
+                lambda durations, launch: max(sum(durations), launch * len(durations)),
+                "nothing to hide behind",
+            ),
+        ],
+    ),
+    "bottleneck-2": (
+        quicker,
+        [
+            (lambda *of: of[-1], "from some point on it binds"),
+            (quicker_by_sum, "the longer one counts"),
+            (lambda *of: 1, "worth something until memory binds"),
         ],
     ),
 }

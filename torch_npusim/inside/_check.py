@@ -8,7 +8,7 @@ from typing import Any
 
 _LESSONS = (
     "views", "sharing", "alignment", "dispatcher", "out", "autograd", "checkpointing", "modules",
-    "allocator", "meta", "compiler", "races",
+    "allocator", "meta", "compiler", "bottleneck", "races",
 )  # fmt: skip
 
 
