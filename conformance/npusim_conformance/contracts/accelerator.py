@@ -93,7 +93,7 @@ def synchronize_by_index(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU, two_devices=True)
 def questions_leave_the_current_device(run: Run) -> None:
-    """Whatever waits for the second device, or asks of it, leaves the first one current."""
+    """Waiting for the second device, and asking it, leaves the first one current."""
     accelerator, module, second = _accelerator(run), run.under_test.module, other_device(run)
     stream = torch.Stream(second)
     asked: dict[str, Callable[[], object]] = {
