@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from torch_npusim.sim import dry_run
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
+from pages import calculators  # noqa: E402
 from pages import peak_programs as programs  # noqa: E402
 
 PAGE = ROOT / "docs/reference/published_peaks.md"
 MEDIAN_GOAL, WORST_GOAL = 0.03, 0.10
+JOBS = 4  # rows at a time
 
 LITGPT = "LitGPT, tutorials/resource-tables.md, October 2023, torch 2.1"
 HF = "transformers, perf_train_gpu_one, 2022"
@@ -42,6 +45,8 @@ class Row:
         kind: "allocated" or "reserved", as the program that measured it counts.
         outside: Bytes of the measurement that are outside of the allocator.
         why: Why the row cannot match; it then has no part in the error.
+        half: Whether it computes in 16 bits; None: it does not train, and calculators say nothing.
+        whole: Whether Adam trains all parameters, as the formulas of calculators assume.
     """
 
     name: str
@@ -53,6 +58,8 @@ class Row:
     run: Callable[[], None]
     outside: int = 0
     why: str = ""
+    half: bool | None = True
+    whole: bool = False
 
 
 def rows() -> list[Row]:
@@ -89,6 +96,8 @@ def rows() -> list[Row]:
             "reserved",
             lambda: programs.bert_large(batch, **options),
             HF_CONTEXT,
+            half=options.get("half", False) if options.get("train", True) else None,
+            whole=not options.get("adafactor", False),
         )
 
     small = {"accumulate": 4}
@@ -115,7 +124,7 @@ def rows() -> list[Row]:
              checkpointing=True, adafactor=True, **small),
         Row("llama-3.2-3b", "Llama 3.2 3B full, bf16, fused AdamW, 2 x 4096 packed",
             "torchtune, README, 2024", "a100-80-sxm", 60.0 * 2**30, "allocated",
-            lambda: programs.torchtune_full(programs.LLAMA_3B, 2, 4096)),
+            lambda: programs.torchtune_full(programs.LLAMA_3B, 2, 4096), whole=True),
         Row("llama-3.2-3b-checkpoint", "the same, chunked loss, checkpointing",
             "torchtune, README, 2024", "a100-80-sxm", 24.9 * 2**30, "allocated",
             lambda: programs.torchtune_full(programs.LLAMA_3B, 2, 4096, checkpointing=True,
@@ -127,12 +136,19 @@ def rows() -> list[Row]:
 def predict(name: str) -> dict[str, Any]:
     """Runs a row dry in this process, whose environment has the allocator."""
     (row,) = (row for row in rows() if row.name == name)
-    with dry_run(spec=row.spec, memory="512GiB", temporaries="cuda") as run:
+    with (
+        dry_run(spec=row.spec, memory="512GiB", temporaries="cuda") as run,
+        calculators.counted() as sizes,
+    ):
         row.run()
         peak = run.peak_allocated() if row.kind == "allocated" else run.peak_reserved()
     gc.collect()
     fits = [_fits(row, share * row.measured) for share in (0.9, 1.1)]
-    return {"predicted": peak + row.outside, "fits": fits}
+    others = {}
+    if row.half is not None:
+        for name, one in calculators.CALCULATORS.items():
+            others[name] = one.formula(sizes.whole, sizes.largest, row.half) + row.outside
+    return {"predicted": peak + row.outside, "fits": fits, "others": others}
 
 
 def _fits(row: Row, capacity: float) -> bool:
@@ -185,27 +201,63 @@ tensors than torch 2.13:
 """
 
 
-def table(only: list[str]) -> tuple[list[str], list[float]]:
-    """Returns the lines of the table, and the errors of the rows that can match."""
-    errors = []
+def table(only: list[str]) -> tuple[list[str], list[float], list[str]]:
+    """Returns the lines of the table, the errors of rows that can match, and of calculators."""
+    errors: list[float] = []
+    # Of rows for which calculators have a formula: the error, and whether it is made for them.
+    beside: dict[str, list[tuple[float, bool]]] = {
+        name: [] for name in ("npusim", *calculators.CALCULATORS)
+    }
     lines = [
         "| job | source | what | measured GiB | predicted | error | fits 0.9, 1.1 of it | note |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows():
-        if only and row.name not in only:
-            continue
-        found = in_process("--predict", row.name)
+    chosen = [row for row in rows() if not only or row.name in only]
+    with ThreadPoolExecutor(JOBS) as pool:
+        answers = list(pool.map(lambda row: in_process("--predict", row.name), chosen))
+    for row, found in zip(chosen, answers, strict=True):
         error = found["predicted"] / row.measured - 1
         verdicts = ", ".join("yes" if fits else "no" for fits in found["fits"])
         if not row.why:
             errors.append(abs(error))
+            others = found["others"] and {"npusim": found["predicted"], **found["others"]}
+            for name, bytes_ in others.items():
+                beside[name].append((abs(bytes_ / row.measured - 1), row.whole))
         lines.append(
             f"| {row.job} | {row.source} | {row.kind} | {row.measured / 2**30:.2f} | "
             f"{found['predicted'] / 2**30:.2f} | {error:+.1%} | {verdicts} | {row.why} |"
         )
-        print(lines[-1], flush=True)
-    return lines, errors
+        print(lines[-1])
+    says = {"npusim": "a dry run of the job | yes"} | {
+        name: f"{one.says}: {one.source} | no" for name, one in calculators.CALCULATORS.items()
+    }
+    told = [
+        f"| {name} | {says[name]} | {_errors([error for error, _ in pairs])} | "
+        f"{_errors([error for error, whole in pairs if whole])} |"
+        for name, pairs in beside.items()
+    ]
+    return lines, errors, [BESIDE, *told]
+
+
+def _errors(errors: list[float]) -> str:
+    if not errors:
+        return "-"
+    return f"{statistics.median(errors):.1%}, {max(errors):.1%} of {len(errors)}"
+
+
+BESIDE = """
+## Beside today's calculators
+
+The same rows, without those that cannot match or only load a model. N are all parameters, L those
+of the largest layer. The context that a row's source measured is added to each prediction. The
+formulas count parameters, gradients and states of one GPU, nothing offloaded. They have no answer
+for activations and temporaries, frozen parameters, other optimizers than Adam, or the batch.
+
+torchtitan has no formula. Its `scripts/estimate/estimation.py` runs its own trainer on fake tensors
+under torch's `FSDPMemTracker`, and skips jobs without FSDP: it has no answer for these rows.
+
+| calculator | formula | activations | error, median and worst | where Adam trains all |
+|---|---|---|---|---|"""
 
 
 def main() -> int:
@@ -213,12 +265,12 @@ def main() -> int:
     if "--predict" in sys.argv:
         print(json.dumps(predict(sys.argv[-1])))
         return 0
-    lines, errors = table([word for word in sys.argv[1:] if not word.startswith("--")])
+    lines, errors, beside = table([word for word in sys.argv[1:] if not word.startswith("--")])
     median, worst = statistics.median(errors), max(errors)
     summary = f"Median error {median:.1%}, worst {worst:.1%}, of {len(errors)} rows."
-    print(summary)
+    print("\n".join([summary, *beside]))
     if "--write" in sys.argv:
-        PAGE.write_text(HEAD + "\n".join([*lines, "", summary]) + "\n")
+        PAGE.write_text(HEAD + "\n".join([*lines, "", summary, *beside]) + "\n")
     return int(median > MEDIAN_GOAL or worst > WORST_GOAL)
 
 
