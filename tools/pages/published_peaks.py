@@ -250,7 +250,7 @@ BESIDE = """
 
 The same rows, without those that cannot match or only load a model. N are all parameters, L those
 of the largest layer. The context that a row's source measured is added to each prediction. The
-formulas count parameters, gradients and states of one GPU, nothing offloaded. They have no answer
+formulas count parameters, gradients and states of one GPU, nothing offloaded, and have no answer
 for activations and temporaries, frozen parameters, other optimizers than Adam, or the batch.
 
 torchtitan has no formula. Its `scripts/estimate/estimation.py` runs its own trainer on fake tensors
