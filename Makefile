@@ -108,7 +108,7 @@ test: build
 	  echo "   which is a defect of that test"; \
 	  $(PY) -m pytest tests -rA --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
-CPP = $(sort $(foreach layer,backend allocator lab csrc torch_npusim examples tests/native tools/bench tests/conformance,\
+CPP = $(sort $(foreach layer,backend allocator lab csrc torch_npusim examples tests/native tools/bench tools/cuda_allocator tests/conformance,\
         $(shell find $(layer) -name '*.h' -o -name '*.cpp')))
 TIDY = $(sort $(wildcard backend/*.cpp allocator/*.cpp allocator/placement/*.cpp lab/engine/*.cpp))
 

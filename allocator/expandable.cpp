@@ -8,6 +8,8 @@
 // Blocks tile the range as they tile any segment. Pages are as large as the segments that the size
 // class would have bought otherwise.
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "allocator/engine.h"
 
@@ -145,18 +147,25 @@ bool CachingAllocator::Impl::map_pages(Block* block, std::size_t bytes, const Re
   return true;
 }
 
-// Gives back every whole page inside the free blocks. Waits for the device first, if there is any.
+// Gives back every whole page inside the free blocks. Waits for the streams of these blocks first,
+// as upstream does: what other streams did with a block was over before it became free.
 void CachingAllocator::Impl::unmap_free_pages(const std::vector<Block*>& blocks) {
-  bool has_waited = false;
-  for (Block* block : blocks) {
-    const Segment& segment = *block->segment;
+  const auto whole_pages = [this](const Block& block) {
+    const Segment& segment = *block.segment;
     const std::size_t page = page_bytes(config, segment.is_small);
-    const std::size_t offset = block->address - segment.address;
-    const Address begin = segment.address + round_up(offset, page);
-    const Address end = segment.address + (offset + block->bytes) / page * page;
+    const std::size_t offset = block.address - segment.address;
+    return std::pair(segment.address + round_up(offset, page),
+                     segment.address + (offset + block.bytes) / page * page);
+  };
+  std::set<StreamId> streams;
+  for (const Block* block : blocks) {
+    const auto [begin, end] = whole_pages(*block);
+    if (begin < end) streams.insert(block->stream);
+  }
+  for (StreamId stream : streams) provider.wait(provider.mark(stream));
+  for (Block* block : blocks) {
+    const auto [begin, end] = whole_pages(*block);
     if (begin >= end) continue;
-    if (!has_waited) provider.synchronize();
-    has_waited = true;
     reserve_blocks();
     unmap_pages(block, begin, end);
   }

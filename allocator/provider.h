@@ -57,7 +57,8 @@ class Provider {
   virtual bool done(Ticket ticket) const noexcept = 0;
   virtual void wait(Ticket ticket) = 0;
 
-  // synchronize() waits for the whole device. It precedes every batch of releases and unmaps.
+  // synchronize() waits for the whole device. It precedes every batch of releases; a batch of
+  // unmaps is preceded by mark() and wait() on the streams of its blocks.
   virtual void synchronize() = 0;
 
   virtual MemoryInfo memory_info() const = 0;

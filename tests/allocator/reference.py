@@ -392,7 +392,7 @@ class Reference:
                 end = (block.offset + block.size) // segment.page * segment.page
                 if begin >= end:
                     continue
-                self._wait_for_device()
+                self.now = max(self.now, self.stream_end.get(segment.stream, 0))
                 self.counts["num_device_free"] += 1
                 parts = [
                     RefBlock(segment, block.offset, begin - block.offset),

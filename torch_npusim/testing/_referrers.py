@@ -91,9 +91,9 @@ def _owners(
 ) -> list[tuple[Any, Any, str | None]]:
     """Returns (owner, the object of `level` that it owns, how) for owners not seen before."""
     children = {id(child): child for child in level}
-    seen.add(id(children))
-    referrers = gc.get_referrers(*level)
-    seen.add(id(referrers))
+    asked = tuple(level)  # from Python 3.13 on, the arguments of the call are among its results
+    referrers = gc.get_referrers(*asked)
+    seen.update(map(id, (children, asked, referrers)))
     owners: list[tuple[Any, Any, str | None]] = []
     for child in level:
         if (found := foreign(child)) is not None and id(found[0]) not in seen:
