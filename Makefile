@@ -13,6 +13,7 @@
 #   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/reference/performance.md
 #   make conformance   npusim through the conformance kit, full profile; writes docs/reference/ops.md
 #   make rules   torch's own samples under the rules for CUDA: what CUDA has runs, what it lacks is refused
+#   make cuda-tests  PyTorch's own CUDA tests, in SOURCES=dir, under the alias; writes a page
 #   make truth   npusim's recording of itself, whole, twice, one interrupted; contributed recordings
 #   make triton  Triton's kernels through its interpreter: its tutorials, and defects that the check finds
 #   make wheels  sdists and wheels of the three distributions, in dist/
@@ -52,7 +53,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules wheels wheels-test browser docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
+.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules cuda-tests wheels wheels-test browser docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -168,6 +169,9 @@ conformance: build
 
 foreign: build
 	@$(PY) tools/pages/foreign.py "$(SOURCES)" --page --defects
+
+cuda-tests: build
+	@$(PY) tools/cuda_tests/run.py "$(SOURCES)" --page
 
 wheels: $(ENVIRONMENT)
 	@$(PY) tools/build_wheels.py --out dist

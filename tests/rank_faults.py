@@ -76,7 +76,7 @@ def train(rank, size, store, kind=None, seed=0):
 
 
 def restart(rank, size, store):
-    """Those who are left begin again, as an elastic launcher would: each leaves word that it is."""
+    """The other ranks begin again, as an elastic launcher would: each leaves word that it is."""
     Path(f"{store}.{rank}").touch()
     others = [other for other in range(size) if other != rank]
     deadline = time.monotonic() + LIMIT + 2

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The page of PyTorch's CUDA tests is that of the results; tests count as the page says."""
+
+import importlib
+import json
+
+import pytest
+from repo.sources import ROOT
+
+FOLDER = ROOT / "tools" / "cuda_tests"
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in ("run", "page", "tables", "child"):
+        monkeypatch.delitem(importlib.import_module("sys").modules, name, raising=False)
+    yield importlib.import_module("run")
+    for name in ("run", "page", "tables", "child"):
+        monkeypatch.delitem(importlib.import_module("sys").modules, name, raising=False)
+
+
+def test_the_page_is_that_of_the_results(tool):
+    written = tool.write_page(json.loads((FOLDER / "results.json").read_text()))
+    assert written == (ROOT / "docs" / "reference" / "cuda_tests.md").read_text()
+
+
+def test_a_test_counts_by_its_twin_and_by_what_a_real_gpu_would_skip(tool):
+    def end(outcome, why=""):
+        return {"outcome": outcome, "why": why, "seconds": 0.0}
+
+    on_cpu = {
+        "passes": end("passed"),
+        "lost": end("passed"),
+        "broken": end("failed"),
+        "only": end("skipped"),
+        "gated": end("passed"),
+        "": end("end"),
+    }
+    on_cuda = {
+        "passes": end("passed"),
+        "lost": end("failed", "RuntimeError: no"),
+        "broken": end("passed"),
+        "only": end("skipped", "CUDNN not available"),
+        "gated": end("skipped", "fewer than 2 devices detected"),
+        "absent": end("passed"),
+        "": end("end"),
+    }
+    found = tool.compare(on_cpu, on_cuda)
+    assert (found["tests"], found["whole"]) == (6, True)
+    assert (found["twin"], found["twin_lost"]) == (2, 1)
+    assert (found["alone"], found["alone_lost"]) == (2, 1)
+    assert found["excluded"] == {
+        "fails on the CPU too": ["broken"],
+        "more than one GPU": ["gated"],
+    }
+    assert found["lost"].keys() == {"lost", "only"}
+
+
+def test_the_name_of_a_twin_is_the_same(tool):
+    child = importlib.import_module("child")
+    both = {
+        child.generic("TestACUDA.test_x_cuda_float32", "cuda"),
+        child.generic("TestACPU.test_x_cpu_float32", "cpu"),
+    }
+    assert both == {"TestA.test_x_device_float32"}
+    assert child.generic("TestCuda.test_cuda", "cuda") == "TestCuda.test_cuda"

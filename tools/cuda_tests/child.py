@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs the tests of one file of PyTorch's, one after the other, and notes each end at once.
+
+    python child.py FILE DEVICE NOTES EVERY
+
+Tests that NOTES holds are left out, so the parent starts this again behind a test that killed it.
+A test that takes too long, or too much of the processor, ends the process.
+"""
+
+import faulthandler
+import importlib.util
+import json
+import os
+import re
+import signal
+import sys
+import time
+import unittest
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tables import LARGEST, PROCESSOR_SECONDS, TEST_SECONDS
+
+KEPT = 300  # characters of an error
+
+
+def generic(name: str, device: str) -> str:
+    """Returns a name that does not say the device: the twin has the same."""
+    suite, _, method = name.partition(".")
+    head, found, tail = method.rpartition(f"_{device}")
+    if found and suite.endswith(device.upper()) and (not tail or tail.startswith("_")):
+        return f"{suite.removesuffix(device.upper())}.{head}_device{tail}"
+    return name
+
+
+def give_moved_names() -> None:
+    """Gives torch's testing modules the names that files of 2.6 import and 2.13 calls otherwise."""
+    from torch.testing._internal import common_cuda, common_device_type, common_mkldnn, common_nn
+
+    moved: dict[Any, dict[str, Callable[[], Any]]] = {
+        common_cuda: {
+            "tf32_is_not_fp32": lambda: (
+                lambda: torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+            )
+        },
+        common_mkldnn: {"bf32_on_and_off": lambda: common_mkldnn.reduced_f32_on_and_off},
+        common_nn: {"new_module_tests": lambda: common_nn.get_new_module_tests()},
+    }
+    for module, names in moved.items():
+        for name, value in names.items():
+            if not hasattr(module, name):
+                setattr(module, name, value())
+    enough = common_device_type._has_sufficient_memory
+    common_device_type._has_sufficient_memory = lambda device, size: (
+        size <= LARGEST and enough(device, size)
+    )
+
+
+def tests_of(file: Path, device: str) -> Iterator[tuple[str, unittest.TestCase]]:
+    """Yields the tests of a file by their generic names, those made for `device` or for none."""
+    sys.path.insert(0, str(file.parent))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    # The file's own, as unittest.main() would load them.
+    suites = dict.fromkeys(item for item in vars(module).values() if isinstance(item, type))
+    for suite in suites:
+        if issubclass(suite, unittest.TestCase):
+            for method in unittest.TestLoader().getTestCaseNames(suite):
+                yield generic(f"{suite.__name__}.{method}", device), suite(method)
+
+
+class Ending(unittest.TestResult):
+    """The end of one test: the first thing that went wrong counts."""
+
+    outcome, why = "passed", ""
+
+    def _note(self, outcome: str, why: str) -> None:
+        if self.outcome == "passed":
+            self.outcome, self.why = outcome, why
+
+    def addError(self, test: Any, err: Any) -> None:
+        self._note("failed", f"{err[0].__name__}: {err[1]}"[:KEPT])
+
+    addFailure = addError
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+        if err is not None:
+            self.addError(test, err)
+
+    def addSkip(self, test: Any, reason: str) -> None:
+        self._note("skipped", reason[:KEPT])
+
+    def addUnexpectedSuccess(self, test: Any) -> None:
+        self._note("failed", "unexpected success")
+
+
+def main() -> None:
+    """Runs what NOTES does not hold yet."""
+    file, device, notes = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    every = int(sys.argv[4])
+    done = {json.loads(line)["test"] for line in notes.read_text().splitlines()}
+    sys.argv = [str(file)]
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("the alias is off: is torch_npusim installed?")
+    give_moved_names()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    chosen = sorted(dict(tests_of(file, device)).items())[::every]
+    with notes.open("a", buffering=1) as out:
+        for name, test in chosen:
+            if name in done:
+                continue
+            out.write(json.dumps({"test": name}) + "\n")
+            faulthandler.dump_traceback_later(TEST_SECONDS, exit=True)
+            signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)  # whose signal ends the process
+            ending, began = Ending(), time.monotonic()
+            with warnings.catch_warnings():
+                warnings.simplefilter("default")  # as unittest's own runner: tests count warnings
+                unittest.TestSuite([test]).run(ending)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            faulthandler.cancel_dump_traceback_later()
+            found = {"outcome": ending.outcome, "why": re.sub(r"\s+", " ", ending.why)}
+            took = round(time.monotonic() - began, 3)
+            out.write(json.dumps({"test": name, **found, "seconds": took}) + "\n")
+        out.write(json.dumps({"test": "", "outcome": "end"}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""docs/reference/cuda_tests.md from the results."""
+
+from collections import Counter
+from typing import Any
+
+from tables import EXPLAINED, FILES, LARGEST, PROCESSOR_SECONDS, TEST_SECONDS, cause_of
+
+HEAD = f"""# PyTorch's own CUDA tests under the alias
+
+Generated from `tools/cuda_tests/results.json`, which this command writes:
+
+```sh
+make cuda-tests SOURCES=pytorch/test
+```
+
+The test files are in PyTorch's source tree, not in its wheel or in this repository. Tested are
+those of **2.6.0** (Debian's source package `pytorch` 2.6.0+dfsg-7), unmodified, with torch
+2.13.0+cpu. Three names of torch's testing modules that changed since are given back.
+
+Each file runs twice: under the [CUDA alias](../use/cuda_alias.md) with one device, and its **twin**
+on the CPU without npusim. Tests run one after the other. A test has failed too if it kills its
+process, lasts longer than {TEST_SECONDS} s or takes more than {PROCESSOR_SECONDS} s of the
+processor. Tests that want more than {LARGEST >> 30} GiB skip themselves.
+
+| a test counts as | |
+|---|---|
+| with a twin | it passes on the CPU, for the device there or for none |
+| CUDA only | the CPU skips it, or it is made for CUDA alone |
+| excluded | it fails on the CPU too, or a machine with one GPU of capability 8.0 skips it too |
+
+The first run of a file fixes which tests count. "First" is its result; `results.json` names each
+test that is excluded or fails. 1/n means every n-th test by name.
+
+| file | 1/n | run | excluded | twin | pass, first | pass | | CUDA only | pass, first | pass | |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def _share(passed: int, tests: int) -> str:
+    return f"{100 * passed / tests:.1f} %" if tests else ""
+
+
+def _row(name: str, every: int, sums: Counter[str]) -> str:
+    cells: list[object] = [name, every or "", sums["tests"], sums["excluded"]]
+    for kind in ("twin", "alone"):
+        passed = sums[kind] - sums[f"{kind}_lost"]
+        first = sums[f"first_{kind}"] - sums[f"first_{kind}_lost"]
+        cells += [sums[kind], first, passed, _share(passed, sums[kind])]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _sums(found: dict[str, Any]) -> Counter[str]:
+    sums = Counter({key: value for key, value in found.items() if isinstance(value, int)})
+    sums.update({f"first_{key}": n for key, n in found["first"].items() if isinstance(n, int)})
+    sums["excluded"] = sum(map(len, found["excluded"].values()))
+    return sums
+
+
+def write_page(results: dict[str, Any]) -> str:
+    """Returns the page."""
+    total: Counter[str] = Counter()
+    rows = []
+    for name, found in results.items():
+        sums = _sums(found)
+        total.update(sums)
+        cut = "" if found["whole"] else ", until its time was over"
+        rows.append(_row(f"`{name}`{cut}", found["every"], sums))
+    rows.append(_row("**all**", 0, total))
+    excluded: Counter[str] = Counter()
+    causes: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for name, found in results.items():
+        for why, tests in found["excluded"].items():
+            excluded[why] += len(tests)
+        for test, end in found["lost"].items():
+            cause = cause_of(end["outcome"], end["why"])
+            causes[cause] += 1
+            examples.setdefault(cause, f"`{name}`: `{test}`")
+    parts = [HEAD + "\n".join(rows)]
+    missing = ", ".join(f"`{name}`" for name in FILES if name not in results)
+    if missing:
+        parts.append(f"Not run yet: {missing}. PyTorch has about 150 more files.")
+    lines = "\n".join(f"| {why} | {count} |" for why, count in excluded.most_common())
+    parts.append(f"## Excluded\n\n| why | tests |\n|---|---|\n{lines}")
+    known = [(cause, n) for cause, n in causes.most_common() if cause in EXPLAINED]
+    other = sum(causes.values()) - sum(n for _, n in known)
+    lines = "\n".join(f"| {cause} | {n} | {examples[cause]} |" for cause, n in known)
+    lines += f"\n| not looked into: `results.json` has the error of each | {other} | |"
+    parts.append(f"## Failures by cause\n\n| cause | tests | the first |\n|---|---|---|\n{lines}")
+    return "\n\n".join(parts) + "\n"

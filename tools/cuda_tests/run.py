@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs PyTorch's own CUDA tests under the CUDA alias, and their twins on the CPU without npusim.
+
+    python tools/cuda_tests/run.py SOURCES [--only FILE ...] [--seconds N]
+    python tools/cuda_tests/run.py --page
+
+SOURCES is a folder with PyTorch's test files. Each file has a process of its own on each device;
+the second command writes docs/reference/cuda_tests.md from results.json.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from page import write_page
+from tables import FILES, PROCESSOR_SECONDS, TEST_SECONDS, cause_of, gate_of
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RESULTS = HERE / "results.json"
+NOTES = ROOT / "build" / "cuda_tests"
+
+Ends = dict[str, dict[str, Any]]
+
+
+def environment(device: str) -> dict[str, str]:
+    """Returns the variables of a process: without npusim on the CPU, under the alias on CUDA."""
+    own = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
+    own |= {"PYTORCH_TESTING_DEVICE_ONLY_FOR": device, "OMP_NUM_THREADS": "1"}
+    own |= {"PYTORCH_PRINT_REPRO_ON_FAILURE": "0", "PYTHONWARNINGS": "ignore"}
+    if device == "cpu":
+        return own | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return own | {"NPUSIM_AS_CUDA": "1", "NPUSIM_DEVICE_COUNT": "1", "PYTHONPATH": paths}
+
+
+def read_results() -> dict[str, Any]:
+    """Returns the results of the files that have run."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
+
+
+def read(notes: Path) -> Ends:
+    """Returns the last note of each test."""
+    records = [json.loads(line) for line in notes.read_text().splitlines()]
+    return {record["test"]: record for record in records}
+
+
+def run_file(file: Path, device: str, every: int, limit: float) -> Ends:
+    """Runs a file's tests on a device; a test that kills the process is noted, the rest goes on."""
+    notes = NOTES / device / f"{file.parent.name}-{file.stem}.jsonl"
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    if device == "cpu" and notes.exists() and "" in read(notes):
+        return read(notes)  # nothing of npusim's is in it
+    notes.write_text("")
+    until = time.monotonic() + limit
+    while "" not in (ends := read(notes)):
+        if time.monotonic() > until:
+            return ends
+        log = notes.with_suffix(".log")
+        with log.open("w") as text:
+            child = subprocess.Popen(
+                [sys.executable, *map(str, (HERE / "child.py", file, device, notes, every))],
+                cwd=file.parent,
+                env=environment(device),
+                stdout=text,
+                stderr=text,
+            )
+            try:
+                child.wait(max(1.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+                return {name: end for name, end in read(notes).items() if "outcome" in end}
+        unfinished = [name for name, end in read(notes).items() if "outcome" not in end]
+        if not read(notes):
+            raise SystemExit(f"{file} on {device} does not load: {log.read_text()[-300:]}")
+        with notes.open("a") as more:
+            for name in unfinished:
+                why = f"ended the process, status {child.returncode}"
+                why = f"longer than {TEST_SECONDS} s" if "Timeout" in log.read_text() else why
+                if child.returncode == -signal.SIGPROF:
+                    why = f"more than {PROCESSOR_SECONDS} s of the processor"
+                end = {"test": name, "outcome": "failed", "why": why, "seconds": TEST_SECONDS}
+                more.write(json.dumps(end) + "\n")
+    return ends
+
+
+def compare(on_cpu: Ends, on_cuda: Ends) -> dict[str, Any]:
+    """Sorts a file's tests for CUDA by twin and end; see the page's head."""
+    groups: dict[str, list[str]] = {"twin": [], "alone": []}
+    excluded: dict[str, list[str]] = {}
+    lost: dict[str, dict[str, str]] = {}
+    for name, end in sorted(on_cuda.items()):
+        twin = on_cpu.get(name, {"outcome": "absent"})["outcome"]
+        gate = gate_of(end["why"]) if end.get("outcome") == "skipped" else None
+        if not name:
+            continue
+        if twin == "failed":
+            excluded.setdefault("fails on the CPU too", []).append(name)
+        elif gate is not None:
+            excluded.setdefault(gate, []).append(name)
+        else:
+            groups["twin" if twin == "passed" else "alone"].append(name)
+            if end["outcome"] != "passed":
+                lost[name] = {"outcome": end["outcome"], "why": end["why"]}
+    names = "\n".join(groups["twin"] + groups["alone"])
+    return {
+        "tests": len(on_cuda) - ("" in on_cuda),
+        "whole": "" in on_cuda and "" in on_cpu,
+        "twin": len(groups["twin"]),
+        "twin_lost": sum(name in lost for name in groups["twin"]),
+        "alone": len(groups["alone"]),
+        "alone_lost": sum(name in lost for name in groups["alone"]),
+        "denominator": hashlib.sha256(names.encode()).hexdigest()[:16],
+        "excluded": excluded,
+        "lost": lost,
+        "seconds": round(sum(end.get("seconds", 0) for end in on_cuda.values())),
+    }
+
+
+def main() -> int:
+    """Entry of the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sources", nargs="?", type=Path, help="a folder with PyTorch's test files")
+    parser.add_argument("--only", nargs="+", metavar="FILE", help="of the table's files these")
+    parser.add_argument("--seconds", type=float, default=900, help="for each file on each device")
+    parser.add_argument("--page", action="store_true", help="write the page from results.json")
+    given = parser.parse_args()
+    for name, every in FILES.items() if given.sources else ():
+        if given.only and name not in given.only:
+            continue
+        file = (given.sources / name).resolve()
+        ends = [run_file(file, device, every, given.seconds) for device in ("cpu", "cuda")]
+        found = {"every": every, "torch": torch.__version__, **compare(*ends)}
+        results = read_results()  # two commands may run
+        first = results.get(name, {}).get("first")
+        found["first"] = first or {
+            key: found[key] for key in ("twin", "twin_lost", "alone", "alone_lost", "denominator")
+        }
+        results[name] = found
+        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        causes = Counter(cause_of(**end) for end in found["lost"].values())
+        print(name, {k: v for k, v in found.items() if k not in ("lost", "excluded")}, flush=True)
+        for cause, count in causes.most_common(12):
+            print(f"    {count:4} {cause}", flush=True)
+    if given.page:
+        (ROOT / "docs" / "reference" / "cuda_tests.md").write_text(write_page(read_results()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
