@@ -3,8 +3,8 @@
 
 import re
 
-PROCESSOR_SECONDS = 8  # a test that takes more of the processor is ended
-TEST_SECONDS = 30  # and one that takes longer
+PROCESSOR_SECONDS = 20  # a test that takes more of the processor is ended
+TEST_SECONDS = 100  # and one that takes longer
 LARGEST = 4 << 30  # bytes; a test that wants more skips itself
 
 #: File below PyTorch's test/ -> every n-th of its tests, in the order of their names.
