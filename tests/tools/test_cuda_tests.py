@@ -3,6 +3,7 @@
 
 import importlib
 import json
+import sys
 
 import pytest
 from repo.sources import ROOT
@@ -10,14 +11,15 @@ from repo.sources import ROOT
 FOLDER = ROOT / "tools" / "cuda_tests"
 
 
+MODULES = ("run", "page", "tables", "child")
+
+
 @pytest.fixture
 def tool(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
-    for name in ("run", "page", "tables", "child"):
-        monkeypatch.delitem(importlib.import_module("sys").modules, name, raising=False)
     yield importlib.import_module("run")
-    for name in ("run", "page", "tables", "child"):
-        monkeypatch.delitem(importlib.import_module("sys").modules, name, raising=False)
+    for name in MODULES:  # other tools have modules of these names
+        sys.modules.pop(name, None)
 
 
 def test_the_page_is_that_of_the_results(tool):
