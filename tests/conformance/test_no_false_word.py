@@ -178,7 +178,7 @@ def test_integers_that_went_through_a_double_are_found(bench, monkeypatch):
         return int(float(found)) if lossy else found
 
     monkeypatch.setattr(torch.Tensor, "item", item)
-    outcome = bench.outcome("contract:indexing/scalars_come_back")
+    outcome = bench.outcome("contract:indexing/scalars_of_every_dtype_come_back")
     assert outcome.message == "item() of torch.int64: 9007199254740992, expected 9007199254740993"
 
 
