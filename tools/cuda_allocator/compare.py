@@ -30,14 +30,13 @@ PAGE = HERE.parent.parent / "docs" / "reference" / "cuda_allocator.md"
 CAPACITY = 4 << 30
 MIB = 1 << 20
 LIMIT_SECONDS = 300
-EXPANDABLE = "expandable_segments:True"
 SETTINGS = (
     "",
     "max_split_size_mb:64",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
     "garbage_collection_threshold:0.6",
-    EXPANDABLE,
+    "expandable_segments:True",
 )
 OPERATIONS = 4000
 STREAMS = 3

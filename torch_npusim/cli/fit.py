@@ -240,11 +240,11 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
     write(json.dumps(fit.as_dict(), indent=1) if arguments.json else text.as_text(fit))
     if problem:
         _tell(problem)
-    exceeded = fit.max_peak is not None and fit.max_peak.exceeded
-    if exceeded and fit.max_peak is not None:
+    missed = bool(problem or fit.error) or (arguments.require_fits and not fit.fits)
+    if fit.max_peak is not None and fit.max_peak.exceeded:
         _tell(text.max_peak_text(fit.max_peak))
-    missed = fit.error or (arguments.require_fits and not fit.fits)
-    return int(bool(problem or missed or exceeded))
+        missed = True
+    return int(missed)
 
 
 def _sweep(arguments: argparse.Namespace, job: "Job", limit: int | None) -> int:

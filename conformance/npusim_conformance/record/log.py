@@ -9,6 +9,7 @@ the log is opened again.
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -49,8 +50,9 @@ class LogWriter:
             self._file = path.open("w")
             try:
                 self._line(self.record.head)
-            except OSError as error:
-                self.__exit__(type(error), error, None)
+            except OSError:
+                with suppress(OSError):  # the rest that it would write, once more
+                    self._file.close()
                 raise
 
     def add(self, outcome: Outcome) -> None:
