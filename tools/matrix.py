@@ -3,6 +3,7 @@
 
 matrix.py                  the cells, and which have a result
 matrix.py run [CELL...]    those that are named, else all without a result of this commit
+matrix.py again [CELL...]  what failed in a measured cell, and its wheels, built anew
 matrix.py page             docs/reference/matrix.md, from the results
 
 A cell is a fresh clone in an environment of its own below build/matrix/, removed at its end. Its
@@ -72,8 +73,8 @@ HEAD = """# Versions of torch and Python: measured
 One row per cell of `tools/matrix.toml`. `make matrix` runs the cells that this commit lacks, and
 `make matrix CELLS=2.15.0-py311` one. A cell without a date has not been measured.
 
-| cell | torch | Python | tests | passed | failed | skipped | minutes | commit | date |
-|---|---|---|---|---|---|---|---|---|---|
+| cell | torch | Python | tests | passed | failed | skipped | wheels | minutes | commit | date |
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 COMMANDS = """
 ## README's commands on a new machine
@@ -105,8 +106,11 @@ class Cell:
         self.source = self.folder / "source"
         self.root: Path | None = None
 
-    def run(self) -> dict[str, Any]:
-        """Runs everything and removes the folder; returns the result."""
+    def run(self, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Runs everything, or what failed in an `earlier` run; removes the folder.
+
+        Returns the result.
+        """
         begin = time.monotonic()
         shutil.rmtree(self.folder, ignore_errors=True)
         WORK.mkdir(parents=True, exist_ok=True)
@@ -127,7 +131,10 @@ class Cell:
                     shutil.copy(path, self.folder / path.relative_to("/"))
             self.folder.mkdir(parents=True, exist_ok=True)
             self.step("git", "clone", "--quiet", ROOT, self.source)
-            result |= {"aarch64": self.emulated, "readme": self.readme}.get(kind, self.suite)()
+            if earlier is not None:
+                result |= self.again(earlier)
+            else:
+                result |= {"aarch64": self.emulated, "readme": self.readme}.get(kind, self.suite)()
         except Failed as problem:
             result["error"] = str(problem)
         finally:
@@ -135,10 +142,33 @@ class Cell:
         result["minutes"] = round((time.monotonic() - begin) / 60, 1)
         return result
 
-    def suite(self) -> dict[str, Any]:
-        """Builds, and runs the tests as `make test` does, with a report of each."""
+    def build(self) -> None:
+        """Makes the environment and builds everything in it."""
         build = ("make", "build", f"TORCH={self.torch}", f"PYTHON={self.python}", f"JOBS={JOBS}")
         self.step(*build, inside=True)
+
+    def wheels(self) -> str:
+        """Builds the wheels and tries them in an environment of their own; returns the outcome."""
+        try:
+            self.step("make", "wheels", inside=True)
+            self.step("make", "wheels-test", "TORCH_FROM=.venv", inside=True)
+        except Failed as problem:
+            return f"failed: {str(problem).splitlines()[-1][:100]}"
+        return "passed"
+
+    def again(self, earlier: dict[str, Any]) -> dict[str, Any]:
+        """Builds, runs the tests that failed earlier, and tries the wheels."""
+        self.build()
+        failed = list(map(node_id, earlier.get("failed", [])))
+        if failed:
+            pytest = (".venv/bin/python", "-m", "pytest", *failed, "-q", "--tb=short")
+            self.step(*pytest, "--junitxml", "again.xml", inside=True, may_fail=True)
+            failed = sorted(failures(self.source / "again.xml"))
+        return {"failed": failed, "wheels": self.wheels()}
+
+    def suite(self) -> dict[str, Any]:
+        """Builds, runs the tests as `make test` does, with a report of each, and the wheels."""
+        self.build()
         python = ".venv/bin/python"
         environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
         torch, version = self.step(python, "-c", VERSIONS, inside=True, extra=environment).split()
@@ -156,7 +186,7 @@ class Cell:
             # Alone: a test that depends on its neighbours or on the load passes now.
             self.step(*pytest, "again.xml", "--last-failed", inside=True, may_fail=True)
             reports.append(self.source / "again.xml")
-        return result | counted(*reports)
+        return result | counted(*reports) | {"wheels": self.wheels()}
 
     def readme(self) -> dict[str, Any]:
         """Types README's shell commands as they stand; returns what `make test` said, too."""
@@ -272,6 +302,16 @@ def failures(report: Path) -> Iterator[str]:
             yield f"{case.get('classname')}::{case.get('name')}"
 
 
+def node_id(name: str) -> str:
+    """Returns what pytest calls a test, by the `name` that a report has for it."""
+    if "/" in name:
+        return name
+    where, _, test = name.partition("::")
+    parts = where.split(".")
+    file = next(i for i, part in enumerate(parts) if part.startswith("test_")) + 1
+    return "::".join(["/".join(parts[:file]) + ".py", *parts[file:], test])
+
+
 def counted(report: Path, again: Path | None = None) -> dict[str, Any]:
     """Returns the numbers of a report; a test that passes when it runs again has passed."""
     failed = sorted(failures(again or report))
@@ -300,17 +340,19 @@ def page() -> str:
         result = known.get(cell.name)
         if result is None:
             torch = cell.torch.removeprefix("=") or "-"
-            rows.append(f"| {cell.name} | {torch} | {cell.python} |" + " |" * 7)
+            rows.append(f"| {cell.name} | {torch} | {cell.python} |" + " |" * 8)
             continue
         failed = result.get("failed", [])
+        again = result.get("again", result)
+        wheels = "as typed below" if "commands" in result else again.get("wheels", "-")
         whole = " of a part" if result.get("part") else ""
         numbers = (result.get("tests", "-"), result.get("passed", "-"), len(failed))
         tests, passed, count = map(str, numbers)
         rows.append(
             f"| {cell.name} | {result.get('torch', '-')} | {result.get('python', '-')} | "
             f"{tests}{whole} | {passed} | {'build' if 'error' in result else count} | "
-            f"{result.get('skipped', '-')} | {result['minutes']} | {result['commit']} | "
-            f"{result['date']} |"
+            f"{result.get('skipped', '-')} | {wheels} | {result['minutes']} | "
+            f"{result['commit']} | {result['date']} |"
         )
         if part := result.get("part"):
             notes.append(f"- {cell.name} ran {', '.join(f'`{name}`' for name in part)} only.")
@@ -323,6 +365,14 @@ def page() -> str:
             ]
         reasons = result.get("reasons", {})
         notes += [f"- {cell.name}: `{name}` {reasons.get(name, 'failed')}" for name in failed]
+        if "again" in result:
+            left = ", ".join(f"`{name}`" for name in again.get("failed", failed))
+            notes.append(
+                f"- {cell.name} again, at {again['commit']} on {again['date']}: "
+                + (f"{left or 'none'} of these failed." if failed else "wheels alone.")
+            )
+            if error := again.get("error"):
+                notes.append(f"- {cell.name} again stopped: `{error.splitlines()[0][:200]}`")
     text = HEAD + "\n".join(rows) + "\n"
     if commands:
         text += COMMANDS + "\n".join(commands) + "\n"
@@ -335,8 +385,8 @@ def main() -> int:
     if command == "page":
         PAGE.write_text(page())
         return 0
-    if command not in ("list", "run"):
-        sys.exit(f"error: no command {command}; there are list, run and page")
+    if command not in ("list", "run", "again"):
+        sys.exit(f"error: no command {command}; there are list, run, again and page")
     known, commit = results(), output("git", "rev-parse", "--short=12", "HEAD")
     if unknown := set(names) - {cell.name for cell in cells()}:
         sys.exit(
@@ -348,12 +398,22 @@ def main() -> int:
         if command == "list":
             print(f"{cell.name:20} {result.get('commit', 'not measured')}")
             continue
-        if cell.name in names if names else result.get("commit") != commit:
-            result = cell.run()
+        once_more = command == "again"
+        done = result.get("again", {}).get("commit") if once_more else result.get("commit")
+        if once_more and (not result or cell.machine.startswith(("readme", "aarch64"))):
+            continue  # never measured, or of another kind than `suite`
+        if cell.name in names if names else done != commit:
+            if once_more:
+                result |= {"again": cell.run(earlier=result)}
+            else:
+                result = cell.run()
             known = results() | {cell.name: result}  # another run may have written meanwhile
             RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
             PAGE.write_text(page())
-            bad = known[cell.name].get("error") or known[cell.name].get("failed")
+            last = result["again"] if once_more else result
+            bad = (
+                any(map(last.get, ("error", "failed"))) or last.get("wheels", "passed") != "passed"
+            )
             print(f"== {cell.name}: {'FAILED' if bad else 'passed'}", flush=True)
             status |= bool(bad)
     return status

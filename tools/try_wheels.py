@@ -17,16 +17,18 @@ import sys
 import tempfile
 import venv
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
-PINS = (ROOT / "requirements.txt").read_text().splitlines()
-TORCH_VERSION = next(pin for pin in PINS if pin.startswith("torch==")).removeprefix("torch==")
+TORCH_VERSION = version("torch").partition("+")[0]  # the wheels are for the torch of this run
 ACTION = ROOT / ".github" / "actions" / "setup-npusim"
 TORCH_PARTS = ["torch", "torchgen", "functorch", "torch-*.dist-info"]
+# Beside a build for CUDA: the libraries that it loads, and its compiler.
+TORCH_PARTS += ["nvidia", "nvidia_*", "cuda", "cuda_*", "triton", "triton-*"]
 
 
 class Environment:
