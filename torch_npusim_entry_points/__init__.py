@@ -21,10 +21,20 @@ def autoload() -> None:
         return  # `import torch_npusim` came first, and its `import torch` has led here
     try:
         if _wanted():
-            import torch_npusim  # noqa: F401
+            import torch_npusim
+
+            if torch_npusim.__file__ is None:  # a namespace package: nothing was run
+                raise ImportError(_hidden_by(next(iter(torch_npusim.__path__))))
     except Exception as problem:
         reason = str(problem).partition("\n")[0]  # without the C++ stack
         report(f"torch_npusim was not loaded: {reason}")
+
+
+def _hidden_by(folder: str) -> str:
+    return (
+        f"the folder {folder} hides the package, which is installed from a checkout. "
+        "Rename that folder, or start the program elsewhere"
+    )
 
 
 def _wanted() -> bool:

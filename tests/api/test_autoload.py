@@ -8,7 +8,7 @@ the tests do not depend on how it is installed.
 from importlib import metadata
 
 import pytest
-from processes import python
+from processes import python, without_npusim
 from repo.sources import ROOT
 
 LOADED = "import sys, torch; print('torch_npusim' in sys.modules, hasattr(torch, 'npusim'))"
@@ -109,6 +109,18 @@ def test_a_failure_never_reaches_import_torch(import_torch, arguments):
     )
     assert done.stdout == "went on\n", done.stderr
     assert done.stderr.count("not loaded: NPUSIM_DEVICE_COUNT") == 1
+
+
+def test_a_folder_that_hides_the_package_is_named(site):
+    (site / "torch_npusim_entry_points").symlink_to(ROOT / "torch_npusim_entry_points")
+    (site / "torch_npusim").mkdir()  # a clone, beside the program
+    done = python(
+        *("-c", "import torch; print('went on')"),
+        env=without_npusim(PYTHONPATH=str(site)),
+        cwd=site,
+    )
+    assert done.stdout == "went on\n", done.stderr
+    assert f"the folder {site / 'torch_npusim'} hides the package" in done.stderr
 
 
 def test_steps_back_for_a_real_accelerator(monkeypatch):
