@@ -9,13 +9,18 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 
 import pytest
+from packaging.requirements import Requirement
 from processes import python
 from repo.sources import ROOT
 
+from npusim_conformance.inputs import torch_testing
+
 sys.path.insert(0, str(ROOT / "tools"))
 import build_wheels
+from check_env import TORCH_SUPPORTED
 
 NOT_SOURCE = shutil.ignore_patterns(
     ".*", "build", "dist", "*.egg-info", "*.so", "*.built_for", "__pycache__"
@@ -82,6 +87,13 @@ def test_a_problem_is_found(project, tmp_path):
                 archive.add(path, path.relative_to(unpacked.parent), recursive=False)
     problems = build_wheels.sdist_problems(folder, tmp_path / sdist.name)
     assert list(problems) == [f"{sdist.name} lacks {lost}"]
+
+
+def test_the_kit_installs_beside_every_torch_that_the_device_supports():
+    project = tomllib.loads((ROOT / "conformance" / "pyproject.toml").read_text())["project"]
+    (torch,) = (need for need in map(Requirement, project["dependencies"]) if need.name == "torch")
+    assert all(torch.specifier.contains(f"{minor}.0") for minor in TORCH_SUPPORTED)
+    assert set(TORCH_SUPPORTED) <= set(torch_testing.SUPPORTED)
 
 
 def test_the_three_have_one_version(checkout):

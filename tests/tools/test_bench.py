@@ -2,11 +2,12 @@
 """The benchmark measures what it says: every statement runs and gives the CPU's result."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from bench import machine, operators, plan, report, sharing, training
+from bench import children, machine, operators, plan, report, sharing, training
 from bench.measure import Effort, Quotient, quotient, take_turns, timer
 from processes import python
 from repo.sources import ROOT
@@ -170,3 +171,14 @@ def test_results_have_their_schema(tmp_path):
             assert set(row) == {"name", "value", "low", "high", "ours_ns", "theirs_ns"}
             assert row["low"] <= row["value"] <= row["high"]
             assert 0 < row["ours_ns"]
+
+
+def test_a_measurement_elsewhere_runs_the_program_that_there_is(monkeypatch):
+    def run(command, **_):
+        assert command[1] == str(ROOT / "tools/bench/run.py")
+        assert children.RUN.is_file()
+        results = command[command.index("--json") + 1]
+        Path(results).write_text('{"groups": []}')
+
+    monkeypatch.setattr(children.subprocess, "run", run)
+    assert children._elsewhere("training", plan.QUICK) == []

@@ -14,6 +14,7 @@ from bench.measure import Quotient
 from bench.plan import QUICK, Efforts, Group, Target
 
 ROOT = Path(__file__).resolve().parents[2]
+RUN = Path(__file__).resolve().with_name("run.py")
 # Never mmap() a block; give nothing back; grow by 256 MiB.
 KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0"
 KEEP_FREED_MEMORY += f":glibc.malloc.trim_threshold={2**62}:glibc.malloc.top_pad={2**28}"
@@ -54,7 +55,7 @@ def _elsewhere(only: str, efforts: Efforts, **variables: str) -> list[dict[str, 
     """Runs a part of the benchmark in a process with other environment variables."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.json"
-        command = [sys.executable, str(ROOT / "tests" / "bench" / "run.py"), "--only", only]
+        command = [sys.executable, str(RUN), "--only", only]
         command += ["--json", str(results), *(["--quick"] if efforts is QUICK else [])]
         environment = _environment(**variables)
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)

@@ -20,8 +20,8 @@ os.environ.setdefault("PYTORCH_TEST_WITH_SLOW", "0")
 import numpy
 import torch
 
-CHECKED = ("2.13",)
-SUPPORTED = ("2.11", "2.12", "2.13", "2.14")
+CHECKED = ("2.13", "2.14", "2.15")
+SUPPORTED = ("2.11", "2.12", *CHECKED)
 
 Operator = Any  # torch.testing._internal.opinfo.core.OpInfo
 Sample = Any  # torch.testing._internal.opinfo.core.SampleInput
