@@ -220,6 +220,7 @@ _POOLS = (
 WIDENED = (
     (_FFTS, "float16", "float32", "fft"),
     (_FFTS, "complex32", "complex64", "fft"),
+    (_FFTS, "bfloat16", "float32", "keep"),  # no complex dtype has its parts
     ("_fft_r2c", "float16", "float32", "fft"),
     ("_fft_c2r _fft_c2c", "complex32", "complex64", "fft"),
     (_POINTWISE, "complex32", "complex64", "widen"),
@@ -355,8 +356,8 @@ def rows() -> list[Sequence[str]]:
                 )
     for bases, narrow, wide, verdict in WIDENED:
         for base in bases.split():
-            for it in overloads(base, composite=verdict == "fft"):
-                if verdict != "fft" or not it.endswith("out"):
+            for it in overloads(base, composite="fft_" in bases):
+                if "fft_" not in bases or not it.endswith("out"):
                     table.append(_row(it, verdict, "", narrow.split(), wide, _TESTED))
     for base in ASSERTS.split():
         for it in overloads(base):

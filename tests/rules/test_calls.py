@@ -8,10 +8,10 @@ import torch
 from processes import python
 from torch.nn import functional as F
 
-from torch_npusim.patches import is_version
 from torch_npusim.sim import faults, rules
 
 NPU = torch.device("npusim")
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def of(dtype, *shape):
@@ -55,7 +55,7 @@ REFUSED = {
         "cuda_scatter_gather_base_kernel_func",
     ),
 }
-if not is_version(rules.VERSIONS["aten::angle"]):
+if not any(rule.operator == "aten::angle" and rule.verdict == "refuse" for rule in rules.rows()):
     del REFUSED["angle"]
 CASES = [(name, dtype) for name, (_, dtypes, _) in REFUSED.items() for dtype in dtypes]
 WORDS = {"uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
@@ -221,6 +221,32 @@ def test_half_transforms_of_other_sizes_are_refused_as_cufft_does():
         with pytest.raises(RuntimeError, match=rf"powers of two.*signal size of\[{size}\]"):
             torch.fft.rfft(of(torch.half, size))
     torch.fft.rfft(of(torch.half, 6), n=8)
+
+
+TRANSFORMS = {
+    "fft": torch.complex64,
+    "ifft2": torch.complex64,
+    "rfftn": torch.complex64,
+    "irfft": torch.float32,
+    "hfft": torch.float32,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_bfloat16_is_transformed_in_float32_if_this_torch_has_it(name):
+    """torch.fft's meta kernels give the dtypes too."""
+    x = torch.randn(6, 6).bfloat16()
+    transform = getattr(torch.fft, name)
+    if TORCH < (2, 14):
+        with pytest.raises(RuntimeError, match="Unsupported dtype BFloat16"):
+            transform(x.to(NPU))
+        return
+    operand = x.to(NPU).requires_grad_()
+    result = transform(operand)
+    assert result.dtype == TRANSFORMS[name] == transform(x.to("meta")).dtype
+    assert torch.equal(result.cpu(), transform(x.float()))
+    result.abs().sum().backward()
+    assert operand.grad.dtype == torch.bfloat16
 
 
 def test_stft_of_half():

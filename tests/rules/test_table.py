@@ -24,7 +24,8 @@ def written_now():
 def test_the_file_is_what_the_script_writes():
     header, *rows = written_now()
     assert tuple(header) == rules.Rule._fields
-    assert [tuple(rule) for rule in rules.rows()] == rows
+    of_this_torch = [row for row in rows if rules.is_of_this_torch(rules.Rule(*row))]
+    assert [tuple(rule) for rule in rules.rows()] == of_this_torch
 
 
 def test_each_row_has_a_source_and_an_operator_that_exists():

@@ -6,16 +6,22 @@ import warnings
 import pytest
 import torch
 
-from torch_npusim.patches import is_version
 from torch_npusim.sim import faults, rules
 from torch_npusim.truth import comparison, truth_record
 
 ASKED = {key for rule in rules.rows() for key in comparison.keys_of(rule)}
+#: Questions about rows of other versions of torch.
+OF_OTHERS = {
+    key
+    for rule in rules.rows_of_all_versions()
+    if not rules.is_of_this_torch(rule)
+    for key in comparison.keys_of(rule)
+}
 CALLS = {}  # key: the call, for npusim
 for operator, what, *words in truth_record.rule_rows():
     key = f"asserts|aten::{operator}" if what == "asserts" else f"rules|aten::{operator}|{what}"
     call = truth_record.rule_call(operator, what, *words).replace("'cuda'", "'npusim'")
-    if key in ASKED or is_version(rules.VERSIONS.get(f"aten::{operator}", "")):
+    if key not in OF_OTHERS:
         CALLS[key] = call
 
 #: Rows that npusim follows with the rules and without, and why the answer is the same.

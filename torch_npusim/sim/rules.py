@@ -14,6 +14,7 @@ tools/cuda_rules.py writes the rows (cuda_rules.csv); csrc/cuda_rules/cuda_rules
 
 import csv
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -45,9 +46,12 @@ CPU_KERNELS = (
     "pyg::*", "fbgemm::*",
 )  # fmt: skip
 
-#: Operators whose kernel for CUDA has all dtypes of the CPU's in newer versions of torch, and the
-#: versions with their refusals: pytorch/pytorch 191301 (angle).
-VERSIONS = {"aten::angle": "<2.14", "aten::angle.out": "<2.14"}
+#: Rows of some versions of torch: operators, verdict, dtype ("" any) and the versions.
+#: pytorch/pytorch 191301 (angle of half numbers) and 180890 (transforms of bfloat16).
+VERSIONS = (
+    ("aten::angle*", "refuse", "", "<2.14"),
+    ("aten::fft_*", "keep", "bfloat16", ">=2.14"),
+)
 
 
 class Rule(NamedTuple):
@@ -78,13 +82,24 @@ class Rule(NamedTuple):
 
 @cache
 def rows() -> tuple[Rule, ...]:
-    """Returns the rule book for CUDA."""
+    """Returns the rule book for CUDA, as of the installed version of torch."""
+    return tuple(rule for rule in rows_of_all_versions() if is_of_this_torch(rule))
+
+
+def rows_of_all_versions() -> list[Rule]:
+    """Returns all rows of the file."""
     with _FILE.open(newline="") as file:
-        written = [Rule(*row) for row in list(csv.reader(file))[1:]]
-    return tuple(
-        rule
-        for rule in written
-        if rule.verdict != "refuse" or is_version(VERSIONS.get(rule.operator, ""))
+        return [Rule(*row) for row in list(csv.reader(file))[1:]]
+
+
+def is_of_this_torch(rule: Rule) -> bool:
+    """Returns whether CUDA of the installed version of torch has this rule."""
+    return all(
+        is_version(versions)
+        for operators, verdict, dtype, versions in VERSIONS
+        if fnmatchcase(rule.operator, operators)
+        and rule.verdict == verdict
+        and dtype in ("", rule.dtypes)
     )
 
 

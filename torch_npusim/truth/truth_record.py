@@ -693,10 +693,10 @@ trace; bool complex32; T(4, 4)
 _fft_c2c; complex32; T(4), [0], 0, True
 _fft_c2r; complex32; T(3), [0], 0, 4
 _fft_r2c; float16; T(4), [0], 0, True
-fft_fft fft_ifft fft_rfft fft_ihfft; float16 complex32; T(4)
-fft_hfft fft_irfft; float16 complex32; T(3)
-fft_fft2 fft_fftn fft_ifft2 fft_ifftn fft_rfft2 fft_rfftn fft_ihfft2 fft_ihfftn; float16 complex32; T(4, 4)
-fft_hfft2 fft_hfftn fft_irfft2 fft_irfftn; float16 complex32; T(4, 3)
+fft_fft fft_ifft fft_rfft fft_ihfft; float16 bfloat16 complex32; T(4)
+fft_hfft fft_irfft; float16 bfloat16 complex32; T(3)
+fft_fft2 fft_fftn fft_ifft2 fft_ifftn fft_rfft2 fft_rfftn fft_ihfft2 fft_ihfftn; float16 bfloat16 complex32; T(4, 4)
+fft_hfft2 fft_hfftn fft_irfft2 fft_irfftn; float16 bfloat16 complex32; T(4, 3)
 _add_relu.Tensor .out _.Tensor; any; T(4), T(4)
 _add_relu.Scalar _.Scalar; any; T(4), 1
 _convert_weight_to_int4pack_for_cpu; any; T(16, 32).int(), 2
