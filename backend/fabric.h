@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The modelled duration of communication: the cheapest pair of algorithm and protocol, each with
 // its latency and bandwidth on the ranks' links (rule D2). The structure is that of NCCL's tuner
-// (src/graph/tuning.cc, 2.19 to 2.27).
+// (src/graph/tuning.cc, 2.30).
 // Invariant: a pure function of the fabric, the ranks, the operation and its size.
 #pragma once
 
@@ -26,20 +26,28 @@ enum class Collective : std::uint8_t {
 enum class Algorithm : std::uint8_t { ring, tree, nvls, direct };
 enum class Protocol : std::uint8_t { ll, ll128, simple };
 
-// Equal nodes, joined by network cards. Bandwidths are GB/s (1e9 bytes) in each direction.
+// Equal nodes, joined by network cards. Bandwidths are GB/s (1e9 bytes) in each direction. What
+// follows `base_us` stands for all fabrics: specs/collectives.toml has its values and sources.
 struct Fabric {
   std::string name = "npusim";
   int ranks_per_node = 8;
-  bool nvlink = true;           // or ranks of a node are joined by PCIe
-  double link = 100;            // bus bandwidth of a ring within a node
-  double nvls = 0;              // likewise, where the switch itself adds; 0: it does not
-  double ll = 141;              // the most that protocol LL reaches within a node,
-  double ll_across = 45;        // and across nodes
-  double nic = 25;              // of one network card
-  int nics = 8;                 // per node
-  double oversubscription = 1;  // of the network: its bandwidth is divided by this
-  double base_us = 0;           // added to every operation
-  double step_us = 1;           // factor of the time of a step between nodes
+  bool nvlink = true;             // or ranks of a node are joined by PCIe
+  double link = 100;              // bus bandwidth of a ring within a node
+  double nvls = 0;                // of a tensor that the switch itself adds; 0: it does not
+  double ll = 141;                // the most that protocol LL reaches within a node,
+  double ll_across = 45;          // on two nodes,
+  double ll_far = 35;             // and on more
+  double nic = 25;                // of one network card
+  int nics = 8;                   // per node
+  double oversubscription = 1;    // of the network: its bandwidth is divided by this
+  double net_us = 5;              // latency of the network
+  double post_us = 1;             // of the host, to post a message: 1 on Intel's, 2 on AMD's
+  double base_us = 0;             // added to every operation
+  double chunk = 2e6;             // bytes that a rank receives before it sends them on,
+  double nvls_chunk = 25e6;       // and a switch before it sends the sum
+  double ll128 = 1.1;             // factor of NCCL's latencies of LL128
+  double network_simple_us = 13;  // of a step between nodes by protocol Simple, without net_us
+  double peer_us = 3.5;           // for each rank on another node to which all_to_all sends
 };
 
 // The fabric of this process; Fabric{} until set_fabric(), which must not run beside collectives.
@@ -56,14 +64,15 @@ struct Route {
 // routes() lists the ways that the ranks can take, cheapest first. `ranks` are numbers in the whole
 // job, which fill one node after the other. `bytes` is the size of nccl-tests: the larger of one
 // rank's input and output. `sharing` divides the bandwidth: the number of groups on the links, or
-// the slowdown of degraded links.
+// the slowdown of degraded links. `group` has all ranks of the communicator of a transfer, which
+// decide over its channels; if empty, they are `ranks`.
 std::vector<Route> routes(const Fabric& fabric, Collective operation, const std::vector<int>& ranks,
-                          double bytes, double sharing = 1);
+                          double bytes, double sharing = 1, const std::vector<int>& group = {});
 
 // communication_ns() is the duration of the cheapest route on fabric(), from the time at which the
 // last rank is ready until all are done.
 std::int64_t communication_ns(Collective operation, const std::vector<int>& ranks, double bytes,
-                              double sharing = 1);
+                              double sharing = 1, const std::vector<int>& group = {});
 
 // bus_factor() times size / time is the bus bandwidth of nccl-tests.
 double bus_factor(Collective operation, int ranks);

@@ -274,7 +274,8 @@ void Pending::run_to_end() {
     if (finish_) finish_();
     std::vector<int> ranks;
     for (const int rank : members_) ranks.push_back(group_->in_job(rank));
-    end_ns_ = start_ns + npusim::communication_ns(what_.collective, ranks, what_.bytes, slowdown_);
+    end_ns_ = start_ns + npusim::communication_ns(what_.collective, ranks, what_.bytes, slowdown_,
+                                                  group_->ranks);
     npusim::note_kept(this, std::max(notice_.ready_ns, row_->end_ns), end_ns_);
     row_->end_ns = end_ns_;
     say("finished ");

@@ -84,25 +84,38 @@ constexpr std::array kProtocols = {"LL", "LL128", "Simple"};
 
 npusim::Fabric fabric_of(const py::dict& values) {
   npusim::Fabric fabric;
-  const std::map<std::string, std::function<void(const py::handle&)>> fields = {
-      {"name", [&](const py::handle& v) { fabric.name = v.cast<std::string>(); }},
-      {"ranks_per_node", [&](const py::handle& v) { fabric.ranks_per_node = v.cast<int>(); }},
-      {"nvlink", [&](const py::handle& v) { fabric.nvlink = v.cast<bool>(); }},
-      {"link", [&](const py::handle& v) { fabric.link = v.cast<double>(); }},
-      {"nvls", [&](const py::handle& v) { fabric.nvls = v.cast<double>(); }},
-      {"ll", [&](const py::handle& v) { fabric.ll = v.cast<double>(); }},
-      {"ll_across", [&](const py::handle& v) { fabric.ll_across = v.cast<double>(); }},
-      {"nic", [&](const py::handle& v) { fabric.nic = v.cast<double>(); }},
-      {"nics", [&](const py::handle& v) { fabric.nics = v.cast<int>(); }},
-      {"oversubscription",
-       [&](const py::handle& v) { fabric.oversubscription = v.cast<double>(); }},
-      {"base_us", [&](const py::handle& v) { fabric.base_us = v.cast<double>(); }},
-      {"step_us", [&](const py::handle& v) { fabric.step_us = v.cast<double>(); }},
+  const std::map<std::string, double*> numbers = {
+      {"link", &fabric.link},
+      {"nvls", &fabric.nvls},
+      {"ll", &fabric.ll},
+      {"ll_across", &fabric.ll_across},
+      {"ll_far", &fabric.ll_far},
+      {"nic", &fabric.nic},
+      {"oversubscription", &fabric.oversubscription},
+      {"net_us", &fabric.net_us},
+      {"post_us", &fabric.post_us},
+      {"base_us", &fabric.base_us},
+      {"chunk", &fabric.chunk},
+      {"nvls_chunk", &fabric.nvls_chunk},
+      {"ll128", &fabric.ll128},
+      {"network_simple_us", &fabric.network_simple_us},
+      {"peer_us", &fabric.peer_us},
   };
-  for (const auto& [key, value] : values) {
-    const auto field = fields.find(key.cast<std::string>());
-    if (field == fields.end()) throw py::key_error(key.cast<std::string>());
-    field->second(value);
+  for (const auto& [name, value] : values) {
+    const auto key = name.cast<std::string>();
+    if (const auto number = numbers.find(key); number != numbers.end()) {
+      *number->second = value.cast<double>();
+    } else if (key == "name") {
+      fabric.name = value.cast<std::string>();
+    } else if (key == "ranks_per_node") {
+      fabric.ranks_per_node = value.cast<int>();
+    } else if (key == "nics") {
+      fabric.nics = value.cast<int>();
+    } else if (key == "nvlink") {
+      fabric.nvlink = value.cast<bool>();
+    } else {
+      throw py::key_error(key);
+    }
   }
   return fabric;
 }
@@ -114,10 +127,11 @@ npusim::Collective collective_of(const std::string& name) {
 }
 
 py::list fabric_routes(const py::dict& fabric, const std::string& operation,
-                       const std::vector<int>& ranks, double bytes, double sharing) {
+                       const std::vector<int>& ranks, double bytes, double sharing,
+                       const std::vector<int>& group) {
   py::list all;
   for (const npusim::Route& route :
-       npusim::routes(fabric_of(fabric), collective_of(operation), ranks, bytes, sharing)) {
+       npusim::routes(fabric_of(fabric), collective_of(operation), ranks, bytes, sharing, group)) {
     all.append(py::make_tuple(kAlgorithms[static_cast<std::size_t>(route.algorithm)],
                               kProtocols[static_cast<std::size_t>(route.protocol)], route.ns));
   }

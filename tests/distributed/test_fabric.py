@@ -1,103 +1,121 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The model of the fabric beside figures that were published, and the command that asks it."""
 
-import math
-
 import pytest
+from processes import python
 from repo.sources import ROOT
 
 from torch_npusim import cli
 from torch_npusim.sim import fabric
 
+from pages import fabric as pages_fabric  # isort: skip
+from pages import fabric_rows  # isort: skip
+
 GIB, MIB = 1 << 30, 1 << 20
-PAGE = ROOT / "docs" / "use" / "distributed.md"
-
-# (fabric, ranks, size, bus bandwidth or us that were measured, unit, source, the algorithm that was
-# forced, or the operation if it is not all_reduce, whether it was fitted). One rank a node:
-# "dgx-h100 / 1".
-PUBLISHED = [
-    ("dgx-h100", 8, 8 * GIB, 480, "GB/s", "nccl-tests 212", "", True),
-    ("dgx-h100", 8, 8 * GIB, 476, "GB/s", "nccl-tests 290", "", False),
-    ("dgx-h100 (H20)", 8, 64, 14.50, "us", "DeepEP 303", "", False),
-    ("dgx-h100 (H20)", 8, 1 << 10, 16.38, "us", "DeepEP 303", "", False),
-    ("dgx-h100 (H20)", 8, 4 << 10, 16.69, "us", "DeepEP 303", "", False),
-    ("dgx-h100 (H20)", 16, 64, 46.30, "us", "nccl 1244", "nvls", False),
-    ("dgx-h100 (H20)", 16, 512, 46.58, "us", "nccl 1244", "nvls", False),
-    ("dgx-h100 / 1", 2, 2 * MIB, 113.2, "us", "nccl-tests 232", "tree", False),
-    ("dgx-h100 / 1", 2, 4 * MIB, 154.4, "us", "nccl-tests 232", "tree", False),
-    ("dgx-h100 / 1", 2, 8 * MIB, 231.4, "us", "nccl-tests 232", "tree", False),
-    ("dgx-h100 / 1", 2, 16 * MIB, 420.5, "us", "nccl-tests 232", "tree", False),
-    ("dgx-h100 / 1", 2, 32 * MIB, 812.3, "us", "nccl-tests 232", "tree", False),
-    ("dgx-a100", 2, 8 * GIB, 208, "GB/s", "nccl-tests 178", "", True),
-    ("dgx-a100", 8, 8 * GIB, 200, "GB/s", "nccl-tests 149", "", False),
-    ("dgx-h100", 8, 16 * GIB, 360, "GB/s", "nccl-tests 326", "ring", False),
-    ("dgx-h100", 8, 16 * GIB, 360, "GB/s", "nccl-tests 326", "all_gather", False),
-    ("dgx-h100", 8, 8 * GIB, 370, "GB/s", "nccl-tests 212", "reduce_scatter", False),
-    ("dgx-h100 (H200)", 8, 4 * GIB, 475, "GB/s", "nccl-tests 272", "", False),
-    ("dgx-h100", 256, 2 * GIB, 340, "GB/s", "nccl 1218", "", False),
-    ("dgx-h100", 256, 2 * GIB, 200, "GB/s", "nccl 1218", "all_gather", False),
-    ("dgx-a100", 8, 4 * GIB, 232.5, "GB/s", "nccl-tests 175", "", False),
-    ("pcie-box", 8, GIB, 28, "GB/s", "nccl 1639", "", True),
-    ("pcie-box", 4, GIB, 35, "GB/s", "nccl 1639", "", False),
-    ("ethernet-cluster", 2, 8 << 10, 35.15, "us", "dgx-spark-playbooks 103", "", True),
-    ("ethernet-cluster", 2, 16 << 10, 31.67, "us", "dgx-spark-playbooks 103", "", False),
-    ("ethernet-cluster", 2, 32 << 10, 39.56, "us", "dgx-spark-playbooks 103", "", False),
-    ("ethernet-cluster", 2, 64 << 10, 67.93, "us", "dgx-spark-playbooks 103", "", False),
-]
-FITTED = sum(row[-1] for row in PUBLISHED) + 2  # numbers: ring and card of dgx-h100 have no row
+ROWS = pages_fabric.read(fabric_rows.FILE)
 
 
-def error(row):
-    name, ranks, size, measured, unit, _, forced, _ = row
-    found = fabric.routes(
-        name.split(" ")[0],
-        forced if forced in fabric.OPERATIONS else "all_reduce",
-        ranks=ranks,
-        size=size,
-        per_node=1 if name.endswith("/ 1") else None,
-    )
-    best = next(r for r in found if forced in ("", r.algorithm, *fabric.OPERATIONS))
-    modelled = best.bus_bandwidth if unit == "GB/s" else best.microseconds
-    return modelled / measured - 1
+def test_the_page_has_the_errors_of_the_specs():
+    done = python(pages_fabric.__file__, "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def mean(rows):
-    errors = [abs(math.log1p(error(row))) for row in rows if not row[-1]]
-    return math.expm1(sum(errors) / len(errors))
+def parts(text, start):
+    """The table that begins with `start`, as lines."""
+    lines = iter(text.splitlines())
+    found = [next(line for line in lines if line.startswith(start))]
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append(line)
+    return found
 
 
-def table():
-    """Returns the table of docs/use/distributed.md."""
-    lines = ["| fabric, ranks, size | measured | error | |", "|---|---|---|---|"]
-    for row in PUBLISHED:
-        name, ranks, size, measured, unit, source, forced, fitted = row
-        size = next(
-            f"{size // factor} {word}"
-            for factor, word in ((GIB, "GiB"), (MIB, "MiB"), (1 << 10, "KiB"), (1, "B"))
-            if size >= factor
+def test_the_goal_is_reached_on_machines_that_were_left_out():
+    page = pages_fabric.PAGE.read_text()
+    line = next(x for x in page.splitlines() if x.startswith("| each machine left out"))
+    count, mean = line.split("|")[2:4]
+    assert int(count) == len(ROWS) >= 40
+    assert float(mean.strip(" %")) <= 100 * pages_fabric.GOAL
+    rows = parts(page, "| operation, left out")[2:]
+    assert len(rows) >= 5
+    assert sum(int(row.split("|")[2]) for row in rows) == len(ROWS)
+
+
+def test_the_page_for_users_repeats_the_errors_of_operations():
+    page = (ROOT / "docs" / "use" / "distributed.md").read_text()
+    table = parts(pages_fabric.PAGE.read_text(), "| operation, left out")
+    assert "\n".join(table) in page
+    assert f"of {len(ROWS)} collectives" in page
+
+
+def test_every_row_names_its_source_and_is_one_of_the_model():
+    for row in ROWS:
+        assert row["source"].split("/")[0] in {s.split("/")[0] for s in fabric_rows.SOURCES} | {
+            thread[-1].split("/")[0] for thread in fabric_rows.THREADS
+        }
+        assert row["operation"] in fabric.OPERATIONS
+        assert 0 < float(row["us"]) < 2e6
+
+
+def test_what_is_dropped_has_a_reason():
+    assert {row["reason"] for row in pages_fabric.read(fabric_rows.DROPPED)} >= {
+        "one iteration (-n 1), 16 channels forced",
+        "a disturbed run",
+    }
+
+
+@pytest.mark.parametrize("name", fabric.names())
+def test_a_fabric_has_no_number_that_the_model_ignores(name):
+    best = fabric.routes(name, "all_reduce", ranks=8, size=MIB)
+    assert fabric.routes(name, "all_reduce", ranks=8, size=MIB, changed=fabric.values(name)) == best
+    with pytest.raises(KeyError, match="nic_speed"):
+        fabric.routes(name, "all_reduce", ranks=8, size=MIB, changed={"nic_speed": 1})
+
+
+def test_channels_of_a_transfer_grow_with_it_and_shrink_with_the_group():
+    def bandwidth(size, ranks=8, per_node=8):
+        found = fabric.routes("dgx-h100", "transfer", ranks=ranks, size=size, per_node=per_node)
+        return found[0].bus_bandwidth
+
+    link = fabric.values("dgx-h100")["link"]
+    assert bandwidth(64 * MIB) == pytest.approx(4 / 18 * link, rel=0.03)
+    assert bandwidth(128 * MIB) == pytest.approx(8 / 18 * link, rel=0.03)
+    assert bandwidth(GIB) == pytest.approx(link, rel=0.03)
+    assert bandwidth(64 * MIB, ranks=4, per_node=4) == pytest.approx(8 / 18 * link, rel=0.03)
+    # To another node: one channel of 80 ranks, two of ten, and the whole card of two.
+    assert bandwidth(GIB, ranks=80) == pytest.approx(14, rel=0.01)
+    assert bandwidth(GIB, ranks=10, per_node=1) == pytest.approx(28, rel=0.01)
+    nic = fabric.values("dgx-h100")["nic"]
+    assert bandwidth(GIB, ranks=2, per_node=1) == pytest.approx(nic, rel=0.01)
+
+
+def test_switches_add_for_five_ranks_of_a_node_or_more():
+    def algorithms(ranks, per_node):
+        found = fabric.routes("dgx-h100", "all_reduce", ranks=ranks, size=GIB, per_node=per_node)
+        return {r.algorithm for r in found}
+
+    assert "nvls" in algorithms(5, 5)
+    assert "nvls" not in algorithms(4, 4)
+    assert "nvls" not in algorithms(40, 4)
+
+
+def test_beyond_two_nodes_a_card_carries_every_byte_twice():
+    two, ten = (
+        next(
+            r.bus_bandwidth / fabric_factor(ranks)
+            for r in fabric.routes("dgx-h100", "all_reduce", ranks=ranks, size=64 * GIB)
+            if r.algorithm == "nvls"
         )
-        what = f"{name}, {ranks}, {size}" + (f", {forced}" if forced else "")
-        note = "fitted" if fitted else ""
-        lines.append(f"| {what} | {measured} {unit} ({source}) | {error(row):+.1%} | {note} |")
-    return "\n".join(lines).replace("%", " %")
-
-
-def test_the_page_has_the_table_and_its_means():
-    page = PAGE.read_text()
-    assert table() in page
-    page = " ".join(page.split())
-    rows = [row for row in PUBLISHED if not row[-1]]
-    assert f"The {len(rows)} rows that were not fitted are off by {mean(rows):.0%}" in page.replace(
-        " %", "%"
+        for ranks in (16, 80)
     )
-    assert f"with {FITTED} numbers fitted" in page
-    others = [row for row in rows if row[5] != "nccl-tests 232"]
-    assert f"without its five rows the mean is {mean(others):.0%}" in page.replace(" %", "%")
+    values = fabric.values("dgx-h100")
+    assert two == pytest.approx(values["nvls"], rel=0.01)
+    assert ten == pytest.approx(8 * values["nic"] / 2, rel=0.01)
 
 
-@pytest.mark.parametrize("row", [row for row in PUBLISHED if row[-1]])
-def test_what_was_fitted_fits(row):
-    assert abs(error(row)) < 0.05
+def fabric_factor(ranks):
+    return 2 * (ranks - 1) / ranks
 
 
 @pytest.mark.parametrize("name", fabric.names())

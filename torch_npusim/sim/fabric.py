@@ -8,9 +8,11 @@
     >>> best.algorithm, best.protocol
     ('nvls', 'Simple')
 
-The model is that of backend/fabric.h; specs/fabrics/ has the numbers with their sources.
+The model is that of backend/fabric.h; specs/fabrics/ and specs/collectives.toml have the numbers
+with their sources. docs/reference/fabrics.md compares it with published times.
 """
 
+import functools
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -18,7 +20,7 @@ from typing import Any
 
 from torch_npusim import _C
 
-__all__ = ["OPERATIONS", "Route", "Send", "describe", "names", "ring", "routes", "use"]
+__all__ = ["OPERATIONS", "Route", "Send", "describe", "names", "ring", "routes", "use", "values"]
 
 #: What routes() takes.
 OPERATIONS = (
@@ -87,19 +89,36 @@ def ring(ranks: int) -> list[list[Send]]:
     ]
 
 
+@functools.cache
+def _names() -> tuple[str, ...]:
+    files = resources.files("torch_npusim") / "specs" / "fabrics"
+    found = (file.name for file in files.iterdir())
+    return tuple(sorted(n.removesuffix(".toml") for n in found if n.endswith(".toml")))
+
+
 def names() -> list[str]:
     """Returns the names of the fabrics that are known."""
-    files = resources.files("torch_npusim") / "specs" / "fabrics"
-    return sorted(
-        file.name.removesuffix(".toml") for file in files.iterdir() if file.name.endswith(".toml")
-    )
+    return list(_names())
 
 
+@functools.cache
 def _read(name: str) -> dict[str, Any]:
     if name not in names():
         raise ValueError(f"there is no fabric {name!r}; known are {', '.join(names())}")
-    file = resources.files("torch_npusim") / "specs" / "fabrics" / f"{name}.toml"
-    return tomllib.loads(file.read_text())
+    specs = resources.files("torch_npusim") / "specs"
+    return tomllib.loads((specs / "fabrics" / f"{name}.toml").read_text()) | tomllib.loads(
+        (specs / "collectives.toml").read_text()
+    )
+
+
+def values(name: str) -> dict[str, Any]:
+    """Returns the numbers of a fabric, as files of specs/ have them: GB/s, us and bytes.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    read = _read(name)
+    return {"name": name, **read["collectives"], **read["fabric"]}
 
 
 def describe(name: str) -> str:
@@ -117,7 +136,7 @@ def use(name: str) -> None:
     Raises:
         ValueError: If there is none of that name.
     """
-    _C.set_fabric({"name": name, **_read(name)["fabric"]})
+    _C.set_fabric(values(name))
 
 
 def routes(
@@ -128,6 +147,7 @@ def routes(
     size: float,
     sharing: float = 1,
     per_node: int | None = None,
+    changed: dict[str, Any] | None = None,
 ) -> list[Route]:
     """Returns the ways of doing an operation, the cheapest first.
 
@@ -138,18 +158,25 @@ def routes(
         size: In bytes, as nccl-tests counts: the larger of one rank's input and output.
         sharing: So many groups use the links at a time, or so much less bandwidth do links have.
         per_node: Ranks on each node; default: they fill one node after the other.
+        changed: Numbers that take the place of those of values().
+
+    A transfer is one of many: each rank sends to the next, and the slowest of these is told.
 
     Raises:
         ValueError: For an unknown name or operation, or more ranks on a node than it has.
     """
-    values = _read(name)["fabric"]
-    room = int(values["ranks_per_node"])
+    numbers = values(name) | (changed or {})
+    room = int(numbers["ranks_per_node"])
     there = room if per_node is None else per_node
     if not 1 <= there <= room:
         raise ValueError(f"a node of {name} has 1 to {room} ranks, got {there}")
-    numbers = [rank // there * room + rank % there for rank in range(ranks)]
+    group = [rank // there * room + rank % there for rank in range(ranks)]
+    taking = group
+    if operation == "transfer" and ranks > 1:
+        sender = there - 1 if ranks > there else 0
+        taking = group[sender : sender + 2]
     factor = _C.bus_factor(operation, ranks)
-    found = _C.fabric_routes(values, operation, numbers, float(size), float(sharing))
+    found = _C.fabric_routes(numbers, operation, taking, float(size), float(sharing), group)
     return [
         Route(algorithm, protocol, ns / 1e3, factor * size / ns if ns else 0.0)
         for algorithm, protocol, ns in found
