@@ -51,12 +51,38 @@ bool is_computed_again() {
          !torch::autograd::get_current_graph_task_keep_graph();
 }
 
-class CommandTally final : public npusim::Observer {
+using Rows = std::map<std::string_view, Row>;
+
+// The tallies that are open: each counts every command from its begin to its end.
+class CommandTallies final : public npusim::Observer {
  public:
   void on_command(const npusim::CommandRecord& record,
                   std::span<const npusim::Operand>) noexcept override {
     const std::lock_guard lock(mutex_);
-    Row& row = rows_[record.info.name];  // names live as long as the process
+    for (auto& [number, rows] : open_) add(record, rows[record.info.name]);
+  }
+
+  // Returns the number of the new tally.
+  std::int64_t begin() {
+    const std::lock_guard lock(mutex_);
+    open_.try_emplace(++newest_);
+    return newest_;
+  }
+
+  Rows end(std::int64_t number) {
+    const std::lock_guard lock(mutex_);
+    auto ended = open_.extract(number);
+    NPUSIM_CHECK(!ended.empty(), "there is no open tally ", number);
+    return std::move(ended.mapped());
+  }
+
+  bool is_empty() {
+    const std::lock_guard lock(mutex_);
+    return open_.empty();
+  }
+
+ private:
+  static void add(const npusim::CommandRecord& record, Row& row) {
     row.calls += 1;
     row.bytes += record.cost.bytes;
     row.flops += record.cost.flops;
@@ -66,24 +92,19 @@ class CommandTally final : public npusim::Observer {
     if (is_computed_again()) row.again += record.cost.flops;
   }
 
-  std::map<std::string_view, Row> take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(rows_, {});
-  }
-
- private:
   std::mutex mutex_;
-  std::map<std::string_view, Row> rows_;
+  std::int64_t newest_ = 0;
+  std::map<std::int64_t, Rows> open_;  // names live as long as the process
 };
 
-CommandTally& tally() {
-  static auto* const made = new CommandTally;  // leaked: an observer lives as long as the process
+CommandTallies& tallies() {
+  static auto* const made = new CommandTallies;  // leaked: observers live as long as the process
   return *made;
 }
 
-py::dict taken() {
+py::dict as_dict(const Rows& rows) {
   py::dict out;
-  for (const auto& [name, row] : tally().take()) {
+  for (const auto& [name, row] : rows) {
     py::dict entry;
     entry["calls"] = row.calls;
     entry["bytes"] = row.bytes;
@@ -145,14 +166,20 @@ void bind_commands(py::module& m) {
     return npusim::g_address_map.kernel_delta.load();
   });
   m.def("begin_command_tally", [] {
-    translated([] {
-      tally().take();
-      npusim::attach(tally());
+    std::int64_t number = 0;
+    translated([&] {
+      npusim::attach(tallies());
+      number = tallies().begin();
     });
+    return number;
   });
-  m.def("end_command_tally", [] {
-    npusim::detach(tally());
-    return taken();
+  m.def("end_command_tally", [](std::int64_t number) {
+    Rows rows;
+    translated([&] {
+      rows = tallies().end(number);
+      if (tallies().is_empty()) npusim::detach(tallies());
+    });
+    return as_dict(rows);
   });
 }
 

@@ -111,6 +111,27 @@ def test_the_share_of_the_peak_is_that_of_a_closed_form(dtype, precision, peak):
     assert f"the MFU is {work.mfu:.1%} ({work.mfu / high:.1%} to {work.mfu / low:.1%}) of" in told
 
 
+def test_a_report_on_the_compiler_takes_no_operations_from_a_step(tmp_path):
+    script = tmp_path / "reports.py"
+    script.write_text("""import torch
+from torch_npusim.inductor.report import counted_commands
+model = torch.nn.Linear(256, 256, bias=False, device="npusim")
+optimizer = torch.optim.SGD(model.parameters())
+x = torch.zeros(64, 256, device="npusim")
+for _ in range(3):
+    with counted_commands() as rows:  # as compile_report() does
+        y = model(x)
+    assert sum(row["flops"] for row in rows.values()) >= 2 * 64 * 256 * 256
+    with counted_commands() as whole:
+        y.sum().backward()
+        optimizer.step()
+    assert sum(row["flops"] for row in whole.values()) >= 2 * 64 * 256 * 256
+""")
+    found = fit_script(str(script))
+    assert found.error == ""
+    assert found.step.work.flops == 2 * 2 * 64 * 256 * 256
+
+
 def test_what_checkpoints_compute_again_is_no_part_of_the_model():
     plain, again = (
         fit_script(DECODER, spec="a100-80-sxm", changes=changes).step.work

@@ -169,15 +169,17 @@ def counted_commands() -> Iterator[dict[str, dict[str, float]]]:
     Commands of the compiler itself are left out.
     """
     rows: dict[str, dict[str, float]] = {}
+    tallies: list[int] = []  # the open one, if any
 
     def end(_: Any = None) -> None:
-        for name, row in _C.end_command_tally().items():
-            before = rows.setdefault(name, dict.fromkeys(row, 0))
-            for figure, value in row.items():
-                before[figure] += value
+        while tallies:
+            for name, row in _C.end_command_tally(tallies.pop()).items():
+                before = rows.setdefault(name, dict.fromkeys(row, 0))
+                for figure, value in row.items():
+                    before[figure] += value
 
     def begin(_: Any = None) -> None:
-        _C.begin_command_tally()
+        tallies.append(_C.begin_command_tally())
 
     begin()
     # The compiler's own commands, such as those of Inductor's patterns, are not the program's.

@@ -81,6 +81,7 @@ class Watch:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._calls = 0
         self.hooks: list[RemovableHandle] = []
+        self.tally = _C.begin_command_tally()
 
     # --- hooks ------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class Watch:
         self._leave()
         self._look_at(optimizer)
         self.ends_ns.append(_device_time_ns())
-        self.flops.append(_products())
+        self.flops.append(self._products())
         self.inputs.append([])
 
     def _enter(self, place: Place) -> None:
@@ -170,6 +171,12 @@ class Watch:
             return  # a tensor subclass without storage
         self.owners.append((_C.newest_allocation(), tensor.device.index, address, kind))
 
+    def _products(self) -> Counter[str]:
+        """Returns the operations of products since the last call, and begins anew."""
+        rows = _C.end_command_tally(self.tally).values()
+        self.tally = _C.begin_command_tally()
+        return Counter({name: sum(row[name] for row in rows) for name in (*PRECISIONS, "again")})
+
     # --- time -------------------------------------------------------------------------------
 
     def step_time(
@@ -218,13 +225,6 @@ def _work(flops: Counter[str], step: StepTime, peaks: Sequence[float], devices: 
     return Work(model, flops["again"], most, peak, mfu, (mfu / high, mfu / low))
 
 
-def _products() -> "Counter[str]":
-    """Returns the operations of products since the last call, and begins anew."""
-    rows = _C.end_command_tally().values()
-    _C.begin_command_tally()
-    return Counter({name: sum(row[name] for row in rows) for name in (*PRECISIONS, "again")})
-
-
 def _product(sizes: tuple[int, ...]) -> int:
     product = 1
     for size in sizes:
@@ -242,7 +242,6 @@ def _device_time_ns() -> int:
 def watching() -> Iterator[Watch]:
     """Notes what happens in a `with` block."""
     watch = Watch()
-    _C.begin_command_tally()
     hooks = [
         register_module_forward_pre_hook(watch._module_begins),
         register_module_forward_hook(watch._module_ends, always_call=True),
@@ -254,7 +253,7 @@ def watching() -> Iterator[Watch]:
     finally:
         for hook in [*hooks, *watch.hooks]:
             hook.remove()
-        _C.end_command_tally()
+        _C.end_command_tally(watch.tally)
 
 
 @contextmanager
