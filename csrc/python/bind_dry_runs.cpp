@@ -6,6 +6,7 @@
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/sites.h"
+#include "csrc/routes/cublas_workspaces.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/dry_answers.h"
@@ -65,6 +66,13 @@ void bind_dry_runs(py::module& m) {
     py::list out;
     for (const TemporariesRow& row : cuda_temporaries()) {
       out.append(py::make_tuple(row.op, row.what, row.source, row.condition));
+    }
+    return out;
+  });
+  m.def("cublas_workspaces", [] {
+    py::list out;
+    for (const auto& [device, address] : cublas_workspaces()) {
+      out.append(py::make_tuple(device, reinterpret_cast<std::uintptr_t>(address)));
     }
     return out;
   });

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "csrc/routes/cublas_workspaces.h"
 #include "csrc/runtime/device_allocator.h"
 
 namespace torch_npusim {
@@ -329,6 +330,15 @@ void begin_cuda_temporaries() { g_as_cuda.store(true); }
 void end_cuda_temporaries() noexcept {
   g_as_cuda.store(false);
   workspaces().clear();
+}
+
+std::vector<std::pair<c10::DeviceIndex, const void*>> cublas_workspaces() {
+  std::vector<std::pair<c10::DeviceIndex, const void*>> out;
+  const std::lock_guard<std::mutex> lock(g_workspaces_mutex);
+  for (const auto& [key, held] : workspaces()) {
+    out.emplace_back(static_cast<c10::DeviceIndex>(std::get<0>(key)), held.get());
+  }
+  return out;
 }
 
 void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex device) {

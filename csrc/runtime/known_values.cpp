@@ -153,9 +153,11 @@ Followed look_up(const at::RecordFunction& call) {
         "aten::detach_",  "aten::requires_grad_", "aten::t_",         "aten::transpose_",
         "aten::squeeze_", "aten::unsqueeze_",     "aten::as_strided_"};
     const bool knows = name.starts_with("aten::");
-    const bool writes = !kNoBytes->contains(name);
+    const bool writes = knows && !kNoBytes->contains(name);
+    // The backend of a collective says what it writes.
+    const bool collective = name.starts_with("c10d::") || name.starts_with("_c10d_functional::");
     // The statistics of batch norm are written, and its schemas do not say so.
-    const bool all = !knows || name.find("batch_norm") != std::string_view::npos;
+    const bool all = (!knows && !collective) || name.find("batch_norm") != std::string_view::npos;
     if (knows) made.kind = kind_of(name.substr(6), schema->overload_name());
     for (const c10::Argument& argument : schema->arguments()) {
       made.written.push_back(all ||
@@ -407,6 +409,15 @@ at::Tensor known_values_of(const at::TensorBase& tensor) {
   if (storage == nullptr || !may_be_known(tensor)) return {};
   const c10::Storage bytes = bytes_of(*storage);
   return bytes ? over(bytes, tensor) : Tensor();
+}
+
+void know_values(const at::TensorBase& tensor, const at::Tensor& values) {
+  forget_values(tensor);
+  if (!values.defined() || values.numel() > kMostElements) return;
+  const at::DisableRecordFunctionGuard unseen;
+  const c10::impl::ExcludeDispatchKeyGuard plain(skipped_keys());
+  const HostMemoryScope host_memory;
+  settle(Tensor(tensor), values);
 }
 
 void forget_values(const at::TensorBase& tensor) { forget_written(Tensor(tensor)); }

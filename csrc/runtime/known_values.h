@@ -23,6 +23,10 @@ void end_known_values();
 // known. Do not write to it.
 at::Tensor known_values_of(const at::TensorBase& tensor);
 
+// know_values() makes `values`, of the host, those of a tensor that was just written as a whole;
+// without a tensor in `values`, or where it cannot be followed, the tensor becomes unknown.
+void know_values(const at::TensorBase& tensor, const at::Tensor& values);
+
 // forget_values() makes a tensor, a storage or all of them unknown, before a write that no operator
 // makes.
 void forget_values(const at::TensorBase& tensor);

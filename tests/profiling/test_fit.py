@@ -81,6 +81,46 @@ def test_activations_are_told_by_module():
     assert device.peak_phase == "backward"
 
 
+def test_workspaces_of_cublas_are_a_part_of_their_own():
+    (plain,) = blocks().devices.values()  # without workspaces
+    for spec, workspace in (("a100-80-sxm", 8_519_680), ("h100-sxm", 32 * MIB)):
+        found = fit_script(BLOCKS, ["--batch", "8"], spec=spec)
+        (device,) = found.devices.values()
+        # The forward and the backward pass run on threads of their own.
+        assert device.at_peak["workspaces of cuBLAS"] == 2 * workspace
+        assert sum(device.at_peak.values()) == device.peak_allocated
+        assert "workspaces of cuBLAS" in text.as_text(found)
+        shares = {(share.name, share.bytes) for share in device.modules}
+        assert shares <= {(share.name, share.bytes) for share in plain.modules}
+
+
+RANKS = """import torch
+from torch_npusim.testing import run_ranks
+
+def train():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64, device="npusim"))
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(3):
+        model(torch.zeros(8, 64, device="npusim")).sum().backward()
+        optimizer.step()
+
+run_ranks(train, {ranks})
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_in_threads_have_peaks_and_no_time_of_a_step(tmp_path, ranks):
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS.format(ranks=ranks))
+    found = fit_script(str(script))
+    assert found.error == ""
+    assert list(found.devices) == list(range(ranks))
+    assert len({device.peak_allocated for device in found.devices.values()}) == 1
+    told = "The time of a step is not stated: optimizers ran on 2 threads, which share one clock"
+    for words in (text.as_text(found), page.as_page(found)):
+        assert (told in words) == (found.step is None) == (ranks == 2)
+
+
 def test_the_time_of_a_step_counts_samples_and_tokens():
     step = blocks().step
     assert step.steps == 3

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from torch_npusim import npusim
@@ -176,3 +177,23 @@ def test_generate_ends_at_its_longest():
             pad_token_id=0, eos_token_id=2,
         )  # fmt: skip
     assert made.shape == (1, 13)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_is_gathered_or_broadcast_counts_as_alike_on_all_ranks(rank):
+    dist.init_process_group("uniform", rank=rank, world_size=2, store=dist.HashStore())
+    try:
+        with dry_run():
+            own = numbers(3, 4)
+            parts = [torch.empty_like(own) for _ in range(2)]
+            dist.all_gather(parts, own)
+            whole = torch.empty(4, dtype=torch.int64, device=DEVICE)
+            dist.all_gather_into_tensor(whole, own)
+            dist.broadcast(own, 0)
+            lists = [each.tolist() for each in (*parts, whole, own)]
+            assert lists == [[3, 4], [3, 4], [3, 4, 3, 4], [3, 4]]
+            dist.all_reduce(own)
+            dist.all_gather(parts, unknown(2))
+            assert [each.tolist() for each in (own, *parts)] == [[0, 0]] * 3  # unknown
+    finally:
+        dist.destroy_process_group()

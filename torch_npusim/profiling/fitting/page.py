@@ -10,6 +10,7 @@ from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting import text
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
 from torch_npusim.profiling.fitting.result import DeviceFit, Fit, between
+from torch_npusim.profiling.fitting.watch import WORKSPACES
 
 _COLOURS = {
     "parameters": "#4e79a7",
@@ -17,6 +18,7 @@ _COLOURS = {
     "gradients": "#f28e2b",
     "optimizer state": "#b07aa1",
     ACTIVATIONS: "#59a14f",
+    WORKSPACES: "#499894",
     "temporaries of the forward pass": "#9c755f",
     "gradients of activations, temporaries": "#edc948",
     "temporaries of the optimizer": "#d37295",
@@ -79,8 +81,8 @@ def _sentences(fit: Fit) -> Iterable[str]:
         yield text.where_text(device)
     if fit.max_peak is not None:
         yield text.max_peak_text(fit.max_peak)
-    if fit.step is not None:
-        yield text.step_text(fit.step)
+    if told := text.time_text(fit):
+        yield told
     yield text.left_out_text(fit)
 
 

@@ -224,7 +224,8 @@ class Fit:
         devices: The devices that allocated.
         need: Where it does not fit: most bytes reserved on a device without that limit; None if it
             fits, or if that was not tried.
-        step: None without two steps of an optimizer.
+        step: None without two steps of an optimizer, or if several threads had some.
+        step_threads: Threads that ran steps of an optimizer.
         remedies: The helpful ones first.
         max_peak: Where a limit was given.
         batch: The largest that fits, where it was asked for.
@@ -244,6 +245,7 @@ class Fit:
     devices: dict[int, DeviceFit] = field(default_factory=dict)
     need: int | None = None
     step: StepTime | None = None
+    step_threads: int = 0
     remedies: list[Remedy] = field(default_factory=list)
     max_peak: MaxPeak | None = None
     batch: int | None = None

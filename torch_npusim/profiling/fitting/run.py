@@ -73,6 +73,7 @@ def fit_script(
             for change in changes:
                 stack.enter_context(change.made())
             _run(path, arguments, fit, watch)
+        watch.look_at_workspaces()
         whole = _C.whole_memory_history()
         npusim.memory._record_memory_history(enabled=None)
         for index, trace in enumerate(whole["device_traces"]):
@@ -86,6 +87,7 @@ def fit_script(
         fit.answers = run.answers()
         peaks = Rates.of_device().peak_flops
     fit.step = watch.step_time(specs.interval(spec), peaks, max(1, len(fit.devices)))
+    fit.step_threads = len(watch.threads)
     fit.changes = {change.name: list(change.where) for change in changes}
     if snapshot is not None:
         Path(snapshot).write_bytes(pickle.dumps(whole, protocol=4))

@@ -40,8 +40,8 @@ def as_text(fit: Fit) -> str:
         lines += ["", left_out_text(fit)]
     if fit.max_peak is not None:
         lines.append(max_peak_text(fit.max_peak))
-    if fit.step is not None:
-        lines.append(step_text(fit.step))
+    if told := time_text(fit):
+        lines.append(told)
     if fit.remedies:
         lines += ["", "What would make it fit:" if not fit.fits else "What lowers the peak:"]
         for remedy in fit.remedies:
@@ -84,6 +84,18 @@ def max_peak_text(found: MaxPeak) -> str:
 def batch_text(batch: int) -> str:
     """Returns the sentence on the largest batch."""
     return f"The largest batch that fits is {batch}." if batch else "No batch fits, not even 1."
+
+
+def time_text(fit: Fit) -> str:
+    """Returns the sentences on the time of a step, or on why it is not stated."""
+    if fit.step is not None:
+        return step_text(fit.step)
+    if fit.step_threads > 1:
+        return (
+            f"The time of a step is not stated: optimizers ran on {fit.step_threads} threads, "
+            f"which share one clock of the host."
+        )
+    return ""
 
 
 def step_text(step: StepTime) -> str:

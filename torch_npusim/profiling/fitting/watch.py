@@ -31,6 +31,7 @@ from torch_npusim.sim.timeline import PRECISIONS
 
 PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
 STATES = "optimizer state"
+WORKSPACES = "workspaces of cuBLAS"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Watch:
         inputs: Sizes of the model's inputs in each step but the first, and whether they are
             integers.
         hooks: Of the models that were met.
+        threads: That ran steps of optimizers.
     """
 
     places: list[tuple[int, Place]] = field(default_factory=lambda: [(0, OUTSIDE)])
@@ -81,6 +83,7 @@ class Watch:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._calls = 0
         self.hooks: list[RemovableHandle] = []
+        self.threads: set[int] = set()
         self.tally = _C.begin_command_tally()
 
     # --- hooks ------------------------------------------------------------------------------
@@ -105,6 +108,7 @@ class Watch:
     def _step_ends(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._leave()
         self._look_at(optimizer)
+        self.threads.add(threading.get_ident())
         self.ends_ns.append(_device_time_ns())
         self.flops.append(self._products())
         self.inputs.append([])
@@ -161,6 +165,11 @@ class Watch:
         for optimizer in list(self._optimizers):
             self._look_at(optimizer)
 
+    def look_at_workspaces(self) -> None:
+        """Notes the workspaces of cuBLAS: they are kept until the dry run ends."""
+        for device, address in _C.cublas_workspaces():
+            self.owners.append((_C.newest_allocation(), device, address, WORKSPACES))
+
     def _note(self, kind: str, tensor: Any) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
         if not isinstance(tensor, torch.Tensor) or not is_npusim(tensor.device):
@@ -182,7 +191,10 @@ class Watch:
     def step_time(
         self, interval: tuple[float, float], peaks: Sequence[float], devices: int
     ) -> StepTime | None:
-        """Returns the time of a step, with the interval of its errors; None of fewer than two.
+        """Returns the time of a step, with the interval of its errors.
+
+        None of fewer than two steps, and of steps on several threads: these share one clock of the
+        host, so that the time between two steps depends on the order in which threads run.
 
         Args:
             interval: Factors of the time.
@@ -190,7 +202,7 @@ class Watch:
             devices: That the script uses.
         """
         spans = [after - before for before, after in pairwise(self.ends_ns)]
-        if not spans:
+        if not spans or len(self.threads) > 1:
             return None
         ns = int(statistics.median_low(spans))
         found = StepTime(ns, interval, len(self.ends_ns))
