@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Published peaks that were listed before any of them was predicted; programs are the authors' own.
+
+    python tools/pages/blind_peaks.py SOURCES           # prints the table
+    python tools/pages/blind_peaks.py SOURCES --write   # writes docs/reference/blind_peaks.md
+
+SOURCES is a folder with the packages litgpt (github.com/Lightning-AI/litgpt at 5895df1, April
+2024), mingpt (github.com/karpathy/minGPT at 37baab7, January 2023), and what litgpt imports:
+
+    pip install --target SOURCES --no-deps lightning==2.4.0 torchmetrics==1.6.0 \
+        lightning-utilities==0.15.3 jsonargparse==4.53.0 typeshed-client==2.15.0
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/blind_peaks.md"
+DEVICE = "npusim"
+LITGPT = "LitGPT, config_hub/finetune/README.md, April 2024"
+MINGPT = "minGPT, pull request 106, January 2023"
+
+
+@dataclass
+class Row:
+    """A published peak of torch.cuda.max_memory_allocated().
+
+    Attributes:
+        measured: Bytes, with the digits of the source.
+        model: A name of the package's own configurations.
+        batch: Samples of a micro batch; all are padded to 512 tokens in LitGPT.
+        rank: Of LoRA; 0: all parameters are trained.
+        all_layers: LoRA in all linear layers; else in queries and values.
+        early: Gradients are let go of before the forward pass.
+    """
+
+    job: str
+    source: str
+    spec: str
+    measured: float
+    model: str
+    batch: int
+    rank: int = 0
+    all_layers: bool = False
+    early: bool = False
+    note: str = field(default="")
+
+
+def _lora(name: str, model: str, gigabytes: float, batch: int, rank: int, every: bool) -> Row:
+    where = "all linear layers" if every else "queries and values"
+    job = f"{name} LoRA of rank {rank} in {where}, bf16, {batch} x 512"
+    return Row(job, LITGPT, "rtx-3090", gigabytes * 1e9, model, batch, rank, every)
+
+
+def _mingpt(model: str, size: int, early: bool) -> Row:
+    job = f"{model}, float32, AdamW, 64 x 11, gradients freed {'early' if early else 'late'}"
+    note = "job and GPU are not named: taken for demo.ipynb"
+    return Row(job, MINGPT, "a100-40-sxm", size, model, 64, early=early, note=note)
+
+
+ROWS = [
+    Row("TinyLlama 1.1B full, bf16, AdamW, 4 x 512", LITGPT, "rtx-3090", 14.10e9,
+        "tiny-llama-1.1b", 4),
+    _lora("TinyLlama 1.1B", "tiny-llama-1.1b", 13.50, 8, 32, every=True),
+    _lora("phi-2", "phi-2", 13.98, 4, 8, every=True),
+    _lora("Gemma 2B", "Gemma-2b", 12.62, 2, 8, every=True),
+    _lora("StableLM-3B", "stablelm-base-alpha-3b", 8.58, 1, 32, every=False),
+    _lora("Llama-2-7B", "Llama-2-7b-hf", 19.77, 2, 32, every=False),
+    _lora("Llama-3-8B", "Meta-Llama-3-8B", 19.73, 1, 32, every=False),
+    _lora("Mistral-7B", "Mistral-7B-v0.1", 20.66, 2, 32, every=False),
+    _lora("Falcon-7B", "falcon-7b", 16.69, 1, 32, every=False),
+    _mingpt("gpt-nano", 32019456, early=False),
+    _mingpt("gpt-nano", 31666688, early=True),
+    _mingpt("gpt2-xl", 30634800640, early=False),
+    _mingpt("gpt2-xl", 24607903232, early=True),
+]  # fmt: skip
+
+
+def litgpt(row: Row) -> None:
+    """Two steps of litgpt/finetune/lora.py or full.py, in bf16-true."""
+    import torch
+
+    given = {"lora_r": row.rank, "lora_alpha": 16, "lora_dropout": 0.05}
+    if row.rank:
+        from litgpt.lora import GPT, Config, mark_only_lora_as_trainable
+
+        for part in ("key", "projection", "mlp", "head"):
+            given[f"lora_{part}"] = row.all_layers
+        config = Config.from_name(row.model, lora_query=True, lora_value=True, **given)
+    else:
+        from litgpt.model import GPT, Config
+
+        config = Config.from_name(row.model)
+    from litgpt.utils import chunked_cross_entropy
+
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(DEVICE):
+        model = GPT(config)
+    torch.set_default_dtype(torch.float32)
+    if row.rank:
+        mark_only_lora_as_trainable(model)
+    model.max_seq_length = 512
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-4)
+    for _ in range(2):
+        for _ in range(2):
+            tokens = torch.zeros(row.batch, 512, dtype=torch.int64).to(DEVICE)
+            # Fabric converts the results of a model in bf16-true to the default dtype.
+            logits = [part.float() for part in model(tokens, lm_head_chunk_size=128)]
+            logits[-1] = logits[-1][..., :-1, :]
+            (chunked_cross_entropy(logits, tokens[..., 1:]) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def mingpt(row: Row) -> None:
+    """Three steps of mingpt/trainer.py on the data of demo.ipynb: 6 numbers of 3 kinds."""
+    import torch
+    from mingpt.model import GPT
+    from mingpt.trainer import Trainer
+
+    config = GPT.get_default_config()
+    config.model_type, config.vocab_size, config.block_size = row.model, 3, 11
+    with torch.device(DEVICE):
+        model = GPT(config)
+    given = Trainer.get_default_config()
+    optimizer = model.configure_optimizers(given)
+    if torch.__version__ > "2":
+        for group in optimizer.param_groups:
+            group["foreach"] = False  # as torch 1.13 has it
+    for _ in range(3):
+        x, y = (torch.zeros(row.batch, 11, dtype=torch.int64).to(DEVICE) for _ in range(2))
+        if row.early:
+            model.zero_grad(set_to_none=True)
+        _logits, loss = model(x, y)
+        if not row.early:
+            model.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), given.grad_norm_clip, foreach=False)
+        optimizer.step()
+
+
+def predict(row: Row) -> int:
+    """Returns the peak of a dry run in this process, whose environment has the allocator."""
+    from torch_npusim.sim import dry_run
+
+    with dry_run(spec=row.spec, memory="512GiB", temporaries="cuda") as run:
+        (litgpt if row.source == LITGPT else mingpt)(row)
+        return run.peak_allocated()
+
+
+def in_process(sources: str, number: int) -> int:
+    """Returns the prediction for a row, by a process with CUDA's allocator and the packages."""
+    environment = {**os.environ, "NPUSIM_ALLOCATOR": "cuda-2.13", "PYTHONPATH": sources}
+    done = subprocess.run(
+        [sys.executable, __file__, sources, "--predict", str(number)],
+        env=environment, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"{ROWS[number].job}: {done.stderr}")
+    return int(done.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    """Prints or writes the table."""
+    sources = sys.argv[1]
+    if "--predict" in sys.argv:
+        print(predict(ROWS[int(sys.argv[-1])]))
+        return 0
+    lines = [
+        "| job | source | measured GB | predicted | error | note |",
+        "|---|---|---|---|---|---|",
+    ]
+    errors = []
+    for number, row in enumerate(ROWS):
+        predicted = in_process(sources, number)
+        error = predicted / row.measured - 1
+        errors.append(abs(error))
+        lines.append(
+            f"| {row.job} | {row.source} | {row.measured / 1e9:.4g} | {predicted / 1e9:.4g} | "
+            f"{error:+.1%} | {row.note} |"
+        )
+        print(lines[-1], flush=True)
+    summary = (
+        f"Median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, of "
+        f"{len(errors)} rows."
+    )
+    print(summary)
+    if "--write" in sys.argv:
+        begin, end = "<!-- table -->\n", "<!-- end -->\n"
+        text = PAGE.read_text()
+        head, _, rest = text.partition(begin)
+        PAGE.write_text(
+            head + begin + "\n".join([*lines, "", summary]) + "\n" + end + rest.partition(end)[2]
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
