@@ -108,8 +108,11 @@ def litgpt(row: Row) -> None:
         for _ in range(2):
             tokens = torch.zeros(row.batch, 512, dtype=torch.int64).to(DEVICE)
             # Fabric converts the results of a model in bf16-true to the default dtype.
-            logits = [part.float() for part in model(tokens, lm_head_chunk_size=128)]
-            logits[-1] = logits[-1][..., :-1, :]
+            if row.rank:
+                logits = [part.float() for part in model(tokens, lm_head_chunk_size=128)]
+                logits[-1] = logits[-1][..., :-1, :]
+            else:
+                logits = model(tokens).float()[..., :-1, :]
             (chunked_cross_entropy(logits, tokens[..., 1:]) / 2).backward()
         optimizer.step()
         optimizer.zero_grad()
