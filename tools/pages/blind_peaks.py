@@ -11,6 +11,8 @@ SOURCES is a folder with the packages litgpt (github.com/Lightning-AI/litgpt at 
         lightning-utilities==0.15.3 jsonargparse==4.53.0 typeshed-client==2.15.0
 """
 
+import gc
+import json
 import os
 import statistics
 import subprocess
@@ -151,34 +153,35 @@ def predict(row: Row) -> int:
 
     with dry_run(spec=row.spec, memory="512GiB", temporaries="cuda") as run:
         (litgpt if row.source == LITGPT else mingpt)(row)
-        return run.peak_allocated()
+        peak = run.peak_allocated()
+    gc.collect()
+    return peak
 
 
-def in_process(sources: str, number: int) -> int:
-    """Returns the prediction for a row, by a process with CUDA's allocator and the packages."""
+def predictions(sources: str) -> list[int]:
+    """Returns the prediction of each row, by a process with CUDA's allocator and the packages."""
     environment = {**os.environ, "NPUSIM_ALLOCATOR": "cuda-2.13", "PYTHONPATH": sources}
     done = subprocess.run(
-        [sys.executable, __file__, sources, "--predict", str(number)],
-        env=environment, capture_output=True, text=True, timeout=900, check=False,
+        [sys.executable, __file__, sources, "--predict"],
+        env=environment, capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        raise RuntimeError(f"{ROWS[number].job}: {done.stderr}")
-    return int(done.stdout.splitlines()[-1])
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> int:
     """Prints or writes the table."""
     sources = sys.argv[1]
     if "--predict" in sys.argv:
-        print(predict(ROWS[int(sys.argv[-1])]))
+        print(json.dumps([predict(row) for row in ROWS]))
         return 0
     lines = [
         "| job | source | measured GB | predicted | error | note |",
         "|---|---|---|---|---|---|",
     ]
     errors = []
-    for number, row in enumerate(ROWS):
-        predicted = in_process(sources, number)
+    for row, predicted in zip(ROWS, predictions(sources), strict=True):
         error = predicted / row.measured - 1
         errors.append(abs(error))
         lines.append(
@@ -187,7 +190,7 @@ def main() -> int:
         )
         print(lines[-1], flush=True)
     summary = (
-        f"Median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, of "
+        f"Median error {statistics.median(errors):.2%}, worst {max(errors):.2%}, of "
         f"{len(errors)} rows."
     )
     print(summary)
