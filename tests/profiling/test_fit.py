@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from torch_npusim import cli
-from torch_npusim.profiling.fitting import outside, page, remedies, text, trials
+from torch_npusim.profiling.fitting import outside, page, remedies, text, trials, watch
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
 from torch_npusim.profiling.fitting.result import Fit, MaxPeak
@@ -170,6 +170,36 @@ for _ in range(3):
     found = fit_script(str(script))
     assert found.error == ""
     assert found.step.work.flops == 2 * 2 * 64 * 256 * 256
+
+
+COMPILED = """import torch
+x = torch.zeros(64, 64, device="npusim", requires_grad=True)
+optimizer = torch.optim.SGD([x])
+multiply = torch.compile(lambda x: (x @ x).relu().sum() + (x @ x[0]).relu().sum())
+for _ in range(3):
+    multiply(x).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_products_of_compiled_code_are_counted_or_their_kernels_named(tmp_path, monkeypatch):
+    script = tmp_path / "compiled.py"
+    script.write_text(COMPILED)
+    found = fit_script(str(script))
+    assert found.error == ""
+    matrices, vectors = 3 * 2 * 64**3, 3 * 2 * 64**2
+    step = found.step
+    if step.work.flops == matrices + vectors:
+        assert step.not_counted == []
+    else:
+        assert step.work.flops >= matrices
+        assert any("mv" in name for name in step.not_counted)
+        told = f"Products, if any, are not counted of {', '.join(step.not_counted)}."
+        assert told in text.step_text(step)
+    triton = SimpleNamespace(launched={"softmax_kernel"})
+    monkeypatch.setitem(sys.modules, "torch_npusim.triton_interpreter", triton)
+    assert watch.not_counted(["aten::mm", "softmax_kernel"]) == ["softmax_kernel"]
 
 
 def test_what_checkpoints_compute_again_is_no_part_of_the_model():

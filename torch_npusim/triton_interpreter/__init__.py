@@ -24,6 +24,9 @@ _WHY_NOT_TRACED = (
     "a Triton kernel runs in Triton's interpreter (TRITON_INTERPRET=1); npusim compiles no Triton"
 )
 
+#: Names of the kernels that ran.
+launched: set[str] = set()
+
 
 def install() -> None:
     """Has Triton's interpreter run kernels with npusim tensors here; once, when it is imported."""
@@ -142,4 +145,5 @@ def _launch(
         finally:
             scope.restore()
 
+    launched.add(executor.fn.__name__)
     _C.launch_python(device, executor.fn.__name__, body)

@@ -153,6 +153,8 @@ class StepTime:
         per_second: Samples a second: the first size, times the calls of a step.
         tokens_per_second: If the input is of integers: its elements.
         work: None if the step has no products.
+        not_counted: Kernels of it whose products, if any, are no part of `work`: those of Triton,
+            and fused ones of Inductor with a product among their operators.
     """
 
     ns: int
@@ -162,6 +164,7 @@ class StepTime:
     per_second: float | None = None
     tokens_per_second: float | None = None
     work: Work | None = None
+    not_counted: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

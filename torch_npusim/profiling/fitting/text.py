@@ -116,6 +116,8 @@ def step_text(step: StepTime) -> str:
     if step.inputs:
         words.append(f", with inputs of {' x '.join(map(str, step.inputs))}")
     words.append(f".{_work_text(step.work)}" if step.work is not None else ".")
+    if step.not_counted:
+        words.append(f" Products, if any, are not counted of {', '.join(step.not_counted)}.")
     return "".join(words)
 
 

@@ -2,11 +2,12 @@
 """Hooks of torch that say, during a run, whose memory is whose and where the program is."""
 
 import statistics
+import sys
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -32,6 +33,13 @@ from torch_npusim.sim.timeline import PRECISIONS
 PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
 STATES = "optimizer state"
 WORKSPACES = "workspaces of cuBLAS"
+
+# Operators whose operations are the model's. Inductor mostly calls their kernels; where it takes
+# them apart (mv, dot), they become part of a fused kernel.
+_PRODUCTS = frozenset(
+    ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr", "einsum",
+     "convolution", "convolution_backward")
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,7 @@ class Watch:
         ends_ns: Virtual time at the end of each step of an optimizer.
         flops: Of each step: precision -> operations of products, and "again": those of them that
             checkpoints compute again.
+        not_counted: Of each step, kernels whose products, if any, are no part of `flops`.
         inputs: Sizes of the model's inputs in each step but the first, and whether they are
             integers.
         hooks: Of the models that were met.
@@ -74,6 +83,7 @@ class Watch:
     owners: list[tuple[int, int, int, str]] = field(default_factory=list)
     ends_ns: list[int] = field(default_factory=list)
     flops: list[Counter[str]] = field(default_factory=list)
+    not_counted: list[list[str]] = field(default_factory=list)
     inputs: list[list[tuple[tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
 
     def __post_init__(self) -> None:
@@ -110,7 +120,7 @@ class Watch:
         self._look_at(optimizer)
         self.threads.add(threading.get_ident())
         self.ends_ns.append(_device_time_ns())
-        self.flops.append(self._products())
+        self._end_tally()
         self.inputs.append([])
 
     def _enter(self, place: Place) -> None:
@@ -180,11 +190,16 @@ class Watch:
             return  # a tensor subclass without storage
         self.owners.append((_C.newest_allocation(), tensor.device.index, address, kind))
 
-    def _products(self) -> Counter[str]:
-        """Returns the operations of products since the last call, and begins anew."""
-        rows = _C.end_command_tally(self.tally).values()
+    def _end_tally(self) -> None:
+        """Notes the operations of products since the last call, and begins anew."""
+        rows = _C.end_command_tally(self.tally)
         self.tally = _C.begin_command_tally()
-        return Counter({name: sum(row[name] for row in rows) for name in (*PRECISIONS, "again")})
+        self.flops.append(
+            Counter(
+                {name: sum(row[name] for row in rows.values()) for name in (*PRECISIONS, "again")}
+            )
+        )
+        self.not_counted.append(not_counted(rows))
 
     # --- time -------------------------------------------------------------------------------
 
@@ -208,8 +223,12 @@ class Watch:
         found = StepTime(ns, interval, len(self.ends_ns))
         if ns <= 0:
             return found
-        flops = self.flops[1 + spans.index(ns)]
-        found = replace(found, work=_work(flops, found, peaks, devices))
+        step = 1 + spans.index(ns)
+        found = replace(
+            found,
+            work=_work(self.flops[step], found, peaks, devices),
+            not_counted=self.not_counted[step],
+        )
         # The steps behind the first; what follows the last is no step.
         calls = self.inputs[1 : len(self.ends_ns)]
         if not calls[0] or any(call != calls[0] for call in calls):
@@ -223,6 +242,19 @@ class Watch:
             per_second=samples * 1e9 / ns if samples else None,
             tokens_per_second=tokens * 1e9 / ns if is_tokens else None,
         )
+
+
+def not_counted(commands: Iterable[str]) -> list[str]:
+    """Returns the commands whose products are not seen: Triton's, and fused products."""
+    inductor = sys.modules.get("torch_npusim.inductor.runtime")
+    fused: dict[str, Any] = getattr(inductor, "kernels", {})
+    interpreter = sys.modules.get("torch_npusim.triton_interpreter")
+    triton: set[str] = getattr(interpreter, "launched", set())
+    found = set(commands) & triton
+    for name in set(commands) & fused.keys():
+        if any(operator.split(".")[1] in _PRODUCTS for operator in fused[name].operators):
+            found.add(name)
+    return sorted(found)
 
 
 def _work(flops: Counter[str], step: StepTime, peaks: Sequence[float], devices: int) -> Work | None:
