@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from pages.fabric_rows import BLIND_FILE, DROPPED, FILE
-from scipy.optimize import least_squares
 
 from torch_npusim.sim import fabric
 
@@ -91,6 +90,9 @@ def logs(rows, x=None):
 
 
 def fit(rows, begin=PRIOR):
+    """The parameters that make the errors of the rows least."""
+    from scipy.optimize import least_squares  # half a second, which a check need not wait for
+
     def rest(x):
         return np.concatenate([logs(rows, x), HOLD * (x - PRIOR)])
 
@@ -218,6 +220,7 @@ def write_specs(x):
         room = len(old + gap) if comment else 0
         lines[found[0]] = f"{key} = {number.ljust(room)}{comment}"
         file.write_text("\n".join(lines) + "\n")
+    fabric._read.cache_clear()
 
 
 def main(words):
