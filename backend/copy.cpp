@@ -10,6 +10,7 @@
 #include "backend/memory.h"
 #include "backend/observer.h"
 #include "backend/pinned_memory.h"
+#include "backend/stream_waits.h"
 
 namespace npusim {
 
@@ -62,7 +63,7 @@ void check_may_be_captured(CommandKind kind, const Stream& stream) {
 
 void finish(CommandKind kind, Stream& stream, bool blocking) {
   if (in_command_body()) return;  // part of another command, which nobody has waited for (S4)
-  if (blocking || kind == CommandKind::copy_d2h_pageable) stream.synchronize();
+  if (blocking || kind == CommandKind::copy_d2h_pageable) wait_unheard(stream);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "backend/observer.h"
 #include "backend/promise.h"
 #include "backend/running_command.h"
+#include "backend/stream_waits.h"
 
 namespace npusim {
 
@@ -91,13 +92,28 @@ bool Stream::query() {
   return true;
 }
 
+namespace {
+std::atomic<StreamWaitListener> g_wait_listener{nullptr};
+}  // namespace
+
+void set_stream_wait_listener(StreamWaitListener listener) noexcept {
+  g_wait_listener.store(listener, std::memory_order_release);
+}
+
 void Stream::synchronize() {
   check_not_forked();
   detail::check_may_wait("waiting for a stream", this);
-  keep_promises(*this);
-  wait_until_ns(done_at_ns());
-  note_order(OrderKind::stream_wait, device_, this);
-  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
+  if (const auto listener = g_wait_listener.load(std::memory_order_acquire)) listener(*this);
+  wait_unheard(*this);
+}
+
+void wait_unheard(Stream& stream) {
+  check_not_forked();
+  detail::check_may_wait("waiting for a stream", &stream);
+  keep_promises(stream);
+  wait_until_ns(stream.done_at_ns());
+  note_order(OrderKind::stream_wait, stream.device(), &stream);
+  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(stream.device());
 }
 
 void Stream::start_after_ns(std::int64_t time_ns) noexcept {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch._aot_autograd.utils import register_graphsafe_rng_device_type
+from torch._utils import CallbackRegistry
 from torch.utils import backend_registration
 
 from torch_npusim import _preconditions
@@ -31,6 +32,9 @@ def _register() -> None:
     sanitizer = sys.modules.get("torch.cuda._sanitizer") if _preconditions.alias_wanted() else None
     if sanitized := sanitizer is not None and sanitizer.cuda_sanitizer.enabled:
         sanitizer.cuda_sanitizer.disable()
+        for registry in vars(sanitizer.gpu_trace).values():
+            if isinstance(registry, CallbackRegistry):
+                registry.callback_list.clear()
 
     # 1. Say in one sentence why it cannot work, before anything is half registered.
     _preconditions.check()

@@ -1,12 +1,43 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Binding of what torch_npusim.cuda_alias needs below Python.
+#include <torch/csrc/Event.h>
+
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/cuda_names.h"
+#include "csrc/runtime/out_of_memory.h"
+
+namespace py = pybind11;
 
 namespace torch_npusim {
 
-void bind_cuda_names(pybind11::module& m) {
-  m.def("call_npusim_cuda", &call_npusim_cuda, pybind11::arg("on"));
+namespace {
+
+// torch.Event is a type that Python does not let programs extend.
+void set_event_attribute(const std::string& name, const py::object& value) {
+  PyObject* attributes = THPEventType.tp_dict;
+  const int failed = value.is_none() ? PyDict_DelItemString(attributes, name.c_str())
+                                     : PyDict_SetItemString(attributes, name.c_str(), value.ptr());
+  PyType_Modified(&THPEventType);
+  if (failed != 0) throw py::error_already_set();
+}
+
+// Numbers are those of CUDA's observers: device, bytes of the segment, allowed and free bytes.
+void attach_observer(const py::function& observer) {
+  const py::handle kept = observer.inc_ref();
+  attach_out_of_memory_observer(
+      [kept](const npusim::alloc::OutOfMemoryReport& report, c10::DeviceIndex device) {
+        const py::gil_scoped_acquire gil;
+        const std::size_t allowed = report.allowed_bytes.value_or(report.total_bytes);
+        kept(static_cast<int>(device), report.segment_bytes, allowed, report.free_bytes);
+      });
+}
+
+}  // namespace
+
+void bind_cuda_names(py::module& m) {
+  m.def("call_npusim_cuda", &call_npusim_cuda, py::arg("on"));
+  m.def("set_event_attribute", &set_event_attribute);
+  m.def("attach_out_of_memory_observer", &attach_observer);
 }
 
 }  // namespace torch_npusim

@@ -9,6 +9,7 @@
 #include "csrc/launch/device_launcher.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/device.h"
+#include "csrc/runtime/gpu_trace.h"
 #include "csrc/runtime/host_sync.h"
 #include "csrc/runtime/init.h"
 
@@ -97,6 +98,7 @@ void bind_device(py::module& m) {
       [](int device) {
         const int index = checked(device);
         before_explicit_wait("synchronize");
+        trace(&c10::impl::PyInterpreterVTable::trace_gpu_device_synchronization);
         translated([&] { npusim::synchronize_device(index); });
       },
       py::call_guard<py::gil_scoped_release>());

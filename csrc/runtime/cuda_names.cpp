@@ -166,6 +166,12 @@ void store(const Slot& slot, void* function) {
 
 }  // namespace
 
+namespace {
+std::atomic<bool> g_called_cuda{false};
+}  // namespace
+
+bool is_called_cuda() noexcept { return g_called_cuda.load(std::memory_order_acquire); }
+
 void call_npusim_cuda(bool on) {
   static std::mutex mutex;
   static std::vector<Slot>* const redirected = new std::vector<Slot>();  // leaked: used at exit too
@@ -174,6 +180,7 @@ void call_npusim_cuda(bool on) {
   if (!on) {
     for (const Slot& slot : *redirected) store(slot, slot.before);
     redirected->clear();
+    g_called_cuda.store(false, std::memory_order_release);
     return;
   }
   Found found;
@@ -185,6 +192,7 @@ void call_npusim_cuda(bool on) {
   }
   for (const Slot& slot : found.slots) store(slot, slot.after);
   *redirected = std::move(found.slots);
+  g_called_cuda.store(true, std::memory_order_release);
 }
 
 }  // namespace torch_npusim

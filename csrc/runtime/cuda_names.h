@@ -10,4 +10,6 @@ namespace torch_npusim {
 // Raises c10::Error, changing nothing, if torch's libraries do not import the functions that do so.
 void call_npusim_cuda(bool on);
 
+bool is_called_cuda() noexcept;
+
 }  // namespace torch_npusim

@@ -17,7 +17,9 @@
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_provider.h"
 #include "csrc/runtime/dry_answers.h"
+#include "csrc/runtime/gpu_trace.h"
 #include "csrc/runtime/memory_pools.h"
+#include "csrc/runtime/out_of_memory.h"
 #include "csrc/runtime/poison.h"
 #include "csrc/runtime/storage.h"
 
@@ -25,6 +27,7 @@ namespace torch_npusim {
 
 namespace {
 
+using Listener = c10::impl::PyInterpreterVTable;
 using npusim::alloc::Block;
 using npusim::alloc::LiveAllocator;
 
@@ -91,6 +94,7 @@ void report_to_profiler(const Block& block, int64_t bytes, c10::DeviceIndex devi
 
 [[noreturn]] void throw_out_of_memory(const npusim::alloc::OutOfMemoryReport& report,
                                       c10::DeviceIndex device) {
+  tell_out_of_memory_observers(report, device);
   if (c10::memoryProfilingEnabled()) {
     c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(report.requested_bytes),
                                      report.allocated_bytes, report.reserved_bytes,
@@ -299,6 +303,7 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device, npusim::Stream
   if (C10_UNLIKELY(block == nullptr)) throw_out_of_memory(report, device);
   auto* address = reinterpret_cast<void*>(block->address);
   if (C10_UNLIKELY(npusim::observed())) tell_observers(*block, user, device);
+  trace(&Listener::trace_gpu_memory_allocation, handle_of(address));
   if (C10_LIKELY(!npusim::dry())) {
     poison_fresh(address, block->bytes);
   } else {
@@ -331,6 +336,7 @@ void free_block_deleter(void* context) noexcept {
   if (block->owner == nullptr) return;  // GraphBlocks
   try {
     auto* address = reinterpret_cast<void*>(block->address);
+    trace(&Listener::trace_gpu_memory_deallocation, handle_of(address));
     npusim::note_memory(npusim::MemoryKind::free, address, block->bytes, nullptr);
     if (poison_mode() != npusim::PoisonMode::off && is_backed(block->owner)) {
       poison_freed(address, block->bytes);

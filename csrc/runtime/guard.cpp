@@ -9,6 +9,7 @@
 #include "csrc/runtime/backward_threads.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/gpu_trace.h"
 #include "csrc/runtime/graph.h"
 #include "csrc/runtime/host_sync.h"
 
@@ -24,6 +25,8 @@ npusim::Event& backend_event(void* event) {
   TORCH_CHECK(event != nullptr, "npusim: the event has not been recorded; call record() first");
   return *static_cast<npusim::Event*>(event);
 }
+
+using Listener = c10::impl::PyInterpreterVTable;
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -55,8 +58,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     const c10::DeviceIndex index = checked_device(device.index());
-    return torch_stream(
+    const c10::Stream stream = torch_stream(
         translated([&]() -> auto& { return npusim::next_stream(index, priority); }));
+    trace_new_stream(index);
+    return stream;
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     follow_backward_caller();  // the engine enters every node so
@@ -81,10 +86,12 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     const c10::DeviceIndex index = checked_device(device);
     before_explicit_wait("synchronize");
+    trace(&Listener::trace_gpu_device_synchronization);
     translated([&] { npusim::synchronize_device(index); });
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    if (event != nullptr) trace(&Listener::trace_gpu_event_deletion, handle_of(event));
     delete static_cast<npusim::Event*>(event);  // made in record(), owned through c10's void*
   }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device_index,
@@ -93,16 +100,20 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(device_index == -1 || device_index == on.device(), "Event device index ",
                 static_cast<int>(device_index), " does not match recording stream's device index ",
                 on.device());
-    translated([&] {
-      if (*event == nullptr) {
-        *event = new npusim::Event(on.device(), flag == c10::EventFlag::BACKEND_DEFAULT);
-      }
-      static_cast<npusim::Event*>(*event)->record(on);
-    });
+    if (*event == nullptr) {
+      *event = translated([&] {
+        return new npusim::Event(on.device(), flag == c10::EventFlag::BACKEND_DEFAULT);
+      });
+      trace(&Listener::trace_gpu_event_creation, handle_of(*event));
+    }
+    translated([&] { static_cast<npusim::Event*>(*event)->record(on); });
+    trace(&Listener::trace_gpu_event_record, handle_of(*event), handle_of(on));
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;  // never recorded: nothing to wait for, as on CUDA
-    translated([&] { static_cast<npusim::Event*>(event)->block(backend_stream(stream)); });
+    npusim::Stream& waiting = backend_stream(stream);
+    translated([&] { static_cast<npusim::Event*>(event)->block(waiting); });
+    trace(&Listener::trace_gpu_event_wait, handle_of(event), handle_of(waiting));
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
@@ -111,6 +122,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
     before_explicit_wait("Event.synchronize");
+    trace(&Listener::trace_gpu_event_synchronization, handle_of(event));
     translated([&] { static_cast<npusim::Event*>(event)->synchronize(); });
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {

@@ -33,6 +33,19 @@ SAYS = {
         "rnn True",
     ],
     "recompute": ["checkpoint True", "reentrant True", "sequential True"],
+    "traced": [
+        "before: 0",
+        "streams: True True",
+        "another stream: 0",
+        "memory: True",
+        "unrecorded: 0 None []",
+        "handles: True True True",
+        "event: True",
+        "waits: True",
+        "wait_stream: event_creation event_record event_wait event_deletion",
+        "out of memory: 0 5368709120 True True",
+        "of a fraction: (734003200, 536870912)",
+    ],
     "workers": ["[5.0, 50.0]", "[5.0, 50.0]", "spawned 14", "exit 0"],
 }
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.jit import _builtins
 
+from torch_npusim import _C
 from torch_npusim.patches import Changes
 
 
@@ -21,6 +22,11 @@ class Patcher(Changes):
             _builtins._register_builtin(value, operator)
             self._builtins.append(value)
         super().set(owner, name, value)
+
+    def extend_events(self, name: str, member: property) -> None:
+        """Gives torch.Event a member that it has not, which Python itself forbids."""
+        _C.set_event_attribute(name, member)
+        self._undo.append(lambda: _C.set_event_attribute(name, None))
 
     def undo(self) -> None:
         """Restores every attribute."""

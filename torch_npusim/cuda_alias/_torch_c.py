@@ -67,6 +67,7 @@ def _alloc(size: int, stream: int) -> int:
 WORKS: dict[str, Callable[..., Any]] = {
     "CUDAAllocator_AllocatorState": type("_AllocatorState", (), {"__doc__": "Never made."}),
     "annotateMemory": lambda address, metadata: None,  # as with each allocator without metadata
+    "attach_out_of_memory_observer": _C.attach_out_of_memory_observer,
     "canDeviceAccessPeer": npusim.can_device_access_peer,
     "clearCublasWorkspaces": lambda: None,  # there are none
     "cudaCachingAllocator_is_enabled": lambda: True,
@@ -153,7 +154,6 @@ REFUSED: dict[str, str] = {
         "use torch.cuda.memory.change_current_allocator().",
     ),
     "allocationTraceback": "use torch.cuda.memory._snapshot().",
-    "attach_out_of_memory_observer": "use torch.cuda.memory._record_memory_history().",
     "cudaCachingAllocator_enable": "the caching allocator cannot be switched off.",
     "cudaHostAllocator": "use Tensor.pin_memory().",
     "getMemoryMetadata": "snapshots have no metadata of their own.",

@@ -169,6 +169,12 @@ _OF_STREAMS = {
     ),
 }
 
+# The handle of an event is an address, 0 before the first record, as CUDA's is.
+_OF_EVENTS = {
+    "cuda_event": property(lambda self: self.event_id),
+    "_as_parameter_": property(lambda self: ctypes.c_void_p(self.event_id)),
+}
+
 # Values that torch.npusim answers when asked: here too, by the module's __getattr__.
 _ASKED = ("_initialized", "default_generators")
 
@@ -196,6 +202,8 @@ def patch(patcher: Patcher) -> None:
         patcher.delete(torch.cuda, name)
     for name, member in _OF_STREAMS.items():
         patcher.set(npusim.Stream, name, member)
+    for name, member in _OF_EVENTS.items():
+        patcher.extend_events(name, member)
     patcher.set(torch.cuda, "__getattr__", _ask)
     patcher.set(torch.version, "cuda", CUDA_VERSION)
 

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "csrc/runtime/out_of_memory.h"
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace torch_npusim {
+
+namespace {
+struct Observers {
+  std::mutex mutex;
+  std::vector<OutOfMemoryObserver> all;
+};
+Observers& observers() {
+  static auto* const kObservers = new Observers;  // never destroyed: they hold Python's objects
+  return *kObservers;
+}
+}  // namespace
+
+void attach_out_of_memory_observer(OutOfMemoryObserver observer) {
+  const std::lock_guard lock(observers().mutex);
+  observers().all.push_back(std::move(observer));
+}
+
+void tell_out_of_memory_observers(const npusim::alloc::OutOfMemoryReport& report,
+                                  c10::DeviceIndex device) {
+  std::vector<OutOfMemoryObserver> told;
+  {
+    const std::lock_guard lock(observers().mutex);
+    told = observers().all;
+  }
+  for (const OutOfMemoryObserver& observer : told) observer(report, device);
+}
+
+}  // namespace torch_npusim
