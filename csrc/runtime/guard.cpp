@@ -58,8 +58,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     const c10::DeviceIndex index = checked_device(device.index());
-    const c10::Stream stream = torch_stream(
-        translated([&]() -> auto& { return npusim::next_stream(index, priority); }));
+    const c10::Stream stream =
+        torch_stream(translated([&]() -> auto& { return npusim::next_stream(index, priority); }));
     trace_new_stream(index);
     return stream;
   }
@@ -101,9 +101,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
                 static_cast<int>(device_index), " does not match recording stream's device index ",
                 on.device());
     if (*event == nullptr) {
-      *event = translated([&] {
-        return new npusim::Event(on.device(), flag == c10::EventFlag::BACKEND_DEFAULT);
-      });
+      *event = translated(
+          [&] { return new npusim::Event(on.device(), flag == c10::EventFlag::BACKEND_DEFAULT); });
       trace(&Listener::trace_gpu_event_creation, handle_of(*event));
     }
     translated([&] { static_cast<npusim::Event*>(*event)->record(on); });
