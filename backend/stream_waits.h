@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A listener hears of each wait of the host for one stream, before it, on the waiting thread and
-// without any lock of backend/. It may throw: then nobody waits.
+// A listener hears of each wait of the host for one stream, before the wait, on the waiting thread
+// and without any lock of backend/. A listener that throws prevents the wait.
 #pragma once
 
 namespace npusim {
