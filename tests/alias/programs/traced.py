@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Calls each callback of torch.cuda._gpu_trace, which cannot be turned off again."""
 
 import torch
