@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Streams are told of once for each device; waits come from the listener of backend/.
 #include "csrc/runtime/gpu_trace.h"
 
 #include <array>

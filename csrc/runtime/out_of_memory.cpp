@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The observers live as long as the process.
 #include "csrc/runtime/out_of_memory.h"
 
 #include <mutex>
