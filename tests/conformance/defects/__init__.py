@@ -18,7 +18,7 @@ if "DEFECTS_IN" not in os.environ:
     FILES = ("blind", "linked_device", "linked_layouts", "linked_values", "own", "own_compiled")
 else:
     FILES = tuple(
-        f"foreign_{part}" for part in ("copies", "devices", "operands", "states", "values")
+        f"foreign_{part}" for part in ("copies", "devices", "operands", "states", "uses", "values")
     )
 for file in FILES:
     importlib.import_module(f"{__name__}.{file}")
