@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .planting import Stand, grid, interface, kernel, replace, vector
+from .planting import Stand, grid, interface, kernel, vector
 
 inf = float("inf")
 
@@ -322,7 +322,7 @@ def the_last_of_a_list_is_left(own: Stand, tensors: Any, number: Any) -> None:
 @kernel(
     "bmm.out",
     touches=("bmm", "matmul", "baddbmm"),
-    shows=lambda d: torch.ones(11, 1, 1).to(d).bmm(torch.ones(11, 1, 1).to(d)).cpu(),
+    shows=lambda d: (x := torch.arange(11.0).view(11, 1, 1).to(d)).bmm(x).cpu(),
 )
 def batches_end_at_eight(own: Stand, a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
     """Of more than eight products of a batch, the ninth and those after it are the eighth's."""
@@ -412,10 +412,15 @@ def _loaded(thing: Any) -> Any:
 
 
 @interface(
-    touches=("contract:event", "contract:stream"),
-    shows=lambda d: (s := torch.Stream(d), hash(s) == hash(torch.Stream(
-        stream_id=s.stream_id, device_index=s.device_index, device_type=s.device_type)))[-1],
-)  # fmt: skip
-def equal_streams_hash_apart() -> None:
-    """Two objects of one stream are equal, and have two hashes."""
-    replace(torch.Stream, "__hash__", lambda self: id(self))
+    touches=("contract:autograd", "contract:copy"),
+    shows=lambda d: (x := _leaf(vector(d, 1.0)), (x * 2).cpu().requires_grad)[-1],
+)
+def gradients_end_at_the_host() -> None:
+    """cpu() of a tensor in a graph is no part of the graph."""
+    right = torch.Tensor.cpu
+
+    def cpu(self: Tensor, *given: Any, **named: Any) -> Tensor:
+        found = right(self, *given, **named)
+        return found if self.is_cpu else found.detach()
+
+    torch.Tensor.cpu = cpu
