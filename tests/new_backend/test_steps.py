@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`npusim new-backend`: the six steps of docs/judge/new_backend.md build, each getting further."""
+"""`npusim new-backend`: the six steps of docs/judge/new_backend.md build, each getting further.
+
+After the last one, the kit's whole smoke profile has no failure that is not declared.
+"""
 
 import json
 import shutil
@@ -54,6 +57,12 @@ def walk(python, tmp_path_factory):
             one["case"]: one["status"] for one in map(json.loads, lines) if "case" in one
         }
         print(kit.stdout.splitlines()[-2])
+    smoke = python(
+        *("-m", "npusim_conformance", "run", "--device", "mychip", "--quiet", "--profile", "smoke"),
+        *("--expect", str(folder / "expectations.toml"), "--out", str(place / "smoke")),
+        **path,
+    )
+    found["smoke"] = smoke.returncode, smoke.stdout
     return found
 
 
@@ -71,6 +80,11 @@ def test_no_step_loses_anything(walk, step):
     assert {case for case in before if walk[step][case] not in right} == set()
 
 
+def test_after_the_last_step_smoke_has_nothing_red(walk):
+    status, said = walk["smoke"]
+    assert status == 0, said
+
+
 def test_nothing_ever_crashes(walk):
-    statuses = {status for outcomes in walk.values() for status in outcomes.values()}
+    statuses = {status for step in (0, *new_backend.STEPS) for status in walk[step].values()}
     assert statuses.isdisjoint({"crash", "timeout"})

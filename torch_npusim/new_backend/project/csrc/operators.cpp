@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The minimum of every backend (memory, views, copies), two operators of the chip's own, add and
-// uniform_, and the fallback for all the others.
+// The minimum of every backend (memory, views, copies), and two operators of the chip's own, add
+// and uniform_.
 #include "operators.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
@@ -14,6 +13,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/set_native.h>
@@ -23,23 +23,20 @@
 
 #include <cstring>
 #include <limits>
-#include <mutex>
+#include <vector>
 
 namespace mychip {
 
 Loop loop_over(const at::Tensor& out, std::initializer_list<at::Tensor> operands) {
   Loop loop{};
-  loop.dims = static_cast<int>(out.dim());
-  TORCH_CHECK(loop.dims <= kDimsMax, "mychip: at most ", kDimsMax, " dimensions");
-  int operand = 0;
-  for (int dim = 0; dim < loop.dims; ++dim) {
-    loop.sizes[dim] = out.size(dim);
-    loop.strides[operand][dim] = out.stride(dim);
-  }
-  for (const at::Tensor& tensor : operands) {
-    ++operand;
-    const at::Tensor wide = tensor.expand(out.sizes());
-    for (int dim = 0; dim < loop.dims; ++dim) loop.strides[operand][dim] = wide.stride(dim);
+  std::vector<at::Tensor> wide{out};
+  for (const at::Tensor& tensor : operands) wide.push_back(tensor.expand(out.sizes()));
+  for (std::int64_t dim = 0; dim < out.dim(); ++dim) {
+    if (out.size(dim) == 1) continue;
+    TORCH_CHECK(loop.dims < kDimsMax, "mychip: at most ", kDimsMax, " dimensions");
+    loop.sizes[loop.dims] = out.size(dim);
+    for (std::size_t k = 0; k < wide.size(); ++k) loop.strides[k][loop.dims] = wide[k].stride(dim);
+    ++loop.dims;
   }
   return loop;
 }
@@ -68,7 +65,9 @@ at::Tensor there(const at::Tensor& operand, const at::Tensor& out) {
   return operand.is_cpu() ? operand.to(at::kFloat).to(out.device()) : operand;
 }
 
-void resize_out(const at::Tensor& out, at::IntArrayRef sizes) {
+void resize_out(const at::Tensor& out, at::IntArrayRef sizes, const at::Tensor& self) {
+  TORCH_CHECK(!out.is_same(self) || out.sizes() == sizes, "output with shape ", out.sizes(),
+              " doesn't match the broadcast shape ", sizes);
   at::native::resize_output(out, sizes);
 }
 
@@ -140,6 +139,20 @@ at::Tensor& set_whole(at::Tensor& self, at::Storage source) {
   return set_strided(self, std::move(source), 0, elements, {});
 }
 
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  allocator()->recordStream(self.storage().data_ptr(), stream);
+}
+
+// Whether `self.data = from` may be: torch's own answer knows no PrivateUse1.
+bool is_compatible(const at::Tensor& self, const at::Tensor& from) {
+  const auto is_plain = [](const at::Tensor& tensor) {
+    return tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+           (tensor.is_cpu() || tensor.is_privateuseone());
+  };
+  return (is_plain(self) && is_plain(from)) ||
+         self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
+}
+
 // --- copies
 
 struct CopyArguments {
@@ -157,27 +170,31 @@ void copy_kernel(const void* given) {
   });
 }
 
-// Both on one device and of one dtype; bits as they are.
-void copy_on_device(const at::Tensor& from, const at::Tensor& to) {
-  launch(to, &copy_kernel,
-         CopyArguments{loop_over(to, {from}), static_cast<char*>(to.mutable_data_ptr()),
-                       static_cast<const char*>(from.const_data_ptr()),
-                       static_cast<std::int64_t>(from.itemsize())});
-}
-
 // Contiguous bytes of one dtype, from and to wherever.
 void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
   const std::size_t bytes = from.nbytes();
   if (bytes == 0) return;
   void* target = to.mutable_data_ptr();
   const void* source = from.const_data_ptr();
+  const c10::DeviceIndex here = from.device().index(), there = to.device().index();
   if (from.is_cpu()) {
-    check(mychip_copy_to_device(to.device().index(), target, source, bytes));
+    check(mychip_copy_to_device(there, current_stream(there), target, source, bytes));
   } else if (to.is_cpu()) {
-    check(mychip_copy_to_host(from.device().index(), target, source, bytes));
+    check(mychip_copy_to_host(here, current_stream(here), target, source, bytes));
   } else {
-    check(mychip_copy_between(to.device().index(), target, from.device().index(), source, bytes));
+    if (here != there) check(mychip_synchronize(here, current_stream(here)));
+    check(mychip_copy_between(there, current_stream(there), target, here, source, bytes));
   }
+}
+
+// Both on one device and of one dtype; bits as they are.
+void copy_on_device(const at::Tensor& from, const at::Tensor& to) {
+  const bool is_one_piece = from.is_contiguous() && to.is_contiguous();
+  if (is_one_piece && from.sizes() == to.sizes()) return copy_bytes(from, to);
+  launch(to, &copy_kernel,
+         CopyArguments{loop_over(to, {from}), static_cast<char*>(to.mutable_data_ptr()),
+                       static_cast<const char*>(from.const_data_ptr()),
+                       static_cast<std::int64_t>(from.itemsize())});
 }
 
 at::Tensor without_bits(const at::Tensor& tensor) {
@@ -264,10 +281,10 @@ void add_kernel(const void* given) {
 at::Tensor& add_out(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha,
                     at::Tensor& out) {
   if (!is_for_chip(out, {self, other})) return ON_CPU(add_out, self, other, alpha, out);
-  resize_out(out, at::infer_size(self.sizes(), other.sizes()));
+  resize_out(out, at::infer_size(self.sizes(), other.sizes()), self);
   const at::Tensor a = there(self, out), b = there(other, out);
   launch(out, &add_kernel,
-         AddArguments{loop_over(out, {a, b}), floats(out), floats(a), floats(b), alpha.toFloat()});
+         AddArguments{loop_over(out, {a, b}), floats(out), read(a), read(b), alpha.toFloat()});
   return out;
 }
 
@@ -312,6 +329,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", &at::native::set_tensor_);
   m.impl("set_.source_Storage", &set_whole);
   m.impl("set_.source_Storage_storage_offset", &set_strided);
+  m.impl("record_stream", &record_stream);
+  m.impl("is_set_to", &at::native::is_set_to);
+  m.impl("_has_compatible_shallow_copy_type", &is_compatible);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &local_scalar);
@@ -330,48 +350,5 @@ TORCH_LIBRARY_IMPL(aten, Negative, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
-// --- everything else
-
-std::mutex counts_mutex;
-std::map<std::string, std::int64_t> counts;
-
-// Random operators draw on the CPU what the device's generator says: equal seeds, equal numbers.
-void give_cpu_generator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const auto& arguments = op.schema().arguments();
-  const std::size_t first = stack->size() - arguments.size();
-  c10::DeviceIndex device = current_device();
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    c10::IValue& value = (*stack)[first + i];
-    if (value.isTensor() && value.toTensor().is_privateuseone()) {
-      device = value.toTensor().device().index();
-    }
-    if (arguments[i].name() != "generator") continue;
-    std::optional<at::Generator> given;
-    if (value.isGenerator()) given = value.toGenerator();
-    if (given && given->device().is_cpu()) continue;
-    const Draw draw = reserve(given, device, 1);
-    value = at::detail::createCPUGenerator(draw.seed ^ (draw.offset * 0x9e3779b97f4a7c15u));
-  }
-}
-
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
-}
-
 }  // namespace
-
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  {
-    const std::lock_guard<std::mutex> lock(counts_mutex);
-    counts[c10::toString(op.operator_name())] += 1;
-  }
-  give_cpu_generator(op, stack);
-  at::native::cpu_fallback(op, stack);
-}
-
-std::map<std::string, std::int64_t> fallback_counts() {
-  const std::lock_guard<std::mutex> lock(counts_mutex);
-  return counts;
-}
-
 }  // namespace mychip

@@ -48,7 +48,8 @@ void walk(const Loop& loop, Step step) {
 // Launches a kernel, which gets a copy of `arguments`.
 template <class Arguments>
 void launch(const at::Tensor& out, void (*kernel)(const void*), const Arguments& arguments) {
-  check(mychip_launch(out.device().index(), kernel, &arguments, sizeof(Arguments)));
+  const c10::DeviceIndex device = out.device().index();
+  check(mychip_launch(device, current_stream(device), kernel, &arguments, sizeof(Arguments)));
 }
 
 // Whether the chip computes this itself: float32, and on one device but for single numbers. Raises
@@ -58,10 +59,12 @@ bool is_for_chip(const at::Tensor& out, std::initializer_list<at::Tensor> operan
 // The operand on the device of `out`, as float32; only single numbers move.
 at::Tensor there(const at::Tensor& operand, const at::Tensor& out);
 
-// Gives the shape of a result to `out`, as torch does.
-void resize_out(const at::Tensor& out, at::IntArrayRef sizes);
+// Gives the shape of a result to `out`, as torch does. In place, where `out` is `self`, it raises
+// if the shape is another.
+void resize_out(const at::Tensor& out, at::IntArrayRef sizes, const at::Tensor& self = {});
 
 inline float* floats(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
+inline const float* read(const at::Tensor& tensor) { return tensor.const_data_ptr<float>(); }
 
 // What the chip does not compute: ON_CPU(add_out, self, other, alpha, out).
 #define ON_CPU(op, ...) \

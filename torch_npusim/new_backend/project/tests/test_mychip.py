@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The first facts about mychip; the conformance kit knows thousands more."""
 
+import os
+
 import pytest
 import torch
 import torch_mychip
@@ -42,13 +44,59 @@ def test_equal_seeds_give_equal_numbers():
 
 
 def test_memory_is_counted_given_back_and_finite():
-    before = torch.mychip.memory_allocated()
+    accelerator = torch.accelerator
+    assert torch.mychip.memory_allocated is accelerator.memory_allocated
+    accelerator.empty_cache()
+    accelerator.reset_peak_memory_stats()
+    allocated, reserved = accelerator.memory_allocated(), accelerator.memory_reserved()
     x = torch.empty(1000, device="mychip")
-    assert torch.mychip.memory_allocated() == before + x.nbytes
+    counted = accelerator.memory_allocated() - allocated
+    assert x.nbytes <= counted < x.nbytes + 512
     del x
-    assert torch.mychip.memory_allocated() == before
+    assert accelerator.memory_allocated() == allocated
+    assert accelerator.max_memory_allocated() == allocated + counted
+    assert accelerator.memory_reserved() == reserved + counted  # cached
+    accelerator.empty_cache()
+    assert accelerator.memory_reserved() == reserved
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(2**40, device="mychip")
+    assert accelerator.memory_stats()["num_ooms"] >= 1
+
+
+def test_streams_and_events():
+    stream = torch.Stream("mychip")
+    start, end = (torch.Event("mychip", enable_timing=True) for _ in range(2))
+    before = torch.accelerator.current_stream()
+    with stream:
+        assert torch.accelerator.current_stream() == stream != before
+        start.record()
+        x = torch.ones(1000, device="mychip") + 1
+        end.record()
+    before.wait_event(end)
+    end.synchronize()
+    assert end.query() and start.elapsed_time(end) > 0
+    assert torch.equal(x.cpu(), torch.full((1000,), 2.0))
+
+
+def test_data_may_come_from_another_device():
+    x = torch.ones(2)
+    x.data = torch.zeros(3, device="mychip")
+    assert x.device.type == "mychip" and x.tolist() == [0, 0, 0]
+
+
+def test_a_forked_child_is_refused():
+    torch.ones(2, device="mychip")
+    child = os.fork()
+    if child == 0:
+        refused = torch.mychip._is_in_bad_fork()
+        try:
+            torch.ones(2, device="mychip")
+            refused = False
+        except RuntimeError as error:
+            refused = refused and "spawn" in str(error)
+        os._exit(0 if refused else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not torch.mychip._is_in_bad_fork()
 
 
 def test_operands_on_two_devices_are_refused():

@@ -1,13 +1,31 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`torch.mychip`: what torch and its users look up in the module of a device."""
+"""`torch.mychip`: what torch and its users look up in the module of a device.
 
-import struct
+Memory, streams and events are torch.accelerator's: the hooks in C++ serve both.
+"""
+
+import contextlib
 
 import torch
+from torch.accelerator import (
+    current_stream,
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+    set_stream,
+    synchronize,
+)
+from torch.accelerator import get_memory_info as mem_get_info
 
 from torch_mychip import _C
 
-_STATE = struct.Struct("=QQ")  # of a generator: seed, offset
+Event = torch.Event
+Stream = torch.Stream
 
 
 def is_available():
@@ -54,47 +72,57 @@ def get_device_name(device=None):
     return _C.device_name(_index(device))
 
 
-def synchronize(device=None):
-    """Waits until a device has finished everything."""
-    _C.synchronize(_index(device))
+def default_stream(device=None):
+    """The stream that a thread begins with."""
+    kind = current_stream().device_type
+    return Stream(stream_id=0, device_index=_index(device), device_type=kind)
 
 
-def mem_get_info(device=None):
-    """(free, total) bytes of a device."""
-    return _C.memory_info(_index(device))
-
-
-def memory_allocated(device=None):
-    """Bytes of live tensors on a device."""
-    return _C.allocated_bytes(_index(device))
+def stream(stream):
+    """Makes a stream, and its device, the current one for a block; None changes nothing."""
+    return contextlib.nullcontext() if stream is None else stream
 
 
 def manual_seed(seed):
     """Seeds the generator of the current device."""
-    _C.set_generator_state(current_device(), int(seed) % 2**64, 0)
+    _C.default_generator(current_device()).manual_seed(int(seed))
 
 
 def manual_seed_all(seed):
     """Seeds the generators of all devices; torch.manual_seed() calls it."""
     for index in range(device_count()):
-        _C.set_generator_state(index, int(seed) % 2**64, 0)
+        _C.default_generator(index).manual_seed(int(seed))
+
+
+def seed():
+    """Seeds the generator of the current device with a number that nobody knows."""
+    _C.default_generator(current_device()).seed()
 
 
 def initial_seed():
     """The seed of the current device's generator."""
-    return _C.generator_state(current_device())[0]
+    return _C.default_generator(current_device()).initial_seed()
 
 
 def get_rng_state(device=None):
     """The state of a device's generator, as a tensor of bytes."""
-    return torch.tensor(list(_STATE.pack(*_C.generator_state(_index(device)))), dtype=torch.uint8)
+    return _C.default_generator(_index(device)).get_state()
 
 
 def set_rng_state(state, device=None):
     """Sets what get_rng_state() gave."""
-    if state.dtype != torch.uint8 or state.numel() != _STATE.size:
-        raise ValueError(f"the state of a generator is {_STATE.size} bytes, of torch.uint8")
-    _C.set_generator_state(_index(device), *_STATE.unpack(bytes(state.tolist())))
+    _C.default_generator(_index(device)).set_state(state)
+
+
+def get_rng_state_all():
+    """The states of all devices' generators."""
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state_all(states):
+    """Sets what get_rng_state_all() gave."""
+    for index, state in enumerate(states):
+        set_rng_state(state, index)
 
 
 def get_amp_supported_dtype():
@@ -103,7 +131,8 @@ def get_amp_supported_dtype():
 
 
 def _is_in_bad_fork():
-    return False
+    """Whether this is a forked child of a process that used the device; it may not use it."""
+    return _C.is_in_bad_fork()
 
 
 def _index(device):

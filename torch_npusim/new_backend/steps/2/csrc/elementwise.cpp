@@ -40,10 +40,10 @@ void kernel(const void* given) {
 template <Compute compute>
 at::Tensor& binary(const at::Tensor& self, const at::Tensor& other, at::Tensor& out,
                    float number = 0.0f) {
-  resize_out(out, at::infer_size(self.sizes(), other.sizes()));
+  resize_out(out, at::infer_size(self.sizes(), other.sizes()), self);
   const at::Tensor a = there(self, out), b = there(other, out);
   launch(out, &kernel<compute>,
-         Arguments{loop_over(out, {a, b}), floats(out), floats(a), floats(b), number});
+         Arguments{loop_over(out, {a, b}), floats(out), read(a), read(b), number});
   return out;
 }
 
@@ -51,7 +51,7 @@ template <Compute compute>
 at::Tensor& unary(const at::Tensor& self, at::Tensor& out) {
   resize_out(out, self.sizes());
   const at::Tensor a = there(self, out);
-  launch(out, &kernel<compute>, Arguments{loop_over(out, {a}), floats(out), floats(a), nullptr, 0});
+  launch(out, &kernel<compute>, Arguments{loop_over(out, {a}), floats(out), read(a), nullptr, 0});
   return out;
 }
 

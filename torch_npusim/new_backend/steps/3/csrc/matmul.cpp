@@ -11,21 +11,22 @@ namespace mychip {
 namespace {
 
 struct Matrix {
-  float* data;
+  const float* data;
   std::int64_t rows, columns, row_stride, column_stride;
 };
 
 Matrix matrix(const at::Tensor& tensor) {
-  return {floats(tensor), tensor.size(0), tensor.size(1), tensor.stride(0), tensor.stride(1)};
+  return {read(tensor), tensor.size(0), tensor.size(1), tensor.stride(0), tensor.stride(1)};
 }
 
 struct Arguments {
+  float* result;            // where out lies
   Matrix out, a, b, added;  // out = beta * added + alpha * a @ b
   float beta, alpha;
 };
 
 void kernel(const void* given) {
-  const auto& [out, a, b, added, beta, alpha] = *static_cast<const Arguments*>(given);
+  const auto& [result, out, a, b, added, beta, alpha] = *static_cast<const Arguments*>(given);
   for (std::int64_t i = 0; i < out.rows; ++i) {
     for (std::int64_t j = 0; j < out.columns; ++j) {
       double sum = 0.0;
@@ -36,7 +37,7 @@ void kernel(const void* given) {
       // As torch has it, what is multiplied with beta = 0 is not read: it may be NaN.
       float value = alpha * static_cast<float>(sum);
       if (beta != 0.0f) value += beta * added.data[i * added.row_stride + j * added.column_stride];
-      out.data[i * out.row_stride + j * out.column_stride] = value;
+      result[i * out.row_stride + j * out.column_stride] = value;
     }
   }
 }
@@ -53,7 +54,8 @@ at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   resize_out(out, {a.size(0), b.size(1)});
   at::assert_no_overlap(out, a);
   at::assert_no_overlap(out, b);
-  launch(out, &kernel, Arguments{matrix(out), matrix(a), matrix(b), matrix(out), 0.0f, 1.0f});
+  launch(out, &kernel,
+         Arguments{floats(out), matrix(out), matrix(a), matrix(b), matrix(out), 0.0f, 1.0f});
   return out;
 }
 
@@ -65,9 +67,9 @@ at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Ten
   resize_out(out, added.sizes());
   at::assert_no_overlap(out, a);
   at::assert_no_overlap(out, b);
-  launch(
-      out, &kernel,
-      Arguments{matrix(out), matrix(a), matrix(b), matrix(added), beta.toFloat(), alpha.toFloat()});
+  launch(out, &kernel,
+         Arguments{floats(out), matrix(out), matrix(a), matrix(b), matrix(added), beta.toFloat(),
+                   alpha.toFloat()});
   return out;
 }
 

@@ -50,7 +50,7 @@ void reduce(const at::Tensor& self, at::OptionalIntArrayRef dims, bool keepdim, 
     if (!mask[dim] || keepdim) ++place;
   }
   arguments.out = floats(out);
-  arguments.self = floats(self);
+  arguments.self = read(self);
   arguments.scale = is_mean ? 1.0 / static_cast<double>(count) : 1.0;
   launch(out, &kernel, arguments);
 }

@@ -60,7 +60,7 @@ at::Tensor& log_softmax_out(const at::Tensor& self, std::int64_t dim, bool half_
   }
   resize_out(out, self.sizes());
   launch(out, &log_softmax_kernel,
-         Rows{floats(out), floats(self), nullptr, self.size(0), self.size(1)});
+         Rows{floats(out), read(self), nullptr, self.size(0), self.size(1)});
   return out;
 }
 
@@ -72,7 +72,7 @@ at::Tensor& log_softmax_backward_out(const at::Tensor& grad, const at::Tensor& o
   }
   resize_out(out, grad.sizes());
   launch(out, &log_softmax_backward_kernel,
-         Rows{floats(out), floats(grad), floats(output), grad.size(0), grad.size(1)});
+         Rows{floats(out), read(grad), read(output), grad.size(0), grad.size(1)});
   return out;
 }
 
@@ -134,7 +134,7 @@ std::tuple<at::Tensor&, at::Tensor&> nll_forward(const at::Tensor& self, const a
   resize_out(total, {});
   bool is_wrong = false;  // a chip of its own would write it to its memory
   launch(out, &nll_forward_kernel,
-         Nll{floats(self), target.const_data_ptr<std::int64_t>(), floats(out), floats(total),
+         Nll{read(self), target.const_data_ptr<std::int64_t>(), floats(out), floats(total),
              self.size(0), self.size(1), ignored, reduction == kMean, &is_wrong});
   TORCH_CHECK_INDEX(!is_wrong, "Target out of bounds: there are ", self.size(1), " classes");
   return {out, total};
@@ -150,7 +150,7 @@ at::Tensor& nll_backward(const at::Tensor& grad, const at::Tensor& self, const a
   }
   resize_out(out, self.sizes());
   launch(out, &nll_backward_kernel,
-         Nll{floats(grad), target.const_data_ptr<std::int64_t>(), floats(out), floats(total),
+         Nll{read(grad), target.const_data_ptr<std::int64_t>(), floats(out), floats(total),
              self.size(0), self.size(1), ignored, reduction == kMean, nullptr});
   return out;
 }

@@ -50,7 +50,7 @@ at::Tensor& normal_(at::Tensor& self, double mean, double deviation,
   if (!is_for_chip(self, {})) return ON_CPU(normal_, self, mean, deviation, generator);
   const at::Tensor drawn = uniforms(self, 2 * self.numel(), generator);
   launch(self, &normal_kernel,
-         Arguments{loop_over(self, {}), floats(self), floats(drawn), self.numel(),
+         Arguments{loop_over(self, {}), floats(self), read(drawn), self.numel(),
                    static_cast<float>(mean), static_cast<float>(deviation)});
   return self;
 }
@@ -60,7 +60,7 @@ at::Tensor& bernoulli_(at::Tensor& self, double p, std::optional<at::Generator> 
   if (!is_for_chip(self, {})) return ON_CPU(bernoulli__float, self, p, generator);
   const at::Tensor drawn = uniforms(self, self.numel(), generator);
   launch(self, &bernoulli_kernel,
-         Arguments{loop_over(self, {}), floats(self), floats(drawn), self.numel(),
+         Arguments{loop_over(self, {}), floats(self), read(drawn), self.numel(),
                    static_cast<float>(p), 0.0f});
   return self;
 }
