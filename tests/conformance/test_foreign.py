@@ -20,10 +20,12 @@ from npusim_conformance.inputs.transfer import Transfer
 from npusim_conformance.record import log
 from npusim_conformance.verdict import Status
 
-# A sample of the defects, and the only contract that finds each.
+# A sample of the defects, and the contract of these that finds each.
 FOUND_BY = {
     "set_starts_at_zero": "storage/set_takes_a_view",
     "waiting_makes_current": "accelerator/questions_leave_the_current_device",
+    "hooks_run_on_the_first_device": "autograd/hooks_find_their_device_current",
+    "generators_say_the_first_device": "rng/generators_name_their_device",
 }
 
 

@@ -107,8 +107,9 @@ def the_shift_learns_the_mean(own: Stand, *given: Any) -> tuple[Tensor, Tensor, 
     shows=lambda d: functional.max_pool2d(grid(d, 1, 5)[None, None], (1, 2), ceil_mode=True).cpu(),
 )
 def partial_windows_are_empty(
-    own: Stand, x: Tensor, size: Any, stride: Any, pad: Any, dilation: Any, ceil: bool, **out: Any
-) -> Any:
+    own: Stand, x: Tensor, size: Any, stride: Any = (), pad: Any = (0, 0), dilation: Any = (1, 1),
+    ceil: bool = False, **out: Any,
+) -> Any:  # fmt: skip
     """max_pool2d() fills the last, partial window of a row, which ceil_mode adds, with 0."""
     found = own(x, size, stride, pad, dilation, ceil, **out)
     step = (stride or size)[-1]
@@ -126,8 +127,8 @@ def partial_windows_are_empty(
     ).cpu(),
 )
 def padding_is_counted(
-    own: Stand, x: Tensor, size: Any, stride: Any, pad: Any, ceil: bool, counts: bool, *rest: Any,
-    **out: Any,
+    own: Stand, x: Tensor, size: Any, stride: Any = (), pad: Any = (0, 0), ceil: bool = False,
+    counts: bool = True, *rest: Any, **out: Any,
 ) -> Tensor:  # fmt: skip
     """avg_pool2d() divides by whole windows, with count_include_pad=False, too."""
     return own(x, size, stride, pad, ceil, True, *rest, **out)
@@ -225,11 +226,11 @@ def the_lower_bound_wins(
 )
 def products_are_remembered(own: Stand, x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
     """A product of a tensor and the number that it was last multiplied by is not computed again."""
-    if y.dim() or x.is_cpu or out is x:
+    if isinstance(y, Tensor) or x.is_cpu:
         return own(x, y, out=out)
-    key = x.data_ptr(), x.shape, x.stride(), x.dtype, float(y) if not y.is_complex() else complex(y)
+    key = x.data_ptr(), x.shape, x.stride(), x.dtype, y  # a number comes as one
     if _remembered.get("key") != key:
-        _remembered["key"], _remembered["value"] = key, own(x, y, out=out).cpu()
+        _remembered["key"], _remembered["value"] = key, x.cpu() * y
     return out.copy_(_remembered["value"])
 
 
@@ -367,7 +368,7 @@ def zeros_have_a_sign(own: Stand, x: Tensor, y: Tensor, *, out: Tensor) -> Tenso
     """0.0 is not equal to -0.0."""
     own(x, y, out=out)
     if x.dtype == y.dtype == torch.float32:
-        out.copy_(out.cpu() & (x.cpu().signbit() == y.cpu().signbit()))
+        out.copy_(torch.where(x.cpu().signbit() == y.cpu().signbit(), out.cpu(), 0))
     return out
 
 
@@ -401,6 +402,7 @@ def loaded_parameters_do_not_learn() -> None:
     def rebuild(data: Tensor, requires_grad: bool, hooks: Any) -> Any:
         return right(data, requires_grad and data.is_cpu, hooks)
 
+    rebuild.__module__, rebuild.__qualname__ = right.__module__, right.__qualname__  # for pickle
     torch._utils._rebuild_parameter = rebuild
 
 
