@@ -176,12 +176,14 @@ def peaks_can_be_reset(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU, needs=("torch.accelerator.empty_cache",))
 def empty_cache_keeps_live_tensors(run: Run) -> None:
-    """empty_cache() leaves live tensors as they are."""
+    """empty_cache() leaves live tensors as they are, and views whose base died."""
     accelerator = _accelerator(run)
     live = torch.arange(1000).to(run.device)
+    view = torch.arange(1000).to(run.device)[500:]
     torch.empty(64 * _MIB, dtype=torch.uint8, device=run.device)
     accelerator.empty_cache()
     same("a live tensor", live, torch.arange(1000))
+    same("a view", view, torch.arange(500, 1000))
     reserved, allocated = accelerator.memory_reserved(), accelerator.memory_allocated()
     require(reserved >= allocated, f"{reserved} bytes reserved, {allocated} allocated")
 

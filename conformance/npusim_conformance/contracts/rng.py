@@ -185,6 +185,8 @@ def drawing_changes_the_state(run: Run) -> None:
 def bad_states_are_refused(run: Run) -> None:
     """A state of a wrong size or dtype is refused, and changes nothing."""
     get_state, set_state = _states(run)
+    torch.manual_seed(7)
+    _draw(run.device)
     before = get_state()
     wrong = (RuntimeError, TypeError, ValueError)
     refuses("a state of 3 bytes", lambda: set_state(torch.zeros(3, dtype=torch.uint8)), wrong)

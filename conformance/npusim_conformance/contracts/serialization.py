@@ -40,6 +40,16 @@ def load_restores_the_device(run: Run) -> None:
     same("values loaded with weights_only=False", _reloaded(tensor, weights_only=False), tensor)
 
 
+@contract()
+def parameters_survive(run: Run) -> None:
+    """A loaded parameter requires a gradient if the one that was saved did."""
+    for learns in (True, False):
+        saved = torch.nn.Parameter(on(run.device, 1, 2), requires_grad=learns)
+        loaded = _reloaded(saved, weights_only=False)
+        same("type", type(loaded), torch.nn.Parameter)
+        same(f"requires_grad of one with {learns}", loaded.requires_grad, learns)
+
+
 @contract(two_devices=True, no_cpu=_ONE_DEVICE)
 def load_restores_the_index(run: Run) -> None:
     """A tensor of the second device is loaded there."""

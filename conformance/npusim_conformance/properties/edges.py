@@ -100,7 +100,12 @@ EDGES: dict[str, list[Call]] = {
         _call(_long()[:, 0], stable=True, descending=True),
         _call(torch.tensor([True, False, True, False]), stable=True),
     ],
-    "topk": [_call(torch.arange(float(LONG)).flip(0), 40), _call(_floats(1, nan, 2), 2)],
+    "topk": [
+        _call(torch.arange(float(LONG)).flip(0), 40),
+        _call(_floats(1, nan, 2), 2),
+        _call(_floats(3, 1, 2), 1, largest=False),
+    ],
+    "roll": [_call(_floats(1, 2, 3), -1), _call(_grid(), (-1, 2), (0, 1))],
     "kthvalue": [_call(torch.arange(float(LONG)).flip(0), 33)],
     "searchsorted": [
         _call(_floats(1, 2, 2, 3), _floats(0, 1, 2, 3, 4, inf)),
@@ -179,6 +184,10 @@ EDGES: dict[str, list[Call]] = {
         _call(_floats(0, 0, 0, 0, 9, 0, 0, 0, 0).view(1, 3, 3).requires_grad_(), 2, 1),
         _call(torch.ones(1, 4, 4).requires_grad_(), 2, 2),
     ],
+    "nn.functional.avg_pool2d": [
+        _call(torch.arange(9.0).view(1, 3, 3), 2, 2, 1, count_include_pad=False),
+        _call(torch.arange(9.0).view(1, 3, 3), 2, ceil_mode=True, divisor_override=3),
+    ],
     "nn.functional.layer_norm": [
         _call(_floats(1, 1, 1.01, 1).view(1, 4), (4,), torch.ones(4).requires_grad_()),
         _call(_floats(1, 1, 1, 1), (4,)),
@@ -192,10 +201,24 @@ EDGES: dict[str, list[Call]] = {
         _call(torch.ones(2, 0), torch.ones(0, 3)),
     ],
     "bmm": [_call(_grid()[None].mT, _grid()[None] + 1), _call(*_NOTHING[1:])],
-    "baddbmm": [_call(*_NOTHING), _call(_NOTHING[0], torch.ones(2, 0, 0), torch.ones(2, 0, 1))],
-    "addbmm": [_call(torch.ones(3, 1), torch.ones(0, 3, 2), torch.ones(0, 2, 1))],
-    "addmm": [_call(torch.ones(2, 3), torch.ones(2, 0), torch.ones(0, 3))],
-    "addmv": [_call(torch.ones(2), torch.ones(2, 0), torch.ones(0))],
+    # What beta = 0 multiplies is not read: it may be NaN.
+    "baddbmm": [
+        _call(*_NOTHING),
+        _call(_NOTHING[0], torch.ones(2, 0, 0), torch.ones(2, 0, 1)),
+        _call(torch.full((1, 4, 4), nan), _grid()[None], _grid().T[None], beta=0),
+    ],
+    "addbmm": [
+        _call(torch.ones(3, 1), torch.ones(0, 3, 2), torch.ones(0, 2, 1)),
+        _call(torch.full((4, 4), nan), _grid()[None], _grid().T[None], beta=0),
+    ],
+    "addmm": [
+        _call(torch.ones(2, 3), torch.ones(2, 0), torch.ones(0, 3)),
+        _call(torch.full((4, 4), nan), _grid(), _grid().T, beta=0),
+    ],
+    "addmv": [
+        _call(torch.ones(2), torch.ones(2, 0), torch.ones(0)),
+        _call(torch.full((4,), nan), _grid(), _floats(1, 2, 3), beta=0),
+    ],
     "mv": [_call(torch.ones(0, 9), torch.ones(9)), _call(torch.ones(2, 0), torch.ones(0))],
     "dot": [_call(torch.ones(0), torch.ones(0))],
     "vdot": [_call(torch.ones(0), torch.ones(0))],
