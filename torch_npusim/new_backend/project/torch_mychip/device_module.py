@@ -7,25 +7,24 @@ Memory, streams and events are torch.accelerator's: the hooks in C++ serve both.
 import contextlib
 
 import torch
-from torch.accelerator import (
-    current_stream,
-    empty_cache,
-    max_memory_allocated,
-    max_memory_reserved,
-    memory_allocated,
-    memory_reserved,
-    memory_stats,
-    reset_accumulated_memory_stats,
-    reset_peak_memory_stats,
-    set_stream,
-    synchronize,
-)
-from torch.accelerator import get_memory_info as mem_get_info
+from torch import accelerator
 
 from torch_mychip import _C
 
 Event = torch.Event
 Stream = torch.Stream
+current_stream = accelerator.current_stream
+empty_cache = accelerator.empty_cache
+max_memory_allocated = accelerator.max_memory_allocated
+max_memory_reserved = accelerator.max_memory_reserved
+mem_get_info = accelerator.get_memory_info
+memory_allocated = accelerator.memory_allocated
+memory_reserved = accelerator.memory_reserved
+memory_stats = accelerator.memory_stats
+reset_accumulated_memory_stats = accelerator.reset_accumulated_memory_stats
+reset_peak_memory_stats = accelerator.reset_peak_memory_stats
+set_stream = accelerator.set_stream
+synchronize = accelerator.synchronize
 
 
 def is_available():
