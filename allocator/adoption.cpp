@@ -86,7 +86,8 @@ void CachingAllocator::Impl::adopt(const SegmentInfo& info, const AdoptionVisito
     block->bytes = block_info.bytes;
     block->stream = info.stream;
     block->segment = &segment;
-    block->order = config.tie_break == TieBreak::registration ? info.registration : 0;
+    block->order = block_order(segment, block_info.order);
+    next_creation = std::max(next_creation, block_info.order + 1);
     block->prev = before;
     block->next = nullptr;
     (before ? before->next : segment.first) = block;

@@ -85,6 +85,9 @@ Block* CachingAllocator::Impl::new_block() noexcept {
 }
 
 void CachingAllocator::Impl::recycle(Block* block) noexcept {
+  if (!scope_uses.empty()) [[unlikely]] {
+    scope_uses.erase(block);
+  }
   block->state = BlockState::unused;
   block->next = unused_blocks;
   unused_blocks = block;
@@ -135,7 +138,7 @@ Block* CachingAllocator::Impl::split(Block* block, std::size_t bytes) {
   low->bytes = bytes;
   low->stream = block->stream;
   low->segment = block->segment;
-  low->order = block->order;
+  low->order = block_order(*block->segment, next_creation++);
   low->prev = block->prev;
   low->next = block;
   (low->prev ? low->prev->next : low->segment->first) = low;
@@ -274,16 +277,25 @@ void CachingAllocator::Impl::free_live(Block* block, ContextId context) {
   release_to_pool(block, context);
 }
 
-// Other streams still use the block: one mark per stream, and the block is pending until the last
-// mark is reached. mark() may throw, so nothing changes before all marks are set.
+// Other streams still use the block: it is pending until the last of their marks is reached.
 void CachingAllocator::Impl::free_later(Block* block, ContextId context) {
+  if (defers()) {
+    deferred.push_back(block);
+    ++pending_count;
+  } else {
+    mark_uses(block);
+  }
+  book_free(block, context);
+  block->state = BlockState::pending;
+  block->has_stream_uses = false;
+}
+
+// One mark per stream. mark() may throw, so nothing changes before all marks are set.
+void CachingAllocator::Impl::mark_uses(Block* block) {
   std::vector<Ticket> tickets;
   const std::vector<StreamId> streams = stream_uses.at(block);
   tickets.reserve(streams.size());
   for (StreamId stream : streams) tickets.push_back(provider.mark(stream));  // may throw
-  book_free(block, context);
-  block->state = BlockState::pending;
-  block->has_stream_uses = false;
   stream_uses.erase(block);
   for (std::size_t i = 0; i < streams.size(); ++i) {
     pending[streams[i]].push_back({tickets[i], block});
@@ -292,8 +304,28 @@ void CachingAllocator::Impl::free_later(Block* block, ContextId context) {
   pending_count += streams.size();
 }
 
+// As upstream, streams recorded in a scope are forgotten: as if a graph captured their work.
+void CachingAllocator::Impl::mark_deferred() {
+  while (!deferred.empty()) {
+    Block* block = deferred.front();
+    if (const auto in_scopes = scope_uses.find(block); in_scopes != scope_uses.end()) {
+      const std::vector<StreamId>& forgotten = in_scopes->second;
+      std::erase_if(stream_uses.at(block), [&forgotten](StreamId stream) {
+        return std::find(forgotten.begin(), forgotten.end(), stream) != forgotten.end();
+      });
+      scope_uses.erase(in_scopes);
+    }
+    mark_uses(block);
+    deferred.pop_front();
+    --pending_count;
+    if (block->pending_marks == 0) release_to_pool(block, 0);
+  }
+}
+
 // Marks of one stream complete in order: each queue is read up to the first that is not done.
 void CachingAllocator::Impl::process_events() {
+  if (defers()) return;
+  mark_deferred();
   for (auto it = pending.begin(); it != pending.end();) {
     std::deque<Pending>& queue = it->second;
     while (!queue.empty() && provider.done(queue.front().ticket)) {
@@ -368,6 +400,7 @@ void CachingAllocator::record_stream(Block* block, StreamId stream) {
   std::vector<StreamId>& uses = impl_->stream_uses[block];
   if (std::find(uses.begin(), uses.end(), stream) == uses.end()) uses.push_back(stream);
   block->has_stream_uses = true;
+  if (impl_->defers()) impl_->scope_uses[block].push_back(stream);
 }
 
 void CachingAllocator::process_events() {

@@ -64,6 +64,8 @@ class CachingAllocator final : public LiveAllocator {
   void retain_pool(PoolId pool, const PoolOptions& options = {}) override;
   void release_pool(PoolId pool) override;
   std::vector<PoolInfo> pools() const override;
+  void enter_pool_scope() override;
+  void leave_pool_scope() override;  // throws InvalidArgument where none is open
 
   void set_memory_fraction(double fraction) override;
   double memory_fraction() const override;

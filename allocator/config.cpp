@@ -111,11 +111,14 @@ Config preset(std::string_view name) {
   config.search_after_sync = false;
   config.oversize_rules_on_expandable = true;
   if (name == "cuda-2.13") return config;
+  config.tie_break = TieBreak::creation;
+  config.defers_in_pool_scopes = true;
+  if (name == "cuda-2.12") return config;
   config.tie_break = TieBreak::address;
   if (name == "cuda-2.11") return config;
   config.pad_bytes = 32;
   if (name == "ascend") return config;
-  reject("preset is \"", name, "\"; expected npusim, cuda-2.13, cuda-2.11 or ascend");
+  reject("preset is \"", name, "\"; expected npusim, cuda-2.13, cuda-2.12, cuda-2.11 or ascend");
 }
 
 std::optional<std::size_t> round_request(const Config& config, std::size_t bytes) noexcept {

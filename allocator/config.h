@@ -27,8 +27,9 @@ enum class Fit : std::uint8_t {
 };
 
 enum class TieBreak : std::uint8_t {
-  address,       // "comparator A", up to 2.11: lower address first
-  registration,  // "comparator D", 2.13: older segment first, then lower address
+  address,       // up to 2.11: lower address first
+  creation,      // 2.12: the block whose record is older first; what a split cuts off is newer
+  registration,  // from 2.13: older segment first, then lower address
 };
 
 struct Config {
@@ -77,6 +78,11 @@ struct Config {
   // report running out although the memory just came back (pytorch #189504). True repairs it.
   bool search_after_sync = true;
 
+  // While anything allocates to a private pool (enter_pool_scope()), upstream up to 2.12 looks at
+  // no pending free, sets no mark for a new one, and gives nothing back before it runs out. Of a
+  // block freed there it forgets the streams recorded there. False repairs it.
+  bool defers_in_pool_scopes = false;
+
   bool operator==(const Config&) const = default;
 };
 
@@ -87,8 +93,8 @@ Config validate(Config config);
 // Throws InvalidArgument unless the fraction is from 0 to 1.
 std::size_t fraction_limit(double fraction, std::size_t capacity_bytes);
 
-// preset() knows "npusim" (the defaults), "cuda-2.13" and "cuda-2.11" (quantum 512, upstream
-// defects as they are; the request limit is there, because torch has it), and "ascend" (as
+// preset() knows "npusim" (the defaults), "cuda-2.13", "cuda-2.12" and "cuda-2.11" (quantum 512,
+// upstream defects as they are; the request limit is there, because torch has it), and "ascend" (as
 // cuda-2.11 with 32 bytes added to each request). Any other name throws InvalidArgument.
 Config preset(std::string_view name);
 
@@ -97,8 +103,8 @@ Config preset(std::string_view name);
 // here (large_segment_size_mb, max_split_size_mb, max_non_split_rounding_mb,
 // garbage_collection_threshold, roundup_power2_divisions, per_process_memory_fraction,
 // expandable_segments, backend:native) and our own (quantum_bytes, pad_bytes, fit, tie_break,
-// search_after_sync, oversize_rules_on_expandable, refuse_over_one_exabyte). Keys that belong to
-// the host allocator (pinned_*) go to `skipped`.
+// search_after_sync, defers_in_pool_scopes, oversize_rules_on_expandable, refuse_over_one_exabyte).
+// Keys that belong to the host allocator (pinned_*) go to `skipped`.
 Config parse_config(const Config& base, std::string_view text,
                     std::vector<std::string>* skipped = nullptr);
 

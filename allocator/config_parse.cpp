@@ -130,8 +130,11 @@ void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
   } else if (key == "fit") {
     c.fit = choose<Fit>(s, {{"best", Fit::best}, {"first", Fit::first}});
   } else if (key == "tie_break") {
-    c.tie_break = choose<TieBreak>(
-        s, {{"address", TieBreak::address}, {"registration", TieBreak::registration}});
+    c.tie_break = choose<TieBreak>(s, {{"address", TieBreak::address},
+                                       {"creation", TieBreak::creation},
+                                       {"registration", TieBreak::registration}});
+  } else if (key == "defers_in_pool_scopes") {
+    c.defers_in_pool_scopes = parse_bool(s);
   } else if (key == "search_after_sync") {
     c.search_after_sync = parse_bool(s);
   } else if (key == "oversize_rules_on_expandable") {
@@ -146,7 +149,8 @@ void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
     if (skipped) skipped->push_back(key);
   } else {
     throw InvalidArgument("allocator config: \"" + key +
-                          "\" is not a key; expected one of backend, expandable_segments, fit, "
+                          "\" is not a key; expected one of backend, defers_in_pool_scopes, "
+                          "expandable_segments, fit, "
                           "garbage_collection_threshold, large_segment_size_mb, "
                           "max_non_split_rounding_mb, max_split_size_mb, "
                           "oversize_rules_on_expandable, pad_bytes, "

@@ -60,6 +60,9 @@ struct CachingAllocator::Impl {
   // free_live() ends a block at once, or makes it pending if other streams use it.
   void free_live(Block* block, ContextId context);
   void free_later(Block* block, ContextId context);  // pending: one mark per using stream
+  void mark_uses(Block* block);
+  void mark_deferred();  // of the blocks whose marks are still to be set
+  bool defers() const noexcept { return config.defers_in_pool_scopes && pool_scopes > 0; }
   void book_free(const Block* block, ContextId context);
   void process_events();  // frees pending blocks whose marks are done; does not wait
   Shelf& shelf_of(MemoryPool& pool, StreamId stream, bool is_small) {
@@ -70,6 +73,13 @@ struct CachingAllocator::Impl {
   void reserve_blocks();        // so that new_block() cannot fail half-way
   Block* new_block() noexcept;  // reserve_blocks() has run since the last three
   void recycle(Block* block) noexcept;
+  // block_order() is a block's place in the tie-break; `creation` counts the records of blocks.
+  std::int64_t block_order(const Segment& segment, std::int64_t creation) const noexcept {
+    if (config.tie_break == TieBreak::registration) [[likely]] {
+      return segment.registration;
+    }
+    return config.tie_break == TieBreak::creation ? creation : 0;
+  }
   void index_insert(Block* block);  // starts the block's age
   void record(HistoryAction action, Address address, std::size_t bytes, StreamId stream,
               ContextId context, PoolId pool);
@@ -140,6 +150,7 @@ struct CachingAllocator::Impl {
   MemoryPool::Shelves* last_shelves = nullptr;
   std::map<Address, Segment> segments;
   std::int64_t next_registration = 0;
+  std::int64_t next_creation = 1;
 
   std::vector<std::unique_ptr<std::array<Block, 256>>> slab;
   Block* unused_blocks = nullptr;  // linked through `next`
@@ -147,7 +158,12 @@ struct CachingAllocator::Impl {
 
   std::unordered_map<const Block*, std::vector<StreamId>> stream_uses;
   std::map<StreamId, std::deque<Pending>> pending;
-  std::size_t pending_count = 0;
+  std::deque<Block*> deferred;  // pending, without marks yet: defers_in_pool_scopes
+  // Of those streams, the ones recorded in a scope. As upstream, an entry outlives the allocation
+  // unless mark_deferred() took it.
+  std::unordered_map<const Block*, std::vector<StreamId>> scope_uses;
+  std::size_t pending_count = 0;  // marks, and blocks without them
+  std::size_t pool_scopes = 0;
   std::map<std::uint64_t, Block*> held;  // by free_held(): pending until told, oldest first
   std::uint64_t next_hold = 0;
 

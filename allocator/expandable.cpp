@@ -124,7 +124,7 @@ bool CachingAllocator::Impl::map_pages(Block* block, std::size_t bytes, const Re
     rest->requested_bytes = 0;
     rest->stream = block->stream;
     rest->segment = block->segment;
-    rest->order = block->order;
+    rest->order = block_order(*block->segment, next_creation++);
     rest->state = BlockState::unmapped;
     rest->context = 0;
     rest->prev = block;
@@ -183,7 +183,7 @@ void CachingAllocator::Impl::unmap_pages(Block* block, Address begin, Address en
     part->bytes = to - from;
     part->stream = block->stream;
     part->segment = block->segment;
-    part->order = block->order;
+    part->order = block_order(segment, next_creation++);
     part->prev = before;
     part->next = behind;
     (before ? before->next : block->segment->first) = part;

@@ -46,7 +46,7 @@ namespace {
 
 void add_block(SegmentInfo& info, const Block& block) {
   info.blocks.push_back(
-      {block.address, block.bytes, block.requested_bytes, block.state, block.context});
+      {block.address, block.bytes, block.requested_bytes, block.state, block.context, block.order});
   info.total_bytes += block.bytes;
   if (block.state == BlockState::allocated) info.allocated_bytes += block.bytes;
   if (block.state == BlockState::free) return;

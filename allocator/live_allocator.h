@@ -68,6 +68,12 @@ class LiveAllocator {
   virtual void release_pool(PoolId pool) = 0;
   virtual std::vector<PoolInfo> pools() const = 0;  // private ones, by id
 
+  // enter_pool_scope() and leave_pool_scope() stand around what allocates to a private pool, on any
+  // thread, as torch's beginAllocateToPool() and endAllocateToPool() do. Only an allocator with
+  // Config::defers_in_pool_scopes does anything in them.
+  virtual void enter_pool_scope() {}
+  virtual void leave_pool_scope() {}
+
   // The fraction of the device's capacity this allocator may reserve, 0 to 1; 1 is no limit.
   virtual void set_memory_fraction(double fraction) = 0;
   virtual double memory_fraction() const = 0;

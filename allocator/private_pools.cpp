@@ -83,8 +83,10 @@ void CachingAllocator::empty_cache(PoolId pool) {
     impl_->release_unused_pools(&pool);
     return;
   }
-  impl_->wait_for_pending();
-  impl_->release_free_memory(*impl_->default_pool);
+  if (!impl_->defers()) {
+    impl_->wait_for_pending();
+    impl_->release_free_memory(*impl_->default_pool);
+  }
   impl_->release_unused_pools(nullptr);
 }
 
@@ -127,6 +129,19 @@ void CachingAllocator::release_pool(PoolId id) {
   MemoryPool& pool = impl_->pool_with_users(id, "release_pool");
   impl_->record(HistoryAction::pool_release, 0, 0, 0, 0, id);
   if (--pool.users == 0) impl_->end_pool(pool);
+}
+
+void CachingAllocator::enter_pool_scope() {
+  const Lock lock(impl_->mutex);
+  ++impl_->pool_scopes;
+}
+
+void CachingAllocator::leave_pool_scope() {
+  const Lock lock(impl_->mutex);
+  if (impl_->pool_scopes == 0) {
+    throw InvalidArgument("leave_pool_scope: no scope is open; call enter_pool_scope first");
+  }
+  --impl_->pool_scopes;
 }
 
 std::vector<PoolInfo> CachingAllocator::Impl::pool_infos() const {

@@ -29,6 +29,10 @@ Block* CachingAllocator::Impl::acquire_or_reclaim(Request& request) {
   if (release_oversize(request)) {
     if (Block* block = buy_segment(request, false)) return block;
   }
+  if (defers()) {
+    fail(request, last_cause);
+    return nullptr;
+  }
   record_retry(request);
   wait_for_pending();
   if (config.search_after_sync) {
@@ -100,7 +104,7 @@ Block* CachingAllocator::Impl::new_segment(const Request& request, Address addre
   block->stream = segment.stream;
   block->segment = &segment;
   block->prev = block->next = nullptr;
-  block->order = config.tie_break == TieBreak::registration ? segment.registration : 0;
+  block->order = block_order(segment, next_creation++);
   return block;
 }
 
@@ -208,6 +212,8 @@ void CachingAllocator::Impl::collect_garbage() {
 
 // Everything pending, or what is pending of one pool.
 void CachingAllocator::Impl::wait_for_pending(const MemoryPool* only) {
+  if (defers()) return;
+  mark_deferred();
   ++ledger.num_sync_all_streams;
   for (auto it = pending.begin(); it != pending.end();) {
     std::deque<Pending>& queue = it->second;

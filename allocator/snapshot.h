@@ -64,6 +64,7 @@ struct BlockInfo {
   std::size_t requested_bytes = 0;  // 0 for a free block
   BlockState state = BlockState::free;
   ContextId context = 0;
+  std::int64_t order = 0;  // in the tie-break, after the size; for adopt(): 0 is not known
 };
 
 // state_name() is the word torch's snapshots use: active_allocated, active_pending_free, inactive.

@@ -15,6 +15,17 @@
 
 namespace npusim::alloc {
 
+constexpr std::string_view tie_break_name(TieBreak tie_break) noexcept {
+  switch (tie_break) {
+    case TieBreak::address:
+      return "address";
+    case TieBreak::creation:
+      return "creation";
+    default:
+      return "registration";
+  }
+}
+
 // An entry of `blocks` in a segment.
 template <class Put>
 void for_each_field(const BlockInfo& block, const Put& put) {
@@ -114,14 +125,14 @@ void for_each_field(const Config& config, const Put& put) {
                              : std::optional(config.max_split_bytes));
   put("max_non_split_rounding_bytes", config.max_non_split_rounding_bytes);
   put("fit", std::string_view(config.fit == Fit::best ? "best" : "first"));
-  put("tie_break",
-      std::string_view(config.tie_break == TieBreak::address ? "address" : "registration"));
+  put("tie_break", tie_break_name(config.tie_break));
   put("memory_fraction", config.memory_fraction);
   put("garbage_collection_threshold", config.garbage_collection_threshold);
   put("expandable_segments", config.expandable_segments);
   put("oversize_rules_on_expandable", config.oversize_rules_on_expandable);
   put("refuse_over_one_exabyte", config.refuse_over_one_exabyte);
   put("search_after_sync", config.search_after_sync);
+  put("defers_in_pool_scopes", config.defers_in_pool_scopes);
 }
 
 }  // namespace npusim::alloc

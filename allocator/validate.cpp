@@ -122,12 +122,21 @@ class Judge {
   void check_free_order() {
     using Key = std::tuple<PoolId, bool, StreamId, std::size_t, std::int64_t, Address>;
     std::vector<Key> keys;
-    const bool by_age = picture_.config.tie_break == TieBreak::registration;
+    const auto order = [this](const SegmentInfo& segment, const BlockInfo& block) {
+      switch (picture_.config.tie_break) {
+        case TieBreak::address:
+          return std::int64_t{0};
+        case TieBreak::creation:
+          return block.order;
+        default:
+          return segment.registration;
+      }
+    };
     for (const SegmentInfo& segment : picture_.segments) {
       for (const BlockInfo& block : segment.blocks) {
         if (block.state != BlockState::free) continue;
         keys.emplace_back(segment.pool, segment.is_large, segment.stream, block.bytes,
-                          by_age ? segment.registration : 0, block.address);
+                          order(segment, block), block.address);
       }
     }
     std::sort(keys.begin(), keys.end());

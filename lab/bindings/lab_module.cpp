@@ -210,6 +210,8 @@ void bind_allocator(py::module_& m) {
           "release_pool",
           [](LabAllocator& self, std::uint64_t pool) { self.get().release_pool({0, pool}); },
           py::arg("pool"))
+      .def("enter_pool_scope", [](LabAllocator& self) { self.get().enter_pool_scope(); })
+      .def("leave_pool_scope", [](LabAllocator& self) { self.get().leave_pool_scope(); })
       .def(
           "set_memory_fraction",
           [](LabAllocator& self, double fraction) { self.get().set_memory_fraction(fraction); },

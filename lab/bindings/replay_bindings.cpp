@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace npusim::lab {
 namespace {
 
-constexpr std::string_view kPresets[] = {"npusim", "cuda-2.13", "cuda-2.11", "ascend"};
+constexpr std::string_view kPresets[] = {"npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11", "ascend"};
 
 bool is_preset(std::string_view name) {
   return std::find(std::begin(kPresets), std::end(kPresets), name) != std::end(kPresets);
@@ -87,6 +87,7 @@ py::object picture_object(const Picture& picture) {
       column<std::uint8_t>(blocks, [](const B& b) { return state_code(b.block->state); });
   out.attr("block_malloc") = column<std::int64_t>(
       blocks, [](const B& b) { return static_cast<std::int64_t>(b.block->context) - 1; });
+  out.attr("block_order") = column<std::int64_t>(blocks, [](const B& b) { return b.block->order; });
   return out;
 }
 
@@ -209,6 +210,9 @@ std::vector<SegmentInfo> segments_of(const py::object& picture) {
   const auto requested = picture_column<std::uint64_t>(picture, "block_requested", blocks);
   const auto state = picture_column<std::uint8_t>(picture, "block_state", blocks);
   const auto number = picture_column<std::int64_t>(picture, "block_malloc", blocks);
+  const auto block_order = py::hasattr(picture, "block_order")
+                               ? picture_column<std::int64_t>(picture, "block_order", blocks)
+                               : std::vector<std::int64_t>(blocks);
   for (std::size_t i = 0; i < blocks; ++i) {
     if (segment[i] < 0 || segment[i] >= std::ssize(out)) {
       throw py::value_error("initial.block_segment has " + std::to_string(segment[i]) +
@@ -216,7 +220,7 @@ std::vector<SegmentInfo> segments_of(const py::object& picture) {
     }
     out[static_cast<std::size_t>(segment[i])].blocks.push_back(
         {block_address[i], block_bytes[i], requested[i], state_of(state[i]),
-         static_cast<ContextId>(number[i] + 1)});
+         static_cast<ContextId>(number[i] + 1), block_order[i]});
   }
   return out;
 }
@@ -302,6 +306,7 @@ py::dict policies() {
   py::dict out;
   out["npusim"] = "caching allocator, quantum of 32 bytes, upstream's defects repaired";
   out["cuda-2.13"] = "caching allocator of PyTorch 2.13 for CUDA";
+  out["cuda-2.12"] = "caching allocator of PyTorch 2.12 for CUDA: ties go to older blocks";
   out["cuda-2.11"] = "caching allocator of PyTorch 2.11 for CUDA: ties go to lower addresses";
   out["ascend"] = "as cuda-2.11 with 32 bytes added to each request";
   for (const PolicyName& policy : built_in_policies()) {

@@ -48,7 +48,7 @@ class Allocator:
 
     Args:
         device: where segments come from.
-        preset: "npusim", "cuda-2.13", "cuda-2.11" or "ascend".
+        preset: "npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11" or "ascend".
         settings: changes to the preset, in the syntax of PYTORCH_ALLOC_CONF.
     """
 
@@ -81,6 +81,10 @@ class Allocator:
     def retain_pool(self, pool: int) -> None: ...
     def release_pool(self, pool: int) -> None:
         """Take one user away; a pool without users is emptied like the default pool and ends."""
+    def enter_pool_scope(self) -> None:
+        """Begin to allocate to private pools: up to "cuda-2.12" no pending free ends meanwhile."""
+
+    def leave_pool_scope(self) -> None: ...
     def set_memory_fraction(self, fraction: float) -> None: ...
     def stats(self) -> dict[str, int]:
         """Return the keys of torch.cuda.memory_stats(), e.g. "allocated_bytes.all.peak"."""
@@ -314,6 +318,7 @@ class MemoryPicture:
     block_requested: NDArray[np.uint64]  # 0 for a free block
     block_state: NDArray[np.uint8]  # 0 free, 1 allocated, 2 pending
     block_malloc: NDArray[np.int64]  # which malloc of the trace; -1 for a free block
+    block_order: NDArray[np.int64]  # in the tie-break, after the size; may be missing in `initial`
 
 class Replay:
     """Result of one policy on one trace. Arrays over mallocs are in the order of the trace."""

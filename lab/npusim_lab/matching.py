@@ -30,8 +30,8 @@ _Place = tuple[int, int]  # which segment, offset in bytes
 _NOWHERE, _PAGES = -1, -2  # in place of a segment's number
 _ACQUIRED = (Op.SEGMENT_ALLOC, Op.SEGMENT_RESERVE)
 _OF_SEGMENTS = (*_ACQUIRED, Op.SEGMENT_MAP, Op.SEGMENT_FREE)
-# Newest first. The order of equal blocks is all that changed from torch 2.4 on, once.
-_PRESETS = ("cuda-2.13", "cuda-2.11", "ascend", "npusim")
+# Those of most versions first. From torch 2.4 on, two releases changed the order of equal blocks.
+_PRESETS = ("cuda-2.13", "cuda-2.11", "cuda-2.12", "ascend", "npusim")
 _Numbers = NDArray[np.int64]
 
 
@@ -108,8 +108,8 @@ def agreement_by_owner(trace: Trace, replay: _lab.Replay) -> dict[tuple[int, int
 def tried_presets(trace: Trace, settings: str) -> list[tuple[Choice, _lab.Replay, Agreement]]:
     """Replay a recorded trace under every preset, the one that places most as recorded first.
 
-    Of presets that agree equally the newest is first. Other quanta are tried only where no preset
-    of CUDA places everything as recorded.
+    Of presets that agree equally, the one of most versions of torch is first. Other quanta are
+    tried only where no preset of CUDA places everything as recorded.
     """
     tried: list[tuple[Choice, _lab.Replay, Agreement]] = []
     addresses, places = trace.segment_addresses(), _recorded_places(trace)

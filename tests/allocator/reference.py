@@ -27,6 +27,8 @@ class Rules:
     max_split: int = UNLIMITED
     max_rounding: int = 20 * MIB
     by_address: bool = False
+    by_creation: bool = False
+    defers_in_scopes: bool = False
     first_fit: bool = False
     search_after_sync: bool = True
     expandable: bool = False
@@ -61,6 +63,8 @@ class RefBlock:
     uses: list[int] = field(default_factory=list)  # streams; once freed they are in the queues
     marks: int = 0
     idle_since: int = 0
+    created: int = 0
+    scope_uses: list[int] = field(default_factory=list)
 
     @property
     def placement(self) -> tuple[int, int]:
@@ -100,6 +104,13 @@ class RefSegment:
                 merged.append(block)
         self.blocks = merged
 
+    def merge_into(self, block: RefBlock) -> RefBlock:
+        """Merge; what holds the block now goes on with its record. Returns it."""
+        self.merge()
+        (found,) = [b for b in self.blocks if b.offset <= block.offset < b.offset + b.size]
+        found.created, found.scope_uses = block.created, block.scope_uses
+        return found
+
     def reach(self, block: RefBlock) -> int:
         """How large a free block is with the unmapped addresses behind it."""
         after = self.blocks[self.blocks.index(block) + 1 :]
@@ -133,6 +144,9 @@ class Reference:
         self.pools = {0: RefPool()}
         self.held: dict[int, RefBlock] = {}
         self.holds = 0
+        self.scopes = 0
+        self.created = 0
+        self.deferred: list[RefBlock] = []
         self.counts = dict.fromkeys(
             (
                 "num_alloc_retries",
@@ -177,6 +191,9 @@ class Reference:
             tail.idle_since = self.pools[block.segment.pool].searches[small]
             blocks.insert(blocks.index(block) + 1, tail)
             block.size = size
+            # The rest goes on with the record, and the block gets a new one.
+            tail.created, tail.scope_uses = block.created, block.scope_uses
+            block.created, block.scope_uses = self._new_record(), []
         block.state, block.requested = "live", requested
         self.total["allocation"] += 1
         self.total["allocated_bytes"] += block.size
@@ -184,18 +201,43 @@ class Reference:
         return block
 
     def record_stream(self, block: RefBlock, stream: int) -> None:
-        if stream != block.segment.stream and stream not in block.uses:
+        if stream == block.segment.stream:
+            return
+        if stream not in block.uses:
             block.uses.append(stream)
+        if self._defers:
+            block.scope_uses.append(stream)
 
     def free(self, block: RefBlock) -> None:
+        block.state = "pending"
+        if block.uses and self._defers:
+            self.deferred.append(block)
+        else:
+            self._mark(block)
+
+    def _mark(self, block: RefBlock) -> None:
         for stream in block.uses:
             end = max(self.stream_end.get(stream, 0), self.now)
             self.queues.setdefault(stream, []).append((end, block))
         block.marks = len(block.uses)
         block.uses = []
-        block.state = "pending"
         if block.marks == 0:
             self._give_back(block)
+
+    def _mark_deferred(self) -> None:
+        for block in self.deferred:
+            block.uses = [stream for stream in block.uses if stream not in block.scope_uses]
+            block.scope_uses = []
+            self._mark(block)
+        self.deferred = []
+
+    @property
+    def _defers(self) -> bool:
+        return self.rules.defers_in_scopes and self.scopes > 0
+
+    def _new_record(self) -> int:
+        self.created += 1
+        return self.created
 
     def free_held(self, block: RefBlock) -> int:
         block.uses = []
@@ -211,6 +253,9 @@ class Reference:
         return True
 
     def process_events(self) -> None:
+        if self._defers:
+            return
+        self._mark_deferred()
         for stream in sorted(self.queues):
             queue = self.queues[stream]
             while queue and queue[0][0] <= self.now:
@@ -219,7 +264,7 @@ class Reference:
     def empty_cache(self, pool: int = 0) -> None:
         if pool == 0:
             self._wait_for_pending()
-            self._release_cached()
+            self._release_cached(unused_only=self._defers)
         elif pool in self.pools and self.pools[pool].users == 0:
             self._wait_for_pending(pool)
             self._release_pool_memory(pool)
@@ -244,10 +289,7 @@ class Reference:
     def _give_back(self, block: RefBlock) -> None:
         segment = block.segment
         block.state, block.requested = "free", 0
-        segment.merge()
-        for other in segment.blocks:
-            if other.offset <= block.offset < other.offset + other.size:
-                other.idle_since = self.pools[segment.pool].searches[segment.small]
+        segment.merge_into(block).idle_since = self.pools[segment.pool].searches[segment.small]
 
     def _free_blocks(self, stream: int, small: bool, pool: int) -> list[RefBlock]:
         return [
@@ -260,7 +302,8 @@ class Reference:
 
     def _order(self, block: RefBlock) -> tuple[int, int]:
         segment = block.segment
-        return 0 if self.rules.by_address else segment.number, segment.address + block.offset
+        first = block.created if self.rules.by_creation else segment.number
+        return 0 if self.rules.by_address else first, segment.address + block.offset
 
     def _search(self, size: int, stream: int, small: bool, pool: int) -> RefBlock | None:
         rules = self.rules
@@ -293,11 +336,11 @@ class Reference:
             block = self._borrow(size, stream, small, pool)
         if block is None and self._release_oversize(size, stream, small, pool):
             block = self._buy(size, stream, small, pool)
-        if block is None:
+        if block is None and not self._defers:
             self._wait_for_pending()
             if self.rules.search_after_sync:
                 block = self._search(size, stream, small, pool)
-        if block is None:
+        if block is None and not self._defers:
             self._release_cached()
             self.counts["num_alloc_retries"] += 1
             block = self._buy(size, stream, small, pool)
@@ -324,7 +367,7 @@ class Reference:
         if self.reserved + bought > self.capacity:
             return None
         segment = RefSegment(self.bought, self._place(bought), bought, stream, small, pool)
-        segment.blocks = [RefBlock(segment, 0, bought)]
+        segment.blocks = [RefBlock(segment, 0, bought, created=self._new_record())]
         self.bought += 1
         self.segments.append(segment)
         self.counts["num_device_alloc"] += 1
@@ -338,21 +381,23 @@ class Reference:
             return None
         segment, start = run[0].segment, run[0].offset
         missing = size
+        last = run[0]
         for block in run:
             if missing > 0 and block.state == "unmapped":
                 mapped = -(-min(missing, block.size) // segment.page) * segment.page
                 if self.reserved + mapped > self.capacity:
-                    segment.merge()
+                    segment.merge_into(last)
                     return None
                 self.counts["num_device_alloc"] += 1
-                block.state = "free"
+                block.state, last = "free", block
                 if mapped < block.size:
                     rest = RefBlock(segment, block.offset + mapped, block.size - mapped, "unmapped")
+                    rest.created = self._new_record()
                     segment.blocks.insert(segment.blocks.index(block) + 1, rest)
                     block.size = mapped
             missing -= block.size
-        segment.merge()
-        (found,) = [b for b in segment.blocks if b.offset <= start < b.offset + b.size]
+        found = segment.merge_into(last)
+        assert found.offset <= start
         return found
 
     def _room(self, size: int, stream: int, small: bool, pool: int) -> list[RefBlock] | None:
@@ -380,30 +425,40 @@ class Reference:
             return None
         address = self._place(addresses + 2 * MIB)
         segment = RefSegment(self.bought, address, addresses, stream, small, pool, expandable=True)
-        segment.blocks = [RefBlock(segment, 0, addresses, "unmapped")]
+        segment.blocks = [RefBlock(segment, 0, addresses, "unmapped", created=self._new_record())]
         self.bought += 1
         self.segments.append(segment)
         return segment.blocks
 
     def _unmap(self, segments: list[RefSegment]) -> None:
-        for segment in segments:
-            for block in [b for b in segment.blocks if b.state == "free"]:
-                begin = -(-block.offset // segment.page) * segment.page
-                end = (block.offset + block.size) // segment.page * segment.page
-                if begin >= end:
-                    continue
-                self.now = max(self.now, self.stream_end.get(segment.stream, 0))
-                self.counts["num_device_free"] += 1
-                parts = [
-                    RefBlock(segment, block.offset, begin - block.offset),
-                    RefBlock(segment, begin, end - begin, "unmapped"),
-                    RefBlock(segment, end, block.offset + block.size - end),
-                ]
-                at = segment.blocks.index(block)
-                segment.blocks[at : at + 1] = [part for part in parts if part.size > 0]
-                segment.merge()
-                if segment.mapped == 0:
-                    self.segments.remove(segment)
+        free = [b for segment in segments for b in segment.blocks if b.state == "free"]
+        free.sort(
+            key=lambda b: (
+                b.segment.small == (b.segment.pool == 0),
+                b.segment.stream,
+                b.size,
+                self._order(b),
+            )
+        )
+        for block in free:
+            segment = block.segment
+            begin = -(-block.offset // segment.page) * segment.page
+            end = (block.offset + block.size) // segment.page * segment.page
+            if begin >= end:
+                continue
+            self.now = max(self.now, self.stream_end.get(segment.stream, 0))
+            self.counts["num_device_free"] += 1
+            before = RefBlock(segment, block.offset, begin - block.offset)
+            behind = RefBlock(segment, end, block.offset + block.size - end)
+            for part in (before, behind):
+                part.created = self._new_record()
+            block.offset, block.size, block.state = begin, end - begin, "unmapped"
+            at = segment.blocks.index(block)
+            parts = [part for part in (before, block, behind) if part.size > 0]
+            segment.blocks[at : at + 1] = parts
+            segment.merge_into(block)
+            if segment.mapped == 0:
+                self.segments.remove(segment)
 
     def _place(self, size: int) -> int:
         if self.scatter:
@@ -421,9 +476,9 @@ class Reference:
             self.segments.remove(segment)
             self.counts["num_device_free"] += 1
 
-    def _release_cached(self) -> None:
+    def _release_cached(self, unused_only: bool = False) -> None:
         for pool in sorted(self.pools):
-            if pool == 0 or self.pools[pool].users == 0:
+            if self.pools[pool].users == 0 or (pool == 0 and not unused_only):
                 self._release_pool_memory(pool)
 
     def _release_pool_memory(self, pool: int) -> None:
@@ -482,6 +537,9 @@ class Reference:
             self._release(old)
 
     def _wait_for_pending(self, pool: int | None = None) -> None:
+        if self._defers:
+            return
+        self._mark_deferred()
         self.counts["num_sync_all_streams"] += 1
         for stream in sorted(self.queues):
             rest = []

@@ -63,7 +63,9 @@ def test_sizes_around_powers_of_two_never_wrap(device: SimulatedDevice, exponent
 def test_settings_are_checked(device: SimulatedDevice) -> None:
     with pytest.raises(ValueError, match='max_split_size_mb is "many"'):
         Allocator(device, settings="max_split_size_mb:many")
-    with pytest.raises(ValueError, match=r"expected npusim, cuda-2\.13, cuda-2\.11 or ascend"):
+    with pytest.raises(
+        ValueError, match=r"expected npusim, cuda-2\.13, cuda-2\.12, cuda-2\.11 or ascend"
+    ):
         Allocator(device, preset="cuda")
     with pytest.raises(ValueError, match="expected 'state', 'all', or None"):
         Allocator(device).record_history("everything")

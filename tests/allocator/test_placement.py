@@ -36,6 +36,8 @@ class Case:
 
 
 UPSTREAM = Rules(quantum=512, search_after_sync=False, oversize_on_expandable=True)
+OLDER = replace(UPSTREAM, by_creation=True, defers_in_scopes=True)
+OLDEST = replace(UPSTREAM, by_address=True, defers_in_scopes=True)
 DESCENDING = (1 << 19) - 2  # with this seed each segment lies below the one before
 LARGE = (4 * MIB, 20 * MIB, 30 * MIB, 60 * MIB, 100 * MIB)
 CASES = {
@@ -46,12 +48,10 @@ CASES = {
     "cuda-2.13 tight": Case(
         UPSTREAM, "cuda-2.13", capacity=64 * MIB, scales=(MIB, 4 * MIB, 12 * MIB)
     ),
-    "cuda-2.11": Case(
-        replace(UPSTREAM, by_address=True),
-        "cuda-2.11",
-        scatter=DESCENDING,
-    ),
-    "ascend": Case(replace(UPSTREAM, by_address=True, pad=32), "ascend", scatter=12345),
+    "cuda-2.12": Case(OLDER, "cuda-2.12", scatter=DESCENDING),
+    "cuda-2.12 tight": Case(OLDER, "cuda-2.12", capacity=64 * MIB, scales=(MIB, 4 * MIB, 12 * MIB)),
+    "cuda-2.11": Case(OLDEST, "cuda-2.11", scatter=DESCENDING),
+    "ascend": Case(replace(OLDEST, pad=32), "ascend", scatter=12345),
     "expandable": Case(Rules(expandable=True), settings="expandable_segments:True"),
     "expandable tight": Case(
         Rules(expandable=True),
@@ -60,10 +60,17 @@ CASES = {
         scales=(MIB, 4 * MIB, 12 * MIB, 30 * MIB),
     ),
     "expandable scattered": Case(
-        replace(UPSTREAM, expandable=True, by_address=True),
+        replace(OLDEST, expandable=True),
         "cuda-2.11",
         "expandable_segments:True",
         scatter=12345,
+    ),
+    "expandable cuda-2.12": Case(
+        replace(OLDER, expandable=True),
+        "cuda-2.12",
+        "expandable_segments:True",
+        capacity=84 * MIB,
+        scales=(MIB, 4 * MIB, 12 * MIB, 30 * MIB),
     ),
     "expandable cuda-2.13": Case(
         replace(UPSTREAM, expandable=True, max_split=24 * MIB),
@@ -119,6 +126,8 @@ EVENTS = st.lists(
         st.tuples(st.just("create_pool"), st.integers(0, 3), st.just(0), st.just(0)),
         st.tuples(st.just("retain_pool"), st.just(0), st.just(0), POOLS),
         st.tuples(st.just("release_pool"), st.just(0), st.just(0), POOLS),
+        st.tuples(st.just("enter_scope"), st.just(0), st.just(0), st.just(0)),
+        st.tuples(st.just("leave_scope"), st.just(0), st.just(0), st.just(0)),
     ),
     max_size=120,
 )
@@ -134,6 +143,8 @@ KINDS = {  # of the long trace, with weights
     "create_pool": 0.4,
     "retain_pool": 0.3,
     "release_pool": 0.5,
+    "enter_scope": 1,
+    "leave_scope": 2,
 }
 
 
@@ -202,6 +213,15 @@ class Pair:
             if self.users[pool] == 0:
                 del self.users[pool]
 
+    def enter_scope(self) -> None:
+        self.fast.enter_pool_scope()
+        self.slow.scopes += 1
+
+    def leave_scope(self) -> None:
+        if self.slow.scopes:
+            self.fast.leave_pool_scope()
+            self.slow.scopes -= 1
+
     def empty_cache(self, index: int) -> None:
         # Any private pool that ever was, those without users included, or the default pool.
         pool = [0, *sorted(self.slow.pools)][index % (1 + len(self.slow.pools))]
@@ -222,6 +242,8 @@ class Pair:
                 getattr(self, name)(number)
             case "empty_cache" | "retain_pool" | "release_pool":
                 getattr(self, name)(pool)
+            case "enter_scope" | "leave_scope":
+                getattr(self, name)()
             case "record_stream":
                 self.record_stream(number, stream)
             case "run":
@@ -252,6 +274,8 @@ def test_placement_and_statistics_agree_after_every_event(
     pair = Pair(CASES[name])
     for event in events:
         pair.apply(*event)
+    while pair.slow.scopes:
+        pair.leave_scope()
     while pair.live:
         pair.free(0)
     while pair.users:

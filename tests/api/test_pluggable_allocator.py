@@ -189,7 +189,11 @@ def test_a_wrong_policy_is_an_error_not_a_corruption(run_python, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "rules", "text"),
     [
-        ("best", "", "expected one of npusim, cuda-2.13, cuda-2.11, ascend, bfc, buddy, banked"),
+        (
+            "best",
+            "",
+            "expected one of npusim, cuda-2.13, cuda-2.12, cuda-2.11, ascend, bfc, buddy, banked",
+        ),
         ("planned", "", "or the path of a shared library"),
         ("buddy,arenas:8", "", '"arenas" is not a key'),
         ("./missing.so", "", "cannot be loaded"),

@@ -93,7 +93,11 @@ TEST(presets) {
   CHECK_EQ(preset("cuda-2.13").quantum_bytes, 512);
   CHECK(!preset("cuda-2.13").search_after_sync);
   CHECK_EQ(preset("cuda-2.13").tie_break, TieBreak::registration);
+  CHECK(!preset("cuda-2.13").defers_in_pool_scopes);
+  CHECK_EQ(preset("cuda-2.12").tie_break, TieBreak::creation);
+  CHECK(preset("cuda-2.12").defers_in_pool_scopes);
   CHECK_EQ(preset("cuda-2.11").tie_break, TieBreak::address);
+  CHECK(preset("cuda-2.11").defers_in_pool_scopes);
   CHECK_THROWS(preset("cuda-9"), InvalidArgument);
 }
 
@@ -121,11 +125,13 @@ TEST(parses_what_upstream_accepts) {
 TEST(parses_our_own_keys) {
   const Config config = parse_config(
       Config{},
-      "quantum_bytes:512,pad_bytes:32,fit:first,tie_break:address,search_after_sync:False");
+      "quantum_bytes:512,pad_bytes:32,fit:first,tie_break:creation,search_after_sync:False,"
+      "defers_in_pool_scopes:True");
   CHECK_EQ(config.quantum_bytes, 512);
   CHECK_EQ(config.pad_bytes, 32);
   CHECK_EQ(config.fit, Fit::first);
-  CHECK_EQ(config.tie_break, TieBreak::address);
+  CHECK_EQ(config.tie_break, TieBreak::creation);
+  CHECK(config.defers_in_pool_scopes);
   CHECK(!config.search_after_sync);
 }
 

@@ -29,6 +29,7 @@ std::vector<Setup> setups() {
   all.push_back({"npusim", preset("npusim"), 2 * kGiB});
   all.push_back({"tight", preset("npusim"), 96 * kMiB});
   all.push_back({"cuda-2.13 tight", preset("cuda-2.13"), 128 * kMiB});
+  all.push_back({"cuda-2.12", preset("cuda-2.12"), 128 * kMiB});
   all.push_back({"cuda-2.11", preset("cuda-2.11"), kGiB});
   Config config = parse_config(preset("cuda-2.13"), "max_split_size_mb:24");
   all.push_back({"max_split", config, 256 * kMiB});

@@ -122,7 +122,7 @@ Columns nonsense(Reader& in) {
 }
 
 Config config_of(Reader& in) {
-  constexpr const char* presets[] = {"npusim", "cuda-2.13", "cuda-2.11", "ascend"};
+  constexpr const char* presets[] = {"npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11", "ascend"};
   std::string settings = "fit:";
   settings += in.byte() % 4 == 0 ? "first" : "best";
   const std::uint8_t flags = in.byte();
@@ -133,7 +133,7 @@ Config config_of(Reader& in) {
   if ((flags & 16) != 0) settings += ",per_process_memory_fraction:0.6";
   if ((flags & 32) != 0) settings += ",oversize_rules_on_expandable:True";
   if ((flags & 64) != 0) settings += ",search_after_sync:False";
-  return parse_config(preset(presets[in.byte() % 4]), settings);
+  return parse_config(preset(presets[in.byte() % 5]), settings);
 }
 
 // What an input did, coarsely: inputs that do something new are worth mutating.

@@ -44,7 +44,7 @@ LARGEST = 1 << 30
 SCATTERS = (0, 300_007, 700_001)  # addresses of segments ascend, or jump about
 
 TORCH_FILES = ("torch/lib/libc10*", "torch/include/*", "torch/version.py")
-PRESETS = ("cuda-2.13", "cuda-2.11")
+PRESETS = ("cuda-2.13", "cuda-2.12", "cuda-2.11")
 STUBS = """#include <cstdio>
 #include <cstdlib>
 #define STUB(name)                                     \\
@@ -78,6 +78,11 @@ NOT_COVERED = """
 Captured graphs, several devices and host memory are not in the programs. `cudaFree` waits for the
 device here, as it does on a GPU. The page names no cause of a difference; `compare.py` prints the
 first block that differs.
+
+Ties between free blocks of one size go to the lower address up to 2.11, to the older block in 2.12,
+to the older segment from 2.13 on. Up to 2.12, pending frees wait while anything allocates to a
+private pool. torch 2.9 reads a list of divisions otherwise: its last value holds from the last size
+on.
 """
 
 
@@ -191,8 +196,10 @@ def ours(lines: list[str], preset: str, settings: str, scatter: int) -> dict[str
             else:
                 pools[numbers[0]] = [allocator.create_pool(), 1]
             inside = pools[numbers[0]][0]
+            allocator.enter_pool_scope()
         elif operation == "n":
             inside = 0
+            allocator.leave_pool_scope()
         elif operation == "x":
             pools[numbers[0]][1] -= 1
             allocator.release_pool(pools[numbers[0]][0])

@@ -126,9 +126,9 @@ def record(name: str, path: Path, device: str) -> None:
 
 
 def preset_of(version: str) -> str:
-    """Returns the preset of a version of torch: the order of equal blocks changed before 2.13."""
+    """Returns the preset of a version of torch: the order of equal blocks changed twice."""
     major, minor = (int(part) for part in version.split("+")[0].split(".")[:2])
-    return "cuda-2.13" if (major, minor) >= (2, 13) else "cuda-2.11"
+    return f"cuda-2.{min(max(minor, 11), 13)}" if major == 2 else "cuda-2.13"
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch_npusim.truth import truth_record
+from torch_npusim.truth import placements, truth_record
 from torch_npusim.truth.recordings import Key, Recording, TruthError, load, spec_of
 
 #: This file, not its module: frames of `-m` have no file, and torch's table of operators looks for
@@ -30,12 +30,10 @@ def environment(
     kept = {name: text for name, text in os.environ.items() if not name.startswith("NPUSIM_")}
     kept.pop("PYTORCH_ALLOC_CONF", None)
     kept.pop("PYTORCH_CUDA_ALLOC_CONF", None)
-    numbers = [int(part) for part in torch_version.split(".")[:2] if part.isdigit()]
-    preset = "cuda-2.11" if numbers and numbers < [2, 12] else "cuda-2.13"
     chosen = {
         "NPUSIM_AS_CUDA": "1",
         "NPUSIM_AUTOLOAD": "1",
-        "NPUSIM_ALLOCATOR": preset,
+        "NPUSIM_ALLOCATOR": placements.preset(torch_version),
         "NPUSIM_DEVICE_ASSERT": "late",
         "NPUSIM_DEVICE_COUNT": str(min(max(devices, 1), 8)),
     }

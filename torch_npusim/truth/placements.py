@@ -9,7 +9,9 @@ from torch_npusim.truth.truth_record import ACTIONS
 def preset(torch: str) -> str:
     """Returns the preset that claims to be the allocator of a version of torch."""
     numbers = [int(part) for part in torch.split(".")[:2] if part.isdigit()]
-    return "cuda-2.11" if numbers and numbers < [2, 12] else "cuda-2.13"
+    if not numbers or numbers >= [2, 13]:
+        return "cuda-2.13"
+    return "cuda-2.12" if numbers >= [2, 12] else "cuda-2.11"
 
 
 def snapshot(answer: dict[str, Any]) -> dict[str, Any]:
