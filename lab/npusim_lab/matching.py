@@ -77,6 +77,7 @@ class _Places:
     malloc: _Numbers
     segment: _Numbers  # _NOWHERE of a refused request, _PAGES where none is known to begin
     offset: _Numbers  # in the segment; of _PAGES the address
+    is_range: NDArray[np.bool_]  # segment is a range that the recording does not number
 
 
 def agreement(trace: Trace, replay: _lab.Replay) -> Agreement:
@@ -134,7 +135,8 @@ def matches(trace: Trace, replay: _lab.Replay) -> list[Match]:
     replay puts there, and all others must fit to it, unless the recording says where they begin.
     Blocks older than the trace are left out. If the recording began late and the replay did not
     begin with its state (Replay.began_as_recorded), every place depends on a guess: there are no
-    rows. A request that the run was refused (with_attempts()) was placed nowhere, (-1, 0), and so
+    rows. torch does not record ranges that never had memory, so a range is known by its first
+    block. A request that the run was refused (with_attempts()) was placed nowhere, (-1, 0), and so
     should the replay's.
 
     Raises:
@@ -172,6 +174,16 @@ def _compared(places: _Places, replay: _lab.Replay) -> tuple[_Numbers, _Numbers,
         _, first, home = np.unique(segment[pages], return_index=True, return_inverse=True)
         offset[pages] -= begin[first][home]
         number[pages] = segment[pages]
+    ranges = np.flatnonzero(places.is_range)
+    if len(ranges):
+        recorded, first = np.unique(number[ranges], return_index=True)
+        homes: dict[int, int] = {}  # replayed segment by recorded one: where its first block is
+        for row in np.sort(first).tolist():
+            at_first = int(segment[ranges[row]])
+            if at_first not in homes.values():
+                homes[int(number[ranges[row]])] = at_first
+        named = np.array([homes.get(one, _NOWHERE) for one in recorded.tolist()], np.int64)
+        number[ranges] = named[np.searchsorted(recorded, number[ranges])]
     return number, offset, (number == segment) & (offset == at)
 
 
@@ -235,7 +247,8 @@ def _recorded_places(trace: Trace) -> _Places:
         if op == Op.SEGMENT_RESERVE:
             ranges.add(acquired)
     kept = np.flatnonzero((segment >= _PAGES) & (np.arange(len(events)) >= older))
-    return _Places(events[kept], kept, segment[kept], offset[kept])
+    is_range = np.isin(segment[kept], list(ranges) if trace.info.get("inferred_ranges") else [])
+    return _Places(events[kept], kept, segment[kept], offset[kept], is_range)
 
 
 def _is_within(

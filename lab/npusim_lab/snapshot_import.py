@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import Any
@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 
 from npusim_lab import _lab
 from npusim_lab.snapshot_checks import check_tables
+from npusim_lab.snapshot_returns import GIVEN_BACK, pools_given_back, unsaid_ranges
 from npusim_lab.snapshot_start import Start, rebuild
 from npusim_lab.trace import Op, SeveralDevicesError, Trace, TraceBuilder, TraceError
 
 _TAKEN = (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP)
-_GIVEN_BACK = (Op.SEGMENT_FREE, Op.SEGMENT_UNMAP)
+_USING = (*_TAKEN, Op.MALLOC, Op.OOM)
 _OF_POOLS = (Op.EMPTY_CACHE, Op.CREATE_POOL, Op.RELEASE_POOL, Op.MEMORY_FRACTION)
 # Between a request that waits and its outcome.
-_WHILE_WAITING = (Op.FREE_COMPLETED, Op.MALLOC, Op.OOM, *_TAKEN, *_GIVEN_BACK, Op.SEGMENT_RESERVE)
+_WHILE_WAITING = (Op.FREE_COMPLETED, Op.MALLOC, Op.OOM, *_TAKEN, *GIVEN_BACK, Op.SEGMENT_RESERVE)
 _OF_BLOCKS = (Op.MALLOC, Op.FREE_REQUESTED, Op.FREE_COMPLETED)
 _LARGE_PAGE = 20 << 20  # bytes: what an expandable segment of large blocks grows by
 _ORDER = "in which order these"  # begins a doubt
@@ -181,18 +182,42 @@ class _Importer:
             requested = {address: row[0] for address, row in older.items()}
             start = rebuild(self.tables, requested, *self.rules, self.capacity)
             begun = self._begin_with(start, older)
-        ranges = self._ranges(is_late, start)
+        ranges = unsaid_ranges(self.entries, start, is_late, self.ambiguous)
+        mapped = dict.fromkeys(ranges, 0)
+        if not start.unknown and not (self.entries["op"] == Op.SEGMENT_RESERVE).any():
+            for one in start.segments:
+                if one.runs is not None:
+                    ranges[one.address] = one.bytes
+                    mapped[one.address] = sum(bytes for _, bytes in one.runs)
+        begins = sorted(ranges)
+        ended, in_use = set[int](), set[int]()
+        if not self.is_whole:
+            owners = {one.pool for one in start.segments} | {row[2] for row in older.values()}
+            ended = {pool for pool in pools_given_back(self.entries) - owners if self._pool(pool)}
         before = None
         for position, op, *rest in self._rows():
-            if op == Op.SEGMENT_MAP and rest[0] in ranges:
-                address, _, *numbers = rest
-                self._add(position, Op.SEGMENT_RESERVE, address, ranges.pop(address), *numbers)
+            if op in _USING and rest[4] in ended and rest[4] not in in_use:
+                in_use.add(rest[4])
+                self.out.add(Op.CREATE_POOL, pool=self._pool(rest[4]), time_ns=rest[2] * 1000)
+            if op in (Op.SEGMENT_MAP, Op.SEGMENT_UNMAP) and begins:
+                address, bytes, *numbers = rest
+                home = begins[max(bisect_right(begins, address) - 1, 0)]
+                if 0 <= address - home < ranges[home]:
+                    if not mapped[home] and address == home:  # one without memory is given up
+                        self._add(position, Op.SEGMENT_RESERVE, home, ranges[home], *numbers)
+                        begun["inferred_ranges"] = True
+                    mapped[home] += bytes if op == Op.SEGMENT_MAP else -bytes
             if op in (Op.SEGMENT_ALLOC, Op.SEGMENT_FREE):
                 self._hold(position, op, rest[0])
-            if op in _GIVEN_BACK:
-                is_first = before not in _GIVEN_BACK and not self.is_whole
-                if is_first and self._was_asked_for(position, reserved):
-                    self.out.add(Op.EMPTY_CACHE, time_ns=rest[2] * 1000)
+            if op in GIVEN_BACK:
+                if before not in GIVEN_BACK and not self.is_whole:
+                    pools = pools_given_back(self.entries, position)
+                    for pool in sorted(pools & in_use):
+                        self.out.add(Op.RELEASE_POOL, pool=self._pool(pool), time_ns=rest[2] * 1000)
+                    in_use -= pools
+                    if self._was_asked_for(position, reserved):
+                        for number in sorted(map(self._pool, pools)) if pools <= ended else (0,):
+                            self.out.add(Op.EMPTY_CACHE, pool=number, time_ns=rest[2] * 1000)
                 reserved -= rest[1]
             elif op in _TAKEN:
                 reserved += rest[1]
@@ -229,42 +254,6 @@ class _Importer:
             end = min(begin + _PIECE, count)
             piece = [column[begin:end].tolist() for column in columns]
             yield from zip(range(begin, end), *piece, strict=True)
-
-    def _ranges(self, is_late: bool, start: Start) -> dict[int, int]:
-        """Return bytes by address of the ranges that grew by pages, where torch does not say it.
-
-        torch maps the pages of an expandable segment from its beginning on, and keeps the ranges
-        of two apart, so a range begins where the lowest page was ever mapped. The
-        start has the ranges that are older than the recording.
-        """
-        op, address, bytes = (self.entries[name] for name in ("op", "address", "bytes"))
-        mapped = np.flatnonzero(np.isin(op, (Op.SEGMENT_MAP, Op.SEGMENT_UNMAP)))
-        if not len(mapped) or (op == Op.SEGMENT_RESERVE).any() or (is_late and start.unknown):
-            return {}
-        for older in start.segments if is_late else ():
-            if older.runs is None:
-                continue
-            inside = address[mapped] - np.uint64(older.address) < np.uint64(older.bytes)
-            mapped = mapped[~inside]
-        if not len(mapped):
-            return {}
-        mapped = mapped[np.argsort(address[mapped], kind="stable")]
-        reach = np.maximum.accumulate(address[mapped] + bytes[mapped])
-        is_first = np.append(True, address[mapped][1:] > reach[:-1])
-        begins = address[mapped][is_first]
-        ends = reach[np.append(np.flatnonzero(is_first)[1:] - 1, len(mapped) - 1)]
-        pages = mapped[op[mapped] == Op.SEGMENT_MAP]
-        pages.sort()
-        homes, first = np.unique(np.searchsorted(begins, address[pages], "right") - 1, True)
-        first = pages[first]  # the first page of each range
-        if (address[first] == begins[homes]).all():
-            return dict(zip(begins.tolist(), (ends - begins).tolist(), strict=True))
-        position = int(first[address[first] != begins[homes]][0])
-        self.ambiguous.append(
-            f"entry {position}: where the expandable segment of this page begins; a replay may "
-            f"place blocks elsewhere from here on"
-        )
-        return {}
 
     # --- What was there before the first entry.
 
@@ -373,7 +362,7 @@ class _Importer:
         op, bytes = self.entries["op"], self.entries["bytes"]
         reserved: int = sum(self.tables["segments"]["bytes"].tolist())
         reserved -= sum(bytes[np.isin(op, _TAKEN)].tolist())
-        reserved += sum(bytes[np.isin(op, _GIVEN_BACK)].tolist())
+        reserved += sum(bytes[np.isin(op, GIVEN_BACK)].tolist())
         return max(reserved, 0)
 
     def _capacity_at_failures(self, reserved: int) -> int | None:
@@ -383,7 +372,7 @@ class _Importer:
         if not len(failed):
             return None
         change = np.where(np.isin(op, _TAKEN), bytes, 0) - np.where(
-            np.isin(op, _GIVEN_BACK), bytes, 0
+            np.isin(op, GIVEN_BACK), bytes, 0
         )
         held = (reserved + np.cumsum(change))[failed].tolist()
         free = self.entries["address"][failed].tolist()
@@ -502,7 +491,7 @@ class _Importer:
         """
         op, bytes = self.entries["op"], self.entries["bytes"]
         end = position
-        while end < len(op) and op[end] in _GIVEN_BACK:
+        while end < len(op) and op[end] in GIVEN_BACK:
             end += 1
         taken = end
         while taken < len(op) and op[taken] in (*_TAKEN, Op.FREE_COMPLETED):

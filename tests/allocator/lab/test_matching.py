@@ -204,6 +204,38 @@ def test_free_memory_begins_where_the_first_block_was_put(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("policy", ["cuda-2.13", "cuda-2.13,expandable_segments:True"])
+def test_what_torch_does_not_record_is_no_difference(policy: str) -> None:
+    """The end of a private pool, and a range that was reserved for a request that failed."""
+    mib = 1 << 20
+    out = TraceBuilder()
+    cached = [out.malloc(11 * mib), out.malloc(1 * mib), out.malloc(30 * mib)]
+    for block in cached:
+        out.add(Op.FREE, block)
+    out.add(Op.CREATE_POOL, pool=1)
+    for block in [out.malloc(7 * mib, 0, 1), out.malloc(mib // 2, 0, 1)]:
+        out.add(Op.FREE, block)
+    out.add(Op.RELEASE_POOL, pool=1)
+    out.add(Op.EMPTY_CACHE, pool=1)
+    cached = [out.malloc(size) for size in (30 * mib, 11 * mib, mib // 2)]  # was kept
+    out.malloc(1000 * mib)  # fails, and gives the cache back
+    for block in cached:
+        out.add(Op.FREE, block)
+    out.malloc(990 * mib)
+    out.malloc(mib // 2)
+    out.malloc(3 * mib)
+    (choice,) = parse_choices(policy)
+    picture = to_snapshot(out.build(), choice, 1024 * mib)
+    (entries,) = picture["device_traces"]
+    assert "oom" in {one["action"] for one in entries}
+    trace = from_snapshot(picture).with_attempts()
+    addresses = trace.segment_addresses()
+    result = replay(trace, choice, trace.capacity_bytes, segment_addresses=addresses)
+    found = agreement(trace, result)
+    assert found.equal == found.compared == trace.compiled.mallocs == 12
+    assert Op.RELEASE_POOL in trace.op
+
+
+@pytest.mark.parametrize("policy", ["cuda-2.13", "cuda-2.13,expandable_segments:True"])
 def test_another_policy_does_not_match(policy: str, tmp_path: Path) -> None:
     trace = snapshot_of(policy, tmp_path / "a.pickle")
     found = matches(trace, replay(trace, "cuda-2.13,roundup_power2_divisions:2"))

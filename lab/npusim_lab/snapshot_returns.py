@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What torch's snapshots do not say of memory that came and went: ranges, and the ends of pools."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim_lab import _lab
+from npusim_lab.snapshot_start import Start
+from npusim_lab.trace import Op
+
+GIVEN_BACK = (Op.SEGMENT_FREE, Op.SEGMENT_UNMAP)
+
+
+def unsaid_ranges(
+    entries: _lab.SnapshotEntries, start: Start, is_late: bool, doubts: list[str]
+) -> dict[int, int]:
+    """Return bytes by address of the ranges that grew by pages, where the file does not say it.
+
+    torch maps the pages of an expandable segment from its beginning on, and keeps the ranges
+    of two apart, so a range begins where the lowest page was ever mapped. The
+    start has the ranges that are older than the recording.
+    """
+    op, address, bytes = (entries[name] for name in ("op", "address", "bytes"))
+    mapped = np.flatnonzero(np.isin(op, (Op.SEGMENT_MAP, Op.SEGMENT_UNMAP)))
+    if not len(mapped) or (op == Op.SEGMENT_RESERVE).any() or (is_late and start.unknown):
+        return {}
+    for older in start.segments if is_late else ():
+        if older.runs is None:
+            continue
+        inside = address[mapped] - np.uint64(older.address) < np.uint64(older.bytes)
+        mapped = mapped[~inside]
+    if not len(mapped):
+        return {}
+    mapped = mapped[np.argsort(address[mapped], kind="stable")]
+    reach = np.maximum.accumulate(address[mapped] + bytes[mapped])
+    is_first = np.append(True, address[mapped][1:] > reach[:-1])
+    begins = address[mapped][is_first]
+    ends = reach[np.append(np.flatnonzero(is_first)[1:] - 1, len(mapped) - 1)]
+    pages = mapped[op[mapped] == Op.SEGMENT_MAP]
+    pages.sort()
+    homes, first = np.unique(np.searchsorted(begins, address[pages], "right") - 1, True)
+    first = pages[first]  # the first page of each range
+    if (address[first] == begins[homes]).all():
+        return dict(zip(begins.tolist(), (ends - begins).tolist(), strict=True))
+    position = int(first[address[first] != begins[homes]][0])
+    doubts.append(
+        f"entry {position}: where the expandable segment of this page begins; a replay may "
+        f"place blocks elsewhere from here on"
+    )
+    return {}
+
+
+def pools_given_back(entries: _lab.SnapshotEntries, begin: int | None = None) -> set[int]:
+    """Return the pools of all memory that is given back, or of the one run that begins there.
+
+    torch asks that of a private pool only when nobody uses it any more.
+    """
+    op, pool = entries["op"], entries["pool"]
+    if begin is None:
+        return set(np.unique(pool[np.isin(op, GIVEN_BACK)]).tolist())
+    end = begin
+    while end < len(op) and op[end] in GIVEN_BACK:
+        end += 1
+    return set(pool[begin:end].tolist())
