@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch's snapshots do not say of memory that came and went: ranges, and the ends of pools."""
+"""Ranges of addresses and ends of private pools, which the snapshots of torch do not mention."""
 
 from __future__ import annotations
 
