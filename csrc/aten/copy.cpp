@@ -86,7 +86,10 @@ void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stre
     npusim::copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, stream, /*blocking=*/false);
     return;
   }
-  npusim::submit(stream, npusim::CommandInfo{"aten::copy_", kind, cost_of(to, from, kind)}, [&] {
+  // A conversion within a device has a name of its own, so that profiles can tell it.
+  const bool is_cast = kind == CommandKind::copy_d2d && to.dtype() != from.dtype();
+  const char* name = is_cast ? "aten::_to_copy" : "aten::copy_";
+  npusim::submit(stream, npusim::CommandInfo{name, kind, cost_of(to, from, kind)}, [&] {
     const NoWrappers no_wrappers;
     CpuCall call("aten::copy_", static_cast<c10::DeviceIndex>(stream.device()));
     at::Tensor target = call.view(to, /*written=*/true);

@@ -5,6 +5,7 @@
     python tools/pages/validation.py --check   # fails if the page or the classes are out of date
     python tools/pages/validation.py --fit     # fits specs/classes.toml and writes the page
     python tools/pages/validation.py --blind   # errors on rows that no fit has seen
+    python tools/pages/validation.py --hosts   # what a command costs the hosts of specs/hosts
 
 published_rows.py chose the rows before the first fit. A row's time is computed from the record of
 its program (published_programs.py), by the formula of rule C1. The split has two halves: each chip
@@ -12,6 +13,7 @@ is left out of a fit, and each family of models is; the page states the errors o
 """
 
 import csv
+import itertools
 import math
 import sys
 import tomllib
@@ -273,7 +275,60 @@ def intervals(data, by_chip, by_family):
     return found
 
 
-def write_classes(x, widths):
+def pairs(rows):
+    """Yields (change, before, after, factor of the time after) of rows that differ in one thing.
+
+    A change of batch is judged by the time of a sample.
+    """
+    alike = {}
+    for number, row in enumerate(rows):
+        fixed = ("source", "chip", "model", "size", "mode", "torch")
+        alike.setdefault(tuple(row[key] for key in fixed), []).append(number)
+    for group in alike.values():
+        for a, b in itertools.permutations(group, 2):
+            before, after = ((rows[number]["dtype"], rows[number]["layout"]) for number in (a, b))
+            batches = [int(rows[number]["batch"]) for number in (a, b)]
+            if (
+                batches[0] == batches[1]
+                and before[0] == after[0]
+                and before[1] == "nchw" != after[1]
+            ):
+                yield "layout", a, b, 1.0
+            elif batches[0] == batches[1] and before[0] in ("fp32", "tf32") and after[0] == "amp":
+                yield "precision", a, b, 1.0
+            elif (
+                before == after
+                and batches[0] < batches[1]
+                and not any(
+                    batches[0] < int(rows[c]["batch"]) < batches[1]
+                    for c in group
+                    if (rows[c]["dtype"], rows[c]["layout"]) == before
+                )
+            ):
+                yield "batch", a, b, batches[0] / batches[1]
+
+
+def gains(data, errors):
+    """Change -> (gain by the model, gain as published) of each pair; "" has all."""
+    times = data.seconds * (1 + errors)
+    found = {"": []}
+    for change, a, b, factor in pairs(data.rows):
+        pair = tuple(1 - factor * t[b] / t[a] for t in (times, data.seconds))
+        for key in ("", change):
+            found.setdefault(key, []).append(pair)
+    return {key: np.array(values) for key, values in found.items()}
+
+
+def rests(found):
+    """Change -> factors of the modelled rest of the time between which nine of ten are."""
+    ends = [(1 - COVERED) / 2, (1 + COVERED) / 2]
+    return {
+        key: tuple(float(end) for end in np.quantile((1 - v[:, 1]) / (1 - v[:, 0]), ends))
+        for key, v in found.items()
+    }
+
+
+def write_classes(x, widths, left):
     lines = [
         "# SPDX-License-Identifier: BSD-3-Clause",
         "# What stands for classes of work on kinds of boards (rule C1), for all chips. Made by",
@@ -309,6 +364,9 @@ def write_classes(x, widths):
     lines += ["", "[interval] # factors between which nine of ten measured times lie"]
     for chip, (low, high) in widths.items():
         lines.append(f"{chip or 'others'} = [{low:.3g}, {high:.3g}]")
+    lines += ["", "[gain] # factors of the time that a change leaves, for nine of ten changes"]
+    for change, (low, high) in left.items():
+        lines.append(f"{change or 'others'} = [{low:.3g}, {high:.3g}]")
     CLASSES.write_text("\n".join(lines) + "\n")
 
 
@@ -346,6 +404,43 @@ def current(data):
     return f"| all rows, by the values of classes.toml | {quality(errors)} |"
 
 
+#: Hosts of specs/hosts, and the published chip that stands in such a machine.
+HOSTS = {"epyc-7742": "a100-80-sxm", "xeon-e5-2698v4": "v100-16-sxm"}
+
+
+def hosts(data):
+    """Host -> (microseconds for a command, rows): of rows for which the device needs half at most.
+
+    Their times are equal for batches of 1 to 16, so the host decides.
+    """
+    each = durations(data, of_classes())
+    device = np.bincount(data.index, each * data.counts, len(data.rows))
+    found = {}
+    for host, chip in HOSTS.items():
+        there = np.array(
+            [row["chip"] == chip and "NVIDIA/" in row["source"] for row in data.rows]
+        ) & (device < 0.5 * data.seconds)
+        cost = data.seconds[there] / data.commands[there] * 1e6
+        found[host] = float(np.median(cost)), int(there.sum())
+    return found
+
+
+def gains_table(found):
+    """Lines of the page: gains of pairs of rows."""
+    lines = [
+        "| change, its chip left out | pairs | median error of the gain | nine of ten within "
+        "| the rest of the time is, of the modelled rest |",
+        "|---|---|---|---|---|",
+    ]
+    for change, (low, high) in rests(found).items():
+        size = 100 * np.abs(found[change][:, 0] - found[change][:, 1])
+        lines.append(
+            f"| {change or 'all'} | {len(size)} | {np.median(size):.1f} points "
+            f"| {np.quantile(size, 0.9):.0f} points | {low:.2f} to {high:.2f} |"
+        )
+    return lines
+
+
 def made_page(data, by_chip, by_family, widths):
     rows = data.rows
     lines = [f"| split {_HEAD}", "|---|---|---|---|---|---|", current(data)]
@@ -375,6 +470,7 @@ def made_page(data, by_chip, by_family, widths):
         f"| {chip or 'any other'} | {low:.2f} to {high:.2f} |"
         for chip, (low, high) in widths.items()
     ]
+    lines += ["", *gains_table(gains(data, by_chip))]
     lines += ["", "| rows that were dropped | reason |", "|---|---|"]
     with (FOLDER / "dropped.csv").open() as file:
         lines += [f"| {r['rows']} of {r['source']} | {r['reason']} |" for r in csv.DictReader(file)]
@@ -416,7 +512,7 @@ def main(words):
         whole = fit(data, np.ones(len(data.rows), bool))
         by_chip, by_family = left_out(data, "chip", whole), left_out(data, "family", whole)
         widths = intervals(data, by_chip, by_family)
-        write_classes(whole, widths)
+        write_classes(whole, widths, rests(gains(data, by_chip)))
         head, rest = PAGE.read_text().split(BEGIN)
         made = made_page(data, by_chip, by_family, widths)
         PAGE.write_text(f"{head}{BEGIN}\n\n{made}\n\n{END}{rest.split(END)[1]}")
@@ -424,6 +520,10 @@ def main(words):
         for errors in (by_chip, by_family):
             reached = np.median(np.abs(errors)) <= GOAL_MEDIAN, (np.abs(errors) < 0.25).mean()
             print("goal:", reached[0], reached[1] >= GOAL_WITHIN)
+        return 0
+    if "--hosts" in words:
+        for host, (cost, rows) in hosts(data).items():
+            print(f"{host}: {cost:.1f} us, {rows} rows")
         return 0
     line = current(data)
     print(line)

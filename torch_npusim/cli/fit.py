@@ -41,10 +41,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     add(
         "--host",
-        metavar="US",
         default="eager",
-        help="what a command costs the host: microseconds, of `npusim calibrate-host`; default: "
-        "eager Python on the host of the published figures; `spec`: the launch alone",
+        help="what a command costs the host, as for `npusim profile`; default: eager, the host of "
+        "the published figures",
     )
     add("--selected", type=float, default=0.5, help="share of elements that masks select")
     add(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_npusim import npusim
+from torch_npusim.sim import specs
 
 _TEXT = "run a script, unmodified, and say where the time of the device goes and what would help"
 
@@ -23,10 +24,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--host",
-        metavar="US",
         default="eager",
-        help="what a command costs the host: microseconds, of `npusim calibrate-host`; default: "
-        "eager Python on the host of the published figures; `spec`: the launch alone",
+        help=f"what a command costs the host: {', '.join(specs.host_names())}, a file of `npusim "
+        "calibrate-host`, or microseconds; default: eager, the host of the published figures; "
+        "spec: the launch alone",
     )
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page")
     parser.add_argument("--out", metavar="FILE", help="write the JSON report")
@@ -85,10 +86,9 @@ def _words(arguments: argparse.Namespace) -> list[str]:
 
 def _profile(arguments: argparse.Namespace) -> int:
     from torch_npusim.profiling import _page, diagnose, record_script
-    from torch_npusim.sim import specs
 
     try:
-        specs.use_host(arguments.host)
+        host = specs.use_host(arguments.host)
     except ValueError as problem:
         print(f"npusim profile: {problem}", file=sys.stderr)
         return 2
@@ -96,6 +96,7 @@ def _profile(arguments: argparse.Namespace) -> int:
     found = diagnose(
         recording,
         device=npusim.get_device_name(),
+        host=host,
         loader_scale=arguments.loader_scale,
     )
     if arguments.html:

@@ -58,4 +58,15 @@ def many(found: list[specs.Spec]) -> str:
             ]
         )
     header = ["NPUSIM_SPEC", "device", "memory", "bandwidth", "f32 TFLOP/s", "f16 TFLOP/s"]
-    return "\n".join(format_table(header, rows))
+    hosts = [
+        [name, host.title, f"{host.dispatch_us:g} us"]
+        for name in specs.host_names()
+        for host in [specs.load_host(name)]
+    ]
+    return "\n".join(
+        [
+            *format_table(header, rows),
+            "",
+            *format_table(["--host", "host of eager Python", "for a command"], hosts),
+        ]
+    )

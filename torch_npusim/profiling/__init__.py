@@ -6,7 +6,8 @@ different; docs/use/profiling.md explains both. Times of devices and launches ar
 for a data loader are wall time of this machine.
 """
 
-from torch_npusim.profiling._diagnosis import Advice, Diagnosis, Operator, diagnose
+from torch_npusim.profiling._advice import Advice
+from torch_npusim.profiling._diagnosis import Diagnosis, Operator, diagnose
 from torch_npusim.profiling._recording import LoaderWait, Recording, record, record_script
 
 __all__ = [

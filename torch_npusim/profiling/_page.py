@@ -4,10 +4,12 @@
 import html
 import json
 import math
+import statistics
 from dataclasses import asdict
 
 from torch_npusim._page_shell import page
 from torch_npusim._text import format_table
+from torch_npusim.profiling._advice import Advice
 from torch_npusim.profiling._diagnosis import Diagnosis, Operator
 from torch_npusim.sim.timeline import PRECISIONS, Rates
 
@@ -21,30 +23,59 @@ def _ms(ns: float) -> str:
     return f"{ns / 1e6:.3f} ms"
 
 
+def _steps(found: Diagnosis) -> str:
+    if found.steps < 2:
+        return "no steps"
+    told = f"{found.steps} {found.step_kind}, {_ms(found.step_ns)} a step"
+    if len(found.steps_ns) > 1:
+        median = _ms(statistics.median(found.steps_ns))
+        told += f" ({_ms(min(found.steps_ns))} to {_ms(max(found.steps_ns))}, median {median})"
+    return told
+
+
+def _real(found: Diagnosis) -> str:
+    """The interval of the times in words; empty for a device that is made up."""
+    if found.interval == (1.0, 1.0):
+        return ""
+    step, whole = (
+        " to ".join(_ms(ns * factor) for factor in found.interval)
+        for ns in (found.step_ns, found.device_span_ns)
+    )
+    told = f"{step} a step, and {whole}" if found.steps > 1 else whole
+    return f"on nine of ten programs the real device takes {told} in all"
+
+
+def _gain(advice: Advice) -> str:
+    low, high = advice.interval
+    told = f"{advice.gain:.0%} less time"
+    return told if low == high else f"{told} ({low:.0%} to {high:.0%} in nine of ten cases)"
+
+
 def as_text(found: Diagnosis) -> str:
     """Returns the report for people."""
     lines = [
         f"{found.title or 'program'} on {found.device}",
         f"  {_ms(found.span_ns)} in all: {_ms(found.device_span_ns)} of virtual time of the device "
         f"and its launches, {_ms(found.loader_ns)} of wall time for the data loader",
-        f"  {found.commands} commands, {found.steps} optimizer steps, {_ms(found.step_ns)} a step; "
+        f"  {found.commands} commands, {_steps(found)}; "
         f"the busiest stream works {found.busy:.0%} of the time",
     ]
     if found.setup_ns:
         lines.append(f"  {_ms(found.setup_ns)} of set-up before the first step")
-    if found.interval != (1.0, 1.0):
-        low, high = (_ms(found.step_ns * factor) for factor in found.interval)
-        lines.append(f"  on nine of ten programs the real device takes {low} to {high} a step")
+    if told := _real(found):
+        lines.append(f"  {told}")
+    lines += [f"  {found.host}"] if found.host else []
     if found.dropped:
         lines.append(f"  {found.dropped} later rows were not kept: profile a shorter run")
     lines += ["", "Advice, each tried by replay:"]
     for number, advice in enumerate(found.advice, 1):
-        lines.append(f"  {number}. {advice.gain:.0%} less time: {advice.what}")
+        lines.append(f"  {number}. {_gain(advice)}: {advice.what}")
         lines.append(f"     {advice.remedy}")
         lines += [f"     at {line}" for line in advice.lines]
     if not found.advice:
         lines.append("  nothing stands out: no single change gains 10 %")
-    lines += ["", "Time that would be saved if"]
+    part = "of the time after the first step" if found.steps > 1 else "of the time"
+    lines += ["", f"Share {part}, {_ms(found.steady_ns)}, that would be saved if"]
     lines += [f"  {name:<26} {share:6.1%}" for name, share in found.saved.items()]
     lines += ["", "The heaviest:"]
     rows = [
@@ -81,7 +112,7 @@ def compare(before: dict[str, object], after: dict[str, object]) -> str:
 def as_page(found: Diagnosis, rates: Rates) -> str:
     """Returns the HTML page."""
     advice = "".join(
-        f"<li><b>{a.gain:.0%} less time</b>: {_t(a.what)}<br>{_t(a.remedy)}"
+        f"<li><b>{_gain(a)}</b>: {_t(a.what)}<br>{_t(a.remedy)}"
         + "".join(f"<br><code>{_t(line)}</code>" for line in a.lines)
         + "</li>"
         for a in found.advice
@@ -94,14 +125,14 @@ def as_page(found: Diagnosis, rates: Rates) -> str:
     body = f"""<h1>{_t(found.title or "A program")} on {_t(found.device)}</h1>
 <p>{_ms(found.span_ns)}: {_ms(found.device_span_ns)} of virtual time of the device and its launches,
 {_ms(found.loader_ns)} of wall time of the machine of this run for the data loader.
-{found.commands} commands, {found.steps} optimizer steps, {_ms(found.step_ns)} a step. On
-nine of ten programs the real device takes {found.interval[0]:.2f} to {found.interval[1]:.2f} times
-as long.</p>
+{found.commands} commands, {_t(_steps(found))}. {_t(_real(found))}</p>
+<p class="soft">{_t(found.host)}</p>
 <h2>Advice</h2>
 <ol id="advice">{advice or "<li>Nothing stands out: no single change gains 10 %.</li>"}</ol>
 <h2>Where the time goes</h2>
-<p class="soft">What a replay of the recording saves if one thing were free. Shares may add up to
-more or less than the whole: what hides behind something else saves nothing.</p>
+<p class="soft">What a replay saves of the time after the first step if one thing were
+free. Shares may add up to more or less than the whole: what hides behind something else saves
+nothing.</p>
 {_bars(found)}
 <h2>Timeline</h2>
 <p class="soft">Virtual time; the first {len(found.timeline)} of {found.commands} commands. A row

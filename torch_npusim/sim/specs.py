@@ -21,17 +21,22 @@ from torch_npusim import _C
 
 __all__ = [
     "BUILT_IN",
+    "Host",
     "Spec",
     "SpecError",
     "capability",
     "dispatch_us",
+    "gain_interval",
+    "host_names",
     "interval",
     "load",
+    "load_host",
     "names",
     "use_host",
 ]
 
 FOLDER = Path(__file__).parents[1] / "specs" / "devices"
+HOSTS = FOLDER.parent / "hosts"
 #: The specifications of backend/spec.cpp, which need no file.
 BUILT_IN = ("npusim-one", "npusim-mini")
 #: The compute capability of an A100, which has every dtype that npusim has.
@@ -296,43 +301,123 @@ def interval(name: str | None = None) -> tuple[float, float]:
     return (low, high)
 
 
+def gain_interval(cause: str, name: str | None = None) -> tuple[float, float]:
+    """Returns factors of the time that is left after a change, as interval() does for times.
+
+    A gain is the quotient of two modelled times, whose errors are alike. The errors are of pairs of
+    published rows that differ in one thing (docs/reference/validation.md).
+
+    Args:
+        cause: Of an Advice.
+        name: Of a specification; default: that of this process. (1, 1) for one that is made up.
+    """
+    if (spec := _of_file(name)) is None or not spec.board:
+        return (1.0, 1.0)
+    table = classes()["gain"]
+    low, high = table.get(cause, table["others"])
+    return (low, high)
+
+
+@dataclass(frozen=True)
+class Host:
+    """The cost of a command for a host that runs eager Python: one number for all layers.
+
+    Attributes:
+        title: The host, in words.
+        dispatch_us: Microseconds.
+        source: Where the number is from.
+    """
+
+    title: str
+    dispatch_us: float
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.dispatch_us:g} us for a command: {self.title}"
+
+
+def host_names() -> list[str]:
+    """Returns the hosts that load_host() knows by name."""
+    return ["eager", *sorted(path.stem for path in HOSTS.glob("*.toml"))]
+
+
+def load_host(name: str) -> Host:
+    """Returns a host: "eager", that of the published figures; one of specs/hosts; or of a file.
+
+    Args:
+        name: A name of host_names(), a path that ends in .toml, or microseconds.
+
+    Raises:
+        ValueError: If it is none of them, or the file is not complete and sound.
+    """
+    if name == "eager":
+        return Host(
+            "the host of the published figures",
+            float(classes()["host"]["dispatch_us"]),
+            "fitted to published times of programs: docs/reference/validation.md",
+        )
+    path = Path(name) if name.endswith(".toml") else HOSTS / f"{name}.toml"
+    if path.is_file():
+        return _parse_host(path)
+    try:
+        cost = float(name)
+    except ValueError:
+        cost = -1
+    if not 0 <= cost < 1e6:
+        raise ValueError(
+            f"--host takes microseconds, spec, {', '.join(host_names())} or a path to a file that "
+            f"ends in .toml, got {name}"
+        )
+    return Host("as given", cost, "the caller")
+
+
+def _parse_host(path: Path) -> Host:
+    try:
+        table = tomllib.loads(path.read_text())
+        cost, source = table["dispatch_us"]
+        found = Host(str(table.get("title", path.stem)), float(cost), table["sources"][source])
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+        found = None
+    if found is None or not 0 <= found.dispatch_us < 1e6:
+        raise ValueError(
+            f'{path}: a host is `dispatch_us = [microseconds, "key of its source"]` and a table '
+            "[sources] with that key"
+        )
+    return found
+
+
 def dispatch_us(host: str, name: str | None = None) -> float | None:
     """Returns the cost of a command for the host, in microseconds; None: the launch alone.
 
     Args:
-        host: "eager": a program of eager Python, on the host of the published rows; None for a
-            device that is made up. "spec": the launch alone. Or microseconds.
+        host: "spec": the launch alone. Or as for load_host(); "eager" is None for a device that is
+            made up.
         name: Of a specification; default: that of this process.
 
     Raises:
-        ValueError: For anything else.
+        ValueError: As for load_host().
     """
     if host == "spec":
         return None
-    if host != "eager":
-        try:
-            cost = float(host)
-        except ValueError:
-            cost = -1
-        if not 0 <= cost < 1e6:
-            raise ValueError(f"--host takes microseconds, eager or spec, got {host}")
-        return cost
-    if (spec := _of_file(name)) is None or not spec.board:
-        return None
-    return float(classes()["host"]["dispatch_us"])
+    found = load_host(host)
+    spec = _of_file(name)
+    return None if host == "eager" and (spec is None or not spec.board) else found.dispatch_us
 
 
-def use_host(host: str = "eager") -> None:
+def use_host(host: str = "eager") -> str:
     """Charges each launch of this process with the cost that dispatch_us() returns.
 
     Call it before the first use of a device. It changes nothing for a device that is made up.
+    Returns whose cost a launch has, in words.
 
     Raises:
         ValueError: As for dispatch_us().
     """
     cost = dispatch_us(host)
-    if chosen is not None and chosen.board and cost is not None:
-        _define(chosen, cost)
+    if chosen is None or not chosen.board or cost is None:
+        return "the launch alone, of the device's specification"
+    _define(chosen, cost)
+    return load_host(host).title
 
 
 def _of_file(name: str | None) -> Spec | None:

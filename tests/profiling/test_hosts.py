@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Hosts: the cost of a command by name, by file, and as measured on this machine."""
+
+import json
+
+import pytest
+from processes import python
+
+from torch_npusim.cli import calibrate_host, main
+from torch_npusim.sim import specs
+
+from pages import validation  # isort: skip
+from pages.published_rows import FOLDER  # isort: skip
+
+
+def test_hosts_have_the_cost_that_published_rows_say():
+    found = validation.hosts(validation.Data(FOLDER))
+    assert set(found) == set(specs.host_names()) - {"eager"}
+    for name, (cost, rows) in found.items():
+        host = specs.load_host(name)
+        assert host.dispatch_us == pytest.approx(cost, abs=0.05)
+        assert f"of {rows} rows" in host.source
+
+
+def test_the_default_is_a_stated_host():
+    host = specs.load_host("eager")
+    assert host.dispatch_us == specs.classes()["host"]["dispatch_us"]
+    assert specs.dispatch_us("eager", "t4") == host.dispatch_us
+    assert specs.dispatch_us("eager", "npusim-one") is None
+    assert specs.dispatch_us("spec", "t4") is None
+    assert specs.dispatch_us("epyc-7742", "t4") < host.dispatch_us
+    assert specs.dispatch_us("12.5", "t4") == 12.5
+
+
+def test_the_measurement_is_a_host(tmp_path, capsys, monkeypatch):
+    measured = {"forward": 10.0, "backward": 20.0, "all": 16.0}
+    monkeypatch.setattr(calibrate_host, "measured_us", lambda: dict(measured))
+    path = str(tmp_path / "mine.toml")
+    assert main(["calibrate-host", "--out", path]) == 0
+    assert "16.0 us for a command (forward 10.0 us, backward 20.0 us)" in capsys.readouterr().out
+    assert specs.load_host(path).dispatch_us == 16
+    assert main(["calibrate-host", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dispatch_us"] == 16
+
+
+def test_the_measurement_is_of_commands():
+    found = calibrate_host.measured_us()
+    assert min(found["forward"], found["backward"]) < found["all"]
+    assert 0.1 < found["all"] < 10_000
+
+
+@pytest.mark.parametrize("name", ["xeon-8360z", "-1", "nowhere.toml"])
+def test_an_unknown_host_says_what_is_known(name):
+    with pytest.raises(ValueError, match=r"eager, epyc-7742, xeon-e5-2698v4 or a path"):
+        specs.load_host(name)
+
+
+@pytest.mark.parametrize(
+    "text", ["dispatch_us = 3", 'dispatch_us = [3, "x"]\n[sources]', "dispatch_us = ["]
+)
+def test_a_wrong_file_says_how_a_host_is_written(text, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"a host is `dispatch_us = \[microseconds"):
+        specs.load_host(str(path))
+
+
+def test_profiles_name_their_host(tmp_path):
+    script = tmp_path / "small.py"
+    script.write_text("import torch\ntorch.ones(8, device='npusim') + 1\n")
+    words = ("-m", "torch_npusim.cli", "profile", script)
+    done = python(*words, variables={"NPUSIM_SPEC": "a100-80-sxm"})
+    assert "a command costs the host 46.8 us: the host of the published figures" in done.stdout
+    assert "on nine of ten programs the real device takes" in done.stdout
