@@ -33,8 +33,10 @@ void check_alignment(const char* op, const at::TensorBase& operand) {
               " starts at device address 0x", std::hex, address, std::dec, ", which is ",
               address % kAlignmentBytes, " bytes past a ", kAlignmentBytes,
               "-byte boundary (storage offset ", operand.storage_offset(),
-              "). NPUSIM_STRICT_ALIGN=error refuses it: clone() the view, or set "
-              "NPUSIM_STRICT_ALIGN=copy to have it copied.");
+              "). NPUSIM_STRICT_ALIGN=error refuses it. Begin the view at a multiple of ",
+              kAlignmentBytes / operand.element_size(),
+              " elements: pad what lies before it; or have it copied: NPUSIM_STRICT_ALIGN=copy, or "
+              "torch_npusim.sim.alignment.use_mode(\"copy\") around this line.");
 }
 
 bool must_realign(const at::TensorBase& operand) {
