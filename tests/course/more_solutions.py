@@ -138,6 +138,40 @@ def quicker_by_sum(operations, bytes, peak, bandwidth, faster):
     return (arithmetic + memory) / (arithmetic / faster + memory)
 
 
+def film_of(velocity_first=True, keep=lambda one: one, collect=torch.stack):
+    def answer(constants, steps):
+        stiffness, friction = constants
+        x, v = torch.ones_like(stiffness), torch.zeros_like(stiffness)
+        film = []
+        for _ in range(steps):
+            x, v = keep(x), keep(v)
+            before = v
+            v = v - 0.1 * (stiffness * x + friction * v)
+            x = x + 0.1 * (v if velocity_first else before)
+            film.append(x)
+        return collect(film)
+
+    return answer
+
+
+def bounced(x, v, floor):
+    below = x < floor
+    return torch.where(below, 2 * floor - x, x), torch.where(below, -v, v)
+
+
+def central(step):
+    def answer(function, x):
+        h = step(x)
+        return (function(x + h) - function(x - h)) / (2 * h)
+
+    return answer
+
+
+def one_sided(function, x):
+    h = 0.01 * max(1, abs(x))
+    return (function(x + h) - function(x)) / h
+
+
 # name: (solution, [(misconception, part of the text of its failure)])
 MORE = {
     "alignment-1": (
@@ -291,6 +325,39 @@ MORE = {
             (lambda *of: of[-1], "from some point on it binds"),
             (quicker_by_sum, "the longer one counts"),
             (lambda *of: 1, "worth something until memory binds"),
+        ],
+    ),
+    "simulation-1": (
+        film_of(),
+        [
+            (film_of(velocity_first=False), "by the old velocity"),
+            (film_of(collect=lambda film: torch.tensor([x.item() for x in film])), "has no graph"),
+            (film_of(keep=torch.Tensor.detach), "is detached in each step"),
+        ],
+    ),
+    "simulation-2": (
+        bounced,
+        [
+            (lambda x, v, floor: (x, bounced(x, v, floor)[1]), "still below it"),
+            (
+                lambda x, v, floor: (torch.maximum(x, floor), bounced(x, v, floor)[1]),
+                "as far above the floor",
+            ),
+            (lambda x, v, floor: (2 * floor - x, -v), "fly on"),
+            (lambda x, v, floor: bounced(x, v, floor.detach()), "rises by 2"),
+            (
+                lambda x, v, floor: (torch.where(x < floor, -x, x), v),
+                "which need not lie at 0",
+            ),
+        ],
+    ),
+    "simulation-3": (
+        central(lambda x: 0.01 * max(1, abs(x))),
+        [
+            (central(lambda x: 1e-8), "it has seven digits"),
+            (one_sided, "with the square of the step"),
+            (central(lambda x: 0.003), "must grow with x"),
+            (central(lambda x: 0.01 * abs(x) or 1e-30), "is none at 0"),
         ],
     ),
 }

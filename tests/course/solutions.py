@@ -6,6 +6,7 @@ Readers of the course: try first; inside.hint("views-1") helps.
 
 import torch
 from course.more_solutions import MORE
+from course.parallel_solutions import PARALLEL
 from torch.utils.checkpoint import checkpoint
 
 MIB = 1 << 20
@@ -470,4 +471,6 @@ SOLUTIONS = {
             (lambda x, host: x.cpu().sum().item(), "another tensor, pageable"),
         ],
     ),
-} | MORE
+    **MORE,
+    **PARALLEL,
+}

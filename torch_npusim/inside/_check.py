@@ -8,7 +8,8 @@ from typing import Any
 
 _LESSONS = (
     "views", "sharing", "alignment", "dispatcher", "out", "autograd", "checkpointing", "modules",
-    "allocator", "meta", "compiler", "bottleneck", "races",
+    "allocator", "meta", "compiler", "bottleneck", "races", "parallel", "simulation",
+    "cluster",
 )  # fmt: skip
 
 
