@@ -22,6 +22,7 @@
 #include <torch/library.h>
 
 #include "csrc/aten/cuda_attention.h"
+#include "csrc/aten/without_math.h"
 #include "csrc/operands/nested_members.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/on_host_views.h"
@@ -81,11 +82,28 @@ Tensor shape_of(const Tensor& operand) {
   return shape;
 }
 
+// CUDA's kernel, whose work is the fused kernel's here; math where the CPU's lacks something.
+int64_t choose_without_math(const sdp::sdp_params& params) {
+  const at::SDPBackend chosen = choose_as_cuda(params);
+  const MaybeTensor& mask = params.attn_mask;
+  const bool mask_wants_gradient = mask.has_value() && mask->defined() && mask->requires_grad();
+  const bool same = params.query.sym_size(-1) == params.value.sym_size(-1) &&
+                    params.query.sym_size(1) == params.key.sym_size(1) &&
+                    params.query.sym_size(1) == params.value.sym_size(1);
+  const bool fused = same && params.dropout == 0 && !mask_wants_gradient;
+  return static_cast<int64_t>(fused ? chosen : at::SDPBackend::math);
+}
+
 int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
                            const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                            std::optional<double> scale, bool enable_gqa) {
   if (as_cuda()) return cuda_sdp_backend(query, key, value, attn_mask, dropout_p, enable_gqa);
   const bool masked = attn_mask.has_value() && attn_mask->defined();
+  if (C10_UNLIKELY(!at::globalContext().userEnabledMathSDP())) {
+    const sdp::sdp_params params{query,     key,       value,     masked ? attn_mask : std::nullopt,
+                                 dropout_p, is_causal, enable_gqa};
+    if (must_choose_as_cuda(params)) return choose_without_math(params);
+  }
   return at::native::_fused_sdp_choice_stub(
       c10::kCPU, shape_of(query), shape_of(key), shape_of(value),
       masked ? MaybeTensor(shape_of(*attn_mask)) : std::nullopt, dropout_p, is_causal, scale,

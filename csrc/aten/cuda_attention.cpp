@@ -154,61 +154,6 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
       });
 }
 
-using Efficient = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-
-Efficient efficient(const Tensor& query, const Tensor& key, const Tensor& value,
-                    const MaybeTensor& /*bias*/, bool compute_logsumexp, double /*dropout*/,
-                    bool /*causal*/, std::optional<double> /*scale*/) {
-  return command("aten::_scaled_dot_product_efficient_attention", {&query, &key, &value}, query,
-                 key, value, 1, 1, [&](c10::DeviceIndex device) -> Efficient {
-                   const Shapes n(query, key);
-                   const Tensor out = by_time(n.batch, n.heads, n.queries, value.size(3),
-                                              query.scalar_type(), device);
-                   const int64_t rows = compute_logsumexp ? rounded_up(n.queries, 32) : 0;
-                   const auto number = [] { return at::empty({}, at::dtype(at::kLong)); };
-                   return {out, device_empty({n.batch, n.heads, rows}, at::kFloat, device),
-                           number(), number()};
-                 });
-}
-
-Efficient efficient_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
-                             const Tensor& value, const Tensor& bias, const Tensor& out,
-                             const Tensor& logsumexp, const Tensor& /*seed*/,
-                             const Tensor& /*offset*/, double /*dropout*/,
-                             std::array<bool, 4> wanted, bool /*causal*/,
-                             std::optional<double> /*scale*/) {
-  if (!grad_out.defined()) return {};
-  return command(
-      "aten::_scaled_dot_product_efficient_attention_backward",
-      {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
-      [&](c10::DeviceIndex device) -> Efficient {
-        const Shapes n(query, key);
-        const at::ScalarType dtype = query.scalar_type();
-        const auto grad_copy =
-            allocate_on_device(static_cast<std::size_t>(copied(grad_out)), device);
-        const Tensor grad_query = by_time(n.batch, n.heads, n.queries, n.width, dtype, device);
-        const Tensor grad_key = by_time(n.batch, n.key_heads, n.keys, n.width, dtype, device);
-        const Tensor grad_value =
-            by_time(n.batch, n.key_heads, n.keys, value.size(3), dtype, device);
-        Tensor grad_bias;
-        if (wanted[3] && bias.defined()) {
-          Sizes sizes = bias.sizes().vec();
-          const int64_t last = sizes.back();
-          sizes.back() = rounded_up(last, 16);
-          grad_bias = device_empty(sizes, bias.scalar_type(), device).slice(-1, 0, last);
-        }
-        const double delta = float_bytes({n.batch, n.heads, n.queries});
-        // The products of the gradient and the result, summed, in an order of their own.
-        if (!is_half(query)) allocated_together({bytes_of(out), delta}, device);
-        const double blocks = std::ceil(static_cast<double>(n.queries) / 64) *
-                              std::ceil(static_cast<double>(n.width) / 64);
-        const double workspace =
-            static_cast<double>(n.batch * n.heads) * blocks * (16 + 4 * 64 * 64);
-        allocated_together({delta, workspace}, device);
-        return {grad_query, grad_key, grad_value, grad_bias};
-      });
-}
-
 bool flash_takes(const Tensor& query, const Tensor& key, const Tensor& value,
                  const npusim::DeviceSpec& spec, bool masked) {
   return spec.capability_major >= 8 && is_half(query) && !masked && query.size(-1) <= 256 &&
@@ -265,6 +210,56 @@ torch::Library& new_library(c10::DispatchKey key) {
 
 }  // namespace
 
+Efficient dry_efficient_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                  bool logsumexp_too) {
+  return command("aten::_scaled_dot_product_efficient_attention", {&query, &key, &value}, query,
+                 key, value, 1, 1, [&](c10::DeviceIndex device) -> Efficient {
+                   const Shapes n(query, key);
+                   const Tensor out = by_time(n.batch, n.heads, n.queries, value.size(3),
+                                              query.scalar_type(), device);
+                   const int64_t rows = logsumexp_too ? rounded_up(n.queries, 32) : 0;
+                   const auto number = [] { return at::empty({}, at::dtype(at::kLong)); };
+                   return {out, device_empty({n.batch, n.heads, rows}, at::kFloat, device),
+                           number(), number()};
+                 });
+}
+
+Efficient dry_efficient_attention_backward(const Tensor& grad_out, const Tensor& query,
+                                           const Tensor& key, const Tensor& value,
+                                           const Tensor& bias, const Tensor& out,
+                                           const Tensor& logsumexp, bool bias_too) {
+  if (!grad_out.defined()) return {};
+  return command(
+      "aten::_scaled_dot_product_efficient_attention_backward",
+      {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
+      [&](c10::DeviceIndex device) -> Efficient {
+        const Shapes n(query, key);
+        const at::ScalarType dtype = query.scalar_type();
+        const auto grad_copy =
+            allocate_on_device(static_cast<std::size_t>(copied(grad_out)), device);
+        const Tensor grad_query = by_time(n.batch, n.heads, n.queries, n.width, dtype, device);
+        const Tensor grad_key = by_time(n.batch, n.key_heads, n.keys, n.width, dtype, device);
+        const Tensor grad_value =
+            by_time(n.batch, n.key_heads, n.keys, value.size(3), dtype, device);
+        Tensor grad_bias;
+        if (bias_too && bias.defined()) {
+          Sizes sizes = bias.sizes().vec();
+          const int64_t last = sizes.back();
+          sizes.back() = rounded_up(last, 16);
+          grad_bias = device_empty(sizes, bias.scalar_type(), device).slice(-1, 0, last);
+        }
+        const double delta = float_bytes({n.batch, n.heads, n.queries});
+        // The products of the gradient and the result, summed, in an order of their own.
+        if (!is_half(query)) allocated_together({bytes_of(out), delta}, device);
+        const double blocks = std::ceil(static_cast<double>(n.queries) / 64) *
+                              std::ceil(static_cast<double>(n.width) / 64);
+        const double workspace =
+            static_cast<double>(n.batch * n.heads) * blocks * (16 + 4 * 64 * 64);
+        allocated_together({delta, workspace}, device);
+        return {grad_query, grad_key, grad_value, grad_bias};
+      });
+}
+
 int64_t cuda_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
                          const MaybeTensor& mask, double /*dropout*/, bool gqa) {
   const npusim::DeviceSpec& spec = npusim::device_spec(query.device().index());
@@ -289,8 +284,6 @@ void begin_cuda_attention() {
   torch::Library& kernels = new_library(c10::DispatchKey::PrivateUse1);
   kernels.impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
   kernels.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
-  kernels.impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient));
-  kernels.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_backward));
   kernels.impl("scaled_dot_product_attention", TORCH_FN(attention));
   torch::Library& recorded = new_library(c10::DispatchKey::AutogradPrivateUse1);
   recorded.impl("scaled_dot_product_attention", TORCH_FN(attention));

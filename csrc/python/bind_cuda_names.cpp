@@ -2,6 +2,7 @@
 // Binding of what torch_npusim.cuda_alias needs below Python.
 #include <torch/csrc/Event.h>
 
+#include "csrc/aten/without_math.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/out_of_memory.h"
@@ -36,6 +37,7 @@ void attach_observer(const py::function& observer) {
 
 void bind_cuda_names(py::module& m) {
   m.def("call_npusim_cuda", &call_npusim_cuda, py::arg("on"));
+  m.def("set_sdp_capability", &set_sdp_capability);
   m.def("set_event_attribute", &set_event_attribute);
   m.def("attach_out_of_memory_observer", &attach_observer);
 }

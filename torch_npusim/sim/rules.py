@@ -150,6 +150,7 @@ def follow_alias() -> None:
     )
     of_torch = [(rule.operator, rule.when) for rule in in_force if rule.verdict == CPU_ONLY]
     _C.set_cpu_only(book == "cuda", of_torch)
+    _C.set_sdp_capability(*(capability() if book == "cuda" else (0, 0)))
     _in_force = book
 
 

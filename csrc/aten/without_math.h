@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The choice among CUDA's attention kernels where the program leaves no way out: sdpa_kernel()
+// without MATH. Otherwise math serves whatever the others refuse, and the choice is the CPU's.
+#pragma once
+
+#include <ATen/SDPBackend.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+
+namespace torch_npusim {
+
+// set_sdp_capability() says whose conditions hold; major 0: nobody's, the choice is the CPU's.
+void set_sdp_capability(int major, int minor) noexcept;
+
+// must_choose_as_cuda() is whether the program has ruled math out, for tensors of these kinds.
+bool must_choose_as_cuda(const sdp::sdp_params& params);
+
+// choose_as_cuda() is the first backend of torch's order that CUDA would take. Raises CUDA's error,
+// after its warnings, where there is none.
+at::SDPBackend choose_as_cuda(const sdp::sdp_params& params);
+
+}  // namespace torch_npusim
