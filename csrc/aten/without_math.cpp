@@ -5,8 +5,8 @@
 // have them; where these differ, the wider one. Conditions that all devices share are torch's own
 // functions. cuDNN is one of 9.11 or later. The operators are the CPU's fused attention under
 // CUDA's names, so commands, saved tensors and selective checkpoints are named as on CUDA. Bits are
-// the CPU's. What the CPU's kernel lacks (dropout, a mask that wants a gradient, values of another
-// width, grouped heads) attention.cpp sends to torch's composite of matmul and softmax instead.
+// the CPU's. The CPU's kernel lacks dropout, masks that want a gradient, values of another width
+// and grouped heads: attention.cpp sends these to torch's composite of matmul and softmax.
 #include "csrc/aten/without_math.h"
 
 #include <ATen/Context.h>
