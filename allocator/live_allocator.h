@@ -68,9 +68,9 @@ class LiveAllocator {
   virtual void release_pool(PoolId pool) = 0;
   virtual std::vector<PoolInfo> pools() const = 0;  // private ones, by id
 
-  // enter_pool_scope() and leave_pool_scope() stand around what allocates to a private pool, on any
-  // thread, as torch's beginAllocateToPool() and endAllocateToPool() do. Only an allocator with
-  // Config::defers_in_pool_scopes does anything in them.
+  // enter_pool_scope() and leave_pool_scope() are torch's beginAllocateToPool() and
+  // endAllocateToPool(), for Config::defers_in_pool_scopes alone. The live device calls neither: a
+  // recording does not hold scopes, so its replay would differ.
   virtual void enter_pool_scope() {}
   virtual void leave_pool_scope() {}
 

@@ -102,10 +102,7 @@ void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device) {
               pool.id().first, ", ", pool.id().second, ") of device ", static_cast<int>(index),
               " already; leave that scope before entering it again");
   auto scope = std::make_unique<Scope>(Scope{pool.id(), index, t_innermost});
-  translated([&] {
-    live_allocator(index).retain_pool(pool.id(), pool.options_on(index));
-    live_allocator(index).enter_pool_scope();
-  });
+  translated([&] { live_allocator(index).retain_pool(pool.id(), pool.options_on(index)); });
   t_innermost = scope.release();
 }
 
@@ -117,10 +114,7 @@ void end_allocating_from(const PrivatePool& pool, c10::DeviceIndex device) {
               "; leave a scope on the thread that entered it");
   const std::unique_ptr<Scope> scope(*at);
   *at = scope->outer;
-  translated([&] {
-    live_allocator(index).leave_pool_scope();
-    live_allocator(index).release_pool(pool.id());
-  });
+  translated([&] { live_allocator(index).release_pool(pool.id()); });
 }
 
 PoolId current_pool(c10::DeviceIndex device) noexcept {

@@ -286,6 +286,11 @@ def square(n):
 
 flash = aten._scaled_dot_product_flash_attention_for_cpu
 flash_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+efficient = aten._scaled_dot_product_efficient_attention
+efficient_backward = aten._scaled_dot_product_efficient_attention_backward
+cudnn = aten._scaled_dot_product_cudnn_attention
+cudnn_backward = aten._scaled_dot_product_cudnn_attention_backward
+NO_SEED = (torch.tensor(0), torch.tensor(0))
 
 
 def heads():
@@ -353,6 +358,8 @@ def test_the_counter_knows_nothing_else():
         name = str(op).removeprefix("aten.")
         if name in compared or name.endswith(("attention_for_cpu", "attention_for_cpu_backward")):
             continue  # the latter by the test above
+        if name.startswith(("_scaled_dot_product_efficient_", "_scaled_dot_product_cudnn_")):
+            continue  # in closed form below
         assert "attention" in name or name == "cudnn_convolution", name
         if name.startswith("flex_attention"):
             continue  # a program of products that are compared (patches/flex_attention.py)
@@ -368,6 +375,22 @@ CLOSED_FORMS = {
     "attention backward": (
         heads_and_results,
         lambda *operands: flash_backward(*operands, 0.0, False),
+        2 * SCORES * 5 * 64,
+    ),
+    "efficient attention": (heads, lambda *qkv: efficient(*qkv, None, True), 2 * SCORES * 2 * 64),
+    "efficient attention backward": (
+        heads_and_results,
+        lambda grad, q, k, v, out, logsumexp: efficient_backward(
+            grad, q, k, v, None, out, logsumexp, *NO_SEED, 0.0, [True, True, True, False]
+        ),
+        2 * SCORES * 5 * 64,
+    ),
+    "cudnn attention": (heads, lambda *qkv: cudnn(*qkv, None, True), 2 * SCORES * 2 * 64),
+    "cudnn attention backward": (
+        heads_and_results,
+        lambda grad, q, k, v, out, logsumexp: cudnn_backward(
+            *(grad, q, k, v, out, logsumexp, *NO_SEED, None, None, None, 256, 320, 0.0, False)
+        ),
         2 * SCORES * 5 * 64,
     ),
     "cholesky": (lambda: [square(1024)], aten.linalg_cholesky_ex, 1024**3 / 3),

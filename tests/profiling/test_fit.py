@@ -236,7 +236,7 @@ def test_a_device_that_is_made_up_has_no_interval_and_its_own_launches():
 
 @pytest.mark.parametrize("host", ["fast", "-1", "nan", "1e9"])
 def test_a_cost_of_the_host_that_cannot_be_is_refused(host):
-    with pytest.raises(ValueError, match="--host takes microseconds, eager or spec, got"):
+    with pytest.raises(ValueError, match=r"--host takes microseconds, spec, eager, .* got"):
         fit_script(BLOCKS, host=host)
 
 

@@ -81,8 +81,8 @@ first block that differs.
 
 Ties between free blocks of one size go to the lower address up to 2.11, to the older block in 2.12,
 to the older segment from 2.13 on. Up to 2.12, pending frees wait while anything allocates to a
-private pool. torch 2.9 reads a list of divisions otherwise: its last value holds from the last size
-on.
+private pool; the device and replays do not do so, since a recording does not hold those scopes.
+torch 2.9 reads a list of divisions otherwise: its last value holds from the last size on.
 """
 
 
