@@ -64,8 +64,12 @@ class CachingAllocator final : public LiveAllocator {
   void retain_pool(PoolId pool, const PoolOptions& options = {}) override;
   void release_pool(PoolId pool) override;
   std::vector<PoolInfo> pools() const override;
-  void enter_pool_scope() override;
-  void leave_pool_scope() override;  // throws InvalidArgument where none is open
+
+  // enter_pool_scope() and leave_pool_scope() are torch's beginAllocateToPool() and
+  // endAllocateToPool(), for Config::defers_in_pool_scopes alone. The live device calls neither: a
+  // recording does not hold scopes, so its replay would differ.
+  void enter_pool_scope();
+  void leave_pool_scope();  // throws InvalidArgument where none is open
 
   void set_memory_fraction(double fraction) override;
   double memory_fraction() const override;

@@ -68,12 +68,6 @@ class LiveAllocator {
   virtual void release_pool(PoolId pool) = 0;
   virtual std::vector<PoolInfo> pools() const = 0;  // private ones, by id
 
-  // enter_pool_scope() and leave_pool_scope() are torch's beginAllocateToPool() and
-  // endAllocateToPool(), for Config::defers_in_pool_scopes alone. The live device calls neither: a
-  // recording does not hold scopes, so its replay would differ.
-  virtual void enter_pool_scope() {}
-  virtual void leave_pool_scope() {}
-
   // The fraction of the device's capacity this allocator may reserve, 0 to 1; 1 is no limit.
   virtual void set_memory_fraction(double fraction) = 0;
   virtual double memory_fraction() const = 0;

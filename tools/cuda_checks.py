@@ -139,7 +139,7 @@ def sources_in(aten: Path, folder: str, endings: tuple[str, ...]) -> Iterator[tu
 
 
 class Judge:
-    """What npusim has: the checks of the sources that it runs, its rule book and its own words."""
+    """Has npusim's side: checks of the sources that it runs, its rule book and its own words."""
 
     def __init__(self, aten: Path) -> None:
         self.words: set[str] = set()

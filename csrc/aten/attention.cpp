@@ -21,8 +21,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include "csrc/aten/attention_without_math.h"
 #include "csrc/aten/cuda_attention.h"
-#include "csrc/aten/without_math.h"
 #include "csrc/operands/nested_members.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/on_host_views.h"
@@ -102,7 +102,7 @@ int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor&
   if (C10_UNLIKELY(!at::globalContext().userEnabledMathSDP())) {
     const sdp::sdp_params params{query,     key,       value,     masked ? attn_mask : std::nullopt,
                                  dropout_p, is_causal, enable_gqa};
-    if (must_choose_as_cuda(params)) return choose_without_math(params);
+    if (chooses_as_cuda(params)) return choose_without_math(params);
   }
   return at::native::_fused_sdp_choice_stub(
       c10::kCPU, shape_of(query), shape_of(key), shape_of(value),

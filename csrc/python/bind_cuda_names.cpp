@@ -2,10 +2,10 @@
 // Binding of what torch_npusim.cuda_alias needs below Python.
 #include <torch/csrc/Event.h>
 
-#include "csrc/aten/without_math.h"
+#include "csrc/aten/attention_without_math.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/cuda_names.h"
-#include "csrc/runtime/out_of_memory.h"
+#include "csrc/runtime/out_of_memory_observers.h"
 
 namespace py = pybind11;
 

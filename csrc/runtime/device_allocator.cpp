@@ -19,7 +19,7 @@
 #include "csrc/runtime/dry_answers.h"
 #include "csrc/runtime/gpu_trace.h"
 #include "csrc/runtime/memory_pools.h"
-#include "csrc/runtime/out_of_memory.h"
+#include "csrc/runtime/out_of_memory_observers.h"
 #include "csrc/runtime/poison.h"
 #include "csrc/runtime/storage.h"
 

@@ -30,7 +30,7 @@ _Place = tuple[int, int]  # which segment, offset in bytes
 _NOWHERE, _PAGES = -1, -2  # in place of a segment's number
 _ACQUIRED = (Op.SEGMENT_ALLOC, Op.SEGMENT_RESERVE)
 _OF_SEGMENTS = (*_ACQUIRED, Op.SEGMENT_MAP, Op.SEGMENT_FREE)
-# Those of most versions first. From torch 2.4 on, two releases changed the order of equal blocks.
+# The presets of most versions come first: two releases changed the order of equal blocks.
 _PRESETS = ("cuda-2.13", "cuda-2.11", "cuda-2.12", "ascend", "npusim")
 _Numbers = NDArray[np.int64]
 

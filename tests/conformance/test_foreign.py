@@ -105,6 +105,13 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
     )  # fmt: skip
     lines = [json.dumps(record) for record in ({}, *outcomes)]
     (out / "here" / "run.jsonl").write_text("\n".join(lines))
+    old = (
+        "# Old",
+        "## Not to be had\nx",
+        "## here: the gravest findings\nstale",
+        "## By hand: 3\nkept",
+    )
+    page.write_text("\n\n".join(old))
     monkeypatch.setattr(foreign, "PAGE", page)
     others = ["here:torch_npusim:npusim", "broken:no_such_backend:x"]
     chosen = [part for other in others for part in ("--backend", other)]
@@ -119,3 +126,5 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
     assert "| broken | ModuleNotFoundError: No module named 'no_such_backend' |" in text
     assert text.index("`op:sin/forward/float32`, at fault `aten::sin`") < text.index("aten::cos")
     assert "torch_mcpu" in capsys.readouterr().out
+    assert text.endswith("\n\n## By hand: 3\nkept\n"), "the command has not written this section"
+    assert [text.count(heading) for heading in ("## Not", "## here", "stale")] == [1, 1, 0]

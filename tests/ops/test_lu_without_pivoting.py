@@ -6,7 +6,7 @@ import torch
 
 
 def eliminated(matrix):
-    """The factors by the rule of csrc/aten/without_pivoting.cpp, one element after the other."""
+    """The factors by the rule of csrc/aten/lu_without_pivoting.cpp, one element after the other."""
     factors = matrix.clone()
     rows, columns = factors.shape
     for j in range(min(rows, columns)):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`npusim profile`: bad programs are diagnosed, mended ones gain what was predicted."""
 
+import warnings
+
 import pytest
 import torch
 from profiling.diagnosis_programs import BAD, GOOD, SPEC, diagnosed
@@ -174,3 +176,10 @@ def test_gains_have_intervals_of_published_pairs():
         low, high = specs.gain_interval(cause, SPEC)
         assert 0.5 < low < 1 < high < 1.6
     assert specs.gain_interval("layout", "npusim-one") == (1.0, 1.0)
+
+
+def test_a_recording_leaves_the_filters_of_warnings():
+    before = list(warnings.filters)
+    with record():
+        assert list(warnings.filters) != before
+    assert list(warnings.filters) == before

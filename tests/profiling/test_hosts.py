@@ -39,6 +39,8 @@ def test_the_measurement_is_a_host(tmp_path, capsys, monkeypatch):
     assert main(["calibrate-host", "--out", path]) == 0
     assert "16.0 us for a command (forward 10.0 us, backward 20.0 us)" in capsys.readouterr().out
     assert specs.load_host(path).dispatch_us == 16
+    assert main(["calibrate-host", "--out", str(tmp_path / "mine")]) == 2
+    assert "files that end in .toml" in capsys.readouterr().err
     assert main(["calibrate-host", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dispatch_us"] == 16
 

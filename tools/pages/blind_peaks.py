@@ -11,6 +11,7 @@ SOURCES is a folder with the packages litgpt (github.com/Lightning-AI/litgpt at 
         lightning-utilities==0.15.3 jsonargparse==4.53.0 typeshed-client==2.15.0
 """
 
+import argparse
 import gc
 import json
 import os
@@ -172,8 +173,12 @@ def predictions(sources: str) -> list[int]:
 
 def main() -> int:
     """Prints or writes the table."""
-    sources = sys.argv[1]
-    if "--predict" in sys.argv:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sources", help="folder with the packages")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--predict", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.predict:
         print(json.dumps([predict(row) for row in ROWS]))
         return 0
     lines = [
@@ -181,7 +186,7 @@ def main() -> int:
         "|---|---|---|---|---|---|",
     ]
     errors = []
-    for row, predicted in zip(ROWS, predictions(sources), strict=True):
+    for row, predicted in zip(ROWS, predictions(given.sources), strict=True):
         error = predicted / row.measured - 1
         errors.append(abs(error))
         lines.append(
@@ -194,7 +199,7 @@ def main() -> int:
         f"{len(errors)} rows."
     )
     print(summary)
-    if "--write" in sys.argv:
+    if given.write:
         begin, end = "<!-- table -->\n", "<!-- end -->\n"
         text = PAGE.read_text()
         head, _, rest = text.partition(begin)

@@ -173,6 +173,20 @@ failures with a wrong value and no exception.
 |---|---|---|---|---|---|---|---|---|"""
 
 
+def kept(page: str, written: str) -> str:
+    """Returns the sections of a page that the new text does not have, whatever their numbers."""
+
+    def title(section: str) -> str:
+        return section.partition("\n")[0].partition(":")[0]
+
+    made = {title(section) for section in written.split("\n## ")[1:]}
+    return "".join(
+        f"\n## {section.rstrip()}\n"
+        for section in page.split("\n## ")[1:]
+        if title(section) not in {*made, "Not to be had"}
+    )
+
+
 def main() -> int:
     """Prints the scoreboard; status 1 if no backend was to be had."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -203,7 +217,7 @@ def main() -> int:
     text = "\n".join([HEAD, *rows, *(missing if absent else []), *sections]) + "\n"
     print("\n".join([HEAD, *rows, *absent]))
     if options.page and rows:
-        PAGE.write_text(text)
+        PAGE.write_text(text + kept(PAGE.read_text(), text))
     return not rows
 
 

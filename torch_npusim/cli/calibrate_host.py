@@ -5,6 +5,7 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,12 @@ def as_file(cost: float) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the measured cost."""
+    if arguments.out and not arguments.out.endswith(".toml"):
+        print(
+            f"npusim calibrate-host: --host takes files that end in .toml, got {arguments.out}",
+            file=sys.stderr,
+        )
+        return 2
     found = measured_us()
     cost = found.pop("all")
     if arguments.out:

@@ -130,7 +130,7 @@ def as_page(found: Diagnosis, rates: Rates) -> str:
 <h2>Advice</h2>
 <ol id="advice">{advice or "<li>Nothing stands out: no single change gains 10 %.</li>"}</ol>
 <h2>Where the time goes</h2>
-<p class="soft">What a replay saves of the time after the first step if one thing were
+<p class="soft">Shares of the time after the first step that a replay saves if one thing were
 free. Shares may add up to more or less than the whole: what hides behind something else saves
 nothing.</p>
 {_bars(found)}

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -281,6 +281,7 @@ def record(title: str = "") -> Iterator[Recording]:
     notes, changes = _Notes(made), Changes()
     # Hooks of all modules are seen twice by a compiled one; only the outermost counts here.
     warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
+    quiet = warnings.filters[0]
     hooks = notes.hooks()
     notes.change(changes)
     begin = time.perf_counter_ns()
@@ -292,6 +293,8 @@ def record(title: str = "") -> Iterator[Recording]:
         changes.undo()
         for hook in hooks:
             hook.remove()
+        with suppress(ValueError):  # the program may have reset the filters
+            warnings.filters.remove(quiet)  # type: ignore[attr-defined]
         made.free_bytes = _free_bytes()
 
 

@@ -201,7 +201,7 @@ EDGES: dict[str, list[Call]] = {
         _call(torch.ones(2, 0), torch.ones(0, 3)),
     ],
     "bmm": [_call(_grid()[None].mT, _grid()[None] + 1), _call(*_NOTHING[1:])],
-    # What beta = 0 multiplies is not read: it may be NaN.
+    # The operand that beta = 0 multiplies is not read: it may be NaN.
     "baddbmm": [
         _call(*_NOTHING),
         _call(_NOTHING[0], torch.ones(2, 0, 0), torch.ones(2, 0, 1)),

@@ -48,7 +48,7 @@ def _seen_in_hook(device: torch.device) -> list[int]:
     )[-1],
 )
 def old_data_stays() -> None:
-    """What a tensor had before `tensor.data = other` stays allocated."""
+    """The storage of before `tensor.data = other` stays allocated."""
     right = torch._C.TensorBase.data
 
     def set_data(self: Tensor, data: Tensor) -> None:

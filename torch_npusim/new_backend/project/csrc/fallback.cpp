@@ -46,8 +46,8 @@ void replace_tensors(c10::IValue& value, F f) {
   }
 }
 
-// Tensors of the device on the CPU, for the time of one operator. What shares memory on the device
-// shares it there, with the same strides: the operator sees overlaps and layouts as they are.
+// Tensors of the device on the CPU, for the time of one operator. Tensors that share memory on the
+// device share it there, with the same strides: the operator sees overlaps and layouts as they are.
 // (at::native::cpu_fallback() copies every tensor by itself.)
 class Twins {
  public:
@@ -92,7 +92,7 @@ class Twins {
     at::_copy_from(made, tensor);
   }
 
-  // What an operator returned: the tensor whose twin it is, or a copy on the device.
+  // A result of an operator becomes the tensor whose twin it is, or a copy on the device.
   at::Tensor on_device(const at::Tensor& result, c10::Device device) const {
     if (!result.defined()) return result;
     const auto found = originals_.find(result.unsafeGetTensorImpl());

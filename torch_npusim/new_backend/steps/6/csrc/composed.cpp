@@ -112,7 +112,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  // What torch computes in another way than the CPU, or not at all.
+  // torch computes these in another way than the CPU, or not at all.
   for (const char* name : {"addr", "addr_", "addr.out", "mode.values"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The observers live as long as the process.
-#include "csrc/runtime/out_of_memory.h"
+#include "csrc/runtime/out_of_memory_observers.h"
 
 #include <mutex>
 #include <utility>

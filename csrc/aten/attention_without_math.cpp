@@ -7,7 +7,7 @@
 // CUDA's names, so commands, saved tensors and selective checkpoints are named as on CUDA. Bits are
 // the CPU's. The CPU's kernel lacks dropout, masks that want a gradient, values of another width
 // and grouped heads: attention.cpp sends these to torch's composite of matmul and softmax.
-#include "csrc/aten/without_math.h"
+#include "csrc/aten/attention_without_math.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -193,9 +193,8 @@ bool cudnn_takes(const sdp_params& params, bool debug) {
 
 void set_sdp_capability(int major, int minor) noexcept { g_capability = 10 * major + minor; }
 
-bool must_choose_as_cuda(const sdp_params& params) {
-  return C10_UNLIKELY(!at::globalContext().userEnabledMathSDP()) && capability() != 0 &&
-         !sdp::has_for_nested_inputs(params);
+bool chooses_as_cuda(const sdp_params& params) {
+  return capability() != 0 && !sdp::has_for_nested_inputs(params);
 }
 
 at::SDPBackend choose_as_cuda(const sdp_params& params) {

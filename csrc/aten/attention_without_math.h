@@ -11,8 +11,8 @@ namespace torch_npusim {
 // set_sdp_capability() says whose conditions hold; major 0: nobody's, the choice is the CPU's.
 void set_sdp_capability(int major, int minor) noexcept;
 
-// must_choose_as_cuda() is whether the program has ruled math out, for tensors of these kinds.
-bool must_choose_as_cuda(const sdp::sdp_params& params);
+// chooses_as_cuda() is whether somebody's conditions hold for tensors of these kinds.
+bool chooses_as_cuda(const sdp::sdp_params& params);
 
 // choose_as_cuda() is the first backend of torch's order that CUDA would take. Raises CUDA's error,
 // after its warnings, where there is none.
