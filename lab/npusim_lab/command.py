@@ -323,7 +323,6 @@ def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         write_matches,
     )
     from npusim_lab.study import recorded_choice, replay
-    from npusim_lab.trace import Op
 
     trace = _load(options).with_attempts()
     wanted = recorded_choice(trace) if options.policy is None else _one(options.policy)
@@ -361,7 +360,7 @@ def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     text = f"{choice}: {same}"
     if same.rate is not None:
         text += f" ({100 * same.rate:.4f} %), of {mallocs} mallocs"
-    elif not (trace.op[trace.first_event :] == Op.MALLOC).any():
+    elif not trace.has_requests:
         text += f": the file has no history of allocations, only the {mallocs} blocks of its end"
     if same.first_difference is not None:
         text += f"; the first difference is at event {same.first_difference}"

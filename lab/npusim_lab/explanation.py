@@ -65,10 +65,11 @@ def explain(
 
     Returns:
         "verdict" (its sentences in one text; a list in "sentences"), "oom" (None if nothing fails),
-        "event" (the failure or the peak), "holders" and "kinds" (of the live bytes then, largest
-        first; kinds are guessed from the stacks), "segments" (what is kept and what pins it then),
-        "tried" (every setting of a list, with the peak that its replay gives, whether all of the
-        trace "fits", and the "text" to paste), "remedies" (those that help, best first), "optimum"
+        "event" (the failure or the peak), "is_older" (is that before the first recorded event?),
+        "holders" and "kinds" (of the live bytes then, largest first; kinds are guessed from the
+        stacks), "segments" (what is kept and what pins it then), "tried" (every setting of a list,
+        with the peak that its replay gives, whether all of the trace "fits", and the "text" to
+        paste; none of a file without requests), "remedies" (those that help, best first), "optimum"
         (bytes, of a placement that knows the future; None of more than 100,000 blocks), "max_live",
         "smallest_capacity" (bytes, with the settings as they are; None without a limit),
         "streams_note" (of streams_note()) and "remarks" (of Trace.remarks()).
@@ -79,6 +80,8 @@ def explain(
     trace = trace.with_attempts()
     run = choice or recorded_choice(trace)
     capacity = capacity_bytes or trace.capacity_bytes
+    if not trace.has_requests and trace.is_late:
+        return _explain_state(trace, run, capacity, segments, blocks, show)
     result = replay(trace, run, capacity, on_oom="stop", picture_at_end=True)
     oom = result.ooms[0] if result.ooms else None
     peak = result.peak_reserved_event
@@ -91,12 +94,13 @@ def explain(
     else:
         whole = replay(trace, run, None, placements=False)
     tried = _tried(trace, run, capacity)
-    helping = _helping(tried, oom is not None)
+    helping = _helping(tried, oom is not None, int(whole.peak_reserved))
     found: dict[str, Any] = {
         "policy": str(run),
         "capacity": capacity,
         "violations": result.violation_count,
         "oom": oom,
+        "is_older": event < trace.first_event,
         "event": event,
         "stack": None if oom is None else _stack_of(trace, int(oom["malloc"]), show),
         "peak_reserved": int(whole.peak_reserved),
@@ -118,6 +122,59 @@ def explain(
     found["sentences"] = [_violation(trace, run, result)]
     if not result.violation_count:
         found["sentences"] = _sentences(found)
+    found["verdict"] = " ".join(found["sentences"])
+    return found
+
+
+def _explain_state(
+    trace: Trace, run: Choice, capacity: int | None, segments: int, blocks: int, show: str
+) -> dict[str, Any]:
+    """Return the answer about a file that holds a state and no request: nothing can be tried."""
+    event = len(trace) - 1
+    result = replay(trace, run, None, snapshots_at=[event])
+    reserved, active = int(result.peak_reserved), int(result.peak_active)
+    if result.began_as_recorded and result.pictures:
+        active = reserved - sum(_holes(result))
+    sentences = ["The file has no history of requests: it tells what is held, not how that came."]
+    if result.began_as_recorded:
+        sentences.append(f"{mib(reserved)} are reserved, and {mib(active)} of blocks are in use.")
+        if reserved > active:
+            share = 100 * (reserved - active) / reserved
+            sentences.append(f"{mib(reserved - active)}, {share:.0f} % of it, is free but kept.")
+    else:
+        sentences.append(f"{mib(active)} of blocks are in use; where they lie is not known.")
+        result.pictures.clear()
+    if capacity is not None and max(reserved, active) > capacity:
+        sentences.append(f"That is more than a device of {mib(capacity)} has.")
+    found: dict[str, Any] = {
+        "policy": str(run),
+        "capacity": capacity,
+        "violations": result.violation_count,
+        "oom": None,
+        "is_older": True,
+        "event": event,
+        "stack": None,
+        "peak_reserved": reserved,
+        "peak_active": active,
+        "beyond_requests": _beyond_requests(result),
+        "holders": _holders(trace, result, show)[: 2 * segments],
+        "kinds": _kinds(trace, result),
+        "holes": _holes(result),
+        "segments": _pinned(trace, result, segments, blocks, show),
+        "tried": [],
+        "remedies": [],
+        "optimum": None,
+        "max_live": trace.compiled.max_live_bytes,
+        "smallest_capacity": None,
+        "streams_note": "",
+        "remarks": trace.remarks(),
+    }
+    found["sentences"] = [
+        *sentences,
+        *_most_held(found),
+        "No setting can be tried without requests: torch.cuda.memory._record_memory_history() "
+        "records them, when it is called before the job.",
+    ]
     found["verdict"] = " ".join(found["sentences"])
     return found
 
@@ -158,12 +215,17 @@ def _tried(trace: Trace, run: Choice, capacity: int | None) -> list[dict[str, An
     return out
 
 
-def _helping(tried: list[dict[str, Any]], has_failed: bool) -> list[dict[str, Any]]:
-    """Return the settings that avoid the failure, in the list's order; or lower the peak, best."""
+def _helping(tried: list[dict[str, Any]], has_failed: bool, reserved: int) -> list[dict[str, Any]]:
+    """Return the settings that avoid the failure, in the list's order; or lower the peak, best.
+
+    Where the settings of the run avoid it, too, once older blocks are placed anew, those count that
+    need less than they do.
+    """
     now, others = tried[:1], tried[1:]
-    if has_failed:
+    if has_failed and not (now and now[0]["fits"]):
         return [row for row in others if row["fits"]]
-    worth = now[0]["peak_reserved"] * _WORTH if now else 0
+    peaks = [row["peak_reserved"] for row in now] + ([] if has_failed else [reserved])
+    worth = min(peaks, default=0) * _WORTH
     better = [row for row in others if row["fits"] and row["peak_reserved"] <= worth]
     return sorted(better, key=lambda row: row["peak_reserved"])
 
@@ -191,20 +253,29 @@ def _sentences(found: dict[str, Any]) -> list[str]:
             )
     else:
         sentences = _of_failure(oom, found)
-    if holders := found["holders"][:3]:
-        words = "; ".join(
-            f"{mib(row['bytes'])} by {_first_line(row['stack'])} ({row['kind']})" for row in holders
-        )
-        sentences.append(f"Most memory is held: {words}.")
+    sentences += _most_held(found)
     helping, now = found["remedies"], found["tried"][:1]
+    anew = now[0]["peak_reserved"] if now else reserved
+    if oom is not None and now and now[0]["fits"]:
+        sentences.append(
+            f"With older blocks placed anew, the settings as they are fit, too, in {mib(anew)}: "
+            f"where those blocks lay is a part of the cause."
+        )
     if helping:
         best = min(helping, key=lambda row: row["peak_reserved"])
         effect = "runs the whole trace" if oom else "lowers the peak"
-        before = "" if oom or not now else f" instead of {mib(now[0]['peak_reserved'])}"
+        before = "" if oom or not now else f" instead of {mib(anew)}"
+        if before and anew != reserved:
+            before += ", both with older blocks placed anew"
         sentences.append(
             f"{best['text']} {effect}, as replayed: {mib(best['peak_reserved'])}{before}."
         )
-    elif oom is not None:
+    elif oom is not None and found["max_live"] > (found["capacity"] or found["max_live"]):
+        sentences.append(
+            f"No setting lets all of it run: {mib(found['max_live'])} are live at once, more than "
+            f"the device has."
+        )
+    elif oom is not None and not (now and now[0]["fits"]):
         sentences.append(f"None of {len(found['tried']) - 1} settings tried avoids it.")
     else:
         sentences.append(f"None of {len(found['tried']) - 1} settings tried lowers it by 2 %.")
@@ -216,6 +287,15 @@ def _sentences(found: dict[str, Any]) -> list[str]:
     return sentences
 
 
+def _most_held(found: dict[str, Any]) -> list[str]:
+    """Return the sentence about those who hold most, if anybody holds anything."""
+    words = "; ".join(
+        f"{mib(row['bytes'])} by {_first_line(row['stack'])} ({row['kind']})"
+        for row in found["holders"][:3]
+    )
+    return [f"Most memory is held: {words}."] if words else []
+
+
 def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
     pending, cached = int(oom["pending_bytes"]), int(oom["cached_bytes"])
@@ -223,6 +303,11 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     count = len(found["holes"])
     holes = "1 hole" if count == 1 else f"{count} holes"
     place = f", by {_first_line(found['stack'])}," if found["stack"] else ""
+    if found["is_older"]:
+        return [
+            f"The blocks that the recording began with do not fit on a device of {mib(capacity)}: "
+            f"with {mib(live)} placed anew, the next one of {mib(asked)} fails."
+        ]
     sentences = [
         f"Event {oom['event']}{place} asks for {mib(asked)} on a device of {mib(capacity)} with "
         f"{mib(live)} in use.",
@@ -324,6 +409,8 @@ def text_of(explanation: dict[str, Any]) -> str:
     if explanation["stack"]:
         lines += ["", "The request came from", _indent(explanation["stack"])]
     title = "at the failure" if explanation["oom"] else "at the peak of reserved memory"
+    if not explanation["tried"]:
+        title = "at the end"
     if explanation["holders"]:
         lines += ["", f"In use {title}, by the line that asked for it (kinds are guessed):"]
         for row in explanation["holders"]:
@@ -343,7 +430,8 @@ def text_of(explanation: dict[str, Any]) -> str:
             times = f"{pin['blocks']} x, " if pin["blocks"] > 1 else ""
             lines.append(f"    {times}{mib(pin['bytes'])} {pin['state']}, since {pin['since']}")
             lines.append(_indent(pin["stack"] or "(no stack was recorded)", 8))
-    lines += ["", "Settings, each tried by replaying the whole trace from nothing:"]
+    if explanation["tried"]:
+        lines += ["", "Settings, each tried by replaying the whole trace from nothing:"]
     for row in explanation["tried"]:
         outcome = f"{row['failed']} requests fail" if row["failed"] else "all fit"
         name = row["text"] if row["settings"] else "(as they are)"

@@ -292,11 +292,11 @@ class _Importer:
 
     def _say(self, start: Start, blocks: int) -> None:
         late = "recording began late, or its buffer was full and lost the beginning"
-        if not len(self.entries["op"]):
-            late = "the file has no history, only its end"
+        if not np.isin(self.entries["op"], (Op.MALLOC, Op.OOM)).any():
+            late = "the file has no history of requests, only its end"
             self.ambiguous.append(
-                "everything before the end: the file has no history, so it does not say whether a "
-                "request failed"
+                "everything before the end: the file has no history of requests, so it does not "
+                "say whether one failed"
             )
         if start.unknown:
             self.ambiguous.append(

@@ -192,10 +192,22 @@ class Trace:
         keys = ("initial_mallocs", "initial_segments", "start_unknown")
         return any(self.info.get(key) for key in keys)
 
-    @property
+    @cached_property
     def first_event(self) -> int:
         """Which event is the first recorded one; those before it are the state at that moment."""
-        return sum(int(self.info.get(f"initial_{what}", 0)) for what in ("mallocs", "segments"))
+        end = int(self.info.get("initial_segments", 0))
+        older = int(self.info.get("initial_mallocs", 0))
+        mallocs = np.flatnonzero(self.op == Op.MALLOC)[:older]
+        if len(mallocs):
+            end = int(mallocs[-1]) + 1
+            if self.op[end : end + 1].tolist() == [Op.FREE_REQUESTED]:  # it waited for a stream
+                end += 1
+        return end
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether memory was asked for after the state that the recording began with."""
+        return bool(np.isin(self.op[self.first_event :], (Op.MALLOC, Op.OOM)).any())
 
     def remarks(self) -> list[str]:
         """Return a line for each thing known, inferred or unknown of the recorded run."""

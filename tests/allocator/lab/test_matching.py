@@ -7,6 +7,7 @@ import csv
 import importlib.util
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from processes import python
 
 from npusim_lab.command import main
 from npusim_lab.corpus import generate
+from npusim_lab.explanation import explain, text_of
 from npusim_lab.files import load, save
+from npusim_lab.html_report import report
 from npusim_lab.matching import agreement, matches, write_matches
 from npusim_lab.snapshot_export import to_snapshot, write_snapshot
 from npusim_lab.snapshot_import import from_snapshot
-from npusim_lab.study import Choice, parse_choices, recorded_choice, replay
+from npusim_lab.study import Choice, mib, parse_choices, recorded_choice, replay
 from npusim_lab.trace import Op, Trace, TraceBuilder
 
 SCRIPT = Path(__file__).parents[3] / "tools" / "recordings" / "record_snapshots.py"
@@ -113,8 +116,54 @@ def test_a_file_without_a_history_says_so() -> None:
     picture["device_traces"] = [[]]
     trace = from_snapshot(picture)
     assert len(trace.compiled.malloc_stack) > 0
-    assert "the file has no history, only its end" in trace.info["known"][0]
-    assert "it does not say whether a request failed" in trace.ambiguous[0]
+    assert "the file has no history of requests, only its end" in trace.info["known"][0]
+    assert "so it does not say whether one failed" in trace.ambiguous[0]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_every_answer_about_a_state_has_the_numbers_of_the_file(kept: int, tmp_path: Path) -> None:
+    """Without a request in the file, replays from nothing are no outcome of a setting."""
+    picture = late("cuda-2.13", "vllm-41268")
+    entry = picture["device_traces"][0][-1]  # a free alone is no request either
+    rows = [row for segment in picture["segments"] for row in segment["blocks"]]
+    hole = next(row for row in rows if row["state"] == "inactive")
+    freed = {**entry, "action": "free_completed", "addr": hole["address"], "size": hole["size"]}
+    picture["device_traces"] = [[freed] * kept]
+    trace = from_snapshot(picture)
+    assert not trace.has_requests
+    segments = picture["segments"]
+    reserved = sum(segment["total_size"] for segment in segments)
+    for capacity in (None, reserved // 2):
+        answer = explain(trace, None, capacity)
+        assert (answer["peak_reserved"], answer["oom"]) == (reserved, None)
+        assert (answer["tried"], answer["remedies"], answer["optimum"]) == ([], [], None)
+        assert f"{mib(reserved)} are reserved" in answer["verdict"]
+        assert ("more than a device of" in answer["verdict"]) == (capacity is not None)
+        numbers = re.findall("peak reserved|[0-9.]+ MiB are reserved", text_of(answer))
+        assert numbers == [f"{mib(reserved)} are reserved"], "and no other one"
+    unused = reserved - sum(segment["allocated_size"] for segment in segments)
+    assert sum(answer["holes"]) == unused
+    assert answer["peak_active"] == reserved - unused
+    assert {pin["since"] for row in answer["segments"] for pin in row["pinned_by"]} == {
+        "before the trace"
+    }
+    report(trace, [recorded_choice(trace)], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "No setting can be tried" in page
+    assert "each tried by a replay" not in page
+
+
+def test_a_peak_from_nothing_is_not_said_to_be_that_of_the_recording() -> None:
+    trace = from_snapshot(late("cuda-2.13"))
+    answer = explain(trace)
+    anew = answer["tried"][0]["peak_reserved"]
+    assert anew != answer["peak_reserved"], "else this asks nothing"
+    assert f"instead of {mib(anew)}, both with older blocks placed anew" in answer["verdict"]
+    assert answer["remedies"][0]["peak_reserved"] < min(anew, answer["peak_reserved"])
+    older = explain(trace, None, 64 << 20, quick=True)
+    assert older["is_older"]
+    assert older["sentences"][0].startswith("The blocks that the recording began with do not fit")
+    assert "No setting lets all of it run" in older["verdict"]
 
 
 def test_match_finds_the_version_that_a_file_of_torch_does_not_name(
