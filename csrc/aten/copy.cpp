@@ -9,6 +9,7 @@
 #include <ATen/ops/zero.h>
 #include <torch/library.h>
 
+#include "csrc/cost/precision.h"
 #include "csrc/launch/launch.h"
 #include "csrc/observers/observed_operand.h"
 #include "csrc/operands/alignment.h"
@@ -69,12 +70,15 @@ const char* name_of_wait(CommandKind kind, bool non_blocking) {
   return non_blocking ? "aten::copy_ from pageable memory" : "aten::copy_ to the device";
 }
 
-// Over a link each byte passes once; within a device it is read and written.
+// Over a link each byte passes once; within a device it is read and written. The precision is that
+// to which floats are converted, by which profiles tell conversions; of other copies `other`.
 npusim::Cost cost_of(const at::Tensor& to, const at::Tensor& from, CommandKind kind) {
   npusim::Cost cost;
   cost.bytes = kind == CommandKind::copy_d2d
                    ? touched_bytes(from, to) + touched_bytes(to)
                    : static_cast<double>(from.numel()) * static_cast<double>(from.itemsize());
+  cost.precision =
+      to.dtype() == from.dtype() ? npusim::Precision::other : precision_of(to.scalar_type());
   return cost;
 }
 
@@ -86,10 +90,7 @@ void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stre
     npusim::copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, stream, /*blocking=*/false);
     return;
   }
-  // A conversion within a device has a name of its own, so that profiles can tell it.
-  const bool is_cast = kind == CommandKind::copy_d2d && to.dtype() != from.dtype();
-  const char* name = is_cast ? "aten::_to_copy" : "aten::copy_";
-  npusim::submit(stream, npusim::CommandInfo{name, kind, cost_of(to, from, kind)}, [&] {
+  npusim::submit(stream, npusim::CommandInfo{"aten::copy_", kind, cost_of(to, from, kind)}, [&] {
     const NoWrappers no_wrappers;
     CpuCall call("aten::copy_", static_cast<c10::DeviceIndex>(stream.device()));
     at::Tensor target = call.view(to, /*written=*/true);

@@ -26,6 +26,16 @@ def test_nothing_is_left_after_the_block():
     assert set(faults.counts().values()) == {0}
 
 
+def test_a_copy_that_converts_has_the_name_of_copies():
+    x = torch.ones(3, device="npusim")
+    y = torch.ones(3, dtype=torch.float64, device="npusim")
+    torch.npusim.synchronize()
+    with faults.inject("launch", nth=1, name="aten::copy_"):
+        x.copy_(y)
+        with pytest.raises(DEVICE_ERRORS, match="launch"):
+            torch.npusim.synchronize()
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -34,7 +34,7 @@ from torch_npusim.sim.timeline import (
 
 WORTH = 0.10  # the least share of the time that an advice must gain
 _SMALL_COPY = 256  # bytes up to which a copy to the host is a value, such as a loss
-_F32, _F16, _TF32 = (PRECISIONS.index(name) for name in ("f32", "f16", "tf32"))
+_F32, _F16, _TF32, _OTHER = (PRECISIONS.index(name) for name in ("f32", "f16", "tf32", "other"))
 _STREAMING = WORK.index("streaming")
 _FASTER = 1.5  # the least factor between peaks for which products should change their precision
 _TORCH = FOREIGN[0]
@@ -343,7 +343,10 @@ def _precision(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried
 def _casts(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     """Without the conversions that autocast inserts, and their backward passes."""
     inserted = [
-        row for row in timeline.rows if row.name == "aten::_to_copy" and _is_inserted(row.site)
+        row
+        for row in timeline.rows
+        if row.kind == "copy_d2d" and row.name == "aten::copy_" and row.precision != _OTHER
+        if _is_inserted(row.site)
     ]
     if not inserted:
         return None

@@ -77,7 +77,8 @@ class Row(NamedTuple):
             with in_body how long the command seemed to take then.
         flops: Operations.
         bytes: Bytes read and written, as they are charged.
-        precision: Index into PRECISIONS.
+        precision: Index into PRECISIONS; of an "aten::copy_" that of the floats to which it
+            converts, or "other".
         work: Index into WORK.
         operand_bytes: Bytes of the operands if each element counted once.
         tiles: Of a product's result, 128 x 128 elements each.
