@@ -128,6 +128,32 @@ def test_fake_results_are_those_of_the_kernels(case):
     assert said == described(on_npusim) == described(args)
 
 
+def fake_devices():
+    """Devices of fake results that name none, while one device and then the other is current."""
+    found = []
+    for index in (0, 1, 0):
+        with torch.npusim.device(index), FakeTensorMode():
+            found.append(
+                [
+                    torch.empty(2, device="npusim").device.index,
+                    torch.ones(3).to("npusim").device.index,
+                    torch.ones(4, device="npusim:1").device.index,
+                ]
+            )
+    return found
+
+
+def test_fake_results_are_on_the_current_device():
+    """When the last line fails, the patch can go: the cache of torch has the current device."""
+    right = [[0, 0, 1], [1, 1, 1], [0, 0, 1]]
+    FakeTensorMode.cache.clear()
+    assert fake_devices() == right
+    with patches.undone("torch._subclasses.fake_tensor:FakeTensorMode._cache_key"):
+        FakeTensorMode.cache.clear()
+        assert fake_devices() != right
+    FakeTensorMode.cache.clear()
+
+
 def test_meta_and_normalization_patches_are_still_needed():
     """When this fails, one of the patches can go: nobody asks for the name of the device."""
     x = torch.ones(2, 3, 4, device="npusim")

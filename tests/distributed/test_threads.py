@@ -60,6 +60,49 @@ def test_collectives_ddp_and_fsdp2():
         torch.testing.assert_close(a, b)
 
 
+def mlp():
+    torch.npusim.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 16, device="npusim"), nn.Linear(16, 4, device="npusim"))
+
+
+def step(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    loss = model(torch.ones(2, 8, device="npusim")).square().sum()
+    loss.backward()
+    optimizer.step()
+    whole = (w.full_tensor() if hasattr(w, "full_tensor") else w for w in model.parameters())
+    return loss.item(), [w.detach().cpu() for w in whole]
+
+
+def tensor_parallel(sharded):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    size = dist.get_world_size()
+    shape = (2, size // 2) if sharded else (1, size)
+    mesh = init_device_mesh("npusim", shape, mesh_dim_names=("shards", "parts"))
+    model = mlp()
+    parallelize_module(model, mesh["parts"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    if sharded:
+        fully_shard(model, mesh=mesh["shards"])
+    return step(model)
+
+
+def in_tensor_parallel_threads(rank, size, store):
+    return step(mlp()), run_ranks(tensor_parallel, 2, False), run_ranks(tensor_parallel, 4, True)
+
+
+def test_tensor_parallel_alone_and_in_fsdp2():
+    """DTensor asks fake tensors, whose cache once had the device of another rank."""
+    ((expected, *runs),) = run_processes(in_tensor_parallel_threads, 1)
+    for found in (result for run in runs for result in run):
+        torch.testing.assert_close(found, expected)
+
+
 def many_groups():
     for _ in range(40):
         group = dist.new_group(list(range(8)))

@@ -91,6 +91,12 @@ _WITH_THE_DEVICE = (
         ends="fake tensors ask the backend",
     ),
     Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode._cache_key",
+        "patches.tracing:cached_for_a_device",
+        _FAKE + "test_fake_results_are_on_the_current_device",
+        ends="the key of the cache has the current device",
+    ),
+    Patch(
         "torch._meta_registrations:device_hint",
         "patches.tracing:device_hint",
         _FAKE + "test_meta_and_normalization_patches_are_still_needed",

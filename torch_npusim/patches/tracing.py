@@ -53,6 +53,26 @@ def fake_convolutions(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callabl
     return dict.fromkeys(operators, convolution)
 
 
+def cached_for_a_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The cache of fake results knows "npusim" and "npusim:0" apart, and not the current device.
+
+    A result made with `device="npusim"` stayed on the device that was current the first time: on
+    another one, and for the ranks of a process that are threads, with operands on two devices.
+    The same is true of CUDA.
+    """
+
+    def cache_key(mode: Any, state: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        key = original(mode, state, func, args, kwargs)
+        device = kwargs.get("device")
+        if isinstance(device, torch.device) and device.index is None and is_npusim(device):
+            # In place: an entry of a graph's is removed by this very key.
+            key.key = (*key.key, torch.accelerator.current_device_index())
+            key.hashvalue = hash(key.key)
+        return key
+
+    return cache_key
+
+
 def device_hint(original: Callable[[Any], str]) -> Callable[[Any], str]:
     """Meta functions ask for the device's name where backends differ, and take others for CUDA.
 

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from torch_npusim import npusim
+from torch_npusim._after_import import after_import
 from torch_npusim.patches import Changes
 
 __all__ = ["RanksFailed", "run_ranks"]
@@ -120,6 +121,7 @@ def _run(
         except BaseException as failure:  # of whatever kind: the caller is another thread
             failures[rank] = failure
 
+    after_import("torch.distributed.tensor._sharding_prop", _one_fake_mode_at_a_time)
     changes = Changes()
     changes.set(distributed_c10d, "_world", ThreadLocalWorld())
     torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
@@ -141,3 +143,10 @@ def _run(
     if failures:
         raise RanksFailed(failures) from failures[min(failures)]
     return results
+
+
+def _one_fake_mode_at_a_time() -> None:
+    """A fake mode sets a flag of the process while DTensor asks it; torch's own lock, if any."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    ShardingPropagator._fake_mode_lock = threading.RLock()  # type: ignore[assignment]
