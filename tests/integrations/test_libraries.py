@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Libraries that need no adapter: what they do with tensors on npusim."""
 
+from contextlib import nullcontext
+
 import pytest
 import safetensors
 import torch
 import torchmetrics
 from safetensors.torch import load_file, load_model, safe_open, save_file, save_model
 from torch import nn
+
+from torch_npusim import patches
+from torch_npusim.sim import dry_run
 
 
 def test_safetensors_saves_from_and_loads_to_a_device(tmp_path):
@@ -31,11 +36,47 @@ def test_safetensors_loads_a_model(tmp_path):
     assert torch.equal(model.weight, other.weight)
 
 
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize(("name", "index"), [("npusim", 0), ("npusim:0", 0), ("npusim:1", 1)])
+def test_safetensors_takes_the_name_of_a_device(tmp_path, name, index, dry):
+    path = tmp_path / "one.safetensors"
+    save_file({"a": torch.arange(6.0).view(3, 2)}, path)
+    with dry_run() if dry else nullcontext():
+        loaded = load_file(path, device=name)["a"]
+        with safe_open(path, "pt", name) as file:
+            part = file.get_slice("a")[1:]
+        assert loaded.device == part.device == torch.device("npusim", index)
+        assert (loaded.shape, part.shape) == ((3, 2), (2, 2))
+        with torch.device("meta"):
+            model = nn.Linear(2, 3, bias=False)
+        model.load_state_dict({"weight": loaded}, assign=True)
+        assert model(torch.ones(1, 2, device=name)).shape == (1, 3)
+    if not dry:
+        assert loaded.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_upstream_safetensors_knows_devices_by_a_list_of_names(tmp_path):
-    # When this fails, docs/use/integrations.md can drop the sentence about the index.
+    """When this fails, the patch can go."""
     save_file({"a": torch.zeros(1)}, tmp_path / "one.safetensors")
-    with pytest.raises(safetensors.SafetensorError, match="device npusim is invalid"):
-        load_file(tmp_path / "one.safetensors", device="npusim")
+    with (
+        patches.undone("safetensors:safe_open"),
+        pytest.raises(safetensors.SafetensorError, match="device npusim is invalid"),
+    ):
+        safetensors.safe_open(tmp_path / "one.safetensors", "pt", "npusim")
+
+
+def test_tensors_without_values_are_not_saved(tmp_path):
+    path = tmp_path / "one.safetensors"
+    save_file({"a": torch.ones(1)}, path)
+    with dry_run():
+        dry = {"a": torch.ones(1, device="npusim")}
+        for save in (lambda: save_file(dry, path), lambda: safetensors.torch.save(dry)):
+            with pytest.raises(RuntimeError, match="npusim:0 has no values in a dry run"):
+                save()
+        with patches.undone("safetensors.torch:save"):
+            assert safetensors.torch.save(dry)  # zeros
+        save_file({"a": torch.full((1,), 2.0)}, tmp_path / "of_the_host.safetensors")
+    assert load_file(path)["a"].item() == 1
 
 
 def test_torchmetrics_are_those_of_the_cpu():

@@ -369,6 +369,21 @@ def test_uploads_wait_unless_they_need_not():
     assert kinds.count("stream_wait") == 1
 
 
+def test_a_checkpoint_of_before_is_kept(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    model = nn.Linear(2, 2)
+    torch.save(model.state_dict(), path)
+    with dry_run():
+        for dry in (nn.Linear(2, 2, device=DEVICE), {"a": [torch.ones(2, device=DEVICE)]}):
+            with pytest.raises(RuntimeError, match="npusim:0 has no values in a dry run"):
+                torch.save(dry, path)
+        torch.save(torch.ones(2), tmp_path / "of_the_host.pt")
+        with pytest.raises(AttributeError, match="local object|get local"):
+            torch.save(lambda: 0, tmp_path / "function.pt")
+    assert torch.load(path)["weight"].equal(model.weight)
+    assert torch.load(tmp_path / "of_the_host.pt").tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("save", [torch.save, pickle.dump])
 def test_a_tensor_without_values_is_not_saved(save):
     with dry_run():
@@ -376,6 +391,7 @@ def test_a_tensor_without_values_is_not_saved(save):
         with pytest.raises(RuntimeError, match="npusim:0 has no values in a dry run"):
             save(kept, io.BytesIO())
         save(kept["cpu"], io.BytesIO())
+    assert torch.save is save or save is pickle.dump
     torch.save(torch.ones(2, device=DEVICE), written := io.BytesIO())
     written.seek(0)
     assert torch.load(written).tolist() == [1, 1]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Everything that this package changes in torch: one table, one way to apply and to undo.
+"""Everything that this package changes in torch and safetensors: one table, one way to apply and to undo.
 
 | module | content |
 |---|---|
 | table.py | the rows: target, body, upstream issue, condition of the end, test, versions of torch |
 | mechanism.py | `Changes`, which remembers and restores, and `Patch`, a row |
 | eager.py, groups.py, tracing.py, flex_attention.py, dynamo.py, inductor.py | bodies of the rows |
+| safetensors.py | the same, of safetensors |
 | names.py | private names of torch that compiled code rests on |
 
 Rows are applied when the device is registered, or after the import of the module that they name:

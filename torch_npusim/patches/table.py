@@ -190,6 +190,30 @@ def _dynamo(
 _TABLES = "variables.torch:"
 _CLASSES = "variables.user_defined:UserDefinedClassVariable"
 
+_SAFETENSORS = "integrations/test_libraries.py::"
+
+_OF_SAFETENSORS = (
+    Patch(
+        "safetensors:safe_open",
+        "patches.safetensors:devices_by_name",
+        _SAFETENSORS + "test_upstream_safetensors_knows_devices_by_a_list_of_names",
+        ends="safetensors asks torch for the device",
+        upstream="none: safetensors 779, open",
+        after="safetensors",
+    ),
+    *(
+        Patch(
+            f"safetensors.torch:{name}",
+            "patches.safetensors:saved_tensors",
+            _SAFETENSORS + "test_tensors_without_values_are_not_saved",
+            ends="never: no other device has tensors without values",
+            upstream="none: not a defect of safetensors",
+            after="safetensors.torch",
+        )
+        for name in ("save_file", "save")
+    ),
+)
+
 _OF_DYNAMO = (
     _dynamo(_TABLES + "constant_fold_functions", "constants"),
     _dynamo(_TABLES + "constant_fold_functions_need_guards", "guarded_constants"),
@@ -273,4 +297,4 @@ _OF_INDUCTOR = (
     ),
 )
 
-PATCHES = _WITH_THE_DEVICE + _LATER + _OF_DYNAMO + _OF_INDUCTOR
+PATCHES = _WITH_THE_DEVICE + _LATER + _OF_SAFETENSORS + _OF_DYNAMO + _OF_INDUCTOR

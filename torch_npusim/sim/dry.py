@@ -9,13 +9,19 @@
 docs/use/dry_runs.md says what is promised and what is not.
 """
 
+import functools
+import os
+import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from torch_npusim import _C, npusim
 from torch_npusim._blame import to_blame
+from torch_npusim.patches import Changes
 from torch_npusim.sim import specs
 from torch_npusim_entry_points.byte_sizes import parse_bytes
 
@@ -96,7 +102,7 @@ def begin(
         raise ValueError(f"temporaries are those of 'cuda' or 'npusim', got {temporaries!r}")
     global _saves_are_asked
     if not _saves_are_asked:
-        torch.serialization.register_package(5, _refuse_to_save, _read_by_others)
+        torch.serialization.register_package(5, refuse_to_save, _read_by_others)
         _saves_are_asked = True
     if dispatch_us is not None and not 0 <= dispatch_us < 1e6:
         raise ValueError(f"dispatch_us is from 0 to a second, got {dispatch_us}")
@@ -110,6 +116,8 @@ def begin(
         *(spec or "", capacity, selected, patience, temporaries == "cuda", parse_bytes(outside)),
         launch_ns,
     )
+    _while_dry.set(torch.serialization, "save", _save)
+    _while_dry.set(torch, "save", _save)
 
 
 @contextmanager
@@ -159,14 +167,46 @@ def dry_run(
         yield run
     finally:
         run._end()
+        _while_dry.undo()
         _C.end_dry_run()
 
 
 _saves_are_asked = False
+_while_dry = Changes()
+_torch_save = torch.save
 
 
-def _refuse_to_save(storage: Any) -> None:
-    """torch.save() and pickle ask this of each storage, before the packages of torch itself."""
+class _Asking(pickle.Pickler):
+    """Pickles to nowhere, to refuse what has no values."""
+
+    def __init__(self) -> None:
+        super().__init__(self)  # type: ignore[arg-type]
+
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+    def persistent_id(self, found: Any) -> str | None:
+        if not torch.is_storage(found) and not isinstance(found, torch.storage.TypedStorage):
+            return None
+        refuse_to_save(getattr(found, "_untyped_storage", found))
+        return "storage"
+
+
+@functools.wraps(_torch_save)
+def _save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+    # torch.save() opens its file first, so a checkpoint of before would be empty.
+    if isinstance(f, str | os.PathLike):
+        with suppress(pickle.PicklingError, TypeError, AttributeError):  # torch.save() says these
+            _Asking().dump(obj)
+    _torch_save(obj, f, *args, **kwargs)
+
+
+def refuse_to_save(storage: Any) -> None:
+    """torch.save() and pickle ask this of each storage, before the packages of torch itself.
+
+    Raises:
+        RuntimeError: If a dry run is on and the storage, or tensor, is of a device.
+    """
     if active() and storage.device.type not in ("cpu", "meta"):
         raise RuntimeError(
             f"a tensor of device {storage.device} has no values in a dry run: it cannot be saved. "

@@ -121,8 +121,10 @@ def _run(
         except BaseException as failure:  # of whatever kind: the caller is another thread
             failures[rank] = failure
 
-    after_import("torch.distributed.tensor._sharding_prop", _one_fake_mode_at_a_time)
     changes = Changes()
+    after_import(
+        "torch.distributed.tensor._sharding_prop", lambda: _one_fake_mode_at_a_time(changes)
+    )
     changes.set(distributed_c10d, "_world", ThreadLocalWorld())
     torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
     threads = [
@@ -145,8 +147,8 @@ def _run(
     return results
 
 
-def _one_fake_mode_at_a_time() -> None:
+def _one_fake_mode_at_a_time(changes: Changes) -> None:
     """A fake mode sets a flag of the process while DTensor asks it; torch's own lock, if any."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    ShardingPropagator._fake_mode_lock = threading.RLock()  # type: ignore[assignment]
+    changes.set(ShardingPropagator, "_fake_mode_lock", threading.RLock())
