@@ -378,7 +378,7 @@ def test_a_checkpoint_of_before_is_kept(tmp_path):
             with pytest.raises(RuntimeError, match="npusim:0 has no values in a dry run"):
                 torch.save(dry, path)
         torch.save(torch.ones(2), tmp_path / "of_the_host.pt")
-        with pytest.raises(AttributeError, match="local object|get local"):
+        with pytest.raises(AttributeError, match="local"):
             torch.save(lambda: 0, tmp_path / "function.pt")
     assert torch.load(path)["weight"].equal(model.weight)
     assert torch.load(tmp_path / "of_the_host.pt").tolist() == [1, 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Everything that this package changes in torch and safetensors: one table, one way to apply and to undo.
+"""All changes of torch and safetensors by this package: one table, one way to apply and undo.
 
 | module | content |
 |---|---|

@@ -180,7 +180,7 @@ class _Asking(pickle.Pickler):
     """Pickles to nowhere, to refuse what has no values."""
 
     def __init__(self) -> None:
-        super().__init__(self)  # type: ignore[arg-type]
+        super().__init__(self)
 
     def write(self, data: bytes) -> int:
         return len(data)
