@@ -177,11 +177,23 @@ void know_results(OpType type, const std::vector<at::Tensor>& reads,
   at::Tensor own;
   if (gathers && reads.size() == 1) own = known_values_of(reads[0]);
   if (own.defined()) own = own.reshape(-1);
-  for (const at::Tensor& tensor : writes) {
+  const auto know = [&](const at::Tensor& tensor) {
     const bool whole = own.defined() && own.numel() > 0 && tensor.numel() % own.numel() == 0;
     know_values(tensor, whole ? own.repeat({tensor.numel() / own.numel()}).view(tensor.sizes())
                               : at::Tensor());
+  };
+  std::int64_t elements = 0;
+  bool together = true;
+  for (const at::Tensor& tensor : writes) {
+    elements += tensor.numel();
+    together &= tensor.is_contiguous() && tensor.is_alias_of(writes[0]);
   }
+  // Results that are the parts of one block, as those of all_gather_object() are.
+  if (writes.size() > 1 && together &&
+      static_cast<std::size_t>(elements) * writes[0].itemsize() == writes[0].storage().nbytes()) {
+    return know(writes[0].as_strided({elements}, {1}, 0));
+  }
+  for (const at::Tensor& tensor : writes) know(tensor);
 }
 }  // namespace
 

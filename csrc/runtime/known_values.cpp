@@ -120,7 +120,7 @@ bool covers(const at::TensorBase& tensor) {
          static_cast<std::size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
 }
 
-enum class Kind : std::uint8_t { other, computed, overwrites, arange, all_or, all_and };
+enum class Kind : std::uint8_t { other, computed, overwrites, arange, counts, all_or, all_and };
 
 struct Followed {
   Kind kind = Kind::other;
@@ -138,6 +138,7 @@ Kind kind_of(std::string_view name, std::string_view overload) {
       "where",       "isin",        "masked_fill", "clone"};
   if (name == "arange" && overload == "start_out") return Kind::arange;
   if (overload.find("out") != std::string_view::npos) return Kind::other;
+  if (name == "bincount") return Kind::counts;
   if (name == "fill_" || name == "zero_" || name == "copy_") return Kind::overwrites;
   if (name.ends_with('_')) name.remove_suffix(1);
   if (name == "bitwise_or" || name == "logical_or") return Kind::all_or;
@@ -150,8 +151,8 @@ Followed look_up(const at::RecordFunction& call) {
   if (const auto schema = call.operator_schema()) {
     const std::string_view name = schema->name();
     static const auto* const kNoBytes = new std::unordered_set<std::string_view>{
-        "aten::detach_",  "aten::requires_grad_", "aten::t_",         "aten::transpose_",
-        "aten::squeeze_", "aten::unsqueeze_",     "aten::as_strided_"};
+        "aten::detach_", "aten::requires_grad_", "aten::t_",         "aten::transpose_",
+        "aten::resize_", "aten::squeeze_",       "aten::unsqueeze_", "aten::as_strided_"};
     const bool knows = name.starts_with("aten::");
     const bool writes = knows && !kNoBytes->contains(name);
     // The backend of a collective says what it writes.
@@ -273,6 +274,24 @@ std::unique_ptr<Computed> compute(const at::RecordFunction& call, const Followed
                                 at::device(at::kCPU).dtype(out.scalar_type()))};
     return made;
   }
+  if (op.kind == Kind::counts) {
+    const int64_t length = inputs[2].toInt();
+    const bool weighted = inputs[1].isTensor() && inputs[1].toTensor().defined();
+    if (weighted || length <= 0 || length > kMostElements) return nullptr;
+    Stack stack = on_host(inputs);
+    if (!stack.empty()) {
+      run_on_host(call, stack);
+      made->results = {stack[0].toTensor()};
+      return made;
+    }
+    // The answer of a dry run: elements are spread evenly, so that their counts add up.
+    const int64_t elements = inputs[0].toTensor().numel();
+    const Tensor counts =
+        at::full({length}, elements / length, at::device(at::kCPU).dtype(at::kLong));
+    counts.narrow(0, 0, elements % length).add_(1);
+    made->results = {counts};
+    return made;
+  }
   const bool logical = op.kind == Kind::all_or || op.kind == Kind::all_and;
   if (logical && absorbs(op.kind, inputs)) {
     made->absorbed = op.kind == Kind::all_or ? 1 : 0;
@@ -338,7 +357,8 @@ std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& call) {
       });
       return concerned;
     };
-    if (op.kind == Kind::arange || std::any_of(inputs.begin(), inputs.end(), concerns)) {
+    if (op.kind == Kind::arange || op.kind == Kind::counts ||
+        std::any_of(inputs.begin(), inputs.end(), concerns)) {
       const at::DisableRecordFunctionGuard unseen;
       const c10::impl::ExcludeDispatchKeyGuard plain(skipped_keys());
       const HostMemoryScope host_memory;
@@ -413,7 +433,7 @@ at::Tensor known_values_of(const at::TensorBase& tensor) {
 
 void know_values(const at::TensorBase& tensor, const at::Tensor& values) {
   forget_values(tensor);
-  if (!values.defined() || values.numel() > kMostElements) return;
+  if (!values.defined()) return;
   const at::DisableRecordFunctionGuard unseen;
   const c10::impl::ExcludeDispatchKeyGuard plain(skipped_keys());
   const HostMemoryScope host_memory;

@@ -192,8 +192,22 @@ def test_what_is_gathered_or_broadcast_counts_as_alike_on_all_ranks(rank):
             dist.broadcast(own, 0)
             lists = [each.tolist() for each in (*parts, whole, own)]
             assert lists == [[3, 4], [3, 4], [3, 4, 3, 4], [3, 4]]
+            objects = [None, None]
+            dist.all_gather_object(objects, {"rank": 7})
+            assert objects == [{"rank": 7}] * 2
             dist.all_reduce(own)
             dist.all_gather(parts, unknown(2))
             assert [each.tolist() for each in (own, *parts)] == [[0, 0]] * 3  # unknown
     finally:
         dist.destroy_process_group()
+
+
+def test_counts_of_unknown_elements_add_up():
+    with dry_run() as run:
+        tokens, experts = torch.empty(10, 4, device=DEVICE), unknown(10)
+        counts = torch.bincount(experts, minlength=4).tolist()
+        assert counts == [3, 3, 2, 2]
+        assert [len(part) for part in tokens.split(counts)] == counts
+        assert torch.bincount(numbers(2, 2, 0), minlength=4).tolist() == [1, 0, 2, 0]
+        answers = [each for each in run.answers() if each.operator == "aten::bincount"]
+        assert [each.count for each in answers] == [1, 1]  # a line each

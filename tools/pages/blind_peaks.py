@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Published peaks that were listed before any of them was predicted; programs are the authors' own.
+"""Published peaks that were listed before any of them was predicted.
 
-    python tools/pages/blind_peaks.py SOURCES           # prints the table
+    python tools/pages/blind_peaks.py SOURCES           # prints the tables
     python tools/pages/blind_peaks.py SOURCES --write   # writes docs/reference/blind_peaks.md
 
-SOURCES is a folder with the packages litgpt (github.com/Lightning-AI/litgpt at 5895df1, April
+The first list runs the authors' own programs; blind_programs.py has those of the second. SOURCES
+is a folder with the packages litgpt (github.com/Lightning-AI/litgpt at 5895df1, April
 2024), mingpt (github.com/karpathy/minGPT at 37baab7, January 2023), and what litgpt imports:
 
     pip install --target SOURCES --no-deps lightning==2.4.0 torchmetrics==1.6.0 \
@@ -18,21 +19,29 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/blind_peaks.md"
 DEVICE = "npusim"
 LITGPT = "LitGPT, config_hub/finetune/README.md, April 2024"
 MINGPT = "minGPT, pull request 106, January 2023"
+MMSEG = "mmsegmentation, configs/{}/README.md, 2020"
+FSDP = "Lightning, docs/source-fabric/advanced/model_parallel/fsdp.rst, 2023"
+SCRIPT = "a script of that guide's author, 2023"
 
 
 @dataclass
 class Row:
-    """A published peak of torch.cuda.max_memory_allocated().
+    """A published peak.
 
     Attributes:
         measured: Bytes, with the digits of the source.
+        kind: "allocated" or "reserved", as torch.cuda counts them.
+        run: The program, if it is one of blind_programs.py.
         model: A name of the package's own configurations.
         batch: Samples of a micro batch; all are padded to 512 tokens in LitGPT.
         rank: Of LoRA; 0: all parameters are trained.
@@ -44,12 +53,14 @@ class Row:
     source: str
     spec: str
     measured: float
-    model: str
-    batch: int
+    model: str = ""
+    batch: int = 0
     rank: int = 0
     all_layers: bool = False
     early: bool = False
     note: str = field(default="")
+    kind: str = "allocated"
+    run: Callable[[], None] | None = None
 
 
 def _lora(name: str, model: str, gigabytes: float, batch: int, rank: int, every: bool) -> Row:
@@ -80,6 +91,53 @@ ROWS = [
     _mingpt("gpt2-xl", 30634800640, early=False),
     _mingpt("gpt2-xl", 24607903232, early=True),
 ]  # fmt: skip
+
+
+def _program(name: str, *arguments: object) -> Callable[[], None]:
+    def run() -> None:
+        from pages import blind_programs
+
+        getattr(blind_programs, name)(*arguments)
+
+    return run
+
+
+def _fcn(depth: int, height: int, width: int, batch: int, classes: int, gigabytes: float) -> Row:
+    backbone = f"ResNet-{depth}-D8" if depth else "UNet-S5-D16"
+    job = f"FCN, {backbone}, {classes} classes, SGD, SyncBN, 4 GPUs, {batch} x {height} x {width}"
+    program = _program("segmentation", depth, height, width, batch, classes, width % 8 == 1)
+    source = MMSEG.format("fcn" if depth else "unet")
+    return Row(job, source, "v100-32-sxm", gigabytes * 2**30, run=program)
+
+
+def _transformer(source: str, strategy: str, megabytes: int, kind: str, **options: bool) -> Row:
+    more = ", activation checkpointing" if options else ""
+    job = f"Transformer of 1B parameters, float32, Adam, {strategy}{more}, 2 GPUs, 8 x 35"
+    program = _program("wikitext", strategy, *options.values())
+    return Row(job, source, "a100-40-sxm", megabytes * 2**20, kind=kind, run=program)
+
+
+#: Convolutions, several ranks and reserved memory, which the first list lacks.
+SECOND = [
+    _fcn(18, 512, 1024, 2, 19, 1.7),
+    _fcn(50, 512, 1024, 2, 19, 5.7),
+    _fcn(101, 512, 1024, 2, 19, 9.2),
+    _fcn(18, 769, 769, 2, 19, 1.9),
+    _fcn(50, 769, 769, 2, 19, 6.5),
+    _fcn(101, 769, 769, 2, 19, 10.4),
+    _fcn(50, 512, 512, 4, 150, 8.5),
+    _fcn(101, 512, 512, 4, 150, 12.0),
+    _fcn(0, 64, 64, 4, 2, 0.680),
+    _fcn(0, 128, 128, 4, 2, 0.968),
+    _fcn(0, 256, 256, 4, 2, 2.525),
+    _transformer(FSDP, "DDP", 26953, "allocated"),
+    _transformer(FSDP, "NO_SHARD", 23181, "allocated"),
+    _transformer(FSDP, "SHARD_GRAD_OP", 11815, "allocated"),
+    _transformer(FSDP, "FULL_SHARD", 11578, "allocated"),
+    _transformer(SCRIPT, "FULL_SHARD", 15066, "reserved"),
+    _transformer(SCRIPT, "FULL_SHARD", 11579, "allocated", checkpointed=True),
+    _transformer(SCRIPT, "FULL_SHARD", 15716, "reserved", checkpointed=True),
+]
 
 
 def litgpt(row: Row) -> None:
@@ -153,17 +211,20 @@ def predict(row: Row) -> int:
     from torch_npusim.sim import dry_run
 
     with dry_run(spec=row.spec, memory="512GiB", temporaries="cuda") as run:
-        (litgpt if row.source == LITGPT else mingpt)(row)
-        peak = run.peak_allocated()
+        if row.run is not None:
+            row.run()
+        else:
+            (litgpt if row.source == LITGPT else mingpt)(row)
+        peak = run.peak_allocated() if row.kind == "allocated" else run.peak_reserved()
     gc.collect()
     return peak
 
 
-def predictions(sources: str) -> list[int]:
+def predictions(sources: str, name: str) -> list[int]:
     """Returns the prediction of each row, by a process with CUDA's allocator and the packages."""
     environment = {**os.environ, "NPUSIM_ALLOCATOR": "cuda-2.13", "PYTHONPATH": sources}
     done = subprocess.run(
-        [sys.executable, __file__, sources, "--predict"],
+        [sys.executable, __file__, sources, "--predict", name],
         env=environment, capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     if done.returncode != 0:
@@ -171,41 +232,49 @@ def predictions(sources: str) -> list[int]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main() -> int:
-    """Prints or writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sources", help="folder with the packages")
-    parser.add_argument("--write", action="store_true", help="write the page")
-    parser.add_argument("--predict", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.predict:
-        print(json.dumps([predict(row) for row in ROWS]))
-        return 0
+def table(rows: list[Row], predicted: list[int]) -> list[str]:
+    """Returns the lines of a table, and of its errors."""
     lines = [
-        "| job | source | measured GB | predicted | error | note |",
-        "|---|---|---|---|---|---|",
+        "| job | source | what | measured GB | predicted | error | note |",
+        "|---|---|---|---|---|---|---|",
     ]
     errors = []
-    for row, predicted in zip(ROWS, predictions(given.sources), strict=True):
-        error = predicted / row.measured - 1
+    for row, peak in zip(rows, predicted, strict=True):
+        error = peak / row.measured - 1
         errors.append(abs(error))
         lines.append(
-            f"| {row.job} | {row.source} | {row.measured / 1e9:.4g} | {predicted / 1e9:.4g} | "
-            f"{error:+.1%} | {row.note} |"
+            f"| {row.job} | {row.source} | {row.kind} | {row.measured / 1e9:.4g} | "
+            f"{peak / 1e9:.4g} | {error:+.1%} | {row.note} |"
         )
-        print(lines[-1], flush=True)
     summary = (
         f"Median error {statistics.median(errors):.2%}, worst {max(errors):.2%}, of "
         f"{len(errors)} rows."
     )
-    print(summary)
+    return [*lines, "", summary]
+
+
+LISTS = {"first": ROWS, "second": SECOND}
+
+
+def main() -> int:
+    """Prints or writes the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sources", help="folder with the packages")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--predict", choices=LISTS, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.predict:
+        print(json.dumps([predict(row) for row in LISTS[given.predict]]))
+        return 0
+    text = PAGE.read_text()
+    for name, rows in LISTS.items():
+        lines = "\n".join(table(rows, predictions(given.sources, name)))
+        print(lines, flush=True)
+        head, mark, rest = text.partition(f"<!-- {name} -->\n")
+        end = "<!-- end -->\n"
+        text = head + mark + lines + "\n" + end + rest.partition(end)[2]
     if given.write:
-        begin, end = "<!-- table -->\n", "<!-- end -->\n"
-        text = PAGE.read_text()
-        head, _, rest = text.partition(begin)
-        PAGE.write_text(
-            head + begin + "\n".join([*lines, "", summary]) + "\n" + end + rest.partition(end)[2]
-        )
+        PAGE.write_text(text)
     return 0
 
 
