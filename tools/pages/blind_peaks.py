@@ -30,7 +30,7 @@ DEVICE = "npusim"
 LITGPT = "LitGPT, config_hub/finetune/README.md, April 2024"
 MINGPT = "minGPT, pull request 106, January 2023"
 MMSEG = "mmsegmentation, configs/{}/README.md, 2020"
-FSDP = "Lightning, docs/source-fabric/advanced/model_parallel/fsdp.rst, 2023"
+FSDP = "Lightning Fabric, guide to FSDP (fsdp.rst), 2023"
 SCRIPT = "a script of that guide's author, 2023"
 
 

@@ -2,8 +2,8 @@
 """Programs of the second list of blind_peaks.py: convolutional networks over four ranks with
 synchronised batch norm, and a transformer over two ranks with FSDP.
 
-The networks are those of mmsegmentation 0.x, in plain torch: configs/_base_/models/fcn_r50-d8.py,
-fcn_unet_s5-d16.py, and the modules that these name. The transformer is lightning.pytorch.demos's.
+The networks are those of mmsegmentation 0.x, in plain torch: its configurations fcn_r50-d8 and
+fcn_unet_s5-d16, and the modules that these name. The transformer is lightning.pytorch.demos's.
 """
 
 import gc
