@@ -233,9 +233,10 @@ new-backend: build
 	@$(PY) -m pytest -s tests/new_backend $(PYTEST_ARGS)
 
 # In a folder of its own: torch asks whether Triton is there, and does other things then.
-TRITON := build/triton/triton-3.7.1.dist-info
+TRITON_PIN := $(shell grep '^triton==' docs/requirements.txt)
+TRITON := build/triton/$(subst ==,-,$(TRITON_PIN)).dist-info
 $(TRITON): $(ENVIRONMENT)
-	@$(PIP) install --no-deps --target build/triton triton==3.7.1
+	@$(PIP) install --no-deps --target build/triton $(TRITON_PIN)
 
 triton: build $(TRITON)
 	@TRITON_INTERPRET=1 PYTHONPATH=build/triton $(PY) -m pytest tests/triton_kernels $(PYTEST_ARGS)

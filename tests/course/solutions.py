@@ -7,6 +7,7 @@ Readers of the course: try first; inside.hint("views-1") helps.
 import torch
 from course.more_solutions import MORE
 from course.parallel_solutions import PARALLEL
+from course.product_solutions import PRODUCT
 from torch.utils.checkpoint import checkpoint
 
 MIB = 1 << 20
@@ -473,4 +474,5 @@ SOLUTIONS = {
     ),
     **MORE,
     **PARALLEL,
+    **PRODUCT,
 }

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Solutions and misconceptions of kernels, products and designs, as in solutions.py."""
+
+import torch
+
+
+def combined(one, other):
+    count = one[0] + other[0]
+    step = other[1] - one[1]
+    mean = one[1] + step * other[0] / count
+    return count, mean, one[2] + other[2] + step**2 * one[0] * other[0] / count
+
+
+def combined_but(mean=None, squares=None):
+    """All is right but a mean or a sum of squares, given by a function of both parts."""
+
+    def answer(one, other):
+        right = combined(one, other)
+        return (
+            right[0],
+            mean(one, other) if mean else right[1],
+            squares(one, other) if squares else right[2],
+        )
+
+    return answer
+
+
+def by_sums_of_squares(one, other):
+    count, mean, _ = combined(one, other)
+    total = sum(squares + n * middle**2 for n, middle, squares in (one, other))
+    return count, mean, total - count * mean**2
+
+
+def without_empty_parts(one, other):
+    one[2] / one[0]
+    return combined(one, other)
+
+
+def input_gradient(terms=("mean", "deviation"), scale=True, late=False, inner=True, rows=True):
+    def answer(x, w, g, eps):
+        across = {"dim": 1, "keepdim": True} if rows else {}
+        variance = x.var(1, unbiased=False, keepdim=True)
+        rstd = (variance + (eps if inner else 0)).rsqrt()
+        hat = (x - x.mean(1, keepdim=True)) * rstd
+        d = g * w if scale and not late else g
+        made = d
+        if "mean" in terms:
+            made = made - d.mean(**across)
+        if "deviation" in terms:
+            made = made - hat * (d * hat).mean(**across)
+        return made * rstd * (w if late else 1)
+
+    return answer
+
+
+def by_autograd(x, w, g, eps):
+    y = torch.nn.functional.layer_norm(x, w.shape, w, None, eps)
+    return torch.autograd.grad(y, x, g)[0]
+
+
+def additions(rows, columns, tile):
+    return -(-rows // tile) * columns
+
+
+PRODUCT = {
+    "kernel-1": (
+        combined,
+        [
+            (combined_but(mean=lambda one, other: (one[1] + other[1]) / 2), "counts more"),
+            (combined_but(squares=lambda one, other: one[2] + other[2]), "farther from"),
+            (
+                combined_but(
+                    squares=lambda one, other: (
+                        one[2] + other[2] + (one[0] + other[0]) * (one[1] - other[1]) ** 2
+                    )
+                ),
+                "n * m / (n + m)",
+            ),
+            (by_sums_of_squares, "lose all digits"),
+            (without_empty_parts, "may have no element"),
+        ],
+    ),
+    "kernel-2": (
+        input_gradient(),
+        [
+            (input_gradient(terms=()), "two more terms"),
+            (input_gradient(terms=("mean",)), "deviation depends"),
+            (input_gradient(terms=("deviation",)), "mean depends"),
+            (input_gradient(late=True), "before its means"),
+            (input_gradient(scale=False), "that comes in"),
+            (input_gradient(inner=False), "part of the deviation"),
+            (input_gradient(rows=False), "its own mean"),
+            (by_autograd, "write the formula"),
+        ],
+    ),
+    "kernel-3": (
+        additions,
+        [
+            (lambda rows, columns, tile: rows * columns, "by the program itself"),
+            (lambda rows, columns, tile: rows // tile * columns, "that are left"),
+            (lambda rows, columns, tile: -(-rows // tile), "every column"),
+            (
+                lambda rows, columns, tile: rows * columns + additions(rows, columns, tile),
+                "nobody else adds",
+            ),
+            (lambda rows, columns, tile: rows * columns / tile, "Half a program"),
+        ],
+    ),
+}
