@@ -62,6 +62,41 @@ def additions(rows, columns, tile):
     return -(-rows // tile) * columns
 
 
+def quantized(steps=127, largest=lambda x: x.abs().max(), cut=torch.round, zeros=True):
+    def answer(x):
+        scale = largest(x).item() / steps
+        if zeros:
+            scale = scale or 1.0
+        return cut(x / scale).to(torch.int32).to(torch.int8), scale
+
+    return answer
+
+
+def row_of(offsets, sequence, token):
+    row = offsets[sequence] + token
+    return row if row < offsets[sequence + 1] else None
+
+
+def row_or_none(row):
+    """Another row, and None where the sequence is too short."""
+    return lambda offsets, sequence, token: (
+        row(offsets, sequence, token) if row_of(offsets, sequence, token) is not None else None
+    )
+
+
+def added(a, scale_a, b, scale_b):
+    return quantized()(a.double() * scale_a + b.double() * scale_b)
+
+
+def added_in(scale):
+    def answer(a, scale_a, b, scale_b):
+        common = scale(scale_a, scale_b)
+        total = (a.double() * scale_a + b.double() * scale_b) / common
+        return total.round().clamp(-127, 127).to(torch.int8), common
+
+    return answer
+
+
 PRODUCT = {
     "kernel-1": (
         combined,
@@ -104,6 +139,51 @@ PRODUCT = {
                 "nobody else adds",
             ),
             (lambda rows, columns, tile: rows * columns / tile, "Half a program"),
+        ],
+    ),
+    "nested-1": (
+        quantized(),
+        [
+            (quantized(steps=128), "128 is -128"),
+            (quantized(cut=torch.trunc), "cuts digits off"),
+            (quantized(largest=torch.max), "of either sign"),
+            (quantized(largest=lambda x: (x.max() - x.min()) / 2), "of either sign"),
+            (quantized(steps=64), "larger than"),
+            (lambda x: ((x * 127).round().to(torch.int8), 1 / 127), "of either sign"),
+            (lambda x: (x.round().to(torch.int32), 1.0), "is not int8"),
+            (quantized(zeros=False), "cannot be divided by"),
+        ],
+    ),
+    "nested-2": (
+        row_of,
+        [
+            (lambda offsets, sequence, token: sequence * 40 + token, "padded batch"),
+            (lambda offsets, sequence, token: offsets[sequence] + token, "of the next sequence"),
+            (
+                row_or_none(lambda offsets, i, token: sum(offsets[: i + 1]) + token),
+                "add up already",
+            ),
+            (row_or_none(lambda offsets, i, token: offsets[i + 1] + token), "where the sequence"),
+            (
+                lambda offsets, i, token: (
+                    offsets[i] + token if offsets[i] + token + 1 < offsets[i + 1] else None
+                ),
+                "length - 1",
+            ),
+        ],
+    ),
+    "nested-3": (
+        added,
+        [
+            (lambda a, scale_a, b, scale_b: (a + b, scale_a), "integers were added"),
+            (added_in(lambda a, b: a + b), "sum of both bounds"),
+            (added_in(max), "cuts the sum off"),
+            (
+                lambda a, scale_a, b, scale_b: quantized(zeros=False)(
+                    a.double() * scale_a + b.double() * scale_b
+                ),
+                "cannot be divided by",
+            ),
         ],
     ),
 }

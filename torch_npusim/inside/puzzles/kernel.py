@@ -145,8 +145,8 @@ PUZZLES = [
         _gradient,
     ),
     Puzzle(
-        "A program sums `tile` rows, then adds its sums to the columns' totals atomically. How many "
-        "atomic additions are made in all?",
+        "A program sums `tile` rows, then adds its sums to the columns' totals atomically. How "
+        "many atomic additions are made in all?",
         "def answer(rows, columns, tile):\n    return 0\n",
         "Count the programs first.",
         _additions,
