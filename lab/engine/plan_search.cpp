@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lab/engine/full_search.h"
 #include "lab/engine/plan_reduction.h"
 #include "lab/engine/valley_search.h"
 
@@ -23,6 +24,7 @@ constexpr std::uint64_t kFirstLimit = 1 << 20;   // steps, at least
 constexpr std::uint64_t kDescent = 16;  // so many, per buffer and moment, does a first descent take
 constexpr double kNoise = 0.02;         // per round
 constexpr unsigned kRounds = 6;
+constexpr unsigned kFills = 24;  // attempts at a placement without a free byte
 constexpr std::array<std::uint64_t, 4> kHeights{0, 2, 16, 52};  // of the room, in 64ths
 
 class Part {
@@ -43,6 +45,24 @@ class Part {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       offsets[members_[i]] = base_ + plan_.offsets[i];
     }
+  }
+
+  // fill() looks for a placement without a free byte, where the buffers fill the capacity.
+  Outcome fill(std::uint64_t capacity, unsigned attempt, SearchBudget& budget) {
+    if (height() <= capacity) return Outcome::found;
+    if (capacity < base_) return Outcome::impossible;
+    if (!is_prepared_) prepare();
+    for (auto* search : {glued_full_.get(), plain_full_.get()}) {
+      if (!search || !search->is_full(capacity - base_)) continue;
+      const bool is_plain = search == plain_full_.get();
+      const Outcome outcome = search->run(attempt, budget);
+      if (outcome == Outcome::found) take(search->offsets(), is_plain);
+      if (outcome == Outcome::impossible && !is_plain) glued_full_ = nullptr;
+      if (outcome == Outcome::found || (outcome == Outcome::impossible && is_plain)) {
+        return outcome;
+      }
+    }
+    return Outcome::unknown;
   }
 
   // A search of the same level goes on with the next mode.
@@ -70,20 +90,25 @@ class Part {
   }
 
  private:
-  static std::unique_ptr<ValleySearch> searchable(std::span<const Buffer> buffers) {
+  template <class Search>
+  static std::unique_ptr<Search> searchable(std::span<const Buffer> buffers) {
     std::uint64_t moments = 0;
     for (const Buffer& buffer : buffers) {
       moments += static_cast<std::uint64_t>(buffer.upper - buffer.lower);
     }
     if (buffers.size() > kMostBuffers || moments > kMostMoments) return nullptr;
-    return std::make_unique<ValleySearch>(buffers);
+    return std::make_unique<Search>(buffers);
   }
 
   void prepare() {
     is_prepared_ = true;
     glued_ = std::make_unique<GluedBuffers>(compact_);
-    if (glued_->whole().size() < compact_.size()) glued_search_ = searchable(glued_->whole());
-    plain_search_ = searchable(compact_);
+    if (glued_->whole().size() < compact_.size()) {
+      glued_search_ = searchable<ValleySearch>(glued_->whole());
+      glued_full_ = searchable<FullSearch>(glued_->whole());
+    }
+    plain_search_ = searchable<ValleySearch>(compact_);
+    plain_full_ = searchable<FullSearch>(compact_);
     std::int64_t moments = 0;
     for (const Buffer& buffer : compact_) moments = std::max(moments, buffer.upper);
     first_limit_ =
@@ -108,6 +133,7 @@ class Part {
   std::uint64_t first_limit_ = kFirstLimit;
   std::unique_ptr<GluedBuffers> glued_;
   std::unique_ptr<ValleySearch> glued_search_, plain_search_;
+  std::unique_ptr<FullSearch> glued_full_, plain_full_;
 };
 
 class PartedProblem {
@@ -141,17 +167,15 @@ class PartedProblem {
   }
 
   Outcome search(std::uint64_t capacity, std::size_t level, const PlanEffort& effort) {
-    SearchBudget budget(effort);
-    if (lowest_ > capacity) return Outcome::impossible;
-    Outcome all = Outcome::found;
-    for (Part& part : parts_) {
-      const Outcome outcome = part.search(capacity, level, budget);
-      if (outcome == Outcome::impossible) all = outcome;
-      if (outcome == Outcome::impossible) break;
-      if (outcome == Outcome::unknown) all = outcome;
-    }
-    budget_.spend(budget.spent());
-    return all;
+    return of_parts(capacity, effort, [&](Part& part, SearchBudget& budget) {
+      return part.search(capacity, level, budget);
+    });
+  }
+
+  Outcome fill(std::uint64_t capacity, unsigned attempt, const PlanEffort& effort) {
+    return of_parts(capacity, effort, [&](Part& part, SearchBudget& budget) {
+      return part.fill(capacity, attempt, budget);
+    });
   }
 
   std::vector<std::uint64_t> offsets() const {
@@ -161,6 +185,21 @@ class PartedProblem {
   }
 
  private:
+  template <class Search>
+  Outcome of_parts(std::uint64_t capacity, const PlanEffort& effort, const Search& search) {
+    SearchBudget budget(effort);
+    if (lowest_ > capacity) return Outcome::impossible;
+    Outcome all = Outcome::found;
+    for (Part& part : parts_) {
+      const Outcome outcome = search(part, budget);
+      if (outcome == Outcome::impossible) all = outcome;
+      if (outcome == Outcome::impossible) break;
+      if (outcome == Outcome::unknown) all = outcome;
+    }
+    budget_.spend(budget.spent());
+    return all;
+  }
+
   // The members are in order of birth.
   void divide(std::vector<std::size_t> members, std::uint64_t base) {
     budget_.spend(members.size());
@@ -223,12 +262,12 @@ void search_lower(std::span<const Buffer> buffers, std::optional<std::uint64_t> 
   };
   take();
   const std::uint64_t unit = problem.unit();
-  const auto attempt = [&](std::uint64_t height, std::size_t level, const PlanEffort& share) {
-    const Outcome outcome = problem.search(height, level, share);
+  const auto is_answered = [&](std::uint64_t height, Outcome outcome) {
     take();
     if (outcome == Outcome::impossible) {
       plan.at_least = std::max(plan.at_least, (height / unit + 1) * unit);
     }
+    return outcome != Outcome::unknown;
   };
   // The heights tried are the same for every capacity, which only ends the search: what fits into
   // less fits into more. The lowest come first: a tight height is often the easier one, because
@@ -237,6 +276,16 @@ void search_lower(std::span<const Buffer> buffers, std::optional<std::uint64_t> 
     return plan.height <= plan.at_least || budget.is_spent() ||
            (capacity && (plan.height <= *capacity || plan.at_least > *capacity));
   };
+  for (unsigned attempt = 0; attempt < kFills && !is_done(); ++attempt) {
+    const std::uint64_t spent = budget.spent(), height = plan.at_least;
+    if (spent >= effort.steps / 2 && effort.seconds <= 0) break;
+    const std::uint64_t steps = effort.steps / 2 - std::min(effort.steps / 2, spent);
+    const double seconds = budget.seconds_left() - effort.seconds / 2;
+    if (effort.seconds > 0 && seconds <= 0) break;
+    const Outcome outcome =
+        problem.fill(height, attempt, {steps, effort.seconds > 0 ? seconds : 0});
+    if (is_answered(height, outcome) || budget.spent() == spent) break;  // nothing to fill
+  }
   for (unsigned halvings = kRounds; !is_done(); halvings = std::max(halvings - 1, 1U)) {
     const std::uint64_t spent = budget.spent(), height = plan.height, at_least = plan.at_least;
     const std::uint64_t of = kHeights.size() << halvings;
@@ -245,9 +294,11 @@ void search_lower(std::span<const Buffer> buffers, std::optional<std::uint64_t> 
       const std::uint64_t room = plan.height - plan.at_least;
       const std::uint64_t next = plan.at_least + room / 64 * part + room % 64 * part / 64;
       const std::uint64_t left = effort.steps - std::min(effort.steps, budget.spent());
-      attempt(std::max(next / unit * unit, plan.at_least), level,
-              {std::min(effort.steps / of, left),
-               std::min(effort.seconds / static_cast<double>(of), budget.seconds_left())});
+      const std::uint64_t tried = std::max(next / unit * unit, plan.at_least);
+      const PlanEffort share{
+          std::min(effort.steps / of, left),
+          std::min(effort.seconds / static_cast<double>(of), budget.seconds_left())};
+      is_answered(tried, problem.search(tried, level, share));
     }
     const bool is_same = plan.height == height && plan.at_least == at_least;
     if (is_same && budget.spent() == spent) break;  // too large to search

@@ -111,6 +111,18 @@ def test_a_plan_for_less_is_a_plan_for_more(family: str) -> None:
     assert plan(*problem, capacity=HEIGHT - 1, steps=10**6)[2] == HEIGHT, "proven: it does not fit"
 
 
+def test_a_tiling_of_pieces_that_are_alike_is_put_together_again() -> None:
+    """On 1,024 moments and bytes there are several choices at every valley."""
+    problem = FAMILIES["windmills"](1000, 2, 1024)
+    assert plan(*problem, steps=0)[1] > 1.2 * 1024, "not for being easy"
+    offsets, height, _, steps = plan(*problem, steps=10**9)
+    assert height == 1024
+    assert_valid(*problem, offsets, height)
+    assert steps < 10**8, "some 20 million: a third of a second"
+    again = plan(*problem, steps=10**9)[0]
+    assert (again == offsets).all(), "the same effort gives the same plan"
+
+
 def test_pieces_that_make_no_smaller_rectangle_are_put_together_again() -> None:
     problem = FAMILIES["windmills"](1000, 0)
     offsets, height, _, _ = plan(*problem, steps=10**8)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Plans, judged by conflict(), and conflict() itself.
+#include <algorithm>
 #include <random>
 
 #include "allocator/error.h"
+#include "lab/engine/full_search.h"
 #include "lab/engine/names.h"
 #include "lab/engine/plan.h"
 #include "lab/engine/plan_reduction.h"
@@ -39,6 +41,33 @@ std::string conflict(std::span<const Buffer> buffers, const Plan& plan) {
     }
   }
   return "";
+}
+
+// full_problem() is a problem whose buffers fill the height at every moment, with or without a
+// placement: at each moment some end, and others of as many bytes begin.
+std::vector<Buffer> full_problem(std::mt19937_64& random, std::uint64_t height) {
+  std::vector<Buffer> done, alive;
+  const std::int64_t moments = 8 + static_cast<std::int64_t>(random() % 8);
+  std::uint64_t left = height;
+  for (std::int64_t at = 0; at < moments; ++at) {
+    while (left > 0) {
+      const std::uint64_t bytes = std::min(random() % 5 + 2, left);
+      alive.push_back({at, 0, bytes});
+      left -= bytes;
+    }
+    std::vector<Buffer> kept;
+    for (Buffer& buffer : alive) {
+      if (at + 1 < moments && random() % 4 != 0) {
+        kept.push_back(buffer);
+        continue;
+      }
+      buffer.upper = at + 1;
+      left += buffer.bytes;
+      done.push_back(buffer);
+    }
+    alive = kept;
+  }
+  return done;
 }
 
 }  // namespace
@@ -107,6 +136,38 @@ TEST(every_mode_of_the_search_gives_the_same_answer) {
       }
     }
   }
+}
+
+TEST(what_fills_a_height_is_placed_without_a_free_byte_or_proven_impossible) {
+  std::mt19937_64 random(7);
+  int found = 0, impossible = 0;
+  for (int round = 0; round < 300; ++round) {
+    const std::uint64_t height = 14 + random() % 5;
+    const std::vector<Buffer> buffers = full_problem(random, height);
+    const std::vector<Buffer> compact = compact_lives(buffers);
+    FullSearch full(compact);
+    CHECK(full.is_full(height));
+    CHECK(!full.is_full(height + 1));
+    SearchBudget budget({.steps = 1'000'000'000});
+    ValleySearch search(compact);
+    const auto expected = search.run(height, 0, 1'000'000'000, 0, budget);
+    for (unsigned attempt = 0; attempt < 3; ++attempt) {
+      CHECK(full.run(attempt, budget) == expected);
+      if (expected != FullSearch::Outcome::found) continue;
+      CHECK_EQ(conflict(buffers, {.offsets = full.offsets(), .height = height}), "");
+    }
+    const Plan best = plan(buffers, {.effort = {.steps = 10'000'000}});
+    CHECK_EQ(best.height == height, expected == FullSearch::Outcome::found);
+    CHECK_EQ(best.height, best.at_least);
+    ++(expected == FullSearch::Outcome::found ? found : impossible);
+  }
+  CHECK(found > 30);
+  CHECK(impossible > 4);
+  SearchBudget none({.steps = 0});
+  FullSearch full(std::vector<Buffer>{{0, 1, 3}, {0, 1, 2}});
+  CHECK(full.run(0, none) == FullSearch::Outcome::unknown);
+  CHECK(!FullSearch(std::vector<Buffer>{{0, 2, 3}, {0, 1, 2}}).is_full(5));
+  CHECK(!FullSearch(std::vector<Buffer>{{0, 2, 4, 4}}).is_full(4));
 }
 
 TEST(a_search_without_budget_knows_nothing) {
