@@ -17,7 +17,16 @@ importlib.import_module(BACKEND)  # before what stands in for it
 if "DEFECTS_IN" not in os.environ:
     FILES = ("blind", "linked_device", "linked_layouts", "linked_values", "own", "own_compiled")
 else:
-    PARTS = ("contracts", "copies", "devices", "operands", "states", "uses", "values")
+    PARTS = (
+        "conditions",
+        "contracts",
+        "copies",
+        "devices",
+        "operands",
+        "states",
+        "uses",
+        "values",
+    )
     FILES = tuple(f"foreign_{part}" for part in PARTS)
 for file in FILES:
     importlib.import_module(f"{__name__}.{file}")
