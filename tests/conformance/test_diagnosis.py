@@ -75,6 +75,17 @@ def test_a_dtype_that_no_operator_takes_is_one_cause(bench, text):
     assert causes == {"unsupported data type: float16"}
 
 
+def test_a_dtype_that_a_table_lacks_is_the_cause_whatever_the_case_has(bench):
+    def refuses(right, *args, **kwargs):
+        raise KeyError(torch.complex64)
+
+    causes = set()
+    for name in ("sin", "cos"):
+        bench.plant(name, refuses)
+        causes.add(bench.outcome(f"op:{name}/forward/float32").cause)
+    assert causes == {"unsupported data type: complex64"}
+
+
 def test_a_dtype_that_one_operator_lacks_is_that_operators():
     error = RuntimeError("\"lgamma\" not implemented for 'Half'")
     assert diagnose(error).cause == "RuntimeError: \"lgamma\" not implemented for 'Half'"

@@ -14,9 +14,11 @@ from conformance.test_runner import environment
 from pages import foreign
 from processes import python
 from repo.sources import ROOT
+from torch.library import Library
 
 from npusim_conformance.backend.device import DeviceUnusable, load
 from npusim_conformance.inputs.transfer import Transfer
+from npusim_conformance.judge import agreement, attribution
 from npusim_conformance.record import log
 from npusim_conformance.verdict import Status
 
@@ -64,6 +66,48 @@ def test_samples_are_built_where_there_is_no_set(monkeypatch):
         assert there.stride() == here.stride()
         assert there.storage_offset() == here.storage_offset()
         assert there.cpu().tolist() == here.tolist()
+
+
+def test_samples_have_their_own_dtype_where_views_of_bytes_lose_it(monkeypatch):
+    right, viewed = torch.Tensor.set_, torch.Tensor.view
+
+    def set_(self, *given):
+        if self.device.type != "cpu":
+            raise NotImplementedError("Cannot access storage of OpaqueTensorImpl")
+        return right(self, *given)
+
+    def view(self, *given):
+        return self if self.device.type != "cpu" else viewed(self, *given)
+
+    monkeypatch.setattr(torch.Tensor, "set_", set_)
+    monkeypatch.setattr(torch.Tensor, "view", view)
+    strided = torch.arange(12.0).view(3, 4).t()[1:]
+    moved = Transfer("npusim")(strided)
+    assert (moved.dtype, moved.stride()) == (torch.float32, strided.stride())
+    assert moved.cpu().tolist() == strided.tolist()
+
+
+def test_the_overload_at_fault_is_found_where_tensors_are_opaque(monkeypatch):
+    right = torch.Tensor.untyped_storage
+
+    def untyped_storage(self):
+        if self.device.type != "cpu":
+            raise NotImplementedError("Cannot access storage of OpaqueTensorImpl")
+        return right(self)
+
+    def examine(device):
+        x = torch.arange(4.0).to(device).view(2, 2)
+        agreement.Agreement(False).check(torch.ones(2, 2), x.t() * 2, device)
+
+    table = Library("aten", "IMPL")
+    table.impl("mul.Tensor", lambda x, y: x + 3, "PrivateUse1")
+    monkeypatch.setattr(torch.Tensor, "untyped_storage", untyped_storage)
+    try:
+        found = attribution.find(examine, torch.device("npusim"))
+    finally:
+        table._destroy()
+    assert (found.overload, found.fault) == ("aten::mul.Tensor", "wrong result")
+    assert "torch.ops.aten.mul.Tensor" in found.script
 
 
 @pytest.mark.parametrize("ends", ["raise SystemExit(0)", "import sys; sys.exit(3)", "1 / 0"])

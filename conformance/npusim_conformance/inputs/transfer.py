@@ -45,6 +45,7 @@ class Transfer:
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
+        self._memories: dict[int, torch.Tensor] = {}  # where there is no set_()
         self._shared: set[int] = set()
 
     def __call__(self, tree: Any) -> Any:
@@ -107,6 +108,20 @@ class Transfer:
         try:
             return empty.set_(memory.untyped_storage(), offset, shape, stride)
         except NotImplementedError:  # set_() is optional: a view of the memory serves as well
-            rest = memory.numel() % tensor.itemsize
-            typed = memory[: memory.numel() - rest].view(tensor.dtype)
-            return typed.as_strided(shape, stride, offset)
+            return self._typed(tensor).as_strided(shape, stride, offset)
+
+    def _typed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor's whole memory in its dtype; in another only where two dtypes share it.
+
+        A backend without storages may lose the dtype of a view that is made from another dtype's.
+        """
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._memories:
+            whole = torch.empty(0, dtype=tensor.dtype).set_(storage)
+            copy = torch.empty(whole.shape, dtype=tensor.dtype, device=self.device).copy_(whole)
+            self._memories[storage._cdata] = copy
+        memory = self._memories[storage._cdata]
+        if memory.dtype == tensor.dtype:
+            return memory
+        whole_bytes = memory.nbytes - memory.nbytes % tensor.itemsize
+        return memory[: whole_bytes // memory.itemsize].view(tensor.dtype)

@@ -169,10 +169,20 @@ def _breaks_alias(func: Any, own: Any, result: Any) -> bool:
         return False
     tensors = [leaf for leaf in pytree.tree_leaves(own) if isinstance(leaf, torch.Tensor)]
     results = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    if any(tensor.layout != torch.strided for tensor in (*tensors, *results)):
+    every = (*tensors, *results)
+    if any(tensor.layout != torch.strided or not _has_storage(tensor) for tensor in every):
         return False
     storages = {tensor.untyped_storage()._cdata for tensor in tensors}
     return any(found.untyped_storage()._cdata not in storages for found in results)
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor has memory that can be asked for; an opaque one need not."""
+    try:
+        tensor.untyped_storage()
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _copied(leaf: Any) -> Any:
@@ -203,7 +213,7 @@ def to_host(tree: Any, marks_host: bool = False) -> Any:
 
 def _tensorto_host(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
     special = tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested
-    if special or tensor.is_conj() or tensor.is_neg():
+    if special or tensor.is_conj() or tensor.is_neg() or not _has_storage(tensor):
         return tensor.to("cpu", copy=True)
     storage = tensor.untyped_storage()
     key = storage._cdata

@@ -54,6 +54,10 @@ def diagnose(error: BaseException) -> Diagnosis:
     if isinstance(error, Mismatch):
         return Diagnosis(Status.FAIL, message, _shape_of(message))
     name = type(error).__name__
+    unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if isinstance(unknown, torch.dtype):  # looked up in a backend's table of dtypes
+        cause = f"{NO_DTYPE}: {str(unknown).removeprefix('torch.')}"
+        return Diagnosis(Status.FAIL, f"{name}: {message}", cause)
     if _NO_DTYPE.search(text):
         return Diagnosis(Status.FAIL, f"{name}: {message}", NO_DTYPE)
     return Diagnosis(Status.FAIL, f"{name}: {message}", f"{name}: {_shape_of(message)}")
