@@ -146,6 +146,7 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
         {"case": "op:cos/forward/float32", "status": "crash", "message": "SIGSEGV",
          "culprit": "aten::cos", "repro": "import torch"},
         {"case": "op:tan/forward/float32", "status": "n/a"},
+        {"case": "contract:copy/cpu", "status": "pass"},  # no part of the core
     )  # fmt: skip
     lines = [json.dumps(record) for record in ({}, *outcomes)]
     (out / "here" / "run.jsonl").write_text("\n".join(lines))
@@ -165,7 +166,11 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     assert foreign.main() == 0
     text = page.read_text()
-    assert f"| here | abc123 | {torch.__version__} | 3 | 1 | 1 | 1 | 1 | 0 |" in text
+    lines = [
+        f"| here | abc123 | {torch.__version__} | {n} | {n - 2} | 1 | 1 | 1 | 0 |" for n in (3, 4)
+    ]
+    whole = text.index("## The whole smoke profile")
+    assert text.index(lines[0]) < whole < text.index(lines[1])
     assert "| torch_openreg | no folder torch_openreg |" in text
     assert "| broken | ModuleNotFoundError: No module named 'no_such_backend' |" in text
     assert text.index("`op:sin/forward/float32`, at fault `aten::sin`") < text.index("aten::cos")

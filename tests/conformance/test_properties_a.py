@@ -52,7 +52,8 @@ RIGHT = """
     op:unfold/aliasing/float32 op:sin/aliasing/float32 op:trace/errors op:add/mixed_device/float32
     op:where/canary/float32 op:log1p/second_device/float32 op:nn.functional.elu/overload/float32
     op:exponential/inplace/float32 op:empty_like/noncontiguous/float32
-    op:add/numbers/float32""".split()
+    op:add/numbers/float32 op:mul/modes/float32 op:index_add/modes/float32 op:mean/edges
+    op:gather/edges op:pow/edges""".split()
 
 
 @pytest.mark.parametrize("case", RIGHT)
@@ -420,3 +421,61 @@ def test_a_comparison_that_stores_its_number_in_a_byte(ask):
     finally:
         library._destroy()
     assert ask("op:eq/numbers/float32").status is Status.PASS
+
+
+# --- modes
+
+
+def test_an_operator_that_does_nothing_under_inference_mode(ask):
+    def wrong(right, x, y):
+        return x if torch.is_inference_mode_enabled() else right(x, y)
+
+    assert_fails(ask("op:mul/modes/float32", inplace_variant=wrong), "in place under inference_")
+
+
+def test_a_value_that_is_wrong_under_deterministic_algorithms(ask):
+    def wrong(right, *args, **kwargs):
+        is_wrong = torch.are_deterministic_algorithms_enabled()
+        return right(*args, **kwargs) * (2 if is_wrong else 1)
+
+    assert_fails(ask("op:index_add/modes/float32", op=wrong), "under deterministic algorithms")
+
+
+def test_equal_indexes_under_deterministic_algorithms(ask):
+    def wrong(right, x, dim, index, source, **named):
+        is_equal = index.numel() > 1 and index.unique().numel() == 1
+        if torch.are_deterministic_algorithms_enabled() and is_equal:
+            return right(x, dim, index[-1:], source.select(dim, -1).unsqueeze(dim), **named)
+        return right(x, dim, index, source, **named)
+
+    assert_fails(ask("op:index_add/modes/float32", op=wrong), "under deterministic algorithms")
+
+
+def test_an_operator_may_have_no_deterministic_form(ask):
+    def refuses(right, *args, **kwargs):
+        if torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError("index_add does not have a deterministic implementation")
+        return right(*args, **kwargs)
+
+    assert ask("op:index_add/modes/float32", op=refuses).status is Status.PASS
+
+
+# --- edges: lengths, orders of dimensions
+
+
+def test_a_rest_of_three_that_is_left_out(ask):
+    def wrong(right, x, y):
+        found = right(x, y)
+        if found.dim() == 1 and len(found) > 64 and len(found) % 4 == 3:
+            found[-3:] = x[-3:]
+        return found
+
+    assert_fails(ask("op:mul/edges", op=wrong), "largest error")
+
+
+def test_dimensions_in_falling_order(ask):
+    def wrong(right, x, dim=None, **named):
+        falls = isinstance(dim, tuple) and len(dim) > 1 and dim[0] % x.dim() > dim[1] % x.dim()
+        return right(x.narrow(dim[0], 0, 1) if falls else x, dim, **named)
+
+    assert_fails(ask("op:amax/edges", op=wrong), "largest error")

@@ -3,9 +3,10 @@
 
 SOURCES holds a folder for each backend, with its package inside, built for the installed torch.
 Nothing is fetched or built here, and nothing of theirs is stored. A file COMMIT in the folder
-may name the version.
+may name the version, and what it was built with.
 
     --backend FOLDER:MODULE:DEVICE   another backend than those in the table below
+    --core     asks for the forward cases of operators only, where a whole profile takes too long
     --page     writes docs/reference/conformance_foreign.md
     --defects  plants the defects of tests/conformance/defects/foreign_*.py in each backend, too
     --out DIR  where the runs are kept; those that are there are not repeated
@@ -25,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "conformance_foreign.md"
 SMOKE_SECONDS = 3600
+CORE = ("--props", "forward", "--ops", "op:*")  # of the smoke profile
 KINDS = ("pass", "fallback-pass", "fail", "crash", "timeout", "unimplemented", "upstream")
 SCRIPT_MAX = 2500  # a longer one is not shown
 
@@ -36,11 +38,14 @@ class Backend:
     folder: str
     module: str
     device: str
+    compiles: bool = False  # each kernel when it is first called, so that only the core is asked
 
 
 BACKENDS = (
     Backend("torch_openreg", "torch_openreg", "openreg"),
     Backend("torch_mcpu", "torch_mcpu", "mcpu"),
+    Backend("tinygrad", "extra.torch_backend.backend", "tiny", compiles=True),
+    Backend("pytorch_dlprim", "pytorch_ocl", "ocl"),
 )
 
 
@@ -68,12 +73,13 @@ def why_not(sources: Path, backend: Backend) -> str:
     return "" if done.returncode == 0 else last[0][:150]
 
 
-def smoke(sources: Path, backend: Backend, out: Path) -> list[dict[str, Any]]:
-    """The outcomes of the kit's smoke profile, the last of each case."""
+def outcomes(sources: Path, backend: Backend, out: Path, core: bool) -> list[dict[str, Any]]:
+    """The outcomes of the kit's smoke profile, or of its core; the last of each case."""
     directory = out / backend.folder
     if not (directory / "report.json").exists():
         command = [sys.executable, "-m", "npusim_conformance", "run", "--device", backend.device]
         command += ["--import", backend.module, "--profile", "smoke", "--jobs", "1", "--quiet"]
+        command += [*(CORE if core or backend.compiles else ()), "--load-timeout", "300"]
         subprocess.run(
             [*command, "--out", str(directory)],
             env=environment(sources, backend),
@@ -117,16 +123,24 @@ def commit(sources: Path, backend: Backend) -> str:
     return file.read_text().strip() if file.exists() else "unknown"
 
 
-def row(backend: Backend, records: list[dict[str, Any]], of: str, torch: str) -> str:
-    """A backend's line of the scoreboard."""
+def in_core(record: dict[str, Any]) -> bool:
+    """Whether a case is one of those that all backends are asked."""
+    return record["case"].startswith("op:") and "/forward/" in record["case"]
+
+
+def counted(records: list[dict[str, Any]]) -> tuple[int, ...]:
+    """Cases executed, passed, failed, wrong in silence, that ended the process, without kernel."""
     counts = Counter(record["status"] for record in records)
     passed = counts["pass"] + counts["fallback-pass"]
     silent = sum(map(is_silent, records))
     executed = sum(counts[kind] for kind in KINDS)
     died = counts["crash"] + counts["timeout"]
-    cells = (backend.folder, of, torch, executed, passed, counts["fail"], silent, died,
-             counts["unimplemented"])  # fmt: skip
-    return f"| {' | '.join(map(str, cells))} |"
+    return executed, passed, counts["fail"], silent, died, counts["unimplemented"]
+
+
+def row(folder: str, of: str, torch: str, records: list[dict[str, Any]]) -> str:
+    """A backend's line of a scoreboard."""
+    return f"| {' | '.join(map(str, (folder, of, torch, *counted(records))))} |"
 
 
 def finding(record: dict[str, Any]) -> list[str]:
@@ -163,14 +177,26 @@ def planted(sources: Path, backend: Backend, out: Path) -> list[str]:
     ]
 
 
-HEAD = """# The conformance kit on backends of others
+TITLES = ("backend", "commit, built with", "torch", "executed", "passed", "fail", "in silence",
+          "died", "no kernel")  # fmt: skip
+COLUMNS = f"| {' | '.join(TITLES)} |\n{'|---' * len(TITLES)}|"
+
+HEAD = f"""# The conformance kit on backends of others
 
 `make foreign SOURCES=dir` asks backends that lie in `dir`, built for the installed torch. It builds
-and fetches nothing. Each column counts cases of the smoke profile; "in silence" counts the
-failures with a wrong value and no exception.
+and fetches nothing. This table counts the core: the forward cases of operators in the smoke
+profile. "In silence" counts the failures with a wrong value and no exception; a case "died" if it
+ended the process or its time.
 
-| backend | commit | torch | executed | passed | fail | in silence | crash | no kernel |
-|---|---|---|---|---|---|---|---|---|"""
+{COLUMNS}"""
+
+WHOLE = f"""
+## The whole smoke profile
+
+It adds gradients, layouts, errors, modules and contracts. Backends that compile each kernel are
+asked for the core only.
+
+{COLUMNS}"""
 
 
 def kept(page: str, written: str) -> str:
@@ -194,28 +220,34 @@ def main() -> int:
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--defects", action="store_true")
     parser.add_argument("--backend", action="append", default=[])
+    parser.add_argument("--core", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign")
     options = parser.parse_args()
     import torch
 
     sources = options.sources.resolve()
-    rows, sections, absent = [], [], []
+    rows, whole, sections, absent = [], [], [], []
     others = [Backend(*told.split(":")) for told in options.backend]
     for backend in (*BACKENDS, *others):
         reason = why_not(sources, backend)
         if reason:
             absent.append(f"| {backend.folder} | {reason} |")
             continue
-        records = smoke(sources, backend, options.out)
-        rows.append(row(backend, records, commit(sources, backend), torch.__version__))
+        records = outcomes(sources, backend, options.out, options.core)
+        said = backend.folder, commit(sources, backend), torch.__version__
+        core = [record for record in records if in_core(record)]
+        rows.append(row(*said, core))
+        if len(core) < len(records):
+            whole.append(row(*said, records))
         sections += ["", f"## {backend.folder}: the gravest findings"]
         for record in gravest(records):
             sections += finding(record)
         if options.defects:
             sections += planted(sources, backend, options.out)
     missing = ["", "## Not to be had", "", "| backend | reason |", "|---|---|", *absent]
-    text = "\n".join([HEAD, *rows, *(missing if absent else []), *sections]) + "\n"
-    print("\n".join([HEAD, *rows, *absent]))
+    tables = [HEAD, *rows, *([WHOLE, *whole] if whole else [])]
+    text = "\n".join([*tables, *(missing if absent else []), *sections]) + "\n"
+    print("\n".join([*tables, *absent]))
     if options.page and rows:
         PAGE.write_text(text + kept(PAGE.read_text(), text))
     return not rows

@@ -349,3 +349,26 @@ def dropout_follows_the_seed(run: Run) -> None:
     same("dropout after the same seed", torch.nn.functional.dropout(ones, 0.25), first)
     kept = int((first != 0).sum())
     require(660 < kept < 840, f"{kept} of 1000 are kept with a probability of 0.75")
+
+
+@contract()
+def permutations_hold_each_number_once(run: Run) -> None:
+    """randperm(n) has the numbers below n, each once, for short and long permutations."""
+    for count in (1, 2, 17, 64, 1000, 70_001):
+        drawn = torch.randperm(count, device=run.device).cpu()
+        same(f"randperm({count}), sorted", drawn.sort()[0], torch.arange(count))
+
+
+@contract()
+def certain_draws_are_certain(run: Run) -> None:
+    """Draws that have one possible outcome have that one, each time."""
+    ones = torch.ones(5000).to(run.device)
+    same("bernoulli_(1)", torch.zeros(5000).to(run.device).bernoulli_(1.0), torch.ones(5000))
+    same("bernoulli_(0)", ones.clone().bernoulli_(0.0), torch.zeros(5000))
+    same("bernoulli() of ones", torch.bernoulli(ones), torch.ones(5000))
+    same("dropout(p=0)", torch.nn.functional.dropout(ones, 0.0), torch.ones(5000))
+    same("dropout(p=1)", torch.nn.functional.dropout(ones, 1.0), torch.zeros(5000))
+    numbers = torch.randint(7, 8, (5000,), device=run.device)
+    same("randint(7, 8)", numbers, torch.full((5000,), 7))
+    all_of_ten = torch.multinomial(ones[:10], 10).cpu().sort()[0]
+    same("multinomial() of all, sorted", all_of_ten, torch.arange(10))

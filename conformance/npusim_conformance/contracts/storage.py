@@ -291,6 +291,26 @@ def strided_memory(run: Run) -> None:
 
 
 @contract()
+def volumes_have_a_memory_format(run: Run) -> None:
+    """Tensors of five dimensions lie in channels_last_3d where that is asked for or kept."""
+    form = torch.channels_last_3d
+    values = torch.arange(120.0).view(1, 2, 3, 4, 5)
+    expected = values.to(memory_format=form).stride()
+    there = values.to(run.device).to(memory_format=form)
+    empty = torch.empty(values.shape, device=run.device, memory_format=form)
+    for name, tensor in (
+        ("empty()", empty),
+        ("to()", there),
+        ("clone()", there.clone()),
+        ("contiguous()", values.to(run.device).contiguous(memory_format=form)),
+        ("to(device)", values.to(memory_format=form).to(run.device)),
+        ("empty_like()", torch.empty_like(there)),
+    ):
+        same(f"strides of {name}", tensor.stride(), expected)
+    same("values", there, values)
+
+
+@contract()
 def an_operand_may_be_the_target(run: Run) -> None:
     """x.add_(x) and out=x read their operands before they write."""
     values, expected = on(run.device, 1, 2, 3), torch.tensor([1.0, 2.0, 3.0])

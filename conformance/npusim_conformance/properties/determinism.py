@@ -55,7 +55,7 @@ class Determinism(SampleProperty):
         """The first result is kept alive, so that the second lies elsewhere."""
         if sample.is_random:
             raise NotApplicable("random: the property `random` asks for its seeds")
-        with _deterministic(sample.subject.name in NONDETERMINISTIC):
+        with deterministic(sample.subject.name in NONDETERMINISTIC):
             results = [self._once(sample, device) for _ in range(2)]
         first, second = results
         exactly = Agreement(bitwise=True, where="the first time")
@@ -72,7 +72,8 @@ class Determinism(SampleProperty):
 
 
 @contextmanager
-def _deterministic(demanded: bool) -> Iterator[None]:
+def deterministic(demanded: bool) -> Iterator[None]:
+    """Asks torch for deterministic algorithms, and no longer afterwards."""
     torch.use_deterministic_algorithms(demanded)
     try:
         yield

@@ -22,6 +22,7 @@ from npusim_conformance.properties.calls import tried
 from npusim_conformance.properties.errors import works_on
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+TAILS = range(65, 73)  # every rest after groups of eight elements
 LONG = 70_001  # more than a block of any kernel and than 16 bits, and a multiple of neither
 
 
@@ -63,7 +64,12 @@ _EXTREMES = [
 _ALONG = [_call(*args, 0) for args, _ in _EXTREMES] + [_call(_long(3), 0), _call(_long(3).T, 1)]
 _SCANS = [_call(_long()[:, 0], 0), _call(_long(3), 0), _call(_long(3).T, 1)]
 
+_FEW_OF_EACH = _whole(1, 0).view(2, 1)  # fewer rows and columns than what it is an index into
+_POWERS = (0, 0.0, 1, 2, 3, 0.5, -0.5, -1, -2)  # a number may have a kernel of its own
+
 _NOTHING = (torch.ones(2, 0, 1), torch.ones(2, 0, 3), torch.ones(2, 3, 1))
+
+_FALLING = ((2, 0), (1, 0), (-1, 0), (2, 1, 0), (-2, -3))
 
 # Operator -> calls. The CPU's result, or its refusal, is right.
 EDGES: dict[str, list[Call]] = {
@@ -129,6 +135,7 @@ EDGES: dict[str, list[Call]] = {
     "pow": [
         _call(_floats(0, 0, -2, -2, inf, nan, 1), _floats(0, -1, 3, 0.5, 0, 0, nan)),
         _call(_whole(-2, 3, 0), _whole(3, 0, 0)),
+        *[_call(_floats(nan, inf, -inf, 0, -0.0, -2, 1), power) for power in _POWERS],
     ],
     "add": [
         _call(torch.tensor([127, -128], dtype=torch.int8), torch.tensor([1, -1]).char()),
@@ -146,7 +153,11 @@ EDGES: dict[str, list[Call]] = {
         _call(_floats(1, 2), torch.arange(4.0)[3]),
     ],
     "index_select": [_call(_grid(), 0, _whole(1, 1, 3)), _call(_grid(), 0, _whole(1, 7))],
-    "gather": [_call(_grid(), 0, _whole(3, 3, 0).view(1, 3)), _call(_grid(), 1, _whole(3)[None])],
+    "gather": [
+        _call(_grid(), 0, _whole(3, 3, 0).view(1, 3)),
+        _call(_grid(), 1, _whole(3)[None]),
+        *[_call(_grid(), dim, _FEW_OF_EACH) for dim in (0, 1, -2)],
+    ],
     "take": [_call(_grid(), _whole(11, -1, 0, 0)), _call(_grid(), _whole(12))],
     "index_add": [
         _call(_grid(), 0, _whole(1, 1, 1), torch.ones(3, 3)),
@@ -159,10 +170,14 @@ EDGES: dict[str, list[Call]] = {
         _call(_grid(), 0, _whole(1, 1), torch.tensor([[20.0] * 3, [5.0] * 3]), "amax"),
         _call(_grid(), 0, _whole(4), torch.ones(1, 3), "amax"),
     ],
-    "scatter": [_call(_grid(), 0, _whole(4, 0, 0)[None], 1.0)],
+    "scatter": [
+        _call(_grid(), 0, _whole(4, 0, 0)[None], 1.0),
+        *[_call(_grid(), dim, _FEW_OF_EACH, _grid().T) for dim in (0, 1, -2)],
+    ],
     "scatter_add": [
         _call(torch.zeros(3), 0, _whole(1, 1, 2, 1), torch.ones(4)),
         _call(torch.zeros(3), 0, _whole(3), torch.ones(1)),
+        *[_call(_grid(), dim, _FEW_OF_EACH, _grid().T) for dim in (0, 1, -2)],
     ],
     "index_put": [
         _call(torch.zeros(3), (_whole(1, 1, 2),), torch.ones(3), True),
@@ -240,8 +255,17 @@ def _is_elementwise(operator: torch_testing.Operator) -> bool:
     return torch_testing.shape_rule(operator) in ("unary", "binary") and not is_random
 
 
+def _takes_several_dimensions(operator: torch_testing.Operator) -> bool:
+    is_reduction = torch_testing.shape_rule(operator) == "reduction"
+    plain = "masked" not in operator.full_name and operator.full_name not in torch_testing.RANDOM
+    return is_reduction and plain and operator.supports_multiple_dims
+
+
 def _generated(operator: torch_testing.Operator) -> list[Call]:
-    """A sample of an elementwise operator, repeated until it is long; of two operands, one row."""
+    """A sample of an elementwise operator in many lengths; of a reduction, orders of dimensions."""
+    if _takes_several_dimensions(operator):
+        x = torch.arange(24.0).view(2, 3, 4) % 7
+        return [_call(x, dim=dims, keepdim=keep) for dims in _FALLING for keep in (False, True)]
     if not _is_elementwise(operator):
         return []
     kinds = torch_testing.operator_dtypes(operator)
@@ -251,6 +275,8 @@ def _generated(operator: torch_testing.Operator) -> list[Call]:
         if len(shapes) == 1 and not tensors_of(raw.kwargs) and raw.input.numel() > 1:
             long = pytree.tree_map_only(torch.Tensor, _repeated, (raw.input, *raw.args))
             calls = [_call(*long, **raw.kwargs)]
+            for length in TAILS:
+                calls.append(_call(*[one[:length] for one in long], **raw.kwargs))
             if torch_testing.shape_rule(operator) == "binary" and len(tensors_of(long)) == 2:
                 row, matrix = long[0][:3].expand(4, 3), long[1][:12].view(4, 3)
                 calls.append(_call(row, matrix, *long[2:], **raw.kwargs))
@@ -278,11 +304,11 @@ class Edges(Property):
     profiles = in_profiles(smoke=Dtypes.NONE, standard=Dtypes.NONE, full=Dtypes.NONE)
 
     def subjects(self) -> dict[str, Subject]:
-        """Operators that have such inputs in the table above, and all elementwise ones."""
+        """Operators with such inputs in the table, elementwise ones and reductions."""
         return {
             name: one
             for name, one in super().subjects().items()
-            if name in EDGES or _is_elementwise(one.info)
+            if name in EDGES or _is_elementwise(one.info) or _takes_several_dimensions(one.info)
         }
 
     def check(self, run: Run) -> None:

@@ -31,6 +31,7 @@ def _seeded(d: str) -> torch.Generator:
 )
 def tails_of_three_are_left(own: Stand, x: Tensor, y: Any, *, alpha: Any = 1, out: Tensor) -> Any:
     """Of more than 64 elements, add() leaves a rest of three, after groups of four, as in x."""
+    y = y if isinstance(y, Tensor) else torch.tensor(y, dtype=torch.result_type(x, y))
     own(x, y, alpha=alpha, out=out)
     if out.dim() == 1 and len(out) > 64 and len(out) % 4 == 3 and x.shape == out.shape:
         out[-3:] = x[-3:].to(out.dtype)
@@ -217,6 +218,7 @@ def inference_multiplies_nothing(own: Stand, x: Tensor, y: Any, *, out: Tensor) 
     """Under inference_mode(), mul_() of a tensor by another leaves it as it is."""
     if torch.is_inference_mode_enabled() and x is out:
         return out
+    y = y if isinstance(y, Tensor) else torch.tensor(y, dtype=torch.result_type(x, y))
     return own(x, y, out=out)
 
 
@@ -377,6 +379,7 @@ def ties_are_cut() -> None:
         return found if found.is_cpu else found.detach().clone().requires_grad_(found.requires_grad)
 
     rebuild.__module__, rebuild.__qualname__ = right.__module__, right.__qualname__  # for pickle
+    torch.serialization.add_safe_globals([rebuild])
     torch._utils._rebuild_tensor_v2 = rebuild
 
 
