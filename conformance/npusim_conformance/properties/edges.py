@@ -276,7 +276,8 @@ def _generated(operator: torch_testing.Operator) -> list[Call]:
             long = pytree.tree_map_only(torch.Tensor, _repeated, (raw.input, *raw.args))
             calls = [_call(*long, **raw.kwargs)]
             for length in TAILS:
-                calls.append(_call(*[one[:length] for one in long], **raw.kwargs))
+                part = [one[:length] if isinstance(one, torch.Tensor) else one for one in long]
+                calls.append(_call(*part, **raw.kwargs))
             if torch_testing.shape_rule(operator) == "binary" and len(tensors_of(long)) == 2:
                 row, matrix = long[0][:3].expand(4, 3), long[1][:12].view(4, 3)
                 calls.append(_call(row, matrix, *long[2:], **raw.kwargs))
