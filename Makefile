@@ -19,7 +19,7 @@
 #   make wheels  sdists and wheels of the three distributions, in dist/
 #   make wheels-test   dist/ in a fresh environment; TORCH_FROM=.venv spares it torch's download
 #   make parallel Trainer, Lightning, accelerate and torchtitan under launchers; pairs of collectives
-#   make browser the pages of `npusim-lab report` in a headless Chromium (chromium, chromium-driver)
+#   make browser HTML reports, and a model in ONNX, in a headless Chromium (chromium, chromium-driver, npm)
 #   make docs    the documentation site, in build/docs/html; a warning is an error, pages that execute run
 #   make notebooks   the lessons of the course as notebooks, in build/notebooks
 #   make docs-test   the site in a headless Chromium: links, search, console, phone, dark
@@ -191,14 +191,19 @@ $(TITAN): $(ENVIRONMENT) tests/distributed/titan.txt
 parallel: build $(TITAN)
 	@$(PY) -m pytest tests/distributed/test_launched.py tests/distributed/test_orders.py $(PYTEST_ARGS)
 
-browser: build
-	@$(PY) -m pytest tests/browser $(PYTEST_ARGS)
-
 # In a folder of its own: packages that nothing else needs, and no other torch.
 DOCS := build/docs-env
 $(DOCS)/.installed: $(ENVIRONMENT) docs/requirements.txt
 	@$(PIP) install --no-deps --upgrade --target $(DOCS) -r docs/requirements.txt
 	@touch $@
+
+# The browser's ONNX runtime comes from npm.
+ONNX_WEB := build/onnx-web/node_modules/onnxruntime-web
+$(ONNX_WEB):
+	@npm install --no-audit --no-fund --ignore-scripts --prefix build/onnx-web onnxruntime-web@1.30.0
+
+browser: build $(DOCS)/.installed $(ONNX_WEB)
+	@$(PY) -m pytest tests/browser $(PYTEST_ARGS)
 
 docs: build $(DOCS)/.installed
 	@rm -rf build/docs

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Solutions and misconceptions of kernels, products and designs, as in solutions.py."""
 
+import hashlib
+import random
+import zlib
+
 import torch
 
 
@@ -97,6 +101,45 @@ def added_in(scale):
     return answer
 
 
+def batches(most_counts=True, since="first", closes=lambda now, end: now > end):
+    def answer(arrivals, most, wait):
+        sizes, opened = [], None
+        for now in arrivals:
+            full = most_counts and sizes and sizes[-1] == most
+            if opened is None or full or closes(now, opened + wait):
+                sizes.append(0)
+                opened = now // wait * wait if since == "tick" else now
+            sizes[-1] += 1
+            if since == "last":
+                opened = now
+        return sizes
+
+    return answer
+
+
+def place(text):
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16) / 2**256
+
+
+def version(user, share):
+    return "B" if place(user) < share else "A"
+
+
+def by_checksum(user, share):
+    return "B" if zlib.crc32(user.encode()) / 2**32 < share else "A"
+
+
+REMEMBERED = {}
+
+
+def remembered(user, share):
+    return REMEMBERED.setdefault(user, "B" if random.random() < share else "A")
+
+
+def moved_by_the_share(user, share):
+    return "B" if place(f"{user} {share}") < share else "A"
+
+
 PRODUCT = {
     "kernel-1": (
         combined,
@@ -184,6 +227,29 @@ PRODUCT = {
                 ),
                 "cannot be divided by",
             ),
+        ],
+    ),
+    "product-1": (
+        batches(),
+        [
+            (batches(since="last"), "not from the latest"),
+            (batches(since="tick"), "no clock ticks"),
+            (batches(most_counts=False), "closes at once"),
+            (batches(closes=lambda now, end: False), "the wait closes it"),
+            (batches(closes=lambda now, end: now >= end), "the moment of closing"),
+            (lambda arrivals, most, wait: [1] * len(arrivals), "waits for others"),
+        ],
+    ),
+    "product-2": (
+        version,
+        [
+            (lambda user, share: "B" if random.random() < share else "A", "meets both"),
+            (lambda user, share: "B" if hash(user) % 100 < 100 * share else "A", "meets both"),
+            (remembered, "meets both"),
+            (lambda user, share: "B" if len(user) % 10 < 10 * share else "A", "spreads names"),
+            (lambda user, share: "B" if sum(user.encode()) % 256 < 256 * share else "A", "spreads"),
+            (by_checksum, "such as crc32()"),
+            (moved_by_the_share, "lost it"),
         ],
     ),
 }

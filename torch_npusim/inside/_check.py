@@ -9,7 +9,7 @@ from typing import Any
 _LESSONS = (
     "views", "sharing", "alignment", "dispatcher", "out", "autograd", "checkpointing", "modules",
     "allocator", "meta", "compiler", "bottleneck", "races", "parallel", "simulation",
-    "cluster", "kernel", "nested",
+    "cluster", "kernel", "nested", "product",
 )  # fmt: skip
 
 
