@@ -41,8 +41,8 @@ using at::Tensor;
 using c10::IValue;
 using torch::jit::Stack;
 
-constexpr std::size_t kMostBytes = 16 << 10;  // of a storage
-constexpr int64_t kMostElements = 2048;       // of an operand, and of a pointwise result
+constexpr std::size_t kMostBytes = 1 << 20;  // of a storage: DDP compares the shapes of a model
+constexpr int64_t kMostElements = 2048;      // of an operand, and of a pointwise result
 
 std::atomic<std::uint64_t> g_epoch{0};
 at::CallbackHandle g_handle = at::INVALID_CALLBACK_HANDLE;
@@ -310,7 +310,8 @@ std::unique_ptr<Computed> compute(const at::RecordFunction& call, const Followed
   if (!inputs[0].isTensor()) return nullptr;
   const Tensor& self = inputs[0].toTensor();
   DeviceStorage* storage = own_storage(self);
-  if (storage == nullptr || !may_be_known(self) || self.numel() > kMostElements) return nullptr;
+  if (storage == nullptr || !may_be_known(self)) return nullptr;
+  if (op.kind != Kind::overwrites && self.numel() > kMostElements) return nullptr;
   const c10::Storage before = bytes_of(*storage);
   if (!before && !(op.kind == Kind::overwrites && covers(self))) return nullptr;
   made->in_place = fresh_bytes(storage->nbytes());

@@ -202,6 +202,18 @@ def test_what_is_gathered_or_broadcast_counts_as_alike_on_all_ranks(rank):
         dist.destroy_process_group()
 
 
+def test_shapes_of_many_parameters_are_compared():
+    """DDP broadcasts the shapes of all parameters in one tensor, and compares them with its own."""
+    dist.init_process_group("uniform", rank=0, world_size=4, store=dist.HashStore())
+    try:
+        with dry_run(), torch.device(DEVICE):
+            layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(700))
+            model = nn.parallel.DistributedDataParallel(layers)
+            assert len(list(model.parameters())) == 1400
+    finally:
+        dist.destroy_process_group()
+
+
 def test_counts_of_unknown_elements_add_up():
     with dry_run() as run:
         tokens, experts = torch.empty(10, 4, device=DEVICE), unknown(10)
