@@ -72,6 +72,28 @@ class Ones(Straight):
         return torch.ones_like(gradient)
 
 
+class Rounded(Straight):
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.round()
+
+
+class Limited(Straight):
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.clamp(-1, 1)
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, by):
+        return x * by
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient, None
+
+
 def mended(x):
     return ((x.exp() + 1) ** 2).sum()
 
@@ -352,6 +374,11 @@ SOLUTIONS = {
             (registered("CompositeExplicitAutograd"), "stands below autograd"),
             (registered("CPU"), "stands below autograd"),
             (registered("PrivateUse1"), "serves that device alone"),
+            (registered("Autograd"), "under inference_mode()"),
+            (
+                lambda library: library.impl("scale", Scaled.apply, "CompositeImplicitAutograd"),
+                "not `by` in each place",
+            ),
         ],
     ),
     "out-1": (
@@ -386,6 +413,8 @@ SOLUTIONS = {
             (lambda x: x.round(), "which is flat"),
             (lambda x: x.detach().round(), "detach() has cut it"),
             (Ones.apply, "not ones"),
+            (Rounded.apply, "not rounded"),
+            (Limited.apply, "without a limit"),
         ],
     ),
     "autograd-2": (

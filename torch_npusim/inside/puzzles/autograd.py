@@ -17,17 +17,27 @@ def _straight(answer: Callable[[torch.Tensor], torch.Tensor]) -> None:
             raise Wrong(f"on {device} the result is {y.tolist()}, which is not x rounded.")
         if not y.requires_grad:
             raise Wrong("The result has no graph: detach() has cut it, and nothing flows back.")
-        weights = torch.tensor([1.0, 2.0, 3.0], device=device)
+        weights = torch.tensor([0.25, -2.0, 3.5], device=device)
         (y * weights).sum().backward()  # type: ignore[no-untyped-call]
         assert x.grad is not None
         expect(
             x.grad.tolist(),
-            [1.0, 2.0, 3.0],
+            [0.25, -2.0, 3.5],
             f"gradient on {device}",
             {
                 "That is the gradient of round(), which is flat; the estimator ignores it.": [0.0]
                 * 3,
                 "backward() must hand on the gradient that comes in, not ones.": [1.0] * 3,
+                "The gradient that comes in is handed on as it is, and not rounded.": [
+                    0.0,
+                    -2.0,
+                    4.0,
+                ],
+                "The gradient that comes in is handed on as it is, without a limit.": [
+                    0.25,
+                    -1.0,
+                    1.0,
+                ],
             },
         )
 

@@ -70,11 +70,23 @@ def _scale(answer: Callable[[torch.library.Library], None]) -> None:
                     f"on {device} backward() warns: the kernel stands below autograd, and nobody "
                     "has given a formula; only a kernel in Python can be followed from there."
                 )
-            if x.grad is None or not torch.equal(x.grad.cpu(), torch.full((3,), 3.0)):
+            if x.grad is None:
                 raise Wrong(
                     f"on {device} the operator has no gradient: its kernel stands below autograd; "
                     "nobody has given a formula."
                 )
+            if not torch.equal(x.grad.cpu(), torch.full((3,), 3.0)):
+                raise Wrong(
+                    f"on {device} the gradient is {x.grad.tolist()}, not `by` in each place."
+                )
+            try:
+                with torch.inference_mode():
+                    operator(torch.ones(3, device=device), 3.0)
+            except NotImplementedError:
+                raise Wrong(
+                    f"on {device} there is no kernel under inference_mode(), which takes "
+                    "autograd's keys away: a kernel under Autograd serves nobody there."
+                ) from None
     finally:
         library._destroy()  # type: ignore[no-untyped-call]
 
