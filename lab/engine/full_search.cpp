@@ -10,9 +10,10 @@
 namespace npusim::lab {
 namespace {
 
-constexpr std::size_t kFirstWidth = 128, kMostWidth = 4096;  // states kept
-constexpr std::size_t kMostCells = std::size_t{1} << 22;     // moments of all states kept: 32 MiB
-constexpr double kNoise = 0.5;  // of a rank, whose unit is a step of the outline
+constexpr std::size_t kFirstWidth = 128, kMostWidth = 16384;  // states kept
+constexpr std::size_t kMostCells = std::size_t{1} << 24;      // moments of all states kept
+constexpr std::uint64_t kLooksPerStep = 4;  // at a buffer or floor: they cost less than a step
+constexpr double kNoise = 0.5;              // of a rank, whose unit is a step of the outline
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
@@ -55,30 +56,28 @@ FullSearch::Outcome FullSearch::run(unsigned attempt, SearchBudget& budget) {
   random_.seed(attempt);
   steps_.assign(1, {});
   std::vector<State> states(1), next;
-  states[0].height.resize(moments_);
+  states[0].floors.push_back({0, moments_, 0});
   states[0].placed.resize((buffers_.size() + 63) / 64);
-  if (!choose(states[0])) return Outcome::impossible;
+  if (!look_at(states[0], 0, 1)) return Outcome::impossible;
   bool is_whole = true;  // no state was left out
   std::unordered_set<std::uint64_t> known;
   for (std::size_t placed = 1; !states.empty(); ++placed) {
     next.clear();
     known.clear();
     for (const State& state : states) {
-      budget.spend(std::exchange(looked_at_, 0));
+      budget.spend(std::exchange(looked_at_, 0) / kLooksPerStep);
       if (budget.is_spent()) return Outcome::unknown;
-      for (const Index buffer : state.candidates) {
+      const std::vector<Index> all = candidates(state, state.floors[state.valley]);
+      for (const Index buffer : all) {
         if (!known.insert(state.key ^ keys_[buffer]).second) continue;
         State after = state;
-        place(after, buffer);
+        if (!place(after, buffer)) continue;
+        steps_.push_back({state.step, buffer});
+        after.step = static_cast<Index>(steps_.size() - 1);
         if (placed == buffers_.size()) {
-          steps_.push_back({state.step, buffer});
-          after.step = static_cast<Index>(steps_.size() - 1);
           write(after);
           return Outcome::found;
         }
-        if (!choose(after)) continue;
-        steps_.push_back({state.step, buffer});
-        after.step = static_cast<Index>(steps_.size() - 1);
         next.push_back(std::move(after));
       }
       if (next.size() < 2 * width) continue;
@@ -94,40 +93,79 @@ FullSearch::Outcome FullSearch::run(unsigned attempt, SearchBudget& budget) {
   return is_whole ? Outcome::impossible : Outcome::unknown;
 }
 
-bool FullSearch::choose(State& state) {
-  const auto is_done = [&](Index at) { return state.height[at] == most_; };
-  const auto wall = [&](Index at) {  // kUnbounded is before the first
-    return at >= moments_ || is_done(at) ? kUnbounded : state.height[at];
+bool FullSearch::place(State& state, Index buffer) {
+  const Buffer& placed = buffers_[buffer];
+  const auto lower = static_cast<Index>(placed.lower), upper = static_cast<Index>(placed.upper);
+  state.placed[buffer / 64] |= std::uint64_t{1} << (buffer % 64);
+  state.key ^= keys_[buffer];
+  auto& floors = state.floors;
+  std::size_t at = state.valley;
+  const Floor valley = floors[at];
+  floors[at] = {lower, upper, valley.height + placed.bytes};
+  const auto position = [&](std::size_t i) {
+    return floors.begin() + static_cast<std::ptrdiff_t>(i);
   };
-  std::size_t fewest = std::numeric_limits<std::size_t>::max();
-  std::uint64_t lowest = 0;
-  double rank = 0;
-  looked_at_ += moments_;
-  for (Index at = 0; at < moments_;) {
-    if (is_done(at)) {
-      ++at;
-      continue;
-    }
-    const Index begin = at;
-    const std::uint64_t floor = state.height[at];
-    while (at < moments_ && state.height[at] == floor) ++at;
-    const std::uint64_t left = wall(begin - 1), right = wall(at);
-    rank += (left != kUnbounded && left > floor) + (right != kUnbounded && right > floor);
-    if (left < floor || right < floor) continue;
-    if (!add_rows(state, begin, at)) return false;
-    const auto& edge = left_.size() <= right_.size() ? left_ : right_;
-    if (counts_choices_) rank += std::log(static_cast<double>(edge.size()));
-    if (edge.size() > fewest || (edge.size() == fewest && floor >= lowest)) continue;
-    fewest = edge.size();
-    lowest = floor;
-    state.candidates = edge;
+  if (upper < valley.end) floors.insert(position(at + 1), {upper, valley.end, valley.height});
+  if (lower > valley.begin) {
+    floors.insert(position(at), {valley.begin, lower, valley.height});
+    ++at;
   }
-  state.rank = rank + kNoise * static_cast<double>(random_() >> 11) * 0x1p-53;
+  if (at + 1 < floors.size() && floors[at + 1].height == floors[at].height) {
+    floors[at].end = floors[at + 1].end;
+    floors.erase(position(at + 1));
+  }
+  if (at > 0 && floors[at - 1].height == floors[at].height) {
+    floors[at].begin = floors[at - 1].begin;
+    floors.erase(position(at - 1));
+    --at;
+  }
+  // What else is in the floors beside the new one stays: a buffer may stand in one valley only.
+  return look_at(state, at > 0 ? at - 1 : 0, std::min(at + 2, floors.size()));
+}
+
+bool FullSearch::look_at(State& state, std::size_t first, std::size_t last) {
+  auto& floors = state.floors;
+  const auto wall = [&](std::size_t i) {  // beyond either end is the largest number
+    return i >= floors.size() || floors[i].height == most_ ? kUnbounded : floors[i].height;
+  };
+  for (std::size_t i = first; i < last; ++i) {
+    Floor& floor = floors[i];
+    floor.choices = 0;
+    if (floor.height == most_ || wall(i - 1) < floor.height || wall(i + 1) < floor.height) continue;
+    floor.choices = static_cast<std::uint32_t>(candidates(state, floor).size());
+    if (floor.choices == 0) return false;
+  }
+  choose(state);
   return true;
 }
 
-// Fills left_ and right_ with what stands at the edges of a valley in rows that cover its floor.
-bool FullSearch::add_rows(const State& state, Index begin, Index end) {
+void FullSearch::choose(State& state) {
+  const auto& floors = state.floors;
+  double rank = 0;
+  bool is_found = false;
+  state.valley = 0;
+  looked_at_ += floors.size();
+  for (std::size_t i = 0; i < floors.size(); ++i) {
+    const Floor &floor = floors[i], &best = floors[state.valley];
+    if (i > 0 && floor.height != most_ && floors[i - 1].height != most_) rank += 1;
+    if (floor.choices == 0) continue;
+    if (counts_choices_) rank += std::log(static_cast<double>(floor.choices));
+    const bool is_better = floor.choices < best.choices ||
+                           (floor.choices == best.choices && floor.height < best.height);
+    if (is_found && !is_better) continue;
+    is_found = true;
+    state.valley = i;
+  }
+  state.rank = rank + kNoise * static_cast<double>(random_() >> 11) * 0x1p-53;
+}
+
+// What stands in rows that cover a valley's floor, at the edge where that is less; none without a
+// row.
+const std::vector<FullSearch::Index>& FullSearch::candidates(const State& state,
+                                                             const Floor& valley) {
+  const Index begin = valley.begin, end = valley.end;
+  left_.clear();
+  right_.clear();
   std::fill(from_left_.begin() + begin, from_left_.begin() + end + 1, std::uint8_t{0});
   std::fill(from_right_.begin() + begin, from_right_.begin() + end + 1, std::uint8_t{0});
   from_left_[begin] = from_right_[end] = 1;
@@ -140,7 +178,7 @@ bool FullSearch::add_rows(const State& state, Index begin, Index end) {
       if (upper(i) <= end && !state.has(i)) from_left_[upper(i)] = 1;
     }
   }
-  if (from_left_[end] == 0) return false;
+  if (from_left_[end] == 0) return left_;
   for (Index at = end; at > begin; --at) {
     if (from_right_[at] == 0) continue;
     looked_at_ += ends_[at].size();
@@ -148,8 +186,6 @@ bool FullSearch::add_rows(const State& state, Index begin, Index end) {
       if (lower(i) >= begin && !state.has(i)) from_right_[lower(i)] = 1;
     }
   }
-  left_.clear();
-  right_.clear();
   const auto add = [&](std::vector<Index>& edge, Index i) {
     const bool is_twin = std::any_of(edge.begin(), edge.end(), [&](Index other) {
       const Buffer &a = buffers_[i], &b = buffers_[other];
@@ -163,16 +199,7 @@ bool FullSearch::add_rows(const State& state, Index begin, Index end) {
   for (const Index i : ends_[end]) {
     if (lower(i) >= begin && !state.has(i) && from_left_[lower(i)] != 0) add(right_, i);
   }
-  return true;
-}
-
-void FullSearch::place(State& state, Index buffer) const {
-  const Buffer& placed = buffers_[buffer];
-  for (auto at = placed.lower; at < placed.upper; ++at) {
-    state.height[static_cast<Index>(at)] += placed.bytes;
-  }
-  state.placed[buffer / 64] |= std::uint64_t{1} << (buffer % 64);
-  state.key ^= keys_[buffer];
+  return left_.size() <= right_.size() ? left_ : right_;
 }
 
 void FullSearch::keep_best(std::vector<State>& states, std::size_t width) const {

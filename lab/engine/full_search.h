@@ -43,13 +43,18 @@ class FullSearch {
 
  private:
   using Index = std::uint32_t;
+  struct Floor {  // moments filled to one height, between others
+    Index begin, end;
+    std::uint64_t height;
+    std::uint32_t choices = 0;  // of a valley: what may stand at an edge; 0 of others
+  };
   struct State {
-    std::vector<std::uint64_t> height;  // by moment
+    std::vector<Floor> floors;
     std::vector<std::uint64_t> placed;  // a bit per buffer
     std::uint64_t key = 0;              // of the set of placed buffers
     double rank = 0;
-    Index step = 0;  // of steps_: how it came about
-    std::vector<Index> candidates = {};
+    std::size_t valley = 0;  // of floors: where it goes on
+    Index step = 0;          // of steps_: how it came about
 
     bool has(Index buffer) const { return (placed[buffer / 64] >> (buffer % 64) & 1) != 0; }
   };
@@ -57,9 +62,10 @@ class FullSearch {
     Index before, buffer;
   };
 
-  bool choose(State& state);  // its candidates and rank; false where a valley cannot be filled
-  bool add_rows(const State& state, Index begin, Index end);
-  void place(State& state, Index buffer) const;
+  bool place(State& state, Index buffer);  // false where a valley cannot be filled any more
+  bool look_at(State& state, std::size_t first, std::size_t last);  // these floors, after a change
+  void choose(State& state);                                        // its valley and rank
+  const std::vector<Index>& candidates(const State& state, const Floor& valley);
   void keep_best(std::vector<State>& states, std::size_t width) const;
   void write(const State& state);
 
@@ -75,8 +81,8 @@ class FullSearch {
 
   std::vector<Step> steps_;
   std::vector<std::uint64_t> offset_;
-  std::vector<std::uint8_t> from_left_, from_right_;  // of add_rows(): is there a row up to here?
-  std::vector<Index> left_, right_;                   // candidates at either edge
+  std::vector<std::uint8_t> from_left_, from_right_;  // of candidates(): is there a row up to here?
+  std::vector<Index> left_, right_;                   // of candidates(): at either edge
 };
 
 }  // namespace npusim::lab
