@@ -27,27 +27,28 @@ enum class Algorithm : std::uint8_t { ring, tree, nvls, direct };
 enum class Protocol : std::uint8_t { ll, ll128, simple };
 
 // Equal nodes, joined by network cards. Bandwidths are GB/s (1e9 bytes) in each direction. What
-// follows `base_us` stands for all fabrics: specs/collectives.toml has its values and sources.
+// follows `base_us` stands for all fabrics: values of specs/collectives.toml, which
+// tools/pages/fabric.py --fit writes here too.
 struct Fabric {
   std::string name = "npusim";
   int ranks_per_node = 8;
-  bool nvlink = true;             // or ranks of a node are joined by PCIe
-  double link = 100;              // bus bandwidth of a ring within a node
-  double nvls = 0;                // of a tensor that the switch itself adds; 0: it does not
-  double ll = 141;                // the most that protocol LL reaches within a node,
-  double ll_across = 45;          // on two nodes,
-  double ll_far = 35;             // and on more
-  double nic = 25;                // of one network card
-  int nics = 8;                   // per node
-  double oversubscription = 1;    // of the network: its bandwidth is divided by this
-  double net_us = 5;              // latency of the network
-  double post_us = 1;             // of the host, to post a message: 1 on Intel's, 2 on AMD's
-  double base_us = 0;             // added to every operation
-  double chunk = 2e6;             // bytes that a rank receives before it sends them on,
-  double nvls_chunk = 25e6;       // and a switch before it sends the sum
-  double ll128 = 1.1;             // factor of NCCL's latencies of LL128
-  double network_simple_us = 13;  // of a step between nodes by protocol Simple, without net_us
-  double peer_us = 3.5;           // for each rank on another node to which all_to_all sends
+  bool nvlink = true;               // or ranks of a node are joined by PCIe
+  double link = 100;                // bus bandwidth of a ring within a node
+  double nvls = 0;                  // of a tensor that the switch itself adds; 0: it does not
+  double ll = 141;                  // the most that protocol LL reaches within a node,
+  double ll_across = 45;            // on two nodes,
+  double ll_far = 35;               // and on more
+  double nic = 25;                  // of one network card
+  int nics = 8;                     // per node
+  double oversubscription = 1;      // of the network: its bandwidth is divided by this
+  double net_us = 5;                // latency of the network
+  double post_us = 1;               // of the host, to post a message: 1 on Intel's, 2 on AMD's
+  double base_us = 0;               // added to every operation
+  double chunk = 727000;            // bytes that a rank receives before it sends them on,
+  double nvls_chunk = 25900000;     // and a switch before it sends the sum
+  double ll128 = 1.16;              // factor of NCCL's latencies of LL128
+  double network_simple_us = 8.97;  // of a step between nodes by protocol Simple, without net_us
+  double peer_us = 3.99;            // for each rank on another node to which all_to_all sends
 };
 
 // The fabric of this process; Fabric{} until set_fabric(), which must not run beside collectives.

@@ -189,3 +189,9 @@ def test_the_command_prints_a_ring(capsys):
     text = capsys.readouterr().out
     assert "4 steps, in each of which every rank sends 1.00 MiB to the next" in text
     assert "chunk 2, to add" in text
+
+
+def test_the_plain_fabric_has_the_numbers_of_all_fabrics():
+    header = pages_fabric.HEADER.read_text()
+    for key, value in fabric._read("dgx-h100")["collectives"].items():
+        assert float(re.search(rf"double {key} = ([\d.]+);", header)[1]) == value, key

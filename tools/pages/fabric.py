@@ -26,6 +26,7 @@ from torch_npusim.sim import fabric
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "fabrics.md"
 SPECS = ROOT / "torch_npusim" / "specs"
+HEADER = ROOT / "backend" / "fabric.h"
 BEGIN, END = "<!-- made by tools/pages/fabric.py -->", "<!-- end -->"
 GOAL, COVERED = 0.12, 0.9
 
@@ -220,6 +221,11 @@ def write_specs(x):
         room = len(old + gap) if comment else 0
         lines[found[0]] = f"{key} = {number.ljust(room)}{comment}"
         file.write_text("\n".join(lines) + "\n")
+        if not name:
+            pattern = rf"(  double {key} = )[^;]+;"
+            text, count = re.subn(pattern, rf"\g<1>{number};", HEADER.read_text())
+            assert count == 1, key
+            HEADER.write_text(text)
     fabric._read.cache_clear()
 
 
