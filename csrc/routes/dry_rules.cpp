@@ -91,6 +91,9 @@ void check_and_unscale(const char* /*op*/, Arguments given) {
   given.become();
 }
 
+// Fused optimizers without a meta kernel write into their operands alone.
+void nothing_returned(const char* /*op*/, Arguments given) { given.become(); }
+
 using Rule = void (*)(const char* op, Arguments given);
 const std::unordered_map<std::string_view, Rule>& rules() {
   static const auto* const kRules = new std::unordered_map<std::string_view, Rule>{
@@ -100,6 +103,10 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       {"aten::bincount", &bincount},
       {"aten::repeat_interleave.Tensor", &repeat_interleave},
       {"aten::equal", &equal},
+      {"aten::_fused_adagrad_", &nothing_returned},
+      {"aten::_fused_adagrad_.tensor_lr", &nothing_returned},
+      {"aten::_fused_sgd_", &nothing_returned},
+      {"aten::_fused_sgd_.tensor_lr", &nothing_returned},
       {"aten::_amp_foreach_non_finite_check_and_unscale_", &check_and_unscale},
   };
   return *kRules;
