@@ -14,6 +14,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -37,18 +38,75 @@ constexpr int kVirtualHostThread = 1'000'000'000;  // no thread of the kernel ha
 std::atomic<TraceNames> g_names{TraceNames::npusim};
 std::atomic<bool> g_paused{false};
 
-// The profiler's numbers of the operators, and of the user's ranges, that this thread is in.
-// Numbers of operators fit into 32 bits: Kineto looks them up as such.
-struct Correlations {
-  std::vector<std::uint64_t> operators, ranges;
+// The profiler's numbers of the operators that this thread is in. They fit into 32 bits: Kineto
+// looks them up as such.
+thread_local std::vector<std::uint64_t> t_operators;
 
-  void publish() const noexcept {
-    const std::uint64_t op = operators.empty() ? 0 : operators.back();
-    const std::uint64_t range = ranges.empty() ? 0 : ranges.back();
-    npusim::set_correlation(range << 32 | (op & 0xFFFF'FFFFU));
+void publish_operator() noexcept {
+  npusim::set_correlation(t_operators.empty() ? 0 : t_operators.back() & 0xFFFF'FFFFU);
+}
+
+// The numbers of the user's ranges in this session, of all threads.
+std::mutex g_ranges_mutex;
+std::set<std::uint64_t> g_ranges;
+
+void note_range(std::uint64_t id) {
+  const std::scoped_lock lock(g_ranges_mutex);
+  g_ranges.insert(id);
+}
+
+// What a range of the user's has on the devices: the commands that its thread launched within, and
+// those of threads without ranges, such as autograd's. Nested ranges have them all.
+class DeviceRanges {
+ public:
+  struct Span {
+    std::int64_t begin_ns, end_ns;
+  };
+  struct Range {
+    const libkineto::ITraceActivity* of;
+    std::map<std::pair<int, int>, Span> spans;  // by device and stream
+    std::int64_t latest_end = 0;                // of this one and of those that began before
+    std::int64_t end() const { return of->timestamp() + of->duration(); }
+  };
+
+  explicit DeviceRanges(const libkineto::getLinkedActivityCallback& linked) {
+    const std::scoped_lock lock(g_ranges_mutex);
+    for (const std::uint64_t id : g_ranges) {
+      const auto* of = linked ? linked(static_cast<std::int32_t>(id)) : nullptr;
+      if (of != nullptr) ranges_.push_back({of, {}});
+    }
+    std::sort(ranges_.begin(), ranges_.end(),
+              [](const Range& a, const Range& b) { return a.of->timestamp() < b.of->timestamp(); });
+    std::int64_t latest = 0;
+    for (Range& range : ranges_) {
+      latest = std::max(latest, range.end());
+      range.latest_end = latest;
+      threads_.insert(range.of->resourceId());
+    }
   }
+
+  void add(const libkineto::ITraceActivity& op, const TimelineRow& row) {
+    const std::int64_t at = op.timestamp();
+    const auto after =
+        std::upper_bound(ranges_.begin(), ranges_.end(), at,
+                         [](std::int64_t t, const Range& r) { return t < r.of->timestamp(); });
+    for (auto range = after; range != ranges_.begin();) {
+      if ((--range)->latest_end < at) break;
+      const bool own = range->of->resourceId() == op.resourceId();
+      if (range->end() < at || (!own && threads_.contains(op.resourceId()))) continue;
+      const auto [span, fresh] =
+          range->spans.try_emplace({row.device, row.stream}, Span{row.start_ns, row.end_ns});
+      span->second.begin_ns = std::min(span->second.begin_ns, row.start_ns);
+      span->second.end_ns = std::max(span->second.end_ns, row.end_ns);
+    }
+  }
+
+  const std::vector<Range>& all() const { return ranges_; }
+
+ private:
+  std::vector<Range> ranges_;
+  std::set<std::int64_t> threads_;
 };
-thread_local Correlations t_correlations;
 
 class ProfiledTimeline final : public npusim::Timeline {
  public:
@@ -113,6 +171,10 @@ class Session final : public libkineto::IActivityProfilerSession {
   ~Session() override { timeline().end(); }
 
   void start() override {
+    {
+      const std::scoped_lock lock(g_ranges_mutex);
+      g_ranges.clear();
+    }
     g_paused = false;  // a pause is a part of one session: an earlier one's leaves nothing out here
     wall_begin_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(
                          std::chrono::system_clock::now().time_since_epoch())
@@ -168,15 +230,15 @@ class Session final : public libkineto::IActivityProfilerSession {
   std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override { return nullptr; }
 
   void pushCorrelationId(std::uint64_t id) override {
-    t_correlations.operators.push_back(id);
-    t_correlations.publish();
+    t_operators.push_back(id);
+    publish_operator();
   }
-  void popCorrelationId() override { pop(t_correlations.operators); }
-  void pushUserCorrelationId(std::uint64_t id) override {
-    t_correlations.ranges.push_back(id);
-    t_correlations.publish();
+  void popCorrelationId() override {
+    if (!t_operators.empty()) t_operators.pop_back();
+    publish_operator();
   }
-  void popUserCorrelationId() override { pop(t_correlations.ranges); }
+  void pushUserCorrelationId(std::uint64_t id) override { note_range(id); }
+  void popUserCorrelationId() override {}
 
   std::string getDeviceProperties() override {
     std::string all;
@@ -200,51 +262,38 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
  private:
-  static void pop(std::vector<std::uint64_t>& numbers) {
-    if (!numbers.empty()) numbers.pop_back();
-    t_correlations.publish();
-  }
-
   std::int64_t wall(std::int64_t virtual_ns) const {
     return wall_begin_ns_ + (virtual_ns - timeline().host_begin_ns());
   }
 
-  // A range of the user's, on the stream where it had commands.
-  struct Range {
-    std::int64_t begin_ns, end_ns;
-  };
-  using Ranges = std::map<std::pair<std::uint64_t, std::pair<int, int>>, Range>;
-
   void write(libkineto::ActivityLogger& logger,
              const libkineto::getLinkedActivityCallback& linked) {
-    Ranges ranges;
+    DeviceRanges ranges(linked);
     std::int32_t id = kFirstId;
     for (const TimelineRow& row : timeline().rows()) {
       ++id;
       if (row.is_command) {
         write_command(logger, linked, row, id);
-        if (const std::uint64_t range = row.correlation >> 32; range != 0) {
-          const auto [known, fresh] = ranges.try_emplace({range, {row.device, row.stream}},
-                                                         Range{row.start_ns, row.end_ns});
-          known->second.end_ns = std::max(known->second.end_ns, row.end_ns);
-        }
+        const auto op = static_cast<std::int32_t>(row.correlation);
+        const auto* of = linked && op != 0 ? linked(op) : nullptr;
+        if (of != nullptr) ranges.add(*of, row);
       } else {
         write_wait(logger, row, id);
       }
     }
-    for (const auto& [key, range] : ranges) {
-      const libkineto::ITraceActivity* of =
-          linked ? linked(static_cast<std::int32_t>(key.first)) : nullptr;
-      if (of == nullptr) continue;
-      libkineto::GenericTraceActivity row(span_, ActivityType::GPU_USER_ANNOTATION, of->name());
-      row.startTime = wall(range.begin_ns);
-      row.endTime = wall(range.end_ns);
-      row.id = ++id;
-      row.device = key.second.first;
-      row.resource = key.second.second;
-      // Tools for CUDA take every row with a stream for a kernel, as CUDA's own traces let them.
-      if (trace_names() == TraceNames::npusim) row.addMetadata("stream", row.resource);
-      row.log(logger);
+    for (const DeviceRanges::Range& range : ranges.all()) {
+      for (const auto& [place, span] : range.spans) {
+        libkineto::GenericTraceActivity row(span_, ActivityType::GPU_USER_ANNOTATION,
+                                            range.of->name());
+        row.startTime = wall(span.begin_ns);
+        row.endTime = wall(span.end_ns);
+        row.id = ++id;
+        row.device = place.first;
+        row.resource = place.second;
+        // Tools for CUDA take every row with a stream for a kernel, as CUDA's own traces let them.
+        if (trace_names() == TraceNames::npusim) row.addMetadata("stream", row.resource);
+        row.log(logger);
+      }
     }
   }
 

@@ -122,6 +122,27 @@ def test_ranges_are_on_the_device_too(tmp_path):
     assert mine["ts"] + mine["dur"] == pytest.approx(kernels[1]["ts"] + kernels[1]["dur"], abs=1e-3)
 
 
+def test_the_range_of_a_step_has_all_its_kernels(tmp_path):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(4, 8, device=DEVICE)
+    with profile(activities=BOTH) as found:
+        for step in range(3):
+            with record_function(f"step {step}"):
+                model(x).sum().backward()  # in a thread of autograd's
+                optimizer.step()  # a range of its own
+                optimizer.zero_grad()
+    trace = trace_of(found, tmp_path)
+    ranges = rows(trace, "gpu_user_annotation")
+    steps = [event for event in ranges if event["name"].startswith("step ")]
+    inner = [event for event in ranges if "Optimizer.step" in event["name"]]
+    assert len(steps) == len(inner) == 3
+    for event in [*rows(trace, "kernel"), *inner]:
+        begin, end = event["ts"], event["ts"] + event["dur"]
+        holding = [s for s in steps if s["ts"] - 1e-3 <= begin and end <= s["ts"] + s["dur"] + 1e-3]
+        assert len(holding) == 1, event
+
+
 def test_schedules_give_a_trace_per_cycle():
     done = []
     x = torch.ones(8, device=DEVICE)
