@@ -64,10 +64,14 @@ double multiply_adds(const at::Tensor& input, const at::Tensor& weight, const Ge
 }
 
 // Matrix units work along the channels: images that are not channels_last are converted before, and
-// what comes out is converted back. Each of `images` elements is read and written once more.
+// what comes out is converted back. Each of `images` elements is read and written once more. A
+// channel by itself needs no matrix units.
 double converted_bytes(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,
                        double images) {
-  if (!input.is_privateuseone()) return 0;
+  if (!input.is_privateuseone() || cost.work == npusim::Work::depthwise ||
+      cost.work == npusim::Work::depthwise_backward) {
+    return 0;
+  }
   const auto& peak = npusim::device_spec(input.device().index()).peak_flops_per_s;
   const bool matrix_units = peak[static_cast<std::size_t>(cost.precision)] >
                             peak[static_cast<std::size_t>(npusim::Precision::f32)];
@@ -76,6 +80,16 @@ double converted_bytes(const npusim::Cost& cost, const at::Tensor& input, const 
   };
   if (!matrix_units || last(input) || last(weight)) return 0;
   return 2 * images * static_cast<double>(input.itemsize());
+}
+
+// cuDNN adds no bias: torch launches a pointwise addition to the result. Its own kernel for
+// channels by themselves, which are not channels_last, adds the bias on the way.
+double biased_bytes(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& bias,
+                    double results) {
+  const bool on_the_way = cost.work == npusim::Work::depthwise &&
+                          input.suggest_memory_format() == at::MemoryFormat::Contiguous;
+  if (!bias.defined() || on_the_way) return 0;
+  return 2 * results * static_cast<double>(input.itemsize());
 }
 
 npusim::Work work_of(const at::Tensor& weight, const Geometry& g, bool backward) {
@@ -103,20 +117,26 @@ npusim::Cost cost_of(npusim::Work work, Operands operands, const at::Tensor& inp
 npusim::Cost forward_cost(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                           const Geometry& g) {
   const std::array<const at::TensorBase*, 3> operands = {&input, &weight, &bias};
-  return cost_of(work_of(weight, g, false), operands, input, weight, g,
-                 multiply_adds(input, weight, g),
-                 static_cast<double>(input.numel()) + results(input, weight, g));
+  const double made = results(input, weight, g);
+  npusim::Cost cost =
+      cost_of(work_of(weight, g, false), operands, input, weight, g,
+              multiply_adds(input, weight, g), static_cast<double>(input.numel()) + made);
+  cost.bytes += biased_bytes(cost, input, bias, made);
+  return cost;
 }
 
-// The gradients of the input and of the weight are a pass each.
+// The gradients of the input and of the weight are a pass each; that of the bias is a sum.
 npusim::Cost backward_cost(const at::Tensor& grad, const at::Tensor& input,
-                           const at::Tensor& weight, const Geometry& g, bool for_input,
-                           bool for_weight) {
+                           const at::Tensor& weight, const Geometry& g,
+                           const std::array<bool, 3>& wanted) {
   const std::array<const at::TensorBase*, 3> operands = {&grad, &input, &weight};
-  const double passes = (for_input ? 1.0 : 0.0) + (for_weight ? 1.0 : 0.0);
-  return cost_of(work_of(weight, g, true), operands, input, weight, g,
-                 passes * multiply_adds(input, weight, g),
-                 static_cast<double>(grad.numel()) + passes * static_cast<double>(input.numel()));
+  const double passes = (wanted[0] ? 1.0 : 0.0) + (wanted[1] ? 1.0 : 0.0);
+  npusim::Cost cost =
+      cost_of(work_of(weight, g, true), operands, input, weight, g,
+              passes * multiply_adds(input, weight, g),
+              static_cast<double>(grad.numel()) + passes * static_cast<double>(input.numel()));
+  if (wanted[2]) cost.bytes += static_cast<double>(grad.numel() * grad.itemsize());
+  return cost;
 }
 
 // The CPU takes other code when a gradient will be asked for (inference-only Winograd on aarch64).
@@ -208,8 +228,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(
     std::array<bool, 3> output_mask) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
   const std::array<const at::TensorBase*, 3> operands = {&grad_output, &input, &weight};
-  const auto cost =
-      backward_cost(grad_output, input, weight, geometry, output_mask[0], output_mask[1]);
+  const auto cost = backward_cost(grad_output, input, weight, geometry, output_mask);
   const HostFormat format(input, weight, std::nullopt, bias_sizes, geometry);
   return on_host_views("aten::convolution_backward", operands, cost, [&](CpuCall& call) {
     auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(

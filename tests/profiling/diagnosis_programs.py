@@ -438,13 +438,13 @@ def diagnosed(program, *words):
 
     Waits for loaders are wall time, which only the programs about loaders may depend on.
     """
-    cost = specs.dispatch_us("eager", SPEC)
+    host = specs.load_host("eager")
     before = torch.get_float32_matmul_precision()
     try:
         with (
             contextlib.redirect_stdout(io.StringIO()),
-            dry_run(spec=SPEC, dispatch_us=cost),
-            record(program.__name__) as recording,
+            dry_run(spec=SPEC, dispatch_us=host.dispatch_us),
+            record(program.__name__, module_us=host.module_us) as recording,
         ):
             program(*words)
     finally:

@@ -23,9 +23,11 @@ MENDED = {
             state = torch.zeros_like(state)
         if value.max().item() > best:
             best = float(value.max())
+        shown.append([part.item() for part in (value.mean(), value.std(), state.norm())])
 """,
         """        state = torch.where(done.any(), torch.zeros_like(state), state)
-        best = value.max().clamp(min=best)
+        best = value.max()
+        shown.append(torch.stack([value.mean(), value.std(), state.norm()]))
 """,
     ),
     "critic": ("device = ", 'torch.set_float32_matmul_precision("high")\ndevice = '),

@@ -4,9 +4,11 @@
 import json
 
 import pytest
+import torch
 from processes import python
 
 from torch_npusim.cli import calibrate_host, main
+from torch_npusim.profiling import record
 from torch_npusim.sim import specs
 
 from pages import validation  # isort: skip
@@ -15,11 +17,14 @@ from pages.published_rows import FOLDER  # isort: skip
 
 def test_hosts_have_the_cost_that_published_rows_say():
     found = validation.hosts(validation.Data(FOLDER))
-    assert set(found) == set(specs.host_names()) - {"eager"}
-    for name, (cost, rows) in found.items():
+    assert set(found) == set(specs.host_names()) - {"eager", "xeon-8360y"}
+    eager = specs.load_host("eager")
+    for name, (factor, rows) in found.items():
         host = specs.load_host(name)
-        assert host.dispatch_us == pytest.approx(cost, abs=0.05)
+        assert host.dispatch_us == pytest.approx(factor * eager.dispatch_us, abs=0.06)
+        assert host.module_us == pytest.approx(factor * eager.module_us, abs=0.06)
         assert f"of {rows} rows" in host.source
+    assert specs.load_host("xeon-8360y").source.startswith("no published time")
 
 
 def test_the_default_is_a_stated_host():
@@ -33,12 +38,14 @@ def test_the_default_is_a_stated_host():
 
 
 def test_the_measurement_is_a_host(tmp_path, capsys, monkeypatch):
-    measured = {"forward": 10.0, "backward": 20.0, "all": 16.0}
+    measured = {"forward": 10.0, "backward": 20.0, "module": 3.0, "all": 16.0}
     monkeypatch.setattr(calibrate_host, "measured_us", lambda: dict(measured))
     path = str(tmp_path / "mine.toml")
     assert main(["calibrate-host", "--out", path]) == 0
-    assert "16.0 us for a command (forward 10.0 us, backward 20.0 us)" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "16.0 us for a command (forward 10.0 us, backward 20.0 us, module 3.0 us)" in told
     assert specs.load_host(path).dispatch_us == 16
+    assert specs.load_host(path).module_us == 3
     assert main(["calibrate-host", "--out", str(tmp_path / "mine")]) == 2
     assert "files that end in .toml" in capsys.readouterr().err
     assert main(["calibrate-host", "--json"]) == 0
@@ -49,11 +56,12 @@ def test_the_measurement_is_of_commands():
     found = calibrate_host.measured_us()
     assert min(found["forward"], found["backward"]) < found["all"]
     assert 0.1 < found["all"] < 10_000
+    assert 0.1 < found["module"] < found["forward"] + found["backward"]
 
 
 @pytest.mark.parametrize("name", ["xeon-8360z", "-1", "nowhere.toml"])
 def test_an_unknown_host_says_what_is_known(name):
-    with pytest.raises(ValueError, match=r"eager, epyc-7742, xeon-e5-2698v4 or a path"):
+    with pytest.raises(ValueError, match=r"epyc-7742, xeon-8360y, xeon-e5-2698v4 or a path"):
         specs.load_host(name)
 
 
@@ -72,5 +80,19 @@ def test_profiles_name_their_host(tmp_path):
     script.write_text("import torch\ntorch.ones(8, device='npusim') + 1\n")
     words = ("-m", "torch_npusim.cli", "profile", script)
     done = python(*words, variables={"NPUSIM_SPEC": "a100-80-sxm"})
-    assert "a command costs the host 46.8 us: the host of the published figures" in done.stdout
+    cost = specs.load_host("eager").dispatch_us
+    assert f"a command costs the host {cost:g} us: the host of the published figures" in done.stdout
     assert "on nine of ten programs the real device takes" in done.stdout
+
+
+def test_calls_of_modules_cost_the_host_unless_launches_are_free():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).to("npusim")
+    x = torch.ones(2, 4, device="npusim")
+    with record() as plain:
+        model(x)
+    with record(module_us=50.0) as charged:
+        model(x)
+    spans = [made.timeline.replay().span_ns for made in (plain, charged)]
+    assert charged.timeline.span_ns == spans[1] == spans[0] + 3 * 50_000
+    free = [made.timeline.replay(launches_free=True).span_ns for made in (plain, charged)]
+    assert free[0] == free[1]

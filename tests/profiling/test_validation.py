@@ -57,10 +57,11 @@ def test_a_record_has_the_sizes_of_its_products():
     ).to("npusim")  # fmt: skip
     images = torch.ones(2, 3, 4, 4, device="npusim")
     step = lambda: model(images).softmax(1).sum().backward()  # noqa: E731
-    unique, order = published_programs.commands_of(step)
+    unique, order, modules = published_programs.commands_of(step)
     rows = [dict(zip(published_programs.COLUMNS, unique[i], strict=True)) for i in order]
     of = lambda row: tuple(row[key] for key in ("batch", "m", "n", "k", "taps", "stride"))  # noqa: E731
     products = {row["name"].split(".")[0]: of(row) for row in rows if row["batch"]}
+    assert modules == 6
     assert products["aten::convolution"] == (1, 2 * 16, 8, 27, 9, 1)
     assert products["aten::addmm"] == (1, 2, 5, 128, 1, 1)
     assert any("native_layer_norm" in row["name"] and not row["batch"] for row in rows)

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from pages import published_rows
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_npusim.sim import dry_run, timeline
@@ -32,7 +33,7 @@ from torch_npusim.sim import dry_run, timeline
 SPEC, ROOM = "a100-80-sxm", "2TiB"
 
 #: Columns that make a program: rows that agree in them share a record.
-PROGRAM = ("source", "model", "size", "batch", "dtype", "layout", "mode")
+PROGRAM = ("source", "model", "size", "batch", "dtype", "layout", "mode", "torch")
 
 #: Columns of a command. A product is `batch` of m x k by k x n; a convolution's m are positions.
 COLUMNS = (
@@ -78,6 +79,25 @@ def timm():
     import timm
 
     return timm
+
+
+@contextlib.contextmanager
+def attention_of(version):
+    """Attention as torch of timm's tables had it: "112" is 1.12, "240" is 2.4.
+
+    Up to 1.13 timm writes it out. Up to 2.4 attention in the form of products stays in half
+    precision, where later ones sum in float32.
+    """
+    from timm.layers import set_fused_attn
+
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    set_fused_attn(int(version) >= 200)
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(int(version) < 250)
+    try:
+        yield
+    finally:
+        set_fused_attn(True)
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
 
 
 def timm_families():
@@ -233,19 +253,29 @@ def language_model(row):
 
 
 def record(row):
-    """Returns (unique commands, their order) of a program."""
+    """Returns (unique commands, their order, calls of modules) of a program."""
     tf32 = row["dtype"] == "tf32" or row["source"] == published_rows.TIMM
-    with dry_run(spec=SPEC, memory=ROOM, temporaries="cuda"), precision(tf32):
+    timm()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(dry_run(spec=SPEC, memory=ROOM, temporaries="cuda"))
+        stack.enter_context(precision(tf32))
+        if row["source"] == published_rows.TIMM:
+            stack.enter_context(attention_of(row["torch"]))
         step = (language_model if row["source"] == published_rows.NEUSIGHT else network)(row)
-        step()
+        if row["mode"] in ("train", "gradients"):  # the first step makes an optimizer's state
+            step()
         return commands_of(step)
 
 
 def commands_of(step):
-    """Returns (unique commands, their order) of a step."""
-    made = []
-    with recorded(made):
-        step()
+    """Returns (unique commands, their order, calls of modules) of a step."""
+    made, modules = [], []
+    hook = register_module_forward_pre_hook(lambda module, inputs: modules.append(module))
+    try:
+        with recorded(made):
+            step()
+    finally:
+        hook.remove()
     times, calls = made
     rest = iter(calls)
     pending = next(rest, None)
@@ -266,7 +296,7 @@ def commands_of(step):
         order.append(unique.setdefault(key, len(unique)))
     if pending is not None:
         raise RuntimeError(f"no command of {pending}")
-    return list(unique), order
+    return list(unique), order, len(modules)
 
 
 @contextlib.contextmanager
@@ -290,7 +320,7 @@ def main(folder):
     for key, row in programs(folder).items():
         begin = time.time()
         try:
-            unique, order = record(row)
+            unique, order, modules = record(row)
         except Exception as error:  # whatever the program raises is a reason
             failed[key] = f"{type(error).__name__}: {error}".split("\n")[0][:150]
             print("-", *key, failed[key], flush=True)
@@ -298,7 +328,7 @@ def main(folder):
         first = len(commands)
         commands += [(names.setdefault(c[0], len(names)), *c[1:]) for c in unique]
         orders.append(np.array(order, np.uint16))
-        made.append((*key, first, len(unique), len(order)))
+        made.append((*key, first, len(unique), len(order), modules))
         print(len(made), *key, len(order), f"{time.time() - begin:.1f} s", flush=True)
     np.savez_compressed(
         folder / "records.npz",

@@ -15,6 +15,7 @@ is left out of a fit, and each family of models is; the page states the errors o
 import csv
 import itertools
 import math
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -22,18 +23,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from pages.published_rows import BLIND, FOLDER
+from pages.published_programs import PROGRAM
+from pages.published_rows import BLIND, DLE, FOLDER
 
 from torch_npusim.sim import specs, timeline
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "validation.md"
 CLASSES = ROOT / "torch_npusim" / "specs" / "classes.toml"
-PROGRAM = ("source", "model", "size", "batch", "dtype", "layout", "mode")
 
 WORK = timeline.WORK
 BOARDS = ("server", "consumer", "limited", "amd")
-GLOBAL = ("kernel_floor_us", "dispatch_us", "wave_loss", "cache_gain", "overlap")
+#: Hosts of specs/hosts, and the chips of the machine that a source names: a DGX-1, a DGX A100.
+HOSTS = {"epyc-7742": ("a100-80-sxm",), "xeon-e5-2698v4": ("v100-16-sxm", "v100-32-sxm")}
 GOAL_MEDIAN, GOAL_WITHIN = 0.12, 0.90
 #: Rows of a chip from which its interval is its own.
 OWN_ROWS = 30
@@ -47,11 +49,11 @@ class Data:
         kept = np.load(folder / "records.npz")
         names = [str(name).removeprefix("aten::").split(".")[0] for name in kept["names"]]
         commands, programs = kept["commands"], kept["programs"]
-        ends = np.cumsum([int(program[-1]) for program in programs])
+        ends = np.cumsum([int(program[-2]) for program in programs])
         records = {
-            tuple(program[:7]): (
-                int(program[7]), int(program[8]),
-                kept["orders"][end - int(program[9]):end].astype(int),
+            tuple(program[:-4]): (
+                int(program[-4]), int(program[-3]),
+                kept["orders"][end - int(program[-2]):end].astype(int), int(program[-1]),
             )
             for program, end in zip(programs, ends, strict=True)
         }  # fmt: skip
@@ -61,11 +63,12 @@ class Data:
         self.rows = [row for row in published if key(row) in records]
         self.without = len(published) - len(self.rows)
         self.seconds = np.array([float(row["value"]) / 1e3 for row in self.rows])
-        self.orders, self.first = [], []
+        self.orders, modules = [], []
         which, counts, index = [], [], []
         total = 0
         for number, row in enumerate(self.rows):
-            begin, length, order = records[key(row)]
+            begin, length, order, called = records[key(row)]
+            modules.append(called)
             which.append(np.arange(begin, begin + length))
             counts.append(np.bincount(order, minlength=length))
             index.append(np.full(length, number))
@@ -74,6 +77,9 @@ class Data:
         unique = np.concatenate(which)
         self.counts, self.index = np.concatenate(counts), np.concatenate(index)
         self.commands = np.bincount(self.index, self.counts).astype(float)
+        self.modules = np.array(modules, float)
+        self.host = np.array([host_of(row) for row in self.rows])
+        self.models = np.array([row["model"] for row in self.rows])
         columns = commands[unique].T
         _, _, _, precision, self.flops, self.bytes = columns[:6]
         batch, m, n = columns[7:10]
@@ -96,6 +102,14 @@ class Data:
 
 #: A command of this share of the cache's size gets half of what the cache gives.
 CACHE_SHARE = 0.7
+
+
+def host_of(row):
+    """0: the host of no name; else the place in HOSTS, from 1 on."""
+    for number, chips in enumerate(HOSTS.values()):
+        if row["source"] == DLE and row["chip"] in chips:
+            return number + 1
+    return 0
 
 
 def peaks_of(spec):
@@ -124,21 +138,25 @@ def work_of(name, command):
 
 
 # Parameters: logarithms of shares on matrix units, on others and of bandwidth, by work; of factors
-# of boards other than servers; then GLOBAL, of which the last three are as they are.
+# of boards other than servers; of the floor, the host's time for a command and for the call of a
+# module, and named hosts' factors of both; then three that are as they are.
 COUNT, FACTORS = len(WORK), len(BOARDS) - 1
 MATRIX, PLAIN, TRAFFIC = (slice(i * COUNT, (i + 1) * COUNT) for i in range(3))
 ARITHMETIC_BOARD = slice(3 * COUNT, 3 * COUNT + FACTORS)
 TRAFFIC_BOARD = slice(ARITHMETIC_BOARD.stop, ARITHMETIC_BOARD.stop + FACTORS)
 FLOOR = TRAFFIC_BOARD.stop
-DISPATCH, WAVE, GAIN, OVERLAP = range(FLOOR + 1, FLOOR + 5)
+DISPATCH, MODULE = FLOOR + 1, FLOOR + 2
+HOST = slice(MODULE + 1, MODULE + 1 + len(HOSTS))
+WAVE, GAIN, OVERLAP = range(HOST.stop, HOST.stop + 3)
 SIZE = OVERLAP + 1
 
 PRIOR = np.zeros(SIZE)
 PRIOR[: 2 * COUNT], PRIOR[TRAFFIC] = math.log(0.6), math.log(0.8)
-PRIOR[FLOOR:] = math.log(4e-6), math.log(4e-5), 0.3, 1.5, 0.5
+PRIOR[FLOOR : HOST.start] = math.log(4e-6), math.log(2e-5), math.log(1e-5)
+PRIOR[WAVE:] = 0.3, 1.5, 0.5
 #: How strongly a parameter is held to its prior.
 HOLD = np.full(SIZE, 0.18)
-HOLD[ARITHMETIC_BOARD] = HOLD[TRAFFIC_BOARD] = HOLD[FLOOR] = HOLD[DISPATCH] = 0.6
+HOLD[ARITHMETIC_BOARD] = HOLD[TRAFFIC_BOARD] = HOLD[FLOOR:WAVE] = 0.6
 HOLD[WAVE:] = 0.3
 LEAST, MOST = np.full(SIZE, -20.0), np.full(SIZE, 20.0)
 LEAST[WAVE:], MOST[WAVE:] = (0, 1, 0), (1, 5, 1)
@@ -171,14 +189,44 @@ def durations(data, x):
     return np.exp(x[FLOOR]) + np.maximum(compute, moved) + shorter
 
 
-def predicted(data, x):
-    """Seconds of the rows: the host launches, the device follows, the end is awaited."""
-    each, dispatch = durations(data, x), np.exp(x[DISPATCH])
+def host_seconds(data, x):
+    """Seconds for which the host of no name is busy with the rows."""
+    return np.exp(x[DISPATCH]) * data.commands + np.exp(x[MODULE]) * data.modules
+
+
+def predicted(data, x, factors=None):
+    """Seconds of the rows: the host launches, the device follows, the end is awaited.
+
+    `factors` are those of the rows' hosts; default: those in x.
+    """
+    if factors is None:
+        factors = np.concatenate([[1], np.exp(x[HOST])])[data.host]
+    each, dispatch = durations(data, x), factors * host_seconds(data, x) / data.commands
     made = np.zeros(len(data.rows))
     for number, order in enumerate(data.orders):
         rest = np.cumsum(each[order][::-1])[::-1]
-        made[number] = np.max(dispatch * np.arange(1, len(order) + 1) + rest)
+        made[number] = np.max(dispatch[number] * np.arange(1, len(order) + 1) + rest)
     return made
+
+
+def host_bound(data, x):
+    """Whether the device needs half of a row's time at most, so that the host decides."""
+    each = durations(data, x)
+    return np.bincount(data.index, each * data.counts, len(data.rows)) < 0.5 * data.seconds
+
+
+def calibrated(data, x):
+    """Factors of the rows' hosts: a named one's is of the rows of other models on the machine.
+
+    So does `npusim calibrate-host`: small programs say what a machine's host costs.
+    """
+    factors = np.ones(len(data.rows))
+    quotient, bound = data.seconds / host_seconds(data, x), host_bound(data, x)
+    for host in range(1, len(HOSTS) + 1):
+        for model in set(data.models[data.host == host]):
+            others = (data.host == host) & bound & (data.models != model)
+            factors[(data.host == host) & (data.models == model)] = np.median(quotient[others])
+    return factors
 
 
 def smooth(data, x):
@@ -189,7 +237,7 @@ def smooth(data, x):
     each = np.exp(x[FLOOR]) + np.where(more, compute + rest * moved, moved + rest * compute)
     rows = len(data.rows)
     device = np.bincount(data.index, each * data.counts, rows)
-    host = np.exp(x[DISPATCH]) * data.commands
+    host = np.concatenate([[1], np.exp(x[HOST])])[data.host] * host_seconds(data, x)
     both = device**6 + host**6
     weight = device**6 / both / device
     slope = np.zeros((rows, SIZE))
@@ -205,7 +253,11 @@ def smooth(data, x):
     slope[:, ARITHMETIC_BOARD] = spread(by_compute, data.board, len(BOARDS))[:, 1:]
     slope[:, TRAFFIC_BOARD] = spread(by_traffic, data.board, len(BOARDS))[:, 1:]
     slope[:, FLOOR] = np.exp(x[FLOOR]) * data.commands * weight
-    slope[:, DISPATCH] = host**6 / both
+    by_host = host**6 / both
+    module = np.exp(x[MODULE]) * data.modules / host_seconds(data, x)
+    slope[:, DISPATCH], slope[:, MODULE] = by_host * (1 - module), by_host * module
+    for number in range(len(HOSTS)):
+        slope[:, HOST.start + number] = by_host * (data.host == number + 1)
     slope[:, OVERLAP] = -spread(np.minimum(compute, moved) * data.counts, 0, 1)[:, 0]
     return np.log(both ** (1 / 6) / data.seconds), slope
 
@@ -252,9 +304,8 @@ def left_out(data, key, whole):
     errors = np.zeros(len(groups))
     for group in sorted(set(groups)):
         there = groups == group
-        errors[there] = (predicted(data, fit(data, ~there, whole, rounds=10)) / data.seconds - 1)[
-            there
-        ]
+        x = fit(data, ~there, whole, rounds=10)
+        errors[there] = (predicted(data, x, calibrated(data, x)) / data.seconds - 1)[there]
     return errors
 
 
@@ -340,8 +391,9 @@ def write_classes(x, widths, left):
         f"cache_share = {CACHE_SHARE}",
         f"cache_gain = {x[GAIN]:.3g}",
         "",
-        "[host] # of eager Python, per command",
+        "[host] # of eager Python: for a command, and for the call of a module",
         f"dispatch_us = {np.exp(x[DISPATCH]) * 1e6:.3g}",
+        f"module_us = {np.exp(x[MODULE]) * 1e6:.3g}",
     ]
     for title, part, note in (
         ("matrix", MATRIX, "of the peaks of f16, i8 and tf32"),
@@ -382,7 +434,12 @@ def of_classes():
     x[TRAFFIC_BOARD] = np.log([board["bandwidth"] for board in boards])
     model = table["model"]
     x[FLOOR] = math.log(model["kernel_floor_us"] / 1e6)
-    x[DISPATCH] = math.log(table["host"]["dispatch_us"] / 1e6)
+    x[DISPATCH], x[MODULE] = (
+        math.log(table["host"][key] / 1e6) for key in ("dispatch_us", "module_us")
+    )
+    x[HOST] = [
+        math.log(specs.load_host(name).dispatch_us / table["host"]["dispatch_us"]) for name in HOSTS
+    ]
     x[WAVE], x[GAIN], x[OVERLAP] = model["wave_loss"], model["cache_gain"], model["overlap"]
     return x
 
@@ -404,25 +461,27 @@ def current(data):
     return f"| all rows, by the values of classes.toml | {quality(errors)} |"
 
 
-#: Hosts of specs/hosts, and the published chip that stands in such a machine.
-HOSTS = {"epyc-7742": "a100-80-sxm", "xeon-e5-2698v4": "v100-16-sxm"}
-
-
 def hosts(data):
-    """Host -> (microseconds for a command, rows): of rows for which the device needs half at most.
-
-    Their times are equal for batches of 1 to 16, so the host decides.
-    """
-    each = durations(data, of_classes())
-    device = np.bincount(data.index, each * data.counts, len(data.rows))
+    """Host -> (factor of the host of no name, rows) by the rows that its machine's host decides."""
+    x = of_classes()
+    quotient, bound = data.seconds / host_seconds(data, x), host_bound(data, x)
     found = {}
-    for host, chip in HOSTS.items():
-        there = np.array(
-            [row["chip"] == chip and "NVIDIA/" in row["source"] for row in data.rows]
-        ) & (device < 0.5 * data.seconds)
-        cost = data.seconds[there] / data.commands[there] * 1e6
-        found[host] = float(np.median(cost)), int(there.sum())
+    for number, host in enumerate(HOSTS):
+        there = (data.host == number + 1) & bound
+        found[host] = float(np.median(quotient[there])), int(there.sum())
     return found
+
+
+def write_hosts(data):
+    """Puts the costs of named hosts into their files."""
+    x = of_classes()
+    for host, (factor, rows) in hosts(data).items():
+        file = specs.HOSTS / f"{host}.toml"
+        text = file.read_text()
+        for name, key in (("dispatch_us", DISPATCH), ("module_us", MODULE)):
+            cost = factor * math.exp(x[key]) * 1e6
+            text = re.sub(rf"{name} = \[[\d.]+", f"{name} = [{cost:.1f}", text)
+        file.write_text(re.sub(r"of \d+ rows", f"of {rows} rows", text))
 
 
 def gains_table(found):
@@ -513,6 +572,8 @@ def main(words):
         by_chip, by_family = left_out(data, "chip", whole), left_out(data, "family", whole)
         widths = intervals(data, by_chip, by_family)
         write_classes(whole, widths, rests(gains(data, by_chip)))
+        specs.classes.cache_clear()
+        write_hosts(data)
         head, rest = PAGE.read_text().split(BEGIN)
         made = made_page(data, by_chip, by_family, widths)
         PAGE.write_text(f"{head}{BEGIN}\n\n{made}\n\n{END}{rest.split(END)[1]}")
@@ -522,8 +583,10 @@ def main(words):
             print("goal:", reached[0], reached[1] >= GOAL_WITHIN)
         return 0
     if "--hosts" in words:
-        for host, (cost, rows) in hosts(data).items():
-            print(f"{host}: {cost:.1f} us, {rows} rows")
+        x = of_classes()
+        for host, (factor, rows) in hosts(data).items():
+            command, module = (factor * np.exp(x[key]) * 1e6 for key in (DISPATCH, MODULE))
+            print(f"{host}: {command:.1f} us a command, {module:.1f} us a module, {rows} rows")
         return 0
     line = current(data)
     print(line)

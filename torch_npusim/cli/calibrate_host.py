@@ -25,10 +25,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def measured_us() -> dict[str, float]:
-    """Returns the time of a command by layer of the framework, and of "all", in microseconds.
+    """Returns the time of the host by layer of the framework, in microseconds.
 
-    The commands are those of npusim; the time is that of the same small modules on the CPU, the
-    lower quartile of 30 rounds, because other processes only make a round longer.
+    "module" is the call of a module that does nothing. "forward" and "backward" are of a command,
+    without the calls of modules, and "all" of both. The commands are those of npusim; the time is
+    that of the same small modules on the CPU, the lower quartile of 30 rounds, because other
+    processes only make a round longer.
     """
     import torch
     from torch import nn
@@ -52,9 +54,14 @@ def measured_us() -> dict[str, float]:
                 loss.backward()
         counts[layer] = len(made.commands())
     model, x = chain("cpu")
-    taken: dict[str, list[float]] = {layer: [] for layer in counts}
+    taken: dict[str, list[float]] = {layer: [] for layer in ("module", *counts)}
+    calls = nn.Sequential(*(nn.Identity() for _ in range(_LAYERS)))
+    modules = sum(1 for _ in model.modules())
     for _ in range(_ROUNDS):
         model.zero_grad()
+        begin = time.perf_counter_ns()
+        calls(x)
+        taken["module"].append(time.perf_counter_ns() - begin)
         begin = time.perf_counter_ns()
         loss = model(x).sum()
         middle = time.perf_counter_ns()
@@ -62,16 +69,19 @@ def measured_us() -> dict[str, float]:
         taken["forward"].append(middle - begin)
         taken["backward"].append(time.perf_counter_ns() - middle)
     quartile = {layer: statistics.quantiles(times, n=4)[0] for layer, times in taken.items()}
+    module = quartile["module"] / 1e3 / (_LAYERS + 1)
+    quartile["forward"] = max(quartile["forward"] - 1e3 * module * modules, 0)
     found = {layer: quartile[layer] / 1e3 / counts[layer] for layer in counts}
     whole = sum(found[layer] * counts[layer] for layer in counts) / sum(counts.values())
-    return {**found, "all": whole}
+    return {**found, "module": module, "all": whole}
 
 
-def as_file(cost: float) -> str:
+def as_file(cost: float, module: float) -> str:
     """Returns the text of a host that load_host() takes."""
     machine = platform.processor() or platform.machine()
     return (
-        f'title = "{machine}, measured"\ndispatch_us = [{cost:.1f}, "measured"]\n\n[sources]\n'
+        f'title = "{machine}, measured"\ndispatch_us = [{cost:.1f}, "measured"]\n'
+        f'module_us = [{module:.1f}, "measured"]\n\n[sources]\n'
         'measured = "npusim calibrate-host"\n'
     )
 
@@ -87,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = measured_us()
     cost = found.pop("all")
     if arguments.out:
-        Path(arguments.out).write_text(as_file(cost))
+        Path(arguments.out).write_text(as_file(cost, found["module"]))
     if arguments.json:
         print(json.dumps({"dispatch_us": round(cost, 2), **found}))
         return 0

@@ -29,9 +29,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from torch_npusim import npusim
 from torch_npusim.patches import Changes
-from torch_npusim.sim import clock
+from torch_npusim.sim import clock, specs
 from torch_npusim.sim.races import site_of
-from torch_npusim.sim.timeline import Row, Timeline
+from torch_npusim.sim.timeline import MODULE, Row, Timeline
 from torch_npusim.sim.timeline import record as record_timeline
 
 
@@ -79,6 +79,7 @@ class Recording:
         calls: (module, end) of the outermost calls of modules.
         looked_up: Shapes of the indices into embeddings.
         kept: (end, bytes that it keeps for the backward pass) of what checkpoints compute again.
+        module_ns: The host's time for the call of a module.
         free_bytes: Memory of the device that was never in use.
         wall_ns: How long the program took on this machine.
         title: The program.
@@ -92,6 +93,7 @@ class Recording:
     calls: list[tuple[str, int]] = field(default_factory=list)
     looked_up: set[tuple[int, ...]] = field(default_factory=set)
     kept: list[tuple[int, int]] = field(default_factory=list)
+    module_ns: int = 0
     free_bytes: int = 0
     wall_ns: int = 0
     title: str = ""
@@ -195,6 +197,8 @@ class _Notes:
     def _module_begins(self, module: nn.Module, inputs: Any) -> None:
         if not torch.compiler.is_compiling():
             self._depths[threading.get_ident()] += 1
+            if self._made.module_ns:
+                clock.advance(self._made.module_ns)
 
     def _module_ends(self, module: nn.Module, inputs: Any, result: Any) -> None:
         if torch.compiler.is_compiling():
@@ -275,9 +279,16 @@ def _fill(tokens: torch.Tensor) -> Fill:
 
 
 @contextmanager
-def record(title: str = "") -> Iterator[Recording]:
-    """Records a `with` block, with the places in the program, loaders and steps of optimizers."""
-    made = Recording(title=title)
+def record(title: str = "", *, module_us: float | None = None) -> Iterator[Recording]:
+    """Records a `with` block, with the places in the program, loaders and steps of optimizers.
+
+    Args:
+        title: The program.
+        module_us: The host's microseconds for the call of a module; default: as specs.use_host()
+            was told.
+    """
+    module_ns = specs.module_ns if module_us is None else round(1e3 * module_us)
+    made = Recording(title=title, module_ns=module_ns)
     notes, changes = _Notes(made), Changes()
     # Hooks of all modules are seen twice by a compiled one; only the outermost counts here.
     warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
@@ -288,6 +299,7 @@ def record(title: str = "") -> Iterator[Recording]:
     try:
         with record_timeline(sites=True) as made.timeline:
             yield made
+        _name_modules(made)
     finally:
         made.wall_ns = time.perf_counter_ns() - begin
         changes.undo()
@@ -296,6 +308,17 @@ def record(title: str = "") -> Iterator[Recording]:
         with suppress(ValueError):  # the program may have reset the filters
             warnings.filters.remove(quiet)  # type: ignore[attr-defined]
         made.free_bytes = _free_bytes()
+
+
+def _name_modules(made: Recording) -> None:
+    """Tells the time of calls of modules from other time of the host."""
+    if made.module_ns:
+        made.timeline.rows = [
+            row._replace(name=MODULE)
+            if row.kind == "host_time" and row.end_ns == made.module_ns
+            else row
+            for row in made.timeline.rows
+        ]
 
 
 def _free_bytes() -> int:

@@ -31,6 +31,7 @@ __all__ = [
     "interval",
     "load",
     "load_host",
+    "module_us",
     "names",
     "use_host",
 ]
@@ -320,20 +321,25 @@ def gain_interval(cause: str, name: str | None = None) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Host:
-    """The cost of a command for a host that runs eager Python: one number for all layers.
+    """The cost of eager Python for a host, by layer of the framework.
 
     Attributes:
         title: The host, in words.
-        dispatch_us: Microseconds.
-        source: Where the number is from.
+        dispatch_us: Microseconds for a command.
+        source: Where the numbers are from.
+        module_us: Microseconds for a call of a torch.nn.Module, beside those of its commands.
     """
 
     title: str
     dispatch_us: float
     source: str
+    module_us: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.dispatch_us:g} us for a command: {self.title}"
+        return (
+            f"{self.dispatch_us:g} us for a command, {self.module_us:g} us for the call of a "
+            f"module: {self.title}"
+        )
 
 
 def host_names() -> list[str]:
@@ -355,6 +361,7 @@ def load_host(name: str) -> Host:
             "the host of the published figures",
             float(classes()["host"]["dispatch_us"]),
             "fitted to published times of programs: docs/reference/validation.md",
+            float(classes()["host"]["module_us"]),
         )
     path = Path(name) if name.endswith(".toml") else HOSTS / f"{name}.toml"
     if path.is_file():
@@ -375,15 +382,26 @@ def _parse_host(path: Path) -> Host:
     try:
         table = tomllib.loads(path.read_text())
         cost, source = table["dispatch_us"]
-        found = Host(str(table.get("title", path.stem)), float(cost), table["sources"][source])
+        module, _ = table.get("module_us", [0.0, ""])
+        title = str(table.get("title", path.stem))
+        found = Host(title, float(cost), table["sources"][source], float(module))
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
         found = None
-    if found is None or not 0 <= found.dispatch_us < 1e6:
+    if found is None or not 0 <= found.dispatch_us < 1e6 or not 0 <= found.module_us < 1e6:
         raise ValueError(
-            f'{path}: a host is `dispatch_us = [microseconds, "key of its source"]` and a table '
-            "[sources] with that key"
+            f'{path}: a host is `dispatch_us = [microseconds, "key of its source"]`, perhaps '
+            "`module_us` alike, and a table [sources] with that key"
         )
     return found
+
+
+def module_us(host: str, name: str | None = None) -> float:
+    """Returns the cost of a module's call for the host, in microseconds; as dispatch_us().
+
+    Raises:
+        ValueError: As for load_host().
+    """
+    return 0.0 if dispatch_us(host, name) is None else load_host(host).module_us
 
 
 def dispatch_us(host: str, name: str | None = None) -> float | None:
@@ -407,17 +425,21 @@ def dispatch_us(host: str, name: str | None = None) -> float | None:
 def use_host(host: str = "eager") -> str:
     """Charges each launch of this process with the cost that dispatch_us() returns.
 
-    Call it before the first use of a device. It changes nothing for a device that is made up.
-    Returns whose cost a launch has, in words.
+    Recordings of torch_npusim.profiling charge calls of modules with that of module_us(). Call it
+    before the first use of a device. It changes nothing for a device that is made up. Returns whose
+    cost a launch has, in words.
 
     Raises:
         ValueError: As for dispatch_us().
     """
+    global module_ns
     cost = dispatch_us(host)
     if chosen is None or not chosen.board or cost is None:
         return "the launch alone, of the device's specification"
     _define(chosen, cost)
-    return load_host(host).title
+    found = load_host(host)
+    module_ns = round(1e3 * found.module_us)
+    return found.title
 
 
 def _of_file(name: str | None) -> Spec | None:
@@ -426,6 +448,8 @@ def _of_file(name: str | None) -> Spec | None:
 
 #: The specification that NPUSIM_SPEC chose, if it is of a file.
 chosen: Spec | None = None
+#: Nanoseconds of the host for the call of a module, as use_host() was told.
+module_ns = 0
 
 
 def apply(name: str) -> None:

@@ -19,7 +19,7 @@ class Policy(torch.nn.Module):
 
 
 def rollout(policy, state, steps):
-    best, kept = float("-inf"), []
+    best, kept, shown = float("-inf"), [], []
     for _ in range(steps):
         chances, value = policy(state)
         state = state + 0.1 * chances.exp().mean() * value
@@ -28,14 +28,15 @@ def rollout(policy, state, steps):
             state = torch.zeros_like(state)
         if value.max().item() > best:
             best = float(value.max())
+        shown.append([part.item() for part in (value.mean(), value.std(), state.norm())])
         kept.append(chances)
-    return torch.stack(kept)
+    return torch.stack(kept), shown
 
 
 def main():
     device = torch.device("npusim")
-    policy = Policy(4096, 8192, 512).to(device, torch.bfloat16)
-    state = torch.zeros(4096, 4096, device=device, dtype=torch.bfloat16)
+    policy = Policy(2048, 4096, 512).to(device, torch.bfloat16)
+    state = torch.zeros(4096, 2048, device=device, dtype=torch.bfloat16)
     with torch.no_grad():
         for _ in range(4):
             rollout(policy, state, steps=8)
