@@ -32,9 +32,9 @@ FENCE = re.compile(
 )
 # Wall-clock seconds at the end of a line, and their heading: its place depends on their digits.
 WALL = r" +(seconds|0\.0\d+)$"
-# Frames that warm_python.py adds to a stack.
+# Frames that warm.py adds to a stack.
 WARM = (
-    r" +(<frozen runpy>|\S*warm_python\.py):\d+ in .*\n|  +\.\.\. and \d+ frames more\n"
+    r" +(<frozen runpy>|\S*/warm\.py):\d+ in .*\n|  +\.\.\. and \d+ frames more\n"
     r"| +runpy\..*\n"
 )
 KEYS = {"page", "starts", "skip", "target", "save", "raises"}

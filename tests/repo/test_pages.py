@@ -8,7 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from repo import pages, warm_python
+from processes import WARM, warm_server, without_npusim
+from repo import pages
 from repo.sources import ROOT, shown
 from ruamel.yaml import YAML
 
@@ -17,7 +18,7 @@ PAGES = [page for page in PAGES if pages.blocks(page)]
 RUN = [page for page in PAGES if pages.chosen(page, os.environ.get("NPUSIM_TESTS"))]
 LANGUAGES = {"python", "sh", "console", "text", "yaml", "toml", "cpp"}
 BIN = Path(sys.executable).parent
-CLIENT = f'exec {sys.executable} -S -I {warm_python.__file__} run "$WARM_PYTHON"'
+CLIENT = f'exec {sys.executable} -S -I {WARM} run "$WARM_PYTHON"'
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +35,9 @@ def variables(tmp_path_factory):
         (folder / "bin" / path.name).chmod(0o755)
     (folder / "bin" / "python").write_text(f'#!/bin/sh\n{CLIENT} "$@"\n')
     (folder / "bin" / "python").chmod(0o755)
-    told = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
-    told |= {"WARM_PYTHON": str(folder / "socket"), "PYTHONPATH": str(ROOT)}
-    told["PATH"] = os.pathsep.join([str(folder / "bin"), str(BIN), told["PATH"]])
-    told["NPUSIM_TESTS"] = os.environ.get("NPUSIM_TESTS", "")
-    command = [sys.executable, warm_python.__file__, "serve", told["WARM_PYTHON"]]
-    with subprocess.Popen(command, env=told, start_new_session=True) as server:
-        while not Path(told["WARM_PYTHON"]).exists():
-            assert server.poll() is None
-            os.sched_yield()
-        yield told
-        server.terminate()
+    path = os.pathsep.join([str(folder / "bin"), str(BIN), os.environ["PATH"]])
+    tests = os.environ.get("NPUSIM_TESTS", "")
+    return without_npusim(WARM_PYTHON=str(warm_server()), PATH=path, NPUSIM_TESTS=tests)
 
 
 @pytest.mark.parametrize("page", RUN)

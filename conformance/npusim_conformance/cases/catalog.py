@@ -51,14 +51,14 @@ def resolve(case: Case) -> tuple[Property, Subject, torch.dtype | None]:
 def _all_cases(profile: str) -> Iterator[Case]:
     for kind in KINDS:
         of_kind = [prop for (owner, _), prop in properties().items() if owner == kind]
-        policies = [(prop, prop.profiles[profile]) for prop in of_kind if profile in prop.profiles]
+        asked = [(prop, prop.subjects()) for prop in of_kind if profile in prop.profiles]
         names: dict[str, Subject] = {}
-        for prop, _ in policies:
-            names.update(prop.subjects())
+        for _, of_property in asked:
+            names.update(of_property)
         for subject in names.values():
-            for prop, policy in policies:
-                if subject.name in prop.subjects():
-                    yield from _cases_of(prop, subject, policy)
+            for prop, of_property in asked:
+                if subject.name in of_property:
+                    yield from _cases_of(prop, subject, prop.profiles[profile])
 
 
 def _cases_of(prop: Property, subject: Subject, policy: Dtypes) -> Iterator[Case]:

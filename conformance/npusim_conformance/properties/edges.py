@@ -6,7 +6,7 @@ that cross, divisions that are not ordinary, rows left out of a gradient.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from math import inf, nan
 from typing import Any
 
@@ -38,6 +38,7 @@ def _whole(*values: int) -> torch.Tensor:
     return torch.tensor(values)
 
 
+@cache
 def _long(columns: int = 1) -> torch.Tensor:
     """Small numbers that repeat, in rows; sums of them are exact, and grow with each period."""
     return (torch.arange(LONG * columns) % 7 - 2.0).view(LONG, columns) / 4
