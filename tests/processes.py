@@ -62,8 +62,8 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     """The finished process of `python *arguments`, and what it printed.
 
-    `variables` are added to `env`, or to the environment of this process. It is a warm process
-    (see warm.py) unless it is `cold`, as tests of an interpreter's start want it. More options are
+    `variables` are added to `env`, or to the environment of this process. The process is warm
+    (see warm.py) unless `cold` is set, as tests of an interpreter's start want it. More options are
     those of subprocess.run(). Raises subprocess.TimeoutExpired after `timeout` seconds.
     """
     told = {**(os.environ if env is None else env), **(variables or {})}
