@@ -14,7 +14,7 @@ from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 from torch._dynamo.backends.common import aot_autograd
 
 from torch_npusim.inductor.report import CompileReport, compile_report
-from torch_npusim.inside._report import Report, wrapped
+from torch_npusim.inside._report import NO_WRAP, Report, wrapped
 
 
 @dataclass
@@ -67,8 +67,8 @@ class CompileStages(Report):
         """Returns a page with the stages beside each other."""
         from torch_npusim import _page_shell
 
-        style = ".stages { display: flex; gap: 12px; overflow-x: auto }\n"
-        style += ".stages > div { flex: 1 0 340px }\n"
+        style = NO_WRAP + ".stages { display: flex; gap: 12px; overflow-x: auto }\n"
+        style += ".stages > div { flex: 1 0 340px; min-width: 0 }\n"
         parts = [
             f"<div><h2>{escape(title)}</h2><pre>{escape(text)}</pre></div>"
             for title, text in self.stages()

@@ -7,6 +7,11 @@ from pathlib import Path
 
 WIDTH = 100
 
+#: Columns of the text, and the size of a drawing, are kept: a narrow window scrolls within them.
+NO_WRAP = """pre { white-space: pre }
+.wide svg { max-width: none }
+"""
+
 
 class Picture(str):
     """An SVG drawing, which a notebook shows."""
@@ -33,7 +38,8 @@ class Report:
         from torch_npusim import _page_shell
 
         body = f"<h1>{escape(self.title)}</h1>\n<div class='wide'>{self.picture()}</div>\n"
-        return _page_shell.page(f"inside: {self.title}", body + f"<pre>{escape(self.text())}</pre>")
+        body += f"<pre>{escape(self.text())}</pre>"
+        return _page_shell.page(f"inside: {self.title}", body, NO_WRAP)
 
     def save(self, path: str | Path) -> None:
         """Writes the page; a path that ends in .svg gets the drawing alone.
