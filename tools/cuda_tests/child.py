@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs the tests of one file of PyTorch's, one after the other, and notes each end at once.
+"""Runs tests of PyTorch's files, one after the other, and notes each end at once.
 
-    python child.py FILE DEVICE NOTES EVERY
+    python child.py DEVICE
 
-Tests that NOTES holds are left out, so the parent starts this again behind a test that killed it.
-A test that takes too long, or too much of the processor, ends the process.
+Each line of its input names a file, its notes and every n-th test; a fork that has imported torch
+and used no device runs it. Answers are the fork's id, then its status. Tests that the notes hold
+are left out, so the parent asks again behind a test that killed its process. A test that takes too
+long, or too much of the processor, ends the process.
 """
 
 import faulthandler
@@ -15,6 +17,7 @@ import re
 import signal
 import sys
 import time
+import traceback
 import unittest
 import warnings
 from collections.abc import Callable, Iterator
@@ -101,16 +104,15 @@ class Ending(unittest.TestResult):
         self._note("failed", "unexpected success")
 
 
-def main() -> None:
-    """Runs what NOTES does not hold yet."""
-    file, device, notes = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    every = int(sys.argv[4])
+def run(file: Path, device: str, notes: Path, every: int) -> None:
+    """Runs what the notes do not hold yet."""
     done = {json.loads(line)["test"] for line in notes.read_text().splitlines()}
-    sys.argv = [str(file)]
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("the alias is off: is torch_npusim installed?")
-    give_moved_names()
+    os.chdir(file.parent)
+    os.dup2(os.open(notes.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.argv = [str(file)]
+    give_moved_names()
     chosen = sorted(dict(tests_of(file, device)).items())[::every]
     with notes.open("a", buffering=1) as out:
         for name, test in chosen:
@@ -129,6 +131,30 @@ def main() -> None:
             took = round(time.monotonic() - began, 3)
             out.write(json.dumps({"test": name, **found, "seconds": took}) + "\n")
         out.write(json.dumps({"test": "", "outcome": "end"}) + "\n")
+
+
+def main() -> None:
+    """Imports what all files import and what asks for no device, then serves."""
+    device = sys.argv[1]
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("the alias is off: is torch_npusim installed?")
+    for name in ("scipy.stats", "torch._dynamo", "torch.testing._internal.common_utils"):
+        importlib.import_module(name)
+    while line := sys.stdin.readline():
+        asked = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                run(Path(asked["file"]), device, Path(asked["notes"]), asked["every"])
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
 if __name__ == "__main__":

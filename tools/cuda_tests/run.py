@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -55,40 +56,55 @@ def read(notes: Path) -> Ends:
     return {record["test"]: record for record in records}
 
 
-def run_file(file: Path, device: str, every: int, limit: float) -> Ends:
+class Server:
+    """A process that has imported torch for one device, and forks to run files."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "child.py"), device],
+            env=environment(device),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, file: Path, notes: Path, every: int, seconds: float) -> int | None:
+        """Runs what the notes of a file lack; returns the status, or None behind the limit."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        asked = {"file": str(file), "notes": str(notes), "every": every}
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        pid = int(self._process.stdout.readline())
+        late = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
+        late.start()
+        until = time.monotonic() + seconds
+        status = int(self._process.stdout.readline())
+        late.cancel()
+        return None if time.monotonic() >= until else status
+
+
+def run_file(server: Server, file: Path, every: int, limit: float) -> Ends:
     """Runs a file's tests on a device; a test that kills the process is noted, the rest goes on."""
-    notes = NOTES / device / f"{file.parent.name}-{file.stem}.jsonl"
+    notes = NOTES / server.device / f"{file.parent.name}-{file.stem}.jsonl"
     notes.parent.mkdir(parents=True, exist_ok=True)
-    if device == "cpu" and notes.exists() and "" in read(notes):
+    if server.device == "cpu" and notes.exists() and "" in read(notes):
         return read(notes)  # nothing of npusim's is in it
     notes.write_text("")
     until = time.monotonic() + limit
     while "" not in (ends := read(notes)):
-        if time.monotonic() > until:
-            return ends
-        log = notes.with_suffix(".log")
-        with log.open("w") as text:
-            child = subprocess.Popen(
-                [sys.executable, *map(str, (HERE / "child.py", file, device, notes, every))],
-                cwd=file.parent,
-                env=environment(device),
-                stdout=text,
-                stderr=text,
-            )
-            try:
-                child.wait(max(1.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-                return {name: end for name, end in read(notes).items() if "outcome" in end}
+        status = server.run(file, notes, every, max(1.0, until - time.monotonic()))
+        if status is None:
+            return {name: end for name, end in read(notes).items() if "outcome" in end}
+        log = notes.with_suffix(".log").read_text()
         unfinished = [name for name, end in read(notes).items() if "outcome" not in end]
-        if not read(notes):
-            raise SystemExit(f"{file} on {device} does not load: {log.read_text()[-300:]}")
+        if not read(notes) or (status == 1 and not unfinished):
+            raise SystemExit(f"{file} on {server.device} does not load: {log[-300:]}")
         with notes.open("a") as more:
             for name in unfinished:
-                why = f"ended the process, status {child.returncode}"
-                why = f"longer than {TEST_SECONDS} s" if "Timeout" in log.read_text() else why
-                if child.returncode == -signal.SIGPROF:
+                why = f"ended the process, status {status}"
+                why = f"longer than {TEST_SECONDS} s" if "Timeout" in log else why
+                if status == -signal.SIGPROF:
                     why = f"more than {PROCESSOR_SECONDS} s of the processor"
                 end = {"test": name, "outcome": "failed", "why": why, "seconds": TEST_SECONDS}
                 more.write(json.dumps(end) + "\n")
@@ -136,11 +152,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=900, help="for each file on each device")
     parser.add_argument("--page", action="store_true", help="write the page from results.json")
     given = parser.parse_args()
+    servers = [Server(device) for device in ("cpu", "cuda")] if given.sources else []
     for name, every in FILES.items() if given.sources else ():
         if given.only and name not in given.only:
             continue
         file = (given.sources / name).resolve()
-        ends = [run_file(file, device, every, given.seconds) for device in ("cpu", "cuda")]
+        ends = [run_file(server, file, every, given.seconds) for server in servers]
         found = {"every": every, "torch": torch.__version__, **compare(*ends)}
         results = read_results()  # two commands may run
         first = results.get(name, {}).get("first")

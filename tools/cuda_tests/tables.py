@@ -4,12 +4,12 @@
 import re
 
 PROCESSOR_SECONDS = 20  # a test that takes more of the processor is ended
-TEST_SECONDS = 100  # and one that takes longer
+TEST_SECONDS = 300  # and one that lasts longer, on a machine that others use too
 LARGEST = 4 << 30  # bytes; a test that wants more skips itself
 
 #: File below PyTorch's test/ -> every n-th of its tests, in the order of their names.
 FILES = {
-    "test_cuda.py": 5,
+    "test_cuda.py": 1,
     "test_torch.py": 4,
     "test_indexing.py": 1,
     "test_sort_and_select.py": 2,
@@ -48,7 +48,7 @@ GATES = {
     r"[Nn]o (numba|cupy|torchvision)": "a package",
 }
 
-_CHANGED = "torch changed since 2.6: the test's words or arguments are older"
+CHANGED = "torch changed since 2.6: the test's words or arguments are older"
 _TIME = "too long on the machine that ran it"
 
 #: Words of a failure -> cause, the first that fits.
@@ -60,11 +60,14 @@ CAUSES = {
     r"CUDNN|cuDNN|cudnn": "no cuDNN",
     r"cudaHostRegister": "registered host memory is refused",
     r"longer than|of the processor": _TIME,
-    r"\(True, True\) != True|_histc_cuda|takes 1 positional|expected a non-det": _CHANGED,
-    r'function "mm" with config': _CHANGED,
+    r"\(True, True\) != True|_histc_cuda|takes 1 positional|expected a non-det": CHANGED,
+    r'function "mm" with config': CHANGED,
     r"indices should be either|on npusim|Error raise by": "npusim's own words",
     r"must be run in a process|must$": "wants a process of its own; files have one here",
     r"device-side assert": "an index out of range is a device assert; the test expects IndexError",
+    r"Nx=0 is not a positive": "SciPy changed since 2.6: it refuses windows without samples",
+    r"cadd_sparse": "half precision that only CUDA has",
+    r"per-thread default stream": "a stream's handle is its number: 2 is another stream on CUDA",
     r"records no CUDA graphs": "compiled code records no graphs",
 }
 

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The page of mined fixes is that of the results, and its rows are whole."""
+
+import importlib
+import json
+import sys
+import tomllib
+
+import pytest
+from repo.sources import ROOT
+
+FOLDER = ROOT / "tools" / "mined_fixes"
+ROWS = tomllib.loads((FOLDER / "fixes.toml").read_text())["fix"]
+RESULTS = json.loads((FOLDER / "results.json").read_text())
+
+
+@pytest.fixture
+def page(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    yield importlib.import_module("page")
+    sys.modules.pop("page", None)  # other tools have modules of this name
+
+
+def test_the_page_is_that_of_the_results(page):
+    written = page.write_page(ROWS, RESULTS)
+    assert written == (ROOT / "docs" / "reference" / "mined_fixes.md").read_text()
+
+
+def test_each_row_names_two_releases_and_has_a_result():
+    names = [row["name"] for row in ROWS]
+    assert len({*names}) == len(names)
+    assert RESULTS.keys() == {*names}
+    for row in ROWS:
+        assert row["before"] != row["after"], row["name"]
+        compile(row["program"], row["name"], "exec")
+
+
+def test_a_row_counts_as_what_npusim_says(page):
+    row = {"library": "a", "before": "1", "after": "2", "reference": "b/a#3", "about": "waits"}
+    ends = {"caught": ("Error: x", ""), "missed": ("", ""), "accused": ("Error: x", "Error: y")}
+    rows = [row | {"name": name, "what": name} for name in ends]
+    found = {
+        name: {"cpu before": "", "cpu after": "", "cuda before": before, "cuda after": after}
+        for name, (before, after) in ends.items()
+    }
+    assert "| waits | 3 | 1 | 1 | 1 |" in page.write_page(rows, found)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""docs/reference/mined_fixes.md from the results."""
+
+from collections import Counter
+from typing import Any
+
+HEAD = """# Fixes of public libraries, before and after
+
+Generated from `tools/mined_fixes/fixes.toml` and `results.json`, which this command writes:
+
+```sh
+python tools/mined_fixes/run.py
+```
+
+The fixes come from the libraries' histories and changelogs. The command fetches the last release
+before each fix and one with it, and runs a program of this project with both: on the CPU without
+npusim, and under the [CUDA alias](../use/cuda_alias.md) with one device. A program raises if it
+meets the defect; programs about waits set `torch.cuda.set_sync_debug_mode("error")` first. The last
+two columns are npusim's. Programs that found nothing in the release before were left out, so the
+table does not count what npusim misses; releases that do not import here were left out too.
+
+"""
+TITLES = (
+    *("library", "before", "after", "fix", "about", "defect"),
+    *("CPU, before", "before", "after"),
+)
+
+
+def _end(said: str) -> str:
+    text = said.replace("|", "/").replace("`", "'")[:90]
+    return f"`{text}`" if text else "passes"
+
+
+def _row(row: dict[str, Any], found: dict[str, str]) -> str:
+    reference = row["reference"]
+    address = reference.replace("#", "/pull/").replace("@", "/commit/")
+    fix = f"[{reference.partition('/')[2]}](https://github.com/{address})"
+    cells = [row["library"], row["before"], row["after"], fix, row["about"], row["what"]]
+    cells += [_end(found[f"{key}"]) for key in ("cpu before", "cuda before", "cuda after")]
+    return f"| {' | '.join(cells)} |"
+
+
+def _verdict(found: dict[str, str]) -> str:
+    if found["cuda after"]:
+        return "accused"
+    return "caught" if found["cuda before"] else "missed"
+
+
+def write_page(rows: list[dict[str, Any]], results: dict[str, Any]) -> str:
+    """Returns the page."""
+    ran = [(row, results[row["name"]]) for row in rows if row["name"] in results]
+    kinds: dict[str, Counter[str]] = {}
+    for row, found in ran:
+        kinds.setdefault(row["about"], Counter())[_verdict(found)] += 1
+    sums: Counter[str] = sum(kinds.values(), Counter())
+    silent = sum(not found["cpu before"] for _, found in ran)
+    counts = (
+        f"Of {len(ran)} fixes npusim catches {sums['caught']} before the fix and is silent after "
+        f"it, misses {sums['missed']} and accuses {sums['accused']}. The CPU is silent before the "
+        f"fix in {silent}.\n"
+    )
+    by_kind = ["| about | fixes | caught | missed | accused |", "|---|---|---|---|---|"]
+    for kind, n in sorted(kinds.items(), key=lambda item: (-item[1].total(), item[0])):
+        cells = (kind, n.total(), n["caught"], n["missed"], n["accused"])
+        by_kind.append(f"| {' | '.join(map(str, cells))} |")
+    table = [f"| {' | '.join(TITLES)} |", "|" + "---|" * len(TITLES)]
+    table += [_row(row, found) for row, found in ran]
+    return HEAD + counts + "\n" + "\n".join(by_kind) + "\n\n" + "\n".join(table) + "\n"
