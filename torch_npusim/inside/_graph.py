@@ -88,7 +88,7 @@ class Node:
     ran_on: str = ""
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class GraphReport(Report):
     """An autograd graph.
 
@@ -417,7 +417,7 @@ class Retained:
     line: str
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class RetainedReport(Report):
     """Storages that a graph keeps alive.
 
@@ -439,11 +439,13 @@ class RetainedReport(Report):
         for one in self.storages:
             by = ", ".join(f"{name!r} of {node}" for node, name in one.by)
             told = f"{format_bytes(one.bytes)} on {one.device}: saved as {by}"
-            told += f"; storage of leaf {one.leaf}" if one.leaf else ""
+            told += f"; storage of leaf {one.leaf.removeprefix('leaf ')}" if one.leaf else ""
             told += f"; made at {one.line}" if one.line else ""
             lines += wrapped(told, "  ")
         if self.storages and not any(one.line for one in self.storages):
-            lines.append("  lines: run the forward pass in torch.autograd.detect_anomaly(False)")
+            lines.append(
+                "  a forward pass in torch.autograd.detect_anomaly(False) notes their lines"
+            )
         return "\n".join(lines)
 
 
