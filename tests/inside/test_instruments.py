@@ -214,6 +214,8 @@ def test_graph_says_what_is_freed_and_who_runs_it():
     before = inside.graph(loss)
     assert before.leaves == {"w": 1}
     assert [node.hooks for node in before.nodes if node.leaf] == [1]
+    assert [node.adds for node in before.nodes] == ["", "", "float32[3]"]
+    assert "AccumulateGrad of w: float32[3];" in before.text()
     after = inside.graph(loss, backward=True, retain_graph=False)
     assert [node.freed for node in after.nodes if node.name == "ExpBackward0"] == [True]
     assert {node.ran_on for node in after.executed} == {"of npusim:0"}
