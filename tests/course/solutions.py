@@ -371,6 +371,8 @@ SOLUTIONS = {
         lambda x: x.diagonal().zero_(),
         [
             (lambda x: torch.diag(x).zero_(), "diag() always copies"),
+            (torch.no_grad()(lambda x: x.diagonal().zero_()), "is in no graph"),
+            (lambda x: x.detach().diagonal().zero_(), "is in no graph"),
             (lambda x: x.reshape(-1)[:: len(x) + 1].zero_(), "reshape() where it must"),
             (lambda x: x.data.diagonal().zero_(), "invisible to autograd"),
             (lambda x: x.as_strided((3,), (1,)).zero_(), "counts in the storage"),
@@ -432,6 +434,12 @@ SOLUTIONS = {
         [
             (lambda w, buffer: torch.mul(w, w, out=buffer), "out= has no gradient"),
             (squared(lambda w: False), "has cut the graph"),
+            (
+                lambda w, buffer: (
+                    w * w if w.requires_grad and torch.is_grad_enabled() else w.mul_(w)
+                ),
+                "w was overwritten",
+            ),
             (squared(lambda w: w.requires_grad), "under no_grad() no graph"),
             (squared(lambda w: torch.is_grad_enabled()), "of a plain tensor no graph"),
         ],
