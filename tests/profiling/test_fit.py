@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -223,9 +224,22 @@ def test_the_host_pays_for_eager_python_and_the_step_has_an_interval():
     low, high = steps["eager"].interval
     assert low < 1 < high
     ms = steps["eager"].ns / 1e6
-    assert f"(nine of ten programs: {low * ms:.3f} to {high * ms:.3f} ms)" in text.step_text(
-        steps["eager"]
-    )
+    assert steps["eager"].device_idles  # a batch of one
+    told = f"(the device idles, no promise: {low * ms:.3f} to {high * ms:.3f} ms)"
+    assert told in text.step_text(steps["eager"])
+
+
+def test_a_device_that_is_busy_has_the_interval_of_nine_of_ten_programs():
+    with watch.watching() as seen:
+        seen.ends_ns, seen.inputs = [0, 1000], [[], []]
+        seen.flops, seen.not_counted = [Counter(), Counter()], [[], []]
+        seen.busy_ns = [0.0, 950.0]
+        busy = seen.step_time("t4", [1.0] * 6, 1)
+        seen.busy_ns = [0.0, 800.0]
+        idle = seen.step_time("t4", [1.0] * 6, 1)
+    assert (busy.device_idles, idle.device_idles) == (False, True)
+    assert idle.interval[0] < busy.interval[0] < 1 < busy.interval[1] < idle.interval[1]
+    assert "(nine of ten programs: " in text.step_text(busy)
 
 
 def test_a_device_that_is_made_up_has_no_interval_and_its_own_launches():

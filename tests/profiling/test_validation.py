@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The model of time: the page's figures are those of specs/classes.toml and of the device."""
 
+import csv
+
 import numpy as np
+import pytest
 import torch
 from processes import python
 
 from torch_npusim.sim import specs
 
-from pages import published_programs, validation  # isort: skip
+from pages import intervals, published_programs, validation  # isort: skip
 from pages.published_rows import FOLDER  # isort: skip
 
 
@@ -41,13 +44,30 @@ def test_the_tool_and_the_device_compute_the_same_durations():
             assert abs(rates.duration_ns(row) - each[i] * 1e9) <= 2
 
 
-def test_every_chip_of_the_rows_has_an_interval():
-    chips = {line.split(",")[2] for line in (FOLDER / "rows.csv").read_text().splitlines()[1:]}
-    assert len(chips) == 18
-    for chip in chips:
-        low, high = specs.interval(chip)
-        assert 0.3 < low < 1 < high < 3
-    assert specs.interval("npusim-one") == (1.0, 1.0)
+def test_intervals_are_those_of_the_rows_that_were_left_out():
+    device, idle, _ = intervals.intervals()
+    for busy, factor in ((0.95, device), (0.5, idle)):
+        ends = specs.interval("t4", busy)
+        assert ends == pytest.approx((1 / factor, factor), rel=0.005)
+        assert specs.interval("npusim-one", busy) == (1.0, 1.0)
+    assert specs.device_idles(0.5)
+    assert not specs.device_idles(0.95)
+
+
+def test_groups_of_errors_count_alike_and_one_more_is_expected():
+    # Ten groups of one error each, and one of ninety: 0.9 * 12 / 11 of the groups' errors.
+    groups = np.array([*range(10), *[10] * 90])
+    factors = np.array([*[2.0] * 9, 3.0, *[1.0] * 90])
+    assert intervals.covering(factors, groups) == 3.0
+    assert intervals.covering(factors[1:], groups[1:]) == 3.0  # the last of ten
+    assert intervals.covering(factors[2:], groups[2:]) == float("inf")
+
+
+def test_every_row_has_errors_of_what_was_left_out():
+    with intervals.LEFT_OUT.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(validation.Data(FOLDER).rows)
+    assert len({row["machines"] for row in rows}) == 19
 
 
 def test_a_record_has_the_sizes_of_its_products():

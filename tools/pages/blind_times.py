@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Published times that no data file of the fit names, as docs/reference/validation.md has them.
 
-    python tools/pages/blind_times.py CLONES   # runs the programs dry and compares
+    python tools/pages/blind_times.py CLONES [LIST]   # runs the programs dry and compares
 
-published/blind_times.csv was committed before the first prediction: every eager row of the named
-files, on a chip of specs/devices. CLONES is a folder with git directories of the repositories,
-named owner+name/repo. The language model is read there, as its author has it; it needs einops,
-einx and jaxtyping, the networks timm.
+The lists were committed before their first prediction. published/blind_times.csv has every eager
+row of the named files, on a chip of specs/devices; fresh_times.csv, made later, has the first and
+the last batch of three of AITemplate's tables, a small and a middle model of transformer-deploy's,
+and the steps of one length of a language model. CLONES is a folder with git directories of the
+repositories, named owner+name/repo. Language models are read there, as their authors have them;
+they need einops, einx and jaxtyping, the networks timm, encoders transformers.
 """
 
 import contextlib
@@ -23,19 +25,25 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
-from pages.published_programs import precision, timm
+from pages.published_programs import attention_of, precision, timm
 from pages.published_rows import FOLDER
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from torch_npusim.sim import clock, dry_run, specs, timeline
 
-ROWS = FOLDER / "blind_times.csv"
+LISTS = ("blind_times.csv", "fresh_times.csv")
+AITEMPLATE, DEPLOY = "facebookincubator/AITemplate", "ELS-RD/transformer-deploy"
+LUKE, LUKES_MODEL = "luke396/assignment2-systems", "luke396/assignment1-basics"
 #: Repository -> the commit that was read.
 SOURCES = {
     "yyin-dev/cs336-a2": "bc6cc1b01d16d203c32ce06eed72dacaa138d875",
     "sandeepkumar-skb/pytorch_experiments": "84f7ac840be95ead77ea56c701e20aa529b049a6",
     "Simantini1709/GPU-Inference-Optimization": "10bbb5ede004bb8b17358f4774966246a4b94701",
+    AITEMPLATE: "c8aad3774cddca8934f06281755aff5d7e5def40",
+    DEPLOY: "6b88e24ade6ce199e825adc0477b28a07f51f17d",
+    LUKE: "24c85d16a1ee12b18fd9c46e9853fceaed6f7595",
+    LUKES_MODEL: "770a6a32d29e1ff2aef3b188d5148afb80000786",
 }
 #: Width, inner width, layers and heads.
 SIZES = {
@@ -49,32 +57,57 @@ SIZES = {
 CASTS = {"bf16": torch.bfloat16, "amp": torch.float16}
 
 
-@functools.cache
-def course(clones):
-    """The course's package, from its git directory."""
-    source = "yyin-dev/cs336-a2"
-    words = ["archive", SOURCES[source], "cs336_systems"]
+def unpacked(clones, source, package):
+    """Makes a package of a git directory importable."""
     folder = Path(clones) / source.replace("/", "+") / "repo"
-    made = subprocess.run(["git", "-C", folder, *words], capture_output=True, check=True)
+    words = ["git", "-C", folder, "archive", SOURCES[source], package]
+    made = subprocess.run(words, capture_output=True, check=True)
     into = tempfile.mkdtemp()
     with tarfile.open(fileobj=BytesIO(made.stdout)) as archive:
         archive.extractall(into, filter="data")
-    (Path(into) / "cs336_systems" / "__init__.py").write_text("")  # asks for its installation
+    (Path(into) / package / "__init__.py").write_text("")  # asks for its installation
     sys.path.insert(0, into)
+
+
+@functools.cache
+def course(clones):
+    """(Model of a length, width, inner width, layers and heads; its loss; optimizer)."""
+    unpacked(clones, "yyin-dev/cs336-a2", "cs336_systems")
     from cs336_systems import model, nn_utils, optimizer
 
-    return model.BasicsTransformerLM, nn_utils.cross_entropy, optimizer.AdamW
-
-
-def language_model(row, clones):
-    make, loss_of, optimizer_of = course(clones)
-    width, inner, layers, heads = SIZES[row["model"]]
-    length, batch = int(row["size"]), int(row["batch"])
-    with torch.device("npusim"):
-        model = make(
+    def make(length, width, inner, layers, heads):
+        return model.BasicsTransformerLM(
             vocab_size=10000, context_length=length, d_model=width, num_layers=layers,
             num_heads=heads, d_ff=inner, rope_theta=10000,
         )  # fmt: skip
+
+    return make, nn_utils.cross_entropy, optimizer.AdamW
+
+
+@functools.cache
+def lukes(clones):
+    """The same of another solution, which has no positions."""
+    unpacked(clones, LUKES_MODEL, "cs336_basics")
+    from cs336_basics import blocks, training_utility
+
+    def make(length, width, inner, layers, heads):
+        return blocks.TransformerLM(
+            vocab_size=10000, context_length=length, d_model=width, n_layers=layers,
+            num_heads=heads, d_ff=inner,
+        )  # fmt: skip
+
+    def loss(logits, tokens):
+        return training_utility.cross_entropy(logits.view(-1, 10000), tokens.view(-1))
+
+    return make, loss, training_utility.AdamW
+
+
+def language_model(row, clones):
+    make, loss_of, optimizer_of = (lukes if row["source"] == LUKE else course)(clones)
+    width, inner, layers, heads = SIZES[row["model"]]
+    length, batch = int(row["size"]), int(row["batch"])
+    with torch.device("npusim"):
+        model = make(length, width, inner, layers, heads)
         tokens = torch.zeros(batch, length, dtype=torch.int64)
     optimizer = optimizer_of(model.parameters())
     cast = torch.autocast("npusim", CASTS.get(row["dtype"]), enabled=row["dtype"] in CASTS)
@@ -88,6 +121,61 @@ def language_model(row, clones):
             loss_of(model(tokens), tokens).backward()
             if row["mode"] == "train":
                 optimizer.step()
+
+    return step
+
+
+#: Width, layers, heads, class of transformers.
+ENCODERS = {
+    "bert-base": (768, 12, 12, "Bert"),
+    "minilm-l6-h384": (384, 6, 12, "Bert"),
+    "roberta-base": (768, 12, 12, "Roberta"),
+}
+
+
+def encoder(row):
+    """AITemplate times the layers alone, transformer-deploy a classifier: half, and autocast."""
+    import transformers
+
+    width, layers, heads, name = ENCODERS[row["model"]]
+    batch, length, half = int(row["batch"]), int(row["size"]), row["dtype"] == "half"
+    config = getattr(transformers, f"{name}Config")(
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=4 * width, attn_implementation="eager", max_position_embeddings=514,
+    )  # fmt: skip
+    with torch.device("npusim"):
+        model = getattr(transformers, f"{name}ForSequenceClassification")(config).eval()
+        tokens = torch.ones(batch, length, dtype=torch.int64)
+        states = torch.zeros(batch, length, width, dtype=torch.float16)
+    model = model.half() if half else model
+    alone = row["source"] == AITEMPLATE
+    cast = torch.autocast("npusim", torch.float16, enabled=half and not alone)
+
+    def step():
+        with torch.inference_mode(), cast:
+            if alone:
+                model.bert.encoder(states)
+            else:
+                model(input_ids=tokens, attention_mask=tokens)
+
+    return step
+
+
+def vision(row):
+    """AITemplate's networks."""
+    size, batch, library = int(row["size"]), int(row["batch"]), timm()
+    with torch.device("npusim"), attention_of("112"):
+        if row["model"] == "resnet50":
+            model = library.create_model("resnet50")
+        else:
+            make = library.models.vision_transformer.VisionTransformer
+            model = make(img_size=size, class_token=False, global_pool="avg")
+        images = torch.zeros(batch, 3, size, size, dtype=torch.float16)
+    model = model.half().eval()
+
+    def step():
+        with torch.inference_mode(), attention_of("112"):
+            model(images)
 
     return step
 
@@ -129,8 +217,8 @@ def modules_cost(cost_us):
         hook.remove()
 
 
-def milliseconds(row, clones):
-    """The modelled time of a step, by the host of no name."""
+def modelled(row, clones):
+    """(Milliseconds of a step by the host of no name, share in which the device works)."""
     host = specs.load_host("eager")
     # cuDNN may use TF32 by default, cuBLAS may not.
     with contextlib.ExitStack() as stack:
@@ -139,41 +227,57 @@ def milliseconds(row, clones):
                 spec=row["chip"], memory="2TiB", temporaries="cuda", dispatch_us=host.dispatch_us
             )
         )
-        stack.enter_context(precision(False))
+        # Products used TF32 by default before torch 1.12.
+        stack.enter_context(precision(row["source"] == DEPLOY))
         torch.backends.cudnn.allow_tf32 = True
-        language = row["model"] in SIZES
-        step = language_model(row, clones) if language else network(row)
+        if row["model"] in SIZES:
+            step = language_model(row, clones)
+        elif row["model"] in ENCODERS:
+            step = encoder(row)
+        else:
+            step = vision(row) if row["source"] == AITEMPLATE else network(row)
         if row["mode"] != "forward":  # the first step makes an optimizer's state
             step()
         torch.npusim.synchronize()
         with modules_cost(host.module_us), timeline.record() as made:
             step()
             torch.npusim.synchronize()
-        return made.span_ns / 1e6
+        busy = max(made.replay().busy_ns.values()) / made.span_ns
+        return made.span_ns / 1e6, busy
 
 
-def main(clones):
-    with ROWS.open() as file:
-        rows = list(csv.DictReader(file))
+def main(clones, lists):
+    for name in lists or LISTS:
+        with (FOLDER / name).open() as file:
+            compare(list(csv.DictReader(file)), clones)
+
+
+def compare(rows, clones):
     kept = []
     for row in rows:
-        made, published = milliseconds(row, clones), float(row["milliseconds"])
-        low, high = specs.interval(row["chip"])
+        (made, busy), published = modelled(row, clones), float(row["milliseconds"])
+        low, high = specs.interval(row["chip"], busy)
+        idles, within = specs.device_idles(busy), low <= published / made <= high
+        groups = ("all", "the device works", "the device idles")
         kept.append(
-            (row["source"], made / published - 1, low <= published / made <= high, high / low)
-        )
+            (
+                {"all", row["source"], groups[1 + idles]},
+                made / published - 1, within, high / low,
+            )
+        )  # fmt: skip
         words = [row[key] for key in ("chip", "model", "size", "batch", "dtype", "layout", "mode")]
-        print(*words, f"{published:.1f} {made:.1f} {kept[-1][1]:+.0%} {kept[-1][2]}", flush=True)
-    head = "source | figures | in the interval | median error | median, signed | high end by low"
+        told = f"{published:.1f} {made:.1f} {kept[-1][1]:+.0%} busy {busy:.2f} {within}"
+        print(*words, told, flush=True)
+    head = "figures | number | in the interval | median error | median, signed | high end by low"
     print(f"| {head} |\n|---|---|---|---|---|---|")
-    for source in ("all", *SOURCES):
-        of = [row for row in kept if source in ("all", row[0])]
+    for group in (*groups, *dict.fromkeys(row["source"] for row in rows)):
+        of = [row for row in kept if group in row[0]]
         errors, width = np.array([row[1] for row in of]), np.median([row[3] for row in of])
         print(
-            f"| {source} | {len(of)} | {sum(row[2] for row in of)} | {np.median(abs(errors)):.0%} "
+            f"| {group} | {len(of)} | {sum(row[2] for row in of)} | {np.median(abs(errors)):.0%} "
             f"| {np.median(errors):+.0%} | {width:.2f} |"
         )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

@@ -4,12 +4,14 @@
     python tools/pages/validation.py           # prints the part of the page that is made
     python tools/pages/validation.py --check   # fails if the page or the classes are out of date
     python tools/pages/validation.py --fit     # fits specs/classes.toml and writes the page
+    python tools/pages/validation.py --errors  # as --fit, with the values as they are
     python tools/pages/validation.py --blind   # errors on rows that no fit has seen
     python tools/pages/validation.py --hosts   # what a command costs the hosts of specs/hosts
 
 published_rows.py chose the rows before the first fit. A row's time is computed from the record of
-its program (published_programs.py), by the formula of rule C1. The split has two halves: each chip
-is left out of a fit, and each family of models is; the page states the errors of what was left out.
+its program (published_programs.py), by the formula of rule C1. The split has three parts: each
+chip is left out of a fit, each family of models is, and each source is. The page states the errors
+of what was left out; left_out.csv keeps them, and the intervals are made from it.
 """
 
 import csv
@@ -23,6 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from pages.intervals import BUSY, COVERED, SPLITS, intervals, write_left_out
 from pages.published_programs import PROGRAM
 from pages.published_rows import BLIND, DLE, FOLDER
 
@@ -37,9 +40,6 @@ BOARDS = ("server", "consumer", "limited", "amd")
 #: Hosts of specs/hosts, and the chips of the machine that a source names: a DGX-1, a DGX A100.
 HOSTS = {"epyc-7742": ("a100-80-sxm",), "xeon-e5-2698v4": ("v100-16-sxm", "v100-32-sxm")}
 GOAL_MEDIAN, GOAL_WITHIN = 0.12, 0.90
-#: Rows of a chip from which its interval is its own.
-OWN_ROWS = 30
-COVERED = 0.9
 
 
 class Data:
@@ -299,30 +299,21 @@ def fit(data, mask, begin=PRIOR, rounds=40):
 
 
 def left_out(data, key, whole):
-    """Errors of the rows, each by the fit that has none of its group."""
+    """What the fit that has none of a row's group says of it.
+
+    Returns the error, the error by the host of no name, and the share in which the device works.
+    """
     groups = np.array([row[key] for row in data.rows])
-    errors = np.zeros(len(groups))
+    found = np.zeros((3, len(groups)))
     for group in sorted(set(groups)):
         there = groups == group
         x = fit(data, ~there, whole, rounds=10)
-        errors[there] = (predicted(data, x, calibrated(data, x)) / data.seconds - 1)[there]
-    return errors
-
-
-def interval(errors):
-    """Factors of a modelled time between which nine of ten measured times lie."""
-    ratios = 1 / (1 + errors)
-    low, high = np.quantile(ratios, [(1 - COVERED) / 2, (1 + COVERED) / 2])
-    return float(low), float(high)
-
-
-def intervals(data, by_chip, by_family):
-    """Chip -> its interval; "" is that of a chip without rows of its own."""
-    chips = np.array([row["chip"] for row in data.rows])
-    found = {"": interval(by_chip)}
-    for chip in sorted(set(chips)):
-        if (chips == chip).sum() >= OWN_ROWS:
-            found[chip] = interval(by_family[chips == chip])
+        times = predicted(data, x, np.ones(len(groups)))
+        busy = np.bincount(data.index, durations(data, x) * data.counts, len(groups)) / times
+        errors = (
+            made / data.seconds - 1 for made in (predicted(data, x, calibrated(data, x)), times)
+        )
+        found[:, there] = np.array([*errors, busy])[:, there]
     return found
 
 
@@ -413,9 +404,13 @@ def write_classes(x, widths, left):
             f"{name} = {np.exp(value):.3g}"
             for name, value in zip(("arithmetic", "bandwidth"), pair, strict=True)
         ]
-    lines += ["", "[interval] # factors between which nine of ten measured times lie"]
-    for chip, (low, high) in widths.items():
-        lines.append(f"{chip or 'others'} = [{low:.3g}, {high:.3g}]")
+    lines += [
+        "",
+        "[interval] # factors: nine of ten times, and the largest error of an idle device",
+    ]
+    for name, factor in zip(("device", "idle"), widths, strict=True):
+        lines.append(f"{name} = [{1 / factor:.3g}, {factor:.3g}]")
+    lines.append(f"busy = {BUSY} # share in which the device works, for the first")
     lines += ["", "[gain] # factors of the time that a change leaves, for nine of ten changes"]
     for change, (low, high) in left.items():
         lines.append(f"{change or 'others'} = [{low:.3g}, {high:.3g}]")
@@ -500,11 +495,12 @@ def gains_table(found):
     return lines
 
 
-def made_page(data, by_chip, by_family, widths):
+def made_page(data, by_chip, by_family, by_source, kinds):
     rows = data.rows
     lines = [f"| split {_HEAD}", "|---|---|---|---|---|---|", current(data)]
     lines.append(f"| each chip left out | {quality(by_chip)} |")
     lines.append(f"| each family left out | {quality(by_family)} |")
+    lines.append(f"| each source left out | {quality(by_source)} |")
     for title, key, errors in (
         ("chip, left out", "chip", by_chip),
         ("family, left out", "family", by_family),
@@ -524,11 +520,10 @@ def made_page(data, by_chip, by_family, widths):
             f"| {what}, batch {row['batch']} | {value:.4g} ms "
             f"| {value * (1 + by_chip[number]):.4g} |"
         )
-    lines += ["", "| chip | nine of ten measured times are, of the modelled time |", "|---|---|"]
     lines += [
-        f"| {chip or 'any other'} | {low:.2f} to {high:.2f} |"
-        for chip, (low, high) in widths.items()
-    ]
+        "", "| left out | the device | rows | groups | median factor | for nine of ten | largest |",
+        "|---|---|---|---|---|---|---|", *kinds,
+    ]  # fmt: skip
     lines += ["", *gains_table(gains(data, by_chip))]
     lines += ["", "| rows that were dropped | reason |", "|---|---|"]
     with (FOLDER / "dropped.csv").open() as file:
@@ -545,12 +540,13 @@ def blind_page():
     """Errors and coverage of the intervals on rows that no fit has seen."""
     data = Data(BLIND)
     errors = predicted(data, of_classes()) / data.seconds - 1
-    with CLASSES.open("rb") as file:
-        widths = tomllib.load(file)["interval"]
+    x = of_classes()
+    busy = np.bincount(data.index, durations(data, x) * data.counts, len(errors))
+    busy /= predicted(data, x)
     within = np.array([
         low <= 1 / (1 + error) <= high
-        for row, error in zip(data.rows, errors, strict=True)
-        for low, high in [widths.get(row["chip"], widths["others"])]
+        for row, error, works in zip(data.rows, errors, busy, strict=True)
+        for low, high in [specs.interval(row["chip"], works)]
     ])  # fmt: skip
     lines = [f"| blind {_HEAD} in the interval |", "|---|---|---|---|---|---|---|"]
     groups = {"all": np.ones(len(errors), bool)}
@@ -567,15 +563,18 @@ def main(words):
         print(blind_page())
         return 0
     data = Data(FOLDER)
-    if "--fit" in words:
-        whole = fit(data, np.ones(len(data.rows), bool))
-        by_chip, by_family = left_out(data, "chip", whole), left_out(data, "family", whole)
-        widths = intervals(data, by_chip, by_family)
+    if "--fit" in words or "--errors" in words:
+        fitted = "--fit" in words
+        whole = fit(data, np.ones(len(data.rows), bool)) if fitted else of_classes()
+        found = {split: left_out(data, split, whole) for split in SPLITS}
+        write_left_out(data, found)
+        by_chip, by_family, by_source = (found[split][0] for split in SPLITS)
+        *widths, kinds = intervals()
         write_classes(whole, widths, rests(gains(data, by_chip)))
         specs.classes.cache_clear()
         write_hosts(data)
         head, rest = PAGE.read_text().split(BEGIN)
-        made = made_page(data, by_chip, by_family, widths)
+        made = made_page(data, by_chip, by_family, by_source, kinds)
         PAGE.write_text(f"{head}{BEGIN}\n\n{made}\n\n{END}{rest.split(END)[1]}")
         print(made)
         for errors in (by_chip, by_family):

@@ -43,10 +43,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 def __getattr__(name: str) -> Any:
     """Imports an instrument when it is asked for."""
     if name in _HOMES:

@@ -17,7 +17,7 @@ _LEGEND = (
 )
 
 
-@dataclass(repr=False)  # Report has one
+@dataclass
 class DispatchReport(Report):
     """The calls of one function, nested.
 

@@ -30,7 +30,7 @@ class Site:
     keepers: tuple[str, ...]
 
 
-@dataclass(repr=False)  # Report has one
+@dataclass
 class LeakReport(Report):
     """Device memory that is left of a `with` block.
 

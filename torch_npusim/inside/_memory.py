@@ -107,7 +107,7 @@ class Strip:
         return pairs
 
 
-@dataclass(repr=False)  # Report has one
+@dataclass
 class MemoryReport(Report):
     """Storages of some tensors.
 

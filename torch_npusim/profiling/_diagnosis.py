@@ -56,8 +56,10 @@ class Diagnosis:
             are not at least two steps.
         steady_ns: Time after the first step, with the waits for loaders: what gains and savings are
             shares of. The whole span if there are not at least two steps.
-        interval: Factors of a modelled time between which nine of ten measured times of programs
-            lie on such a device; (1, 1) for a device that is made up.
+        interval: Factors of a modelled time between which measured times lie (specs.interval());
+            (1, 1) for a device that is made up.
+        device_idles: Whether the device idles for more than a tenth of the time after the first
+            step, so that the interval is the largest error seen and promises nothing.
         host: Cost of a command, and whose it is, in words.
         loader_ns: Waits for loaders, scaled.
         saved: Counterfactual -> share of `steady_ns` that it saves.
@@ -84,6 +86,7 @@ class Diagnosis:
     setup_ns: int = 0
     steady_ns: int = 0
     interval: tuple[float, float] = (1.0, 1.0)
+    device_idles: bool = False
     host: str = ""
     timeline: list[tuple[str, int, int, int]] = field(default_factory=list)
 
@@ -115,7 +118,11 @@ def diagnose(
     done = _done_ns(commands, ends)
     lengths = [later - earlier for earlier, later in itertools.pairwise(done)]
     steady = _after(timeline, ends[0]) if lengths else timeline
-    span = max(steady.replay().span_ns, 1)
+    again = steady.replay()
+    span = max(again.span_ns, 1)
+    # The interval is of times without loaders.
+    device_ns = (without_loader(steady) if recording.waits else steady).replay().span_ns
+    works = max(again.busy_ns.values(), default=0) / max(device_ns, 1)
 
     def saved(**changes: bool) -> float:
         return 1 - steady.replay(**changes).span_ns / span  # type: ignore[arg-type]
@@ -137,7 +144,8 @@ def diagnose(
             else 0
         ),
         steady_ns=span,
-        interval=specs.interval(spec),
+        interval=specs.interval(spec, works),
+        device_idles=specs.device_idles(works),
         host=(
             f"a command costs the host {rates.launch_latency_ns / 1e3:g} us: "
             f"{host or 'the launch alone'}"

@@ -42,6 +42,11 @@ def _real(found: Diagnosis) -> str:
         for ns in (found.step_ns, found.device_span_ns)
     )
     told = f"{step} a step, and {whole}" if found.steps > 1 else whole
+    if found.device_idles:
+        return (
+            "the device idles, so that nothing is promised: by the largest error of published "
+            f"times the real one takes {told} in all"
+        )
     return f"on nine of ten programs the real device takes {told} in all"
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Spec",
     "SpecError",
     "capability",
+    "device_idles",
     "dispatch_us",
     "gain_interval",
     "host_names",
@@ -286,19 +287,30 @@ def _define(spec: Spec, dispatch_us: float | None) -> None:
     )
 
 
-def interval(name: str | None = None) -> tuple[float, float]:
-    """Returns factors of a modelled time between which nine of ten measured times lie.
+def device_idles(busy: float) -> bool:
+    """Whether the device idles for more than a tenth of a time: then the host decides it.
 
-    The errors are of rows that were left out of the fit (docs/reference/validation.md): of the
-    chip's own rows, or of chips that were left out.
+    Args:
+        busy: Share of the time in which the device works.
+    """
+    return bool(busy < classes()["interval"]["busy"])
+
+
+def interval(name: str | None = None, busy: float = 1.0) -> tuple[float, float]:
+    """Returns factors of a modelled time between which measured times lie.
+
+    The errors are of rows that were left out of the fit with their chip, their family or their
+    source (docs/reference/validation.md). Nine of ten times that the device decides lie between
+    the factors. Where the device idles, too few machines are known for a promise: the factors are
+    the largest error seen.
 
     Args:
         name: Of a specification; default: that of this process. (1, 1) for one that is made up.
+        busy: Share of the time in which the device works.
     """
     if (spec := _of_file(name)) is None or not spec.board:
         return (1.0, 1.0)
-    table = classes()["interval"]
-    low, high = table.get(spec.name, table["others"])
+    low, high = classes()["interval"]["idle" if device_idles(busy) else "device"]
     return (low, high)
 
 

@@ -146,8 +146,8 @@ class StepTime:
 
     Attributes:
         ns: The time.
-        interval: Factors of it between which nine of ten measured steps of programs lie; (1, 1)
-            if the device is made up.
+        interval: Factors of it between which measured steps lie (specs.interval()); (1, 1) if the
+            device is made up.
         steps: How many there were.
         inputs: Sizes of the first input of the model, if all steps had the same number of calls.
         per_second: Samples a second: the first size, times the calls of a step.
@@ -155,6 +155,8 @@ class StepTime:
         work: None if the step has no products.
         not_counted: Kernels of it whose products, if any, are no part of `work`: those of Triton,
             and fused ones of Inductor with a product among their operators.
+        device_idles: Whether the device idles for more than a tenth of the time, so that the
+            interval is the largest error seen and promises nothing.
     """
 
     ns: int
@@ -165,6 +167,7 @@ class StepTime:
     tokens_per_second: float | None = None
     work: Work | None = None
     not_counted: list[str] = field(default_factory=list)
+    device_idles: bool = False
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def fit_script(
                 fit.devices[index] = device_fit(history, capacity, run.stats(index), parts, left)
         fit.answers = run.answers()
         peaks = Rates.of_device().peak_flops
-    fit.step = watch.step_time(specs.interval(spec), peaks, max(1, len(fit.devices)))
+    fit.step = watch.step_time(spec, peaks, max(1, len(fit.devices)))
     fit.step_threads = len(watch.threads)
     fit.changes = {change.name: list(change.where) for change in changes}
     if snapshot is not None:

@@ -103,7 +103,8 @@ def step_text(step: StepTime) -> str:
     words = [f"A step takes {step.ns / 1e6:.3f} ms of modelled time"]
     low, high = (step.ns / 1e6 * factor for factor in step.interval)
     if low < high:
-        words.append(f" (nine of ten programs: {low:.3f} to {high:.3f} ms)")
+        known = "the device idles, no promise" if step.device_idles else "nine of ten programs"
+        words.append(f" ({known}: {low:.3f} to {high:.3f} ms)")
     for rate, unit, digits in (
         (step.per_second, "samples/s", 1),
         (step.tokens_per_second, "tokens/s", 0),

@@ -28,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from torch_npusim import _C, npusim
 from torch_npusim._names import is_npusim
 from torch_npusim.profiling.fitting.result import StepTime, Work
+from torch_npusim.sim import specs
 from torch_npusim.sim.timeline import PRECISIONS
 
 PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
@@ -72,6 +73,7 @@ class Watch:
         ends_ns: Virtual time at the end of each step of an optimizer.
         flops: Of each step: precision -> operations of products, and "again": those of them that
             checkpoints compute again.
+        busy_ns: Of each step, the sum of its commands' times.
         not_counted: Of each step, kernels whose products, if any, are no part of `flops`.
         inputs: Sizes of the model's inputs in each step but the first, and whether they are
             integers.
@@ -83,6 +85,7 @@ class Watch:
     owners: list[tuple[int, int, int, str]] = field(default_factory=list)
     ends_ns: list[int] = field(default_factory=list)
     flops: list[Counter[str]] = field(default_factory=list)
+    busy_ns: list[float] = field(default_factory=list)
     not_counted: list[list[str]] = field(default_factory=list)
     inputs: list[list[tuple[tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
 
@@ -199,20 +202,19 @@ class Watch:
                 {name: sum(row[name] for row in rows.values()) for name in (*PRECISIONS, "again")}
             )
         )
+        self.busy_ns.append(sum(row["modelled_ns"] for row in rows.values()))
         self.not_counted.append(not_counted(rows))
 
     # --- time -------------------------------------------------------------------------------
 
-    def step_time(
-        self, interval: tuple[float, float], peaks: Sequence[float], devices: int
-    ) -> StepTime | None:
+    def step_time(self, spec: str | None, peaks: Sequence[float], devices: int) -> StepTime | None:
         """Returns the time of a step, with the interval of its errors.
 
         None of fewer than two steps, and of steps on several threads: these share one clock of the
         host, so that the time between two steps depends on the order in which threads run.
 
         Args:
-            interval: Factors of the time.
+            spec: The specification whose interval is given.
             peaks: Operations a second of a device, in the order of PRECISIONS.
             devices: That the script uses.
         """
@@ -220,10 +222,16 @@ class Watch:
         if not spans or len(self.threads) > 1:
             return None
         ns = int(statistics.median_low(spans))
-        found = StepTime(ns, interval, len(self.ends_ns))
+        step = 1 + spans.index(ns)
+        works = self.busy_ns[step] / devices / max(ns, 1)
+        found = StepTime(
+            ns,
+            specs.interval(spec, works),
+            len(self.ends_ns),
+            device_idles=specs.device_idles(works),
+        )
         if ns <= 0:
             return found
-        step = 1 + spans.index(ns)
         found = replace(
             found,
             work=_work(self.flops[step], found, peaks, devices),
