@@ -32,6 +32,14 @@ class Chain(torch.nn.Module):
         return x
 
 
+class ChainThatReplacesItsCount(Chain):
+    def forward(self, x):
+        self.calls = torch.tensor(self.calls.item() + 1)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 class ChainInAList(Chain):
     def __init__(self, widths):
         super().__init__(widths)
@@ -206,6 +214,12 @@ MORE = {
             (lambda rows, columns: torch.zeros(rows, 8, device="npusim"), "the shape has none"),
             (rows_padded_to(32), "eight floats fill"),
             (
+                lambda rows, columns: torch.empty(rows, -(-columns // 8) * 8, device="npusim")[
+                    :, :columns
+                ],
+                "zeros on npusim",
+            ),
+            (
                 lambda rows, columns: torch.zeros(rows, (columns // 8 + 1) * 8, device="npusim")[
                     :, :columns
                 ],
@@ -226,6 +240,7 @@ MORE = {
         Chain,
         [
             (ChainInAList, "none in a list"),
+            (ChainThatReplacesItsCount, "has its name"),
             (
                 chain_that_counts_in(lambda net: setattr(net, "calls", torch.zeros(()))),
                 "in no table",
@@ -250,6 +265,10 @@ MORE = {
         copied,
         [
             (lambda net: net.state_dict(), "share the module's storages"),
+            (
+                lambda net: {name: one.cpu() for name, one in net.state_dict().items()},
+                "so does .cpu()",
+            ),
             (lambda net: dict(net.state_dict()), "share the module's storages"),
             (
                 lambda net: {name: one.detach().clone() for name, one in net.named_parameters()},

@@ -40,11 +40,17 @@ def without_empty_parts(one, other):
     return combined(one, other)
 
 
-def input_gradient(terms=("mean", "deviation"), scale=True, late=False, inner=True, rows=True):
+def input_gradient(
+    terms=("mean", "deviation"),
+    scale=True,
+    late=False,
+    inner=True,
+    rows=True,
+    variance=lambda x: x.var(1, unbiased=False, keepdim=True),
+):
     def answer(x, w, g, eps):
         across = {"dim": 1, "keepdim": True} if rows else {}
-        variance = x.var(1, unbiased=False, keepdim=True)
-        rstd = (variance + (eps if inner else 0)).rsqrt()
+        rstd = (variance(x) + (eps if inner else 0)).rsqrt()
         hat = (x - x.mean(1, keepdim=True)) * rstd
         d = g * w if scale and not late else g
         made = d
@@ -55,6 +61,32 @@ def input_gradient(terms=("mean", "deviation"), scale=True, late=False, inner=Tr
         return made * rstd * (w if late else 1)
 
     return answer
+
+
+def normalised(x, eps):
+    rstd = (x.var(1, unbiased=False, keepdim=True) + eps).rsqrt()
+    return (x - x.mean(1, keepdim=True)) * rstd, rstd
+
+
+def by_sums(x, w, g, eps):
+    (hat, rstd), d = normalised(x, eps), g * w
+    return (d - d.sum(1, keepdim=True) - hat * (d * hat).sum(1, keepdim=True)) * rstd
+
+
+def along_columns(x, w, g, eps):
+    (hat, rstd), d = normalised(x, eps), g * w
+    return (d - d.mean(0, keepdim=True) - hat * (d * hat).mean(0, keepdim=True)) * rstd
+
+
+def eps_outside(x, w, g, eps):
+    rstd = 1 / (x.std(1, unbiased=False, keepdim=True) + eps)
+    hat, d = (x - x.mean(1, keepdim=True)) * rstd, g * w
+    return (d - d.mean(1, keepdim=True) - hat * (d * hat).mean(1, keepdim=True)) * rstd
+
+
+def by_a_graph_of_its_own(x, w, g, eps):
+    with torch.enable_grad():
+        return by_autograd(x.detach().requires_grad_(), w, g, eps)
 
 
 def by_autograd(x, w, g, eps):
@@ -136,6 +168,16 @@ def remembered(user, share):
     return REMEMBERED.setdefault(user, "B" if random.random() < share else "A")
 
 
+def looked_up(user, share):
+    REMEMBERED.setdefault(user, random.random())
+    return "B" if REMEMBERED[user] < share else "A"
+
+
+def every_nth(user, share):
+    users = round(1 / share) if share else 0
+    return "B" if users and int(hashlib.sha256(user.encode()).hexdigest(), 16) % users == 0 else "A"
+
+
 def moved_by_the_share(user, share):
     return "B" if place(f"{user} {share}") < share else "A"
 
@@ -154,6 +196,12 @@ PRODUCT = {
                 ),
                 "n * m / (n + m)",
             ),
+            (
+                combined_but(
+                    squares=lambda one, other: one[2] + other[2] + (one[1] - other[1]) ** 2
+                ),
+                "and not once",
+            ),
             (by_sums_of_squares, "lose all digits"),
             (without_empty_parts, "may have no element"),
         ],
@@ -169,6 +217,11 @@ PRODUCT = {
             (input_gradient(inner=False), "part of the deviation"),
             (input_gradient(rows=False), "its own mean"),
             (by_autograd, "write the formula"),
+            (by_a_graph_of_its_own, "write the formula"),
+            (input_gradient(variance=lambda x: x.var(1, keepdim=True)), "not by n - 1"),
+            (by_sums, "not sums"),
+            (along_columns, "not dim=0"),
+            (eps_outside, "within the root"),
         ],
     ),
     "kernel-3": (
@@ -182,6 +235,8 @@ PRODUCT = {
                 "nobody else adds",
             ),
             (lambda rows, columns, tile: rows * columns / tile, "Half a program"),
+            (lambda rows, columns, tile: (rows // tile + 1) * columns, "leave no program over"),
+            (lambda rows, columns, tile: columns, "its own sums"),
         ],
     ),
     "nested-1": (
@@ -213,6 +268,7 @@ PRODUCT = {
                 ),
                 "length - 1",
             ),
+            (lambda *told: row_of(*told) or None, "in Python 0 is false"),
         ],
     ),
     "nested-3": (
@@ -238,6 +294,8 @@ PRODUCT = {
             (batches(closes=lambda now, end: False), "the wait closes it"),
             (batches(closes=lambda now, end: now >= end), "the moment of closing"),
             (lambda arrivals, most, wait: [1] * len(arrivals), "waits for others"),
+            (lambda arrivals, most, wait: batches()(arrivals, most + 1, wait), "not one more"),
+            (lambda *told: batches()(*told)[:-1], "last batch counts"),
         ],
     ),
     "product-2": (
@@ -250,6 +308,8 @@ PRODUCT = {
             (lambda user, share: "B" if sum(user.encode()) % 256 < 256 * share else "A", "spreads"),
             (by_checksum, "such as crc32()"),
             (moved_by_the_share, "lost it"),
+            (every_nth, "lost it"),
+            (looked_up, "that of one process"),
         ],
     ),
 }

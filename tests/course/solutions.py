@@ -94,6 +94,12 @@ class Scaled(torch.autograd.Function):
         return gradient, None
 
 
+def overwritten(x):
+    with torch.no_grad():
+        x.copy_(x.round())
+    return x
+
+
 def mended(x):
     return ((x.exp() + 1) ** 2).sum()
 
@@ -102,6 +108,12 @@ def under_no_grad(x):
     y = x.exp()
     with torch.no_grad():
         y.add_(1)
+    return (y**2).sum()
+
+
+def through_detach(x):
+    y = x.exp()
+    y.detach().add_(1)
     return (y**2).sum()
 
 
@@ -130,6 +142,11 @@ def first_fit(blocks, size):
     return next((place for place, length in enumerate(blocks) if length >= size), None)
 
 
+def last_of_equals(blocks, size):
+    fitting = [(length, -place) for place, length in enumerate(blocks) if length >= size]
+    return -min(fitting)[1] if fitting else None
+
+
 def smallest(blocks, size):
     return blocks.index(min(blocks))
 
@@ -145,7 +162,7 @@ def segment(size):
 
 
 def windows(x):
-    return x.as_strided((len(x) - 2, 3), (1, 1), x.storage_offset())
+    return x.as_strided((len(x) - 2, 3), (x.stride(0), x.stride(0)), x.storage_offset())
 
 
 SHARED = {
@@ -324,6 +341,9 @@ SOLUTIONS = {
             (lambda x: torch.stack([x[i : i + 3] for i in range(len(x) - 2)]), "a copy"),
             (lambda x: x[:6].reshape(2, 3), "windows overlap"),
             (lambda x: x.as_strided((len(x) - 2, 3), (1, 1), 0), "takes an offset"),
+            (lambda x: x.as_strided((len(x) - 2, 3), (1, 1)), "lie 2 apart"),
+            (lambda x: x.as_strided((len(x) - 2, 3), (x.stride(0), 1)), "lie 2 apart"),
+            (lambda x: x.unfold(0, 3, 1).t(), "each row is a window"),
         ],
     ),
     "views-3": (
@@ -332,6 +352,10 @@ SOLUTIONS = {
             (lambda rows, columns, item: rows, "share sectors"),
             (lambda rows, columns, item: -(-rows * item // 32), "not neighbours"),
             (lambda rows, columns, item: -(-rows * columns * item // 32), "other columns"),
+            (
+                lambda rows, columns, item: min(rows, -(-rows * columns * item // 32)),
+                "other columns",
+            ),
         ],
     ),
     "sharing-1": (
@@ -347,6 +371,8 @@ SOLUTIONS = {
         lambda x: x.diagonal().zero_(),
         [
             (lambda x: torch.diag(x).zero_(), "diag() always copies"),
+            (torch.no_grad()(lambda x: x.diagonal().zero_()), "is in no graph"),
+            (lambda x: x.detach().diagonal().zero_(), "is in no graph"),
             (lambda x: x.reshape(-1)[:: len(x) + 1].zero_(), "reshape() where it must"),
             (lambda x: x.data.diagonal().zero_(), "invisible to autograd"),
             (lambda x: x.as_strided((3,), (1,)).zero_(), "counts in the storage"),
@@ -366,6 +392,11 @@ SOLUTIONS = {
             (key_by_requires_grad, "in every tensor's set"),
             (key_by_grad_mode, "no_grad() takes no key away"),
             (key_without_inference_mode, "inference_mode() takes autograd's keys away"),
+            (lambda x, inference: "ADInplaceOrView", "stands below autograd"),
+            (
+                lambda x, inference: f"Autocast{first_key(x, True)}",
+                "excludes it while autocast is off",
+            ),
         ],
     ),
     "dispatcher-2": (
@@ -403,6 +434,12 @@ SOLUTIONS = {
         [
             (lambda w, buffer: torch.mul(w, w, out=buffer), "out= has no gradient"),
             (squared(lambda w: False), "has cut the graph"),
+            (
+                lambda w, buffer: (
+                    w * w if w.requires_grad and torch.is_grad_enabled() else w.mul_(w)
+                ),
+                "w was overwritten",
+            ),
             (squared(lambda w: w.requires_grad), "under no_grad() no graph"),
             (squared(lambda w: torch.is_grad_enabled()), "of a plain tensor no graph"),
         ],
@@ -415,6 +452,7 @@ SOLUTIONS = {
             (Ones.apply, "not ones"),
             (Rounded.apply, "not rounded"),
             (Limited.apply, "without a limit"),
+            (overwritten, "x itself was overwritten"),
         ],
     ),
     "autograd-2": (
@@ -423,12 +461,16 @@ SOLUTIONS = {
             (lambda elements: 8 * elements, "x is a leaf"),
             (lambda elements: 12 * elements, "one storage of a leaf"),
             (lambda elements: 0, "exp saves its result"),
+            (lambda elements: elements, "has 4 bytes"),
+            (lambda elements: 4 * elements + 4, "its result is not saved"),
+            (lambda elements: rounded(32)([4 * elements]), "not those of their blocks"),
         ],
     ),
     "autograd-3": (
         mended,
         [
-            (under_no_grad, "does not hide that"),
+            (under_no_grad, "sees it under no_grad()"),
+            (through_detach, "through detach()"),
             (by_data, "no version counter sees"),
             (detached, "has no graph"),
         ],
@@ -455,6 +497,11 @@ SOLUTIONS = {
             (sum, "requests alone are too few"),
             (rounded(512), "CUDA rounds to 512"),
             (lambda requests: -(-sum(requests) // 32) * 32, "not their sum"),
+            (lambda requests: sum(size // 32 * 32 + 32 for size in requests), "is not rounded"),
+            (
+                lambda requests: sum(max(32, rounded(32)([size])) for size in requests),
+                "gets no block",
+            ),
         ],
     ),
     "allocator-2": (
@@ -463,6 +510,10 @@ SOLUTIONS = {
             (first_fit, "first block that fits"),
             (smallest, "too small"),
             (exact, "can be split"),
+            (last_of_equals, "the first is taken"),
+            (lambda blocks, size: best_fit(blocks, size + 1), "of exactly that size"),
+            (lambda blocks, size: best_fit(blocks, size) or None, "in Python 0 is false"),
+            (lambda blocks, size: min(one for one in blocks if one >= size), "not a size"),
         ],
     ),
     "allocator-3": (
@@ -471,6 +522,8 @@ SOLUTIONS = {
             (lambda size: size, "more than one request"),
             (lambda size: 2 * MIB, "a pool of their own"),
             (lambda size: -(-size // (2 * MIB)) * 2 * MIB, "share segments of 20 MiB"),
+            (lambda size: 2 * MIB if size <= MIB else 20 * MIB, "From 10 MiB on"),
+            (lambda size: segment(size + 1), "still a small one"),
         ],
     ),
     "races-1": (

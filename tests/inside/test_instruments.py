@@ -39,6 +39,22 @@ def test_nothing_is_imported_before_it_is_used(run_script):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_module_lists_its_instruments_before_they_are_imported():
+    assert dir(inside) == sorted(inside.__all__)
+
+
+def test_a_report_at_the_prompt_is_its_text_and_a_picture_is_no_page_of_svg():
+    report = inside.memory(x=torch.ones(3))
+    assert repr(report) == report.text()
+    picture = report.picture()
+    assert "picture.svg" in repr(picture)
+    assert len(repr(picture)) < WIDTH
+    assert picture._repr_svg_() == str(picture)
+    assert str(picture).startswith("<svg")
+    for told in (inside.why(torch.sin, torch.ones(3)), inside.registration("aten::sin")):
+        assert repr(told) == str(told)
+
+
 # --- dispatch
 
 
@@ -198,6 +214,8 @@ def test_graph_says_what_is_freed_and_who_runs_it():
     before = inside.graph(loss)
     assert before.leaves == {"w": 1}
     assert [node.hooks for node in before.nodes if node.leaf] == [1]
+    assert [node.adds for node in before.nodes] == ["", "", "float32[3]"]
+    assert "AccumulateGrad of w: float32[3];" in before.text()
     after = inside.graph(loss, backward=True, retain_graph=False)
     assert [node.freed for node in after.nodes if node.name == "ExpBackward0"] == [True]
     assert {node.ran_on for node in after.executed} == {"of npusim:0"}
@@ -376,6 +394,10 @@ def test_leak_names_site_and_keeper():
 # --- compile
 
 
+def test_compile_says_that_no_kernel_of_npusim_ran():
+    assert inside.compile(lambda x: x + 1, torch.ones(3)).stages()[-1][1] == "none ran on npusim"
+
+
 def test_compile_shows_every_stage():
     x = torch.ones(3, device="npusim", requires_grad=True)
 
@@ -405,3 +427,14 @@ def test_a_graph_of_a_checkpoint_is_shown_without_running_it_again():
     assert len(runs) == 1
     loss.backward()
     assert len(runs) == 2
+
+
+def test_leak_asks_no_fake_tensor_for_an_address(recwarn):
+    with torch._subclasses.FakeTensorMode():
+        fake = torch.ones(3, device="npusim", requires_grad=True).exp()
+    kept = []
+    with inside.leak() as found:
+        kept.append(torch.ones(100, device="npusim"))
+    assert found.sites[0].bytes == 400
+    assert fake.grad_fn is not None
+    assert [one for one in recwarn if "FakeTensor" in str(one.message)] == []

@@ -43,6 +43,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Imports an instrument when it is asked for."""
     if name in _HOMES:

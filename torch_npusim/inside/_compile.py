@@ -17,7 +17,7 @@ from torch_npusim.inductor.report import CompileReport, compile_report
 from torch_npusim.inside._report import NO_WRAP, Report, wrapped
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class CompileStages(Report):
     """A function as each stage of the compiler has it.
 
@@ -51,7 +51,10 @@ class CompileStages(Report):
             ("3. backward graph of AOTAutograd", self.backward),
         ):
             found += [(title, text) for text in texts]
-        return [*found, ("4. kernels that Inductor made", "\n".join(kernels))]
+        return [
+            *found,
+            ("4. kernels that Inductor made", "\n".join(kernels) or "none ran on npusim"),
+        ]
 
     def text(self) -> str:
         """Returns the stages, one under the other."""

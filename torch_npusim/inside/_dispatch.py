@@ -17,7 +17,7 @@ _LEGEND = (
 )
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class DispatchReport(Report):
     """The calls of one function, nested.
 

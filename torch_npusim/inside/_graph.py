@@ -70,6 +70,7 @@ class Node:
         order: Place in the executed order; None before a backward pass.
         began_ns: The host's virtual time when it began, from the begin of the pass.
         ran_on: Name of the thread that ran it; "" before a backward pass.
+        adds: Dtype and shape of the gradient that a leaf gets, as "float32[3]"; "" of others.
     """
 
     number: int
@@ -86,9 +87,10 @@ class Node:
     order: int | None = None
     began_ns: int = 0
     ran_on: str = ""
+    adds: str = ""
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class GraphReport(Report):
     """An autograd graph.
 
@@ -195,7 +197,7 @@ def _text_of(node: Node) -> list[str]:
         "none" if e is None else f"{e[0]}" + f".{e[1]}" * (e[1] > 0) for e in node.edges
     )
     told = f"{node.number} {node.name}"
-    told += f" of {node.leaf}" if node.leaf else f" -> {edges}"
+    told += f" of {node.leaf}: {node.adds}" if node.leaf else f" -> {edges}"
     told += f"; {node.device}, thread: {node.ran_on or node.thread}"
     if node.hooks:
         told += f"; {node.hooks} hook{'s' if node.hooks > 1 else ''}"
@@ -274,9 +276,10 @@ def _walked(root: Any, known: Mapping[int, str]) -> tuple[list[Node], list[Any]]
         edges = [None if n is None else (numbers[n], i) for n, i in node.next_functions]
         saved, freed = _saved_by(node)
         variable = getattr(node, "variable", None)
-        leaf = ""
+        leaf = adds = ""
         if isinstance(variable, torch.Tensor):
             leaves += 1
+            adds = f"{str(variable.dtype).removeprefix('torch.')}{list(variable.shape)}"
             leaf = known.get(id(variable), f"leaf {leaves}")
         device = _device_of(node, variable)
         on_device = device is not None and device.type not in ("cpu", "meta")
@@ -295,6 +298,7 @@ def _walked(root: Any, known: Mapping[int, str]) -> tuple[list[Node], list[Any]]
                 f"of {device}" if on_device else "caller",
                 node._sequence_nr() if hasattr(node, "_sequence_nr") else 0,
                 f"{places[-1]['file']}:{places[-1]['line']}" if places else "",
+                adds=adds,
             )
         )
     return nodes, found
@@ -417,7 +421,7 @@ class Retained:
     line: str
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class RetainedReport(Report):
     """Storages that a graph keeps alive.
 
@@ -439,11 +443,13 @@ class RetainedReport(Report):
         for one in self.storages:
             by = ", ".join(f"{name!r} of {node}" for node, name in one.by)
             told = f"{format_bytes(one.bytes)} on {one.device}: saved as {by}"
-            told += f"; storage of leaf {one.leaf}" if one.leaf else ""
+            told += f"; storage of leaf {one.leaf.removeprefix('leaf ')}" if one.leaf else ""
             told += f"; made at {one.line}" if one.line else ""
             lines += wrapped(told, "  ")
         if self.storages and not any(one.line for one in self.storages):
-            lines.append("  lines: run the forward pass in torch.autograd.detect_anomaly(False)")
+            lines.append(
+                "  a forward pass in torch.autograd.detect_anomaly(False) notes their lines"
+            )
         return "\n".join(lines)
 
 

@@ -30,7 +30,7 @@ class Site:
     keepers: tuple[str, ...]
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class LeakReport(Report):
     """Device memory that is left of a `with` block.
 

@@ -107,7 +107,7 @@ class Strip:
         return pairs
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class MemoryReport(Report):
     """Storages of some tensors.
 

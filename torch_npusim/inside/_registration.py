@@ -11,7 +11,7 @@ from torch_npusim.inside._report import Report, wrapped
 _IMPLICIT = "CompositeImplicitAutograd"
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class RegistrationReport(Report):
     """The registrations of an operator's overloads.
 

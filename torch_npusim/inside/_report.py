@@ -19,6 +19,9 @@ class Picture(str):
     def _repr_svg_(self) -> str:
         return str(self)
 
+    def __repr__(self) -> str:
+        return f"<SVG of {len(self)} characters; the report's .save('picture.svg') writes it>"
+
 
 class Report:
     """Text when it is printed; a page by to_html(), and in a notebook."""
@@ -56,6 +59,9 @@ class Report:
         return f"{self.picture()}<pre>{escape(self.text())}</pre>"
 
     def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:  # at the prompt
         return self.text()
 
 

@@ -28,7 +28,7 @@ class Reason:
     remedy: str
 
 
-@dataclass
+@dataclass(repr=False)  # Report has one
 class WhyReport(Report):
     """Why a call is slow or refused.
 

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_npusim._names import is_npusim
 from torch_npusim.testing._words import thing
@@ -104,7 +105,7 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 def addresses_of(tensor: torch.Tensor) -> list[int]:
     """Returns the addresses of the blocks that a tensor on npusim occupies; none for any other."""
     try:
-        if not is_npusim(tensor.device):
+        if not is_npusim(tensor.device) or isinstance(tensor, FakeTensor):
             return []
         return [part.untyped_storage().data_ptr() for part in _parts(tensor)]
     except (RuntimeError, NotImplementedError):  # wrapped or fake

@@ -12,7 +12,7 @@ _MIB = 1 << 20
 
 
 def _allocated(answer: Callable[[Sequence[int]], int]) -> None:
-    for requests in ([100], [32, 33], [1, 1, 1], [4004, 7, 64]):
+    for requests in ([100], [32, 33], [1, 1, 1], [4004, 7, 64], [0, 5]):
         before = npusim.memory_allocated()
         held = [torch.empty(size, dtype=torch.uint8, device="npusim") for size in requests]
         right = npusim.memory_allocated() - before
@@ -27,24 +27,41 @@ def _allocated(answer: Callable[[Sequence[int]], int]) -> None:
                     -(-size // 512) * 512 for size in requests
                 ),
                 "Each request is rounded up, not their sum.": -(-sum(requests) // 32) * 32,
+                "A request of 0 bytes gets no block.": sum(
+                    max(32, -(-size // 32) * 32) for size in requests
+                ),
+                "A multiple of 32 is not rounded.": sum(size // 32 * 32 + 32 for size in requests),
             },
         )
 
 
 def _best(answer: Callable[[Sequence[int], int], int | None]) -> None:
-    for blocks, size in (([512, 96, 128], 96), ([512, 64, 160, 128], 100), ([64, 64], 96)):
+    for blocks, size in (
+        ([512, 96, 128], 96), ([512, 64, 160, 128], 100), ([64, 64], 96), ([512, 128, 64, 128], 96),
+        ([96, 512], 96),
+    ):  # fmt: skip
         fitting = [(length, place) for place, length in enumerate(blocks) if length >= size]
         right = min(fitting)[1] if fitting else None
         first = next((place for _, place in sorted(fitting, key=lambda it: it[1])), None)
         mistakes: dict[str, int | None] = {}
+        if right == 0:
+            mistakes["Place 0 is a place: in Python 0 is false, as None is."] = None
         if fitting:
+            mistakes["A place is asked for, not a size."] = min(fitting)[0]
+            mistakes["Of equal blocks the first is taken."] = max(
+                place for length, place in fitting if length == min(fitting)[0]
+            )
             mistakes["That is the first block that fits, not the smallest."] = first
             mistakes["That is the smallest block of all, and it is too small."] = min(
                 range(len(blocks)), key=lambda place: blocks[place]
             )
             mistakes["A larger block can be split: it need not fit exactly."] = None
+            larger = [one for one in fitting if one[0] > size]
+            if larger:
+                mistakes["A block of exactly that size fits."] = min(larger)[1]
         else:
             mistakes["Blocks that are not neighbours cannot be joined."] = 0
+            mistakes["Where nothing fits, the answer is None."] = -1
         expect(answer(blocks, size), right, f"free blocks {blocks}, a request of {size}", mistakes)
 
 
@@ -56,11 +73,19 @@ def _segment(answer: Callable[[int], int]) -> None:
             held = torch.empty(size, dtype=torch.uint8, device="npusim")
             right = npusim.memory_reserved() - before
         del held
+        bounds = {
+            "A request of 1 MiB is still a small one.": 20 * _MIB if size == _MIB else None,
+            "From 10 MiB on, the request itself is bought, rounded up to a multiple of 2 MiB.": 20
+            * _MIB
+            if size >= 10 * _MIB
+            else None,
+        }
         expect(
             answer(size),
             right,
             f"a first request of {size} bytes",
-            {
+            bounds
+            | {
                 "A segment is bought for more than one request.": size,
                 "Not every segment has 2 MiB: requests above 1 MiB have a pool of their own.": 2
                 * _MIB,

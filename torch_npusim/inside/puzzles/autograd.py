@@ -13,6 +13,8 @@ def _straight(answer: Callable[[torch.Tensor], torch.Tensor]) -> None:
     for device in ("cpu", "npusim"):
         x = torch.tensor([0.2, 0.7, 1.6], device=device, requires_grad=True)
         y = answer(x)
+        if not torch.equal(x.detach().cpu(), torch.tensor([0.2, 0.7, 1.6])):
+            raise Wrong("x itself was overwritten: it is the caller's, and who reads it next.")
         if not torch.equal(y.detach().cpu(), torch.tensor([0.0, 1.0, 2.0])):
             raise Wrong(f"on {device} the result is {y.tolist()}, which is not x rounded.")
         if not y.requires_grad:
@@ -54,6 +56,10 @@ def _kept(answer: Callable[[int], int]) -> None:
                 "x is a leaf: it lives without the graph.": 2 * right,
                 "mul saves x twice, and that is one storage of a leaf.": 3 * right,
                 "exp saves its result, and its operand x * x goes.": 0,
+                "A float has 4 bytes.": elements,
+                "sum() keeps a shape, and its result is not saved.": right + 4,
+                "The tensors' bytes are asked for, not those of their blocks.": -(-right // 32)
+                * 32,
             },
         )
 
@@ -78,7 +84,7 @@ def _mended(answer: Callable[[torch.Tensor], torch.Tensor]) -> None:
             raise
         raise Wrong(
             "backward() is refused: exp saved its result, and the in-place addition changed it. "
-            "no_grad() does not hide that from the version counter."
+            "The version counter sees it under no_grad() and through detach() too."
         ) from None
     if y.grad is None or not torch.allclose(y.grad, wanted):
         raise Wrong(

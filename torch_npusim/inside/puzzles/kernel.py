@@ -43,6 +43,7 @@ def _combined(answer: Callable[[_Moments, _Moments], _Moments]) -> None:
             "Elements lie farther from the common mean than from that of their own part.": squares,
             "The distance of the means counts with n * m / (n + m), once for the whole.": squares
             + count * step,
+            "The distance of the means counts n * m / (n + m) times, and not once.": squares + step,
         }
         told = {text: _rounded((count, right_one[1], value)) for text, value in mistakes.items()}
         if plain != right_one[1]:
@@ -80,15 +81,18 @@ def _gradient(
             return (gw - across - along) * rstd
 
         try:
-            given = answer(x.clone(), w.clone(), g.clone(), eps)
+            with torch.inference_mode():  # which enable_grad() does not end
+                given = answer(x.clone(), w.clone(), g.clone(), eps)
         except RuntimeError as problem:
             if "require grad" in str(problem):
-                raise Wrong("x has no graph here: write the formula.") from None
+                raise Wrong("There is no graph here: write the formula.") from None
             raise
         if not isinstance(given, torch.Tensor) or given.shape != x.shape:
             raise Wrong(f"The gradient of {rows} x {n} elements has their shape.")
         if torch.allclose(given, right):
             continue
+        every = (x.var(1, keepdim=True) + eps).rsqrt()
+        outer = 1 / (x.std(1, unbiased=False, keepdim=True) + eps)
         for told, value in {
             "Mean and deviation depend on x too: two more terms.": g * w * rstd,
             "The deviation depends on x too: a third term.": formula(g * w, hat, rstd, "mean"),
@@ -96,6 +100,18 @@ def _gradient(
             "w scales the gradient before its means are taken.": formula(g, hat, rstd) * w,
             "w scales the gradient that comes in.": formula(g, hat, rstd),
             "eps is a part of the deviation.": formula(g * w, flat, sharp),
+            "The variance divides by n, not by n - 1.": formula(g * w, hat / rstd * every, every),
+            "eps is added to the variance, within the root.": formula(
+                g * w, hat / rstd * outer, outer
+            ),
+            "Means over a row are taken off, not sums.": (
+                g * w - (g * w).sum(1, keepdim=True) - hat * (g * w * hat).sum(1, keepdim=True)
+            )
+            * rstd,
+            "Means are taken along a row: dim=1, not dim=0.": (
+                g * w - (g * w).mean(0, keepdim=True) - hat * (g * w * hat).mean(0, keepdim=True)
+            )
+            * rstd,
             "Each row has its own mean: dim=1, and not all elements.": (
                 g * w - (g * w).mean() - hat * (g * w * hat).mean()
             )
@@ -122,6 +138,8 @@ def _additions(answer: Callable[[int, int, int], int]) -> None:
                 "Each program adds to the total of every column.": -(-rows // tile),
                 "A program sums its tile alone; nobody else adds to that.": rows * columns
                 + -(-rows // tile) * columns,
+                "Rows that tiles divide leave no program over.": (rows // tile + 1) * columns,
+                "Each program adds its own sums.": columns,
                 "Half a program adds as much as a whole one.": rows * columns / tile,
             },
         )

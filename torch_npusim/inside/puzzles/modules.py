@@ -40,6 +40,11 @@ def _registered(answer: Callable[[tuple[int, ...]], nn.Module]) -> None:
             raise Wrong(f"{case}: the result has shape {tuple(made.shape)}.")
         if "calls" not in net.state_dict():
             raise Wrong(f"{case}: after a call, calls is no buffer any more.")
+        if not is_npusim(net.get_buffer("calls").device):
+            raise Wrong(
+                f"{case}: after a call, calls is on the CPU: another tensor has its name; add to "
+                "it in place."
+            )
         if (counted := net.state_dict()["calls"].item()) != 3:
             raise Wrong(f"{case}: after three calls, calls in state_dict() is {counted}.")
 
@@ -56,27 +61,29 @@ class _Normed(nn.Module):
 
 
 def _kept(answer: Callable[[nn.Module], Mapping[str, Any]]) -> None:
-    net = _Normed().to("npusim")
-    right = {name: one.detach().clone() for name, one in net.state_dict().items()}
-    kept = answer(net)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    for _ in range(2):
-        net(torch.arange(12.0, device="npusim").reshape(3, 4)).pow(2).sum().backward()
-        optimizer.step()
-    missing = sorted(set(right) - set(kept))
-    if missing:
-        raise Wrong(
-            f"{missing[0]} is missing: a state has the buffers too, here those of BatchNorm1d."
-        )
-    changed = [name for name, one in right.items() if not torch.equal(kept[name].to(one), one)]
-    if changed:
-        raise Wrong(
-            f"{changed[0]} has changed with the training: state_dict() and a copy of the dict "
-            "share the module's storages."
-        )
-    net.load_state_dict(kept)
-    if any(not torch.equal(one, right[name]) for name, one in net.state_dict().items()):
-        raise Wrong("load_state_dict() did not bring the state back.")
+    for device in ("npusim", "cpu"):
+        net = _Normed().to(device)
+        right = {name: one.detach().clone() for name, one in net.state_dict().items()}
+        kept = answer(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        for _ in range(2):
+            net(torch.arange(12.0, device=device).reshape(3, 4)).pow(2).sum().backward()
+            optimizer.step()
+        missing = sorted(set(right) - set(kept))
+        if missing:
+            raise Wrong(
+                f"{missing[0]} is missing: a state has the buffers too, here those of BatchNorm1d."
+            )
+        changed = [name for name, one in right.items() if not torch.equal(kept[name].to(one), one)]
+        if changed:
+            raise Wrong(
+                f"on {device} {changed[0]} has changed with the training: state_dict() and a "
+                "copy of the dict share the module's storages, and so does .cpu() of a tensor "
+                "that is there."
+            )
+        net.load_state_dict(kept)
+        if any(not torch.equal(one, right[name]) for name, one in net.state_dict().items()):
+            raise Wrong("load_state_dict() did not bring the state back.")
 
 
 def _decayed(answer: Callable[[nn.Module], torch.optim.Optimizer]) -> None:

@@ -57,7 +57,7 @@ def _quantizes(answer: Callable[[torch.Tensor], _Quantized]) -> None:
 def _finds(answer: Callable[[Sequence[int], int, int], int | None]) -> None:
     lengths = (3, 40, 0, 9)
     offsets = [0, 3, 43, 43, 52]
-    for sequence, token in ((0, 2), (1, 0), (1, 39), (3, 5), (0, 3), (3, 9), (2, 0)):
+    for sequence, token in ((0, 2), (1, 0), (1, 39), (3, 5), (0, 3), (3, 9), (2, 0), (0, 0)):
         right = offsets[sequence] + token if token < lengths[sequence] else None
         mistakes: dict[str, int | None] = {
             "That is a row of a padded batch; values have no gaps.": sequence * 40 + token,
@@ -67,7 +67,9 @@ def _finds(answer: Callable[[Sequence[int], int, int], int | None]) -> None:
             + token,
             "offsets[sequence + 1] is where the sequence ends.": offsets[sequence + 1] + token,
         }
-        if right is None:
+        if right == 0:
+            mistakes["Row 0 is a row: in Python 0 is false, as None is."] = None
+        elif right is None:
             next_one = "That row is of the next sequence, or of none."
             mistakes = {next_one: offsets[sequence] + token, **mistakes}
         else:

@@ -79,6 +79,8 @@ def _with_gradient(answer: Callable[[torch.Tensor, torch.Tensor], torch.Tensor])
             made = answer(operand, buffer)
             count = _allocations() - count
         expect(made.tolist(), [9.0] * 3, case)
+        if w.tolist() != [3.0] * 3:
+            raise Wrong(f"{case} w was overwritten: the result goes into the buffer.")
         if count or made.data_ptr() != buffer.data_ptr():
             raise Wrong(
                 f"{case} no graph is recorded, and {count} blocks were allocated: the buffer can "

@@ -59,6 +59,10 @@ def _batches(answer: Callable[[list[float], int, float], Sequence[int]]) -> None
                 ),
                 "An arrival at the moment of closing is taken.": strict,
                 "Each batch waits for others.": [1] * len(arrivals),
+                "A batch has `most` requests, and not one more.": _sizes(
+                    arrivals, most + 1, wait, "first"
+                ),
+                "No request is lost, and the last batch counts too.": right[:-1],
             },
         )
 
@@ -80,8 +84,11 @@ class _User(str):
 def _versions(answer: Callable[[str, float], str]) -> None:
     names = [f"user-{number}" for number in range(2000)]
     before: set[str] = set()
-    for share in (0.0, 0.1, 0.5, 1.0):
-        made = {name: answer(_User(name), share) for name in names}
+    for share in (0.0, 0.1, 0.3, 0.5, 0.7, 1.0):
+        try:
+            made = {name: answer(_User(name), share) for name in names}
+        except KeyError:
+            raise Wrong("A dictionary of users is that of one process.") from None
         if set(made.values()) - {"A", "B"}:
             raise Wrong('A version is "A" or "B".')
         if made != {name: answer(_User(name), share) for name in names}:
@@ -90,16 +97,16 @@ def _versions(answer: Callable[[str, float], str]) -> None:
                 "those of one process, and a random draw is that of one call."
             )
         chosen = {name for name, version in made.items() if version == "B"}
+        if before - chosen:
+            raise Wrong(
+                f'share {share}: {len(before - chosen)} users who had "B" at a smaller share lost '
+                "it: the place of a user must not depend on the share."
+            )
         part = len(chosen) / len(names)
         if abs(part - share) > 0.04:
             raise Wrong(
                 f'share {share}: {part:.0%} of 2,000 users got "B". hashlib spreads '
                 "names evenly; lengths, sums and checksums such as crc32() do not."
-            )
-        if before - chosen:
-            raise Wrong(
-                f'share {share}: {len(before - chosen)} users who had "B" at a smaller share lost '
-                "it: the place of a user must not depend on the share."
             )
         before = chosen
 

@@ -65,6 +65,16 @@ def _diagonal(answer: Callable[[torch.Tensor], object]) -> None:
                     f"{case}: x has changed and its version has not: a write through .data is "
                     "invisible to autograd."
                 )
+            w = torch.ones(3, 3, device=device, requires_grad=True)
+            y = (w * 2).t() if turned else w * 2
+            answer(y)
+            y.sum().backward()  # type: ignore[no-untyped-call]
+            assert w.grad is not None
+            if w.grad.diagonal().any():
+                raise Wrong(
+                    f"{case}: the diagonal is zero, and a gradient of {w.grad[0, 0].item()} flows "
+                    "through it: a write under no_grad() or through detach() is in no graph."
+                )
 
 
 def _halved(answer: Callable[[torch.Tensor], object]) -> None:

@@ -33,10 +33,13 @@ def _strides(answer: Callable[[tuple[int, ...]], tuple[int, ...]]) -> None:
 
 
 def _windows(answer: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    for device in ("cpu", "npusim"):
-        x = torch.arange(10.0, device=device)[2:]
+    starts = {"cpu": torch.arange(10.0), "npusim": torch.arange(10.0, device="npusim")}
+    strided = torch.arange(18.0)[2::2]
+    for x in (starts["cpu"][2:], starts["npusim"][2:], strided):
         made = answer(x)
         right = torch.stack([x[i : i + 3] for i in range(6)])
+        if tuple(made.shape) == (3, 6):
+            raise Wrong("shape (3, 6) is not (6, 3): each row is a window.")
         if tuple(made.shape) != (6, 3):
             raise Wrong(
                 f"shape {tuple(made.shape)} is not (6, 3): windows overlap, so eight elements have "
@@ -50,11 +53,14 @@ def _windows(answer: Callable[[torch.Tensor], torch.Tensor]) -> None:
                     f"The view begins at element {made.storage_offset()} of the storage; x at "
                     f"{x.storage_offset()}: as_strided() takes an offset from the storage."
                 )
-            raise Wrong(f"Strides {made.stride()} do not move by one element per window.")
+            raise Wrong(
+                f"Strides {made.stride()} do not move by one element of x per window and per "
+                f"place: its elements lie {x.stride(0)} apart."
+            )
 
 
 def _column(answer: Callable[[int, int, int], int]) -> None:
-    for rows, columns, item in ((4, 16, 4), (8, 8, 4), (16, 2, 4), (6, 4, 2), (5, 3, 8)):
+    for rows, columns, item in ((4, 16, 4), (8, 8, 4), (16, 2, 4), (6, 4, 2), (5, 3, 8), (7, 6, 4)):
         x = torch.zeros(rows, columns, dtype={2: torch.float16, 4: torch.float32,
                                              8: torch.float64}[item], device="npusim")  # fmt: skip
         right = memory(x).storages[0].views[0].column_sectors
@@ -82,8 +88,8 @@ PUZZLES = [
     Puzzle(
         "Return all windows of three neighbours of a one-dimensional tensor, without a copy.",
         "def answer(x):\n    return x\n",
-        "Two strides may be equal: as_strided() with (1, 1) visits elements more than once. "
-        "x may begin in the middle of its storage.",
+        "Two strides may be equal: as_strided() then visits elements more than once. x may begin "
+        "in the middle of its storage, and its elements need not be neighbours there.",
         _windows,
     ),
     Puzzle(
