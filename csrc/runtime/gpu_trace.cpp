@@ -17,7 +17,7 @@ void trace_new_stream(int device) {
   for (int turn = 0; turn < npusim::kStreamsPerPriority; ++turn) {
     for (int level = 0; level < npusim::kPriorityCount; ++level) {
       const int id = 1 + level * npusim::kStreamsPerPriority + turn;
-      trace(&Listener::trace_gpu_stream_creation, static_cast<std::uintptr_t>(id));
+      trace(&Listener::trace_gpu_stream_creation, stream_handle(device, id));
     }
   }
 }

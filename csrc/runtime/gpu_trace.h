@@ -25,12 +25,19 @@ void trace(void (c10::impl::PyInterpreterVTable::*tell)(c10::DeviceType, Handles
   ((**listener).*tell)(c10::DeviceType::PrivateUse1, handles...);
 }
 
+// stream_handle() is a number for each stream of each device, 0 for default streams. It looks like
+// an address: CUDA gives the handles 1 and 2 to two default streams, which libraries treat apart.
+inline std::uintptr_t stream_handle(int device, int id) noexcept {
+  if (id == 0) return 0;
+  return ((static_cast<std::uintptr_t>(device) + 1) << 32) + (static_cast<std::uintptr_t>(id) << 4);
+}
+
 // handle_of() is what trace() calls an event, a stream or memory.
 inline std::uintptr_t handle_of(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address);
 }
 inline std::uintptr_t handle_of(const npusim::Stream& stream) noexcept {
-  return static_cast<std::uintptr_t>(stream.id());
+  return stream_handle(stream.device(), stream.id());
 }
 
 // trace_new_stream() tells of all streams of the device when the program takes the first, which is

@@ -74,6 +74,9 @@ def test_streams_have_handles_and_priorities():
     stream, urgent = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
     assert torch.cuda.default_stream().cuda_stream == 0
     assert stream.cuda_stream != urgent.cuda_stream
+    streams = [torch.cuda.Stream() for _ in range(32)]
+    # 1 and 2 are CUDA's legacy and per-thread default streams, which DLPack refuses.
+    assert len({*(s.cuda_stream for s in streams), 0, 1, 2}) == 35
     assert (stream.priority, urgent.priority) == (0, -1)
     assert stream._as_parameter_.value == stream.cuda_stream
     assert stream.__cuda_stream__() == (0, stream.cuda_stream)

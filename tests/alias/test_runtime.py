@@ -39,6 +39,8 @@ def test_a_stream_is_found_again_by_its_handle():
     side = torch.cuda.Stream("cuda:1", priority=-1)
     for find in (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external):
         assert find(side.cuda_stream, device="cuda:1") == side
+        with pytest.raises(NotImplementedError, match="has this handle"):
+            find(side.cuda_stream, device="cuda:0")
     with torch.cuda.stream(torch.cuda.ExternalStream(side.cuda_stream, device="cuda:1")):
         assert torch.cuda.current_stream() == side
 

@@ -141,8 +141,8 @@ DIFFERENT: dict[str, str] = {
     "torch.backends.cudnn, torch.backends.cuda": "flags can be set and read, and change nothing",
     "torch.cuda.get_device_properties()": "has clock rates of 0, and the sizes of the largest chip "
     "of its capability",
-    "Stream.cuda_stream, Event.cuda_event": "are handles that no other library can use: the number "
-    "of the stream on its device, an address; ExternalStream takes such numbers only",
+    "Stream.cuda_stream, Event.cuda_event": "are handles that no other library can use; "
+    "ExternalStream takes those of npusim's streams only",
     "torch.cuda._gpu_trace": "is called as on CUDA, but for streams and events within npusim",
     "torch.cuda.cudart()": "has the calls that torch binds: those for memory and profiles work, "
     "those for streams and registered host memory raise",

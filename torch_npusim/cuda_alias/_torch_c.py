@@ -78,7 +78,7 @@ WORKS: dict[str, Callable[..., Any]] = {
     "getArchFlags": lambda: " ".join(ARCHITECTURES),
     "getAllocatorBackend": npusim.memory.get_allocator_backend,
     "getCompiledVersion": _compiled_version,
-    "getCurrentRawStream": _C.current_stream,
+    "getCurrentRawStream": lambda index: _C.stream_handle(index, _C.current_stream(index)),
     "getCurrentStream": _current_stream,
     "getDefaultStream": _default_stream,
     "getDevice": npusim.current_device,

@@ -159,13 +159,18 @@ _OWN: dict[str, Any] = {
 if is_version(">=2.14"):
     _OWN["gds.is_available"] = lambda: False
 
-# The handle of a stream is its number, which _cuda_getCurrentRawStream() returns too.
+
+def _handle(stream: torch.Stream) -> int:
+    """Returns the handle, as _cuda_getCurrentRawStream() does."""
+    return _C.stream_handle(stream.device_index, stream.stream_id)
+
+
 _OF_STREAMS = {
-    "cuda_stream": property(lambda self: self.stream_id),
-    "_as_parameter_": property(lambda self: ctypes.c_void_p(self.stream_id)),
-    "__cuda_stream__": lambda self: (0, self.stream_id),
+    "cuda_stream": property(_handle),
+    "_as_parameter_": property(lambda self: ctypes.c_void_p(_handle(self))),
+    "__cuda_stream__": lambda self: (0, _handle(self)),
     "__repr__": lambda self: (
-        f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
+        f"<torch.cuda.Stream device={self.device} cuda_stream={_handle(self):#x}>"
     ),
 }
 

@@ -76,26 +76,31 @@ class Stream(torch.Stream):
         return f"<torch.npusim.Stream device={self.device} stream_id={self.stream_id:#x}>"
 
 
+def number_of_handle(handle: int) -> int:
+    """Returns the number of a stream that is given by its number or its handle."""
+    return handle if handle < 1 << 32 else (handle & 0xFFFFFFFF) >> 4
+
+
 class ExternalStream(Stream):
-    """The stream with a handle, which is a stream's number; other libraries make no streams here.
+    """The stream with a handle; other libraries make no streams here.
 
     Args:
-        stream_ptr: `stream_id` of a stream.
+        stream_ptr: `stream_id` of a stream, or `cuda_stream` of one under the CUDA alias.
         device: Device of the stream; default: the current one.
     """
 
     def __new__(cls, stream_ptr: int, device: DeviceLike = None, **kwargs: Any) -> Self:
         """Names the stream; raises NotImplementedError if npusim has none of this handle."""
         least, greatest = _C.priority_range()
-        if not 0 <= stream_ptr <= _STREAMS_PER_PRIORITY * (least - greatest + 1):
+        index = _get_device_index(device, optional=True)
+        number = number_of_handle(stream_ptr)
+        known = 0 <= number <= _STREAMS_PER_PRIORITY * (least - greatest + 1)
+        if not known or stream_ptr not in (number, _C.stream_handle(index, number)):
             raise NotImplementedError(
                 f"torch.npusim.ExternalStream({stream_ptr:#x}): no stream of npusim has this "
                 f"handle, and no other library makes streams of it; use torch.npusim.Stream()."
             )
-        index = _get_device_index(device, optional=True)
-        return super().__new__(
-            cls, stream_id=stream_ptr, device_index=index, device_type=_DEVICE_TYPE
-        )
+        return super().__new__(cls, stream_id=number, device_index=index, device_type=_DEVICE_TYPE)
 
 
 class _EventType(type):
