@@ -11,6 +11,7 @@ imported. A server ends with its standard input.
 """
 
 import array
+import gc
 import importlib
 import json
 import multiprocessing.process
@@ -166,6 +167,8 @@ def serve(path: str) -> list[str]:
     listener.listen(64)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()  # children do not copy every page at their exit to count references
     while True:
         ready, _, _ = select.select([listener, 0], [], [])
         if listener not in ready:
