@@ -266,10 +266,12 @@ def main() -> int:
     if given.predict:
         print(json.dumps([predict(row) for row in LISTS[given.predict]]))
         return 0
-    text = PAGE.read_text()
+    tables = {}
     for name, rows in LISTS.items():
-        lines = "\n".join(table(rows, predictions(given.sources, name)))
-        print(lines, flush=True)
+        tables[name] = "\n".join(table(rows, predictions(given.sources, name)))
+        print(tables[name], flush=True)
+    text = PAGE.read_text()
+    for name, lines in tables.items():
         head, mark, rest = text.partition(f"<!-- {name} -->\n")
         end = "<!-- end -->\n"
         text = head + mark + lines + "\n" + end + rest.partition(end)[2]
