@@ -35,7 +35,7 @@ WALL = r" +(seconds|0\.0\d+)$"
 # Frames that warm.py adds to a stack.
 WARM = (
     r" +(<frozen runpy>|\S*/warm\.py):\d+ in .*\n|  +\.\.\. and \d+ frames more\n"
-    r"| +runpy\..*\n"
+    r"| +(runpy\._run_module_as_main|exec\(compile)\(.*\n"
 )
 KEYS = {"page", "starts", "skip", "target", "save", "raises"}
 
