@@ -312,7 +312,7 @@ def test_help_needs_neither_numpy_nor_torch() -> None:
         "try: main(['--help'])\n"
         "except SystemExit: sys.exit('numpy' in sys.modules or 'torch' in sys.modules)"
     )
-    assert python("-c", code).returncode == 0
+    assert python("-c", code, cold=True).returncode == 0
 
 
 def test_every_public_name_is_there() -> None:

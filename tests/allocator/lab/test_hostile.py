@@ -45,7 +45,7 @@ def test_three_hundred_hostile_files(tmp_path: Path) -> None:
     folder.mkdir()
     hostile_files.write_files(folder)
     command = [hostile_files.__file__, str(folder)]
-    ended = python(*command, check=True)
+    ended = python(*command, cold=True, check=True)
     found = json.loads(ended.stdout)
     assert found["tracebacks"] == []
     assert found["dropped"] == []

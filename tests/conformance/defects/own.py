@@ -25,7 +25,7 @@ def wrong_dtype_kernel(own: Stand, x: Tensor):
 
 @kernel(
     "unfold",
-    catches=("op:unfold/aliasing*",),
+    catches=("op:unfold/aliasing*", "op:unfold/modes*"),
     shows=lambda d: (x := vector(d, 1, 2, 3), x.unfold(0, 2, 1).fill_(0))[0],
 )
 def broken_aliasing(own: Stand, x: Tensor, *window: int):
@@ -33,7 +33,9 @@ def broken_aliasing(own: Stand, x: Tensor, *window: int):
     return own(x.clone(), *window)
 
 
-@kernel("frac_", catches=("op:frac/inplace*",), shows=lambda d: vector(d, 1.5).frac_())
+@kernel(
+    "frac_", catches=("op:frac/inplace*", "op:frac/modes*"), shows=lambda d: vector(d, 1.5).frac_()
+)
 def lost_writes(own: Stand, x: Tensor):
     """A staging buffer is never copied back."""
     own(x.clone())
