@@ -50,7 +50,7 @@ void publish_operator() noexcept {
 std::mutex g_ranges_mutex;
 std::set<std::uint64_t> g_ranges;
 
-void note_range(std::uint64_t id) {
+void remember_range(std::uint64_t id) {
   const std::scoped_lock lock(g_ranges_mutex);
   g_ranges.insert(id);
 }
@@ -237,7 +237,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     if (!t_operators.empty()) t_operators.pop_back();
     publish_operator();
   }
-  void pushUserCorrelationId(std::uint64_t id) override { note_range(id); }
+  void pushUserCorrelationId(std::uint64_t id) override { remember_range(id); }
   void popUserCorrelationId() override {}
 
   std::string getDeviceProperties() override {
