@@ -82,6 +82,7 @@ first block that differs.
 Ties between free blocks of one size go to the lower address up to 2.11, to the older block in 2.12,
 to the older segment from 2.13 on. Up to 2.12, pending frees wait while anything allocates to a
 private pool; the device and replays do not do so, since a recording does not hold those scopes.
+[0015](../understand/decisions/0015-no-scopes-of-pools.md) says what differs because of it.
 torch 2.9 reads a list of divisions otherwise: its last value holds from the last size on.
 """
 
