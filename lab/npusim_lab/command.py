@@ -326,12 +326,12 @@ def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     trace = _load(options).with_attempts()
     wanted = recorded_choice(trace) if options.policy is None else _one(options.policy)
-    tried = [] if options.policy else tried_presets(trace, wanted.settings)
-    if not tried:
+    tried, result = ([], None) if options.policy else tried_presets(trace, wanted.settings)
+    if result is None:
         addresses = trace.segment_addresses()
         result = replay(trace, wanted, trace.capacity_bytes, segment_addresses=addresses)
-        tried = [(wanted, result, agreement(trace, result))]
-    choice, result, same = tried[0]
+        tried = [(wanted, agreement(trace, result))]
+    choice, same = tried[0]
     if options.out is not None:
         write_matches(matches(trace, result), options.out)
     mallocs = trace.compiled.mallocs
@@ -353,7 +353,7 @@ def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "equal": same.equal,
         "rate": same.rate,
         "first_difference": same.first_difference,
-        "others": {str(other): agreed.equal for other, _, agreed in tried[1:]},
+        "others": {str(other): agreed.equal for other, agreed in tried[1:]},
         "owners": of_owner,
         "remarks": trace.remarks(),
     }
@@ -371,7 +371,7 @@ def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
             lines.append(
                 f"  stream {row['stream']}, pool {row['pool']}: {row['equal']} of {row['compared']}"
             )
-    lines += [f"{other}: {agreed}" for other, _, agreed in tried[1:]]
+    lines += [f"{other}: {agreed}" for other, agreed in tried[1:]]
     return data, "\n".join([*lines, *(f"  {remark}" for remark in trace.remarks())])
 
 

@@ -106,16 +106,20 @@ def agreement_by_owner(trace: Trace, replay: _lab.Replay) -> dict[tuple[int, int
     return found
 
 
-def tried_presets(trace: Trace, settings: str) -> list[tuple[Choice, _lab.Replay, Agreement]]:
+def tried_presets(
+    trace: Trace, settings: str
+) -> tuple[list[tuple[Choice, Agreement]], _lab.Replay | None]:
     """Replay a recorded trace under every preset, the one that places most as recorded first.
 
     Of presets that agree equally, the one of most versions of torch is first. Other quanta are
-    tried only where no preset of CUDA places everything as recorded.
+    tried only where no preset of CUDA places everything as recorded. The replay is that of the
+    first; the others are not kept, since each has a row per malloc.
     """
-    tried: list[tuple[Choice, _lab.Replay, Agreement]] = []
+    tried: list[tuple[Choice, Agreement]] = []
+    best: tuple[int, _lab.Replay | None] = (-1, None)
     addresses, places = trace.segment_addresses(), _recorded_places(trace)
     for preset in _PRESETS:
-        if preset == "ascend" and any(one.equal == one.compared for _, _, one in tried):
+        if preset == "ascend" and any(one.equal == one.compared for _, one in tried):
             break
         choice = Choice(preset, settings)
         try:
@@ -123,8 +127,12 @@ def tried_presets(trace: Trace, settings: str) -> list[tuple[Choice, _lab.Replay
         except ValueError:
             continue  # the preset has no such setting
         if result.began_as_recorded:
-            tried.append((choice, result, _agreement(places, *_compared(places, result))))
-    return sorted(tried, key=lambda one: -one[2].equal)
+            same = _agreement(places, *_compared(places, result))
+            tried.append((choice, same))
+            if same.equal > best[0]:
+                best = same.equal, result
+        del result  # before the next one is made
+    return sorted(tried, key=lambda one: -one[1].equal), best[1]
 
 
 def matches(trace: Trace, replay: _lab.Replay) -> list[Match]:

@@ -84,14 +84,17 @@ def _trace_of(
 ) -> Trace:
     snapshot = read()
     number = _choose_device(snapshot, device)
-    tables, is_whole = snapshot.tables(number), snapshot.has_whole_history
     choice, doubt = _choice(snapshot.settings)
-    check_tables(tables, number)
+    is_whole = snapshot.has_whole_history
+    importer = _Importer(snapshot.tables(number), number, capacity_bytes, choice, is_whole)
     del snapshot  # it is the largest part, and all in the tables
-    trace = _Importer(tables, number, capacity_bytes, choice, is_whole).run()
+    check_tables(importer.tables, number)
+    trace = importer.run()
     if doubt:
         choice["ambiguous"] = [*trace.ambiguous, doubt]
-    return _with_preset(trace.with_info(**choice) if choice else trace)
+    if choice:
+        trace = trace.with_info(**choice)  # the one before goes, and its compiled events
+    return _with_preset(trace)
 
 
 def _with_preset(trace: Trace) -> Trace:
@@ -100,11 +103,11 @@ def _with_preset(trace: Trace) -> Trace:
         return trace
     from npusim_lab.matching import tried_presets
 
-    tried = tried_presets(trace.with_attempts(), str(trace.info.get("settings", "")))
-    if not tried or not tried[0][2].equal:
+    tried, _ = tried_presets(trace.with_attempts(), str(trace.info.get("settings", "")))
+    if not tried or not tried[0][1].equal:
         return trace
-    choice, _, same = tried[0]
-    others = [f"{other.policy} {agreed.equal}" for other, _, agreed in tried[1:]]
+    choice, same = tried[0]
+    others = [f"{other.policy} {agreed.equal}" for other, agreed in tried[1:]]
     text = f"the allocator, {choice.policy}: a replay of it has {same}"
     inferred = [*trace.info["inferred"], "; ".join([text, *others])]
     ambiguous = list(trace.ambiguous)
@@ -242,6 +245,7 @@ class _Importer:
                 f"the capacity, {self.full} bytes: what was reserved and what the device had free "
                 f"when a request failed"
             )
+        del self.tables, self.entries, self.live, self.since, self.places  # all is in the rows
         return self.out.build(info)
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
