@@ -77,10 +77,12 @@ def run_script():
     """Runs a script in a new interpreter and returns the finished process, whatever it says.
 
     `core` pins the process to one core from its first instruction on; `limits` are pairs of a
-    resource (resource.RLIMIT_*) and its limit.
+    resource (resource.RLIMIT_*) and its limit. `cold` is that of processes.python().
     """
 
-    def run(script, *, environment=None, arguments=(), core=None, limits=(), timeout=120):
+    def run(
+        script, *, environment=None, arguments=(), core=None, limits=(), timeout=120, cold=False
+    ):
         def prepare():
             import resource
 
@@ -98,6 +100,7 @@ def run_script():
             env=inherited,
             variables=environment,
             timeout=timeout,
+            cold=cold,
             preexec_fn=prepare if core is not None or limits else None,
         )
 
