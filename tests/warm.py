@@ -78,8 +78,8 @@ class Shelf:
     """Modules of torch that have run in the server and that no import has asked for in the child.
 
     One import brings back the modules that were imported together, after those imported before
-    them. PathFinder finds them, because torch_npusim's own finder asks it. What torch_npusim does
-    after imports is done in the order in which the modules had run.
+    them. PathFinder finds them, because torch_npusim's own finder asks it. Functions that
+    torch_npusim calls after imports run in the order in which the modules had run.
     """
 
     def __init__(self) -> None:

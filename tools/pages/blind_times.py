@@ -53,7 +53,7 @@ SIZES = {
     "lm-xl": (1600, 6400, 48, 25),
     "lm-2.7B": (2560, 10240, 32, 32),
 }
-#: What autocast casts to; "half" is a model of float16.
+#: The dtype of autocast, by a row's precision; "half" is a model of float16.
 CASTS = {"bf16": torch.bfloat16, "amp": torch.float16}
 
 

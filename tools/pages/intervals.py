@@ -10,7 +10,7 @@ from pages.published_rows import FOLDER
 COVERED = 0.9
 #: The device idles if it works for less than this share of a time.
 BUSY = 0.9
-#: What is left out of a fit -> the groups of errors that count alike.
+#: Split (the property that a fit does not see) -> the groups of errors that count alike.
 SPLITS = {"chip": "machines", "family": "families", "source": "machines"}
 LEFT_OUT = FOLDER / "left_out.csv"
 

@@ -299,7 +299,7 @@ def fit(data, mask, begin=PRIOR, rounds=40):
 
 
 def left_out(data, key, whole):
-    """What the fit that has none of a row's group says of it.
+    """Each row, as predicted by a fit without its group.
 
     Returns the error, the error by the host of no name, and the share in which the device works.
     """
