@@ -52,7 +52,8 @@ def journal(tmp_path_factory):
 
 
 def recorder(work):
-    words = ["--work", str(work), "--out", str(work.parent / "npusim.zip"), "--batches", QUICK]
+    words = ["--work", str(work), "--out", str(work.parent / "npusim.zip"), "--jobs", "2"]
+    words += ["--batches", QUICK]
     return [sys.executable, *claims.LAUNCH, *words]
 
 
@@ -78,6 +79,37 @@ def test_all_questions_are_answered_although_the_recorder_was_killed(recorded, j
     )
     assert set(recorded.answers) == set(truth_record.SECTIONS)
     assert not journal.parent.exists(), "the journal is removed once the archive is there"
+
+
+def test_a_process_whose_forks_cannot_use_the_device_answers_nothing(tmp_path, monkeypatch, capfd):
+    # Seen on an H100: numba, which torch's tests import, had asked for GPUs before the fork.
+    def refused():
+        raise RuntimeError("CUDA driver initialization failed, you might not have a CUDA gpu.")
+
+    monkeypatch.setattr(truth_record, "device", refused)
+    assert truth_record.work("answers.asked", str(tmp_path), time.time() + 60) == 1
+    assert (
+        "forks cannot use the device: CUDA driver initialization failed" in capfd.readouterr().err
+    )
+    assert not (tmp_path / "journal").exists()
+
+
+def test_workers_side_by_side_share_the_questions(tmp_path, monkeypatch):
+    keys = [str(number) for number in range(7)]
+    of = truth_record.Batch("answers", lambda: [(key, lambda: 1) for key in keys])
+    monkeypatch.setitem(truth_record.BATCHES, "answers.few", of)
+    monkeypatch.setattr(truth_record, "_broken_fork", str)
+    monkeypatch.setattr(truth_record, "OPTIONS", truth_record.Options(jobs=3))
+    asked = []
+
+    def fork(name, todo, journal, deadline):
+        asked.append([key for key, _ in todo])
+        return len(todo), ""
+
+    monkeypatch.setattr(truth_record, "_fork_runner", fork)
+    for turn in range(3):
+        truth_record.work("answers.few", str(tmp_path), time.time() + 60, turn)
+    assert asked == [["0", "3", "6"], ["1", "4"], ["2", "5"]]
 
 
 def test_the_archive_follows_its_schema(archive):
@@ -277,6 +309,7 @@ def test_an_answer_that_ends_its_process_is_told(tmp_path, monkeypatch):
 
     made = truth_record.Batch("answers", questions, limit_s=0.3)
     monkeypatch.setattr(truth_record, "_calm", lambda: None)
+    monkeypatch.setattr(truth_record, "_broken_fork", str)
     monkeypatch.setitem(truth_record.BATCHES, "answers.risky", made)
     assert truth_record.work("answers.risky", str(tmp_path), time.time() + 60) == 0
     answers = {key: value for _, key, value, _ in truth_record.read_journal(str(tmp_path))}

@@ -45,12 +45,12 @@ LARGEST_ARCHIVE = 15 << 20  # bytes
 #: Section -> share of the time.
 SECTIONS = {
     "identity": 0.02,
-    "acceptance": 0.36,
-    "allocation": 0.21,
-    "rates": 0.12,
-    "steps": 0.2,
+    "acceptance": 0.29,
+    "allocation": 0.18,
+    "rates": 0.25,
+    "steps": 0.18,
     "answers": 0.03,
-    "collectives": 0.06,
+    "collectives": 0.05,
 }
 POISONED = 77  # exit status of a runner whose device is of no more use
 CUT = 78  # exit status of a worker whose time was up
@@ -72,6 +72,7 @@ class Batch(NamedTuple):
     env: Dict[str, str] = {}
     fresh: bool = False  # a Python of its own: torch reads such an `env` when it is imported
     shuffled: bool = False  # by the hash of the key: what time leaves out is then no selection
+    timed: bool = False  # other work on the device would disturb it: never asked side by side
 
 
 BATCHES: Dict[str, Batch] = {}
@@ -93,6 +94,7 @@ class Options(NamedTuple):
     minutes: float = 10
     memory: int = 6 << 30  # bytes
     sample: int = 1  # one question in so many
+    jobs: int = 1  # workers side by side, where nothing is timed
 
 
 OPTIONS = Options()
@@ -187,18 +189,25 @@ def write_answer(journal: int, name: str, key: str, value: Any, seconds: float =
     os.write(journal, line.encode() + b"\n")
 
 
-def work(name: str, folder: str, deadline: float) -> int:
-    """Asks the questions of a batch that the journal lacks until time.time() is `deadline`."""
+def work(name: str, folder: str, deadline: float, turn: int = 0) -> int:
+    """Asks the questions of a batch that the journal lacks until time.time() is `deadline`.
+
+    Of several workers side by side, each asks those of its turn.
+    """
     only = _only(folder)
     done = {key for of, key, _, _ in read_journal(folder) if of == name}
     todo = []
     for key, question in BATCHES[name].make():
         wanted = key in only if only is not None else digest(key) % OPTIONS.sample == 0
-        wanted = wanted or BATCHES[name].section == "identity"
-        if wanted and key not in done:
+        if wanted or BATCHES[name].section == "identity":
             todo.append((key, question))
     if BATCHES[name].shuffled:
         todo.sort(key=lambda item: digest(item[0]))
+    # What is done already is left out last: so each worker finds the same turns, whoever began.
+    todo = [item for item in todo[turn :: _jobs(name)] if item[0] not in done]
+    if todo and (broken := _broken_fork()):
+        print(broken, file=sys.stderr)
+        return 1
     journal = os.open(os.path.join(folder, "journal"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     at = 0
     while at < len(todo) and time.time() < deadline:
@@ -208,6 +217,33 @@ def work(name: str, folder: str, deadline: float) -> int:
             write_answer(journal, name, todo[at][0], {"ended": ending})
             at += 1
     return CUT if at < len(todo) else 0
+
+
+def _broken_fork() -> str:
+    """Returns why forks of this process cannot use the device; "" if they can.
+
+    A library that asks for GPUs while it is imported breaks them, and each answer would be its error.
+    """
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = ""
+        try:
+            import torch
+
+            torch.empty(1, device=device())
+        except Exception as error:
+            text = "forks cannot use the device: " + said(error)[1]
+        finally:
+            os.write(theirs, text.encode())
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as heard:
+        text = heard.read() if select.select([heard], [], [], 120)[0] else "a fork does not answer"
+    with contextlib.suppress(OSError):
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return text
 
 
 def _fork_runner(name: str, todo: List[Question], journal: int, deadline: float) -> Tuple[int, str]:
@@ -311,15 +347,23 @@ def record(folder: str, sections: Iterable[str], batches: str = "") -> None:
                 print("%-24s no time left" % name)
 
 
+def _jobs(name: str) -> int:
+    return 1 if BATCHES[name].timed else max(OPTIONS.jobs, 1)
+
+
 def _run_worker(folder: str, name: str, deadline: float) -> None:
     began = time.time()
     before = sum(1 for _ in read_journal(folder))
     with tempfile.TemporaryFile("w+") as heard:
         sys.stdout.flush()
-        worker = os.fork()
-        if worker == 0:
-            _be_worker(folder, name, deadline, heard.fileno())
-        status = _ended(worker, deadline + 60)
+        workers = []
+        for turn in range(_jobs(name)):
+            worker = os.fork()
+            if worker == 0:
+                _be_worker(folder, name, deadline, heard.fileno(), turn)
+            workers.append(worker)
+        ends = [_ended(worker, deadline + 60) for worker in workers]
+        status = next((end for end in ends if end not in (0, CUT)), max(ends))
         heard.seek(0)
         last = heard.read().splitlines()
     if status == 0:
@@ -333,7 +377,7 @@ def _run_worker(folder: str, name: str, deadline: float) -> None:
     print(scrub(words), flush=True)
 
 
-def _be_worker(folder: str, name: str, deadline: float, heard: int) -> None:
+def _be_worker(folder: str, name: str, deadline: float, heard: int, turn: int) -> None:
     """Turns this forked process into the worker of a batch; does not return."""
     status = 1
     try:
@@ -343,9 +387,9 @@ def _be_worker(folder: str, name: str, deadline: float, heard: int) -> None:
         os.environ.update(BATCHES[name].env)
         if BATCHES[name].fresh:
             words = [sys.executable, *LAUNCH, "--worker", name, "--work", folder]
-            words += ["--deadline", repr(deadline), "--options", json.dumps(OPTIONS)]
+            words += ["--deadline", repr(deadline), "--options", json.dumps([*OPTIONS, turn])]
             os.execv(sys.executable, words)
-        status = work(name, folder, deadline)
+        status = work(name, folder, deadline, turn)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -505,14 +549,19 @@ def operators() -> Dict[str, Any]:
     kept += [(torch.cuda.jiterator, name, lambda *_, **__: print) for name in compilers]
     before = [(of, name, getattr(of, name)) for of, name, _ in kept]
     argv, sys.argv = sys.argv, sys.argv[:1]
+    hidden = [n for n in ("numba", "cupy", "cuda.bindings") if n not in sys.modules]
     try:
         for place in kept:
             setattr(*place)
+        # torch's tests ask these whether there is a GPU: a fork of that process can use none.
+        sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
         from torch.testing._internal.common_methods_invocations import op_db
     finally:
         sys.argv = argv
         for place in before:
             setattr(*place)
+        for name in hidden:
+            del sys.modules[name]
     found: Dict[str, Any] = {}
     for info in op_db:
         if "jiterator" not in info.full_name:
@@ -1395,7 +1444,7 @@ def _layer_questions() -> Iterator[Question]:
         yield "layers|%s" % name, functools.partial(ask, text)
 
 
-@batch("allocation", "outside", alone=True)
+@batch("allocation", "outside", alone=True, timed=True)
 def _outside_questions() -> Iterator[Question]:
     import torch
 
@@ -1510,7 +1559,7 @@ def _streaming_rates() -> Iterator[Question]:
         yield key, functools.partial(make, texts[name], 1 << 26, dtype)
 
 
-@batch("rates", "products", shuffled=True)
+@batch("rates", "products", shuffled=True, timed=True)
 def _product_rates() -> Iterator[Question]:
     import torch
 
@@ -1669,7 +1718,7 @@ def _clocks() -> Iterator[Question]:
         yield "load|%s" % name, functools.partial(under_load, name)
 
 
-@batch("rates", "others", shuffled=True)
+@batch("rates", "others", shuffled=True, timed=True)
 def _rates_others() -> Iterator[Question]:
     for questions in (_copy_rates, _streaming_rates, _gap_rates, _layer_kernels, _clocks):
         yield from questions()
@@ -1884,12 +1933,12 @@ def _step_questions(modes: Iterable[str]) -> Iterator[Question]:
             yield key, functools.partial(lambda n, m, w: train(n, m)[w], name, mode, what)
 
 
-@batch("steps", "trained", limit_s=120)
+@batch("steps", "trained", limit_s=120, timed=True)
 def _steps_trained() -> Iterator[Question]:
     yield from _step_questions(("eager", "amp", "captured"))
 
 
-@batch("steps", "compiled", limit_s=300)
+@batch("steps", "compiled", limit_s=300, timed=True)
 def _steps_compiled() -> Iterator[Question]:
     yield from _step_questions(("compiled",))
 
@@ -2291,7 +2340,7 @@ def _collective_questions() -> Iterator[Question]:
             yield key, functools.partial(_together, ranks, "all_reduce", size, env)
 
 
-@batch("collectives", "together", alone=True, limit_s=60)
+@batch("collectives", "together", alone=True, limit_s=60, timed=True)
 def _collectives_together() -> Iterator[Question]:
     yield from itertools.chain(_peer_questions(), _collective_questions())
 
@@ -2345,6 +2394,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--sections", default=",".join(SECTIONS), help="default: %(default)s")
     parser.add_argument("--sample", type=int, default=1, help="ask one question in so many")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="workers side by side, where nothing is timed (1)"
+    )
     parser.add_argument("--work", default="truth-work", help="folder of the journal (truth-work)")
     parser.add_argument("--out", help="the archive (default: named after chip and torch)")
     parser.add_argument(
@@ -2374,10 +2426,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
     """Runs the command; returns 0, or 1 where nothing can be recorded, or 2 for a wrong command."""
     global OPTIONS
     options = _parser().parse_args(arguments)
-    OPTIONS = Options(options.minutes, options.memory, options.sample)
+    OPTIONS = Options(options.minutes, options.memory, options.sample, options.jobs)
     if options.worker:
-        OPTIONS = Options(*json.loads(options.options))
-        return work(options.worker, options.work, float(options.deadline))
+        *known, turn = json.loads(options.options)
+        OPTIONS = Options(*known)
+        return work(options.worker, options.work, float(options.deadline), turn)
     chosen = options.sections.split(",")
     if unknown := [name for name in chosen if name not in SECTIONS]:
         print("there is no section %s; there are %s" % (unknown[0], ", ".join(SECTIONS)))
