@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs models of torchvision and transformers on a GPU, and writes how long, how large, how many kernels.
+"""Runs models of torchvision and transformers on a GPU: their times, memory and kernels.
 
     python tools/gpu/programs.py measured.json                              on a machine with a GPU
     python tools/gpu/programs.py predicted.json --spec h100-sxm             the same by npusim, dry
 
 Each program runs in a process of its own: two steps to warm up, then a step's memory, its list of
-allocations, its times, its kernels. Random weights, random or constant inputs: nothing is downloaded.
+allocations, its times, its kernels. Weights and inputs are random: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _vision(program: Program) -> tuple[Any, Callable[[Any], Any]]:
         model = getattr(room, program.model)()
         x = torch.randn(program.batch, 3, side, side)
     if "channels_last" in program.how:
-        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)  # fmt: skip
+        model = model.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=torch.channels_last)
     y = torch.randint(400 if "r3d" in program.model else 1000, (program.batch,))
     if "infer" in program.how:
         if half := _dtype(program):
@@ -186,7 +187,9 @@ def _own(program: Program) -> tuple[Any, Callable[[Any], Any]]:
             super().__init__()
             widths = (64, 128, 256)
             self.enter = nn.Conv2d(3, 64, 3, padding=1)
-            self.down = nn.ModuleList([block(a, b) for a, b in zip((64, 64, 128), widths)])
+            self.down = nn.ModuleList(
+                [block(a, b) for a, b in zip((64, 64, 128), widths, strict=True)]
+            )
             self.middle = block(256, 256)
             self.up = nn.ModuleList([block(a, b) for a, b in ((512, 128), (256, 64), (128, 64))])
             self.leave = nn.Conv2d(64, 3, 3, padding=1)
@@ -219,11 +222,13 @@ def _own(program: Program) -> tuple[Any, Callable[[Any], Any]]:
     if program.model == "recommender":
         dense = torch.randn(batch, 13)
         sparse, y = torch.randint(100000, (batch, 26, 4)), torch.rand(batch)
-        return Recommender(), lambda m: functional.binary_cross_entropy_with_logits(m(dense, sparse), y)  # fmt: skip
+        loss = functional.binary_cross_entropy_with_logits
+        return Recommender(), lambda m: loss(m(dense, sparse), y)
     if program.model == "unet":
         x, model = torch.randn(batch, 3, length, length), Diffuser()
         if "channels_last" in program.how:
-            x, model = x.to(memory_format=torch.channels_last), model.to(memory_format=torch.channels_last)  # fmt: skip
+            x = x.to(memory_format=torch.channels_last)
+            model = model.to(memory_format=torch.channels_last)
         return model, lambda m: functional.mse_loss(m(x), x)
     words = torch.randint(10000, (batch, length))
     if program.model == "lstm":
@@ -387,7 +392,8 @@ def measure(program: Program, seconds: float, is_simulated: bool) -> dict[str, A
     for _ in range(2):
         step()
     torch.cuda.synchronize()
-    found["peak"], found["reserved"] = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()  # fmt: skip
+    found["peak"] = torch.cuda.max_memory_allocated()
+    found["reserved"] = torch.cuda.max_memory_reserved()
     free, total = torch.cuda.mem_get_info()
     found["outside"] = total - free - torch.cuda.memory_reserved()
     step()
