@@ -221,6 +221,23 @@ def test_graph_says_what_is_freed_and_who_runs_it():
     assert {node.ran_on for node in after.executed} == {"of npusim:0"}
 
 
+def test_graph_says_on_which_stream_a_node_ran():
+    w = torch.ones(3, device="npusim", requires_grad=True)
+    side = torch.npusim.Stream()
+    with torch.npusim.stream(side):
+        y = w.exp()
+    torch.npusim.current_stream().wait_stream(side)
+    loss = y.sum()
+    before, after = inside.graph(loss), inside.graph(loss, backward=True)
+    assert {node.stream for node in before.nodes} == {None}
+    streams = {node.name: node.stream for node in after.nodes}
+    assert streams["SumBackward0"] == 0
+    assert streams["ExpBackward0"] == side.stream_id != 0
+    assert f"stream {side.stream_id}" in after.text()
+    on_host = torch.ones(3, requires_grad=True).exp().sum()
+    assert {node.stream for node in inside.graph(on_host, backward=True).nodes} == {None}
+
+
 def test_retained_counts_a_storage_once_and_names_the_line():
     net = network("npusim")
     with torch.autograd.set_detect_anomaly(True, check_nan=False):
@@ -319,13 +336,16 @@ def test_registration_finds_the_errors_of_authors():
     library.impl("both", lambda x: x, "PrivateUse1")
     library.define("nowhere(Tensor x) -> Tensor")
     library.impl("nowhere", lambda x: x, "AutogradCPU")
+    library.define("of_cuda(Tensor x) -> Tensor")
+    library.impl("of_cuda", lambda x: x, "CUDA")
     other = torch.library.Library("inside_test", "IMPL")
     other.impl("misspelt", lambda x: x, "CPU")
     try:
         found = {
             name: inside.registration(f"inside_test::{name}").problems
-            for name in ("both", "nowhere", "misspelt")
+            for name in ("both", "nowhere", "misspelt", "of_cuda")
         }
+        assert "CUDA alone has a kernel" in found["of_cuda"][0]
         assert "has no formula" in found["both"][0]
         assert "no device has a kernel" in found["nowhere"][0]
         assert "nobody has defined the operator" in found["misspelt"][0]

@@ -70,6 +70,8 @@ class Node:
         order: Place in the executed order; None before a backward pass.
         began_ns: The host's virtual time when it began, from the begin of the pass.
         ran_on: Name of the thread that ran it; "" before a backward pass.
+        stream: Number of the stream that it ran on: that of its forward operator. Torch tells it
+            only while the node runs; None before a backward pass and for a node of the CPU.
         adds: Dtype and shape of the gradient that a leaf gets, as "float32[3]"; "" of others.
     """
 
@@ -87,6 +89,7 @@ class Node:
     order: int | None = None
     began_ns: int = 0
     ran_on: str = ""
+    stream: int | None = None
     adds: str = ""
 
 
@@ -199,6 +202,8 @@ def _text_of(node: Node) -> list[str]:
     told = f"{node.number} {node.name}"
     told += f" of {node.leaf}: {node.adds}" if node.leaf else f" -> {edges}"
     told += f"; {node.device}, thread: {node.ran_on or node.thread}"
+    if node.stream is not None:
+        told += f", stream {node.stream}"
     if node.hooks:
         told += f"; {node.hooks} hook{'s' if node.hooks > 1 else ''}"
     if node.order is not None:
@@ -380,12 +385,13 @@ def _saved(name: str, tensor: torch.Tensor, versions: tuple[int, int] | None) ->
 
 
 def _run(tensor: torch.Tensor, nodes: list[Node], found: list[Any], retain: bool) -> None:
-    order: list[tuple[int, int, str]] = []
+    order: list[tuple[int, int, str, int | None]] = []
     begin = clock.host_time_ns()
 
     def noting(number: int) -> Any:
         def note(*_: Any) -> None:
-            order.append((number, clock.host_time_ns() - begin, threading.current_thread().name))
+            began, thread = clock.host_time_ns() - begin, threading.current_thread().name
+            order.append((number, began, thread, _stream_of(nodes[number].device)))
 
         return note
 
@@ -396,10 +402,17 @@ def _run(tensor: torch.Tensor, nodes: list[Node], found: list[Any], retain: bool
         for handle in handles:
             handle.remove()
     caller = threading.current_thread().name
-    for place, (number, began, thread) in enumerate(order):
+    for place, (number, began, thread, stream) in enumerate(order):
         node = nodes[number]
-        node.order, node.began_ns = place, began
+        node.order, node.began_ns, node.stream = place, began, stream
         node.ran_on = "caller" if thread == caller else f"of {node.device}"
+
+
+def _stream_of(device: str) -> int | None:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or device.partition(":")[0] != accelerator.type:
+        return None
+    return torch.accelerator.current_stream(device).stream_id
 
 
 @dataclass(frozen=True)

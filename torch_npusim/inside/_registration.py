@@ -99,6 +99,11 @@ def _problems(operator: _tables.Operator) -> list[str]:
             f"{operator.name}: no device has a kernel; registered: {told}. A kernel for a device "
             "goes under CPU, CUDA or PrivateUse1, one for all of them under a composite key"
         )
+    if backends - {"Meta"} == {"CUDA"} and not composite:
+        found.append(
+            f"{operator.name}: CUDA alone has a kernel. Tensors of the CPU and of npusim are refused; "
+            'under the alias (NPUSIM_AS_CUDA=1) a tensor of "cuda" finds it'
+        )
     for key in sorted(backends - {"Meta"}):
         autograd = operator.table.get(f"Autograd{key}")
         if _IMPLICIT in keys and autograd is not None and "Fallback" in autograd.place:
