@@ -31,7 +31,7 @@ nitpicky = True
 # Other projects, whose inventories are in the network, and types of our own that no page shows.
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|numpy|collections|concurrent|pathlib|datetime|os|types|typing)\..*"),
-    (r"py:.*", r"(Executor|NDArray|PathLike|Stack|dict\[int|(list|set)\[tuple\[\w+|np\.\w+)"),
+    (r"py:.*", r"(Executor|NDArray|PathLike|Stack|dict\[(int|str)|(list|set)\[tuple\[\w+|np\.\w+)"),
     (r"py:.*", r"torch_npusim\.(_C|inductor\.uncompiled|testing\.triton_check)\..*"),
     (r"py:.*", r"torch_npusim\.profiling\._recording\.Fill"),
     (r"py:.*", r"npusim_conformance\.(properties\.base|report\.comparison)\..*"),

@@ -2,10 +2,12 @@
 """The instruments of torch_npusim.inside, but for the hops of dispatch(): facts, text, pages."""
 
 import re
+import typing
 
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from repo.sources import ROOT
 
 from torch_npusim import inside
 from torch_npusim.inside._report import WIDTH
@@ -458,3 +460,26 @@ def test_leak_asks_no_fake_tensor_for_an_address(recwarn):
     assert found.sites[0].bytes == 400
     assert fake.grad_fn is not None
     assert [one for one in recwarn if "FakeTensor" in str(one.message)] == []
+
+
+# --- the page of interfaces
+
+
+def classes_of(annotation):
+    for inner in typing.get_args(annotation) or (annotation,):
+        if inner is not annotation:
+            yield from classes_of(inner)
+        elif getattr(inner, "__module__", "").startswith("torch_npusim.inside."):
+            yield inner
+
+
+def test_each_class_that_an_instrument_returns_is_on_the_page_of_interfaces():
+    # `make docs` fails for a class that is missing, and `make test` does not run it.
+    page = (ROOT / "docs" / "api" / "inside.md").read_text()
+    found = [typing.get_type_hints(getattr(inside, name))["return"] for name in inside.__all__]
+    seen = [one for made in found for one in classes_of(made)]
+    for one in seen:  # grows
+        parts = [made for hint in typing.get_type_hints(one).values() for made in classes_of(hint)]
+        seen += [made for made in parts if made not in seen]
+    assert len(seen) > 10
+    assert [o for o in seen if f"autoclass:: {o.__module__}.{o.__name__}\n" not in page] == []
