@@ -61,6 +61,7 @@ void bind_dry_runs(py::module& m) {
   m.def("begin_dry_run", &begin);
   m.def("end_dry_run", &end);
   m.def("in_dry_run", &npusim::dry);
+  m.def("in_dry_run_of_npusim", [] { return npusim::dry() && !as_cuda(); });
   m.def("dry_answers", &answers);
   m.def("cuda_temporaries", [] {
     py::list out;

@@ -11,6 +11,7 @@ from repo.sources import ROOT
 
 from torch_npusim import inside
 from torch_npusim.inside._report import WIDTH
+from torch_npusim.sim.timeline import record
 
 DEVICES = ("cpu", "npusim")
 
@@ -460,6 +461,69 @@ def test_leak_asks_no_fake_tensor_for_an_address(recwarn):
     assert found.sites[0].bytes == 400
     assert fake.grad_fn is not None
     assert [one for one in recwarn if "FakeTensor" in str(one.message)] == []
+
+
+# --- timeline
+
+
+def two_streams():
+    side = torch.npusim.Stream()
+    x = torch.ones(1 << 20, device="npusim")
+    side.wait_stream(torch.npusim.current_stream())
+    with torch.npusim.stream(side):
+        x.mul_(2)
+    torch.npusim.current_stream().wait_stream(side)
+    return x.sum()
+
+
+def test_timeline_has_a_lane_per_stream_and_a_mark_per_command():
+    report = inside.timeline(two_streams)
+    assert report.value.item() == 2 << 20
+    main, side = report.lanes
+    assert [row.name for row in main.commands] == ["aten::fill_.Scalar", "aten::sum.dim_IntList"]
+    assert [row.name for row in side.commands] == ["aten::mul_.Tensor"]
+    first, last = main.commands
+    assert report.span_ns == last.end_ns - first.start_ns >= main.busy_ns + side.busy_ns
+    text = fits(report).splitlines()
+    assert text[0].startswith("3 commands in ")
+    marks = [{place for place, mark in enumerate(line) if mark == "#"} for line in text[1:]]
+    assert min(marks[0]) < min(marks[1]) <= max(marks[1]) <= max(marks[0])
+    picture = report.picture()
+    assert picture.count("<title>") == 3
+    assert "aten::mul_.Tensor" in picture
+
+
+def test_timeline_takes_what_was_recorded_and_says_when_there_is_nothing():
+    with record() as timeline:
+        two_streams()
+    assert len(inside.timeline(timeline).lanes) == 2
+    nothing = inside.timeline(lambda: 7)
+    assert (nothing.text(), nothing.picture(), nothing.value) == (
+        "no command reached a device", "", 7,
+    )  # fmt: skip
+
+
+# --- pictures
+
+
+def test_dispatch_draws_a_row_per_call_and_its_kernels():
+    x = torch.ones(3, device="npusim", requires_grad=True)
+    report = inside.dispatch(torch.sin, x)
+    drawn = re.findall(r">([^<]+)</text>", report.picture())
+    assert drawn == ["sin", *[hop.key for hop in report.calls[0].hops], "command, stream 0"]
+    assert inside.dispatch(torch.sin, torch.ones(3)).picture().count("command,") == 0
+
+
+def test_compile_draws_the_way_from_a_line_to_a_kernel():
+    def doubled(x):
+        return (x * 2).sin()
+
+    report = inside.compile(doubled, torch.ones(8, device="npusim"))
+    drawn = re.findall(r">([^<]+)</text>", report.picture())
+    assert "return (x * 2).sin()" in drawn
+    assert {"torch.ops.aten.mul.Tensor", "torch.ops.aten.sin.default"} <= set(drawn)
+    assert report.report.kernels[0].name in drawn
+    assert report.picture().count("<line") == 2, "both operators end in one kernel"
 
 
 # --- the page of interfaces

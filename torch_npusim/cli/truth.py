@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-_RECORDED = ("minutes", "memory", "sections", "sample", "jobs", "work", "out")  # options of the recorder
+#: Options of the recorder.
+_RECORDED = ("minutes", "memory", "sections", "sample", "jobs", "work", "out")
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:

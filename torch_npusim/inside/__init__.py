@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch_npusim.inside._leak import leak
     from torch_npusim.inside._memory import memory
     from torch_npusim.inside._registration import registration
+    from torch_npusim.inside._timeline import timeline
     from torch_npusim.inside._why import why
 
 _HOMES = {
@@ -35,11 +36,12 @@ _HOMES = {
     "memory": "_memory",
     "registration": "_registration",
     "retained": "_graph",
+    "timeline": "_timeline",
     "why": "_why",
 }
 __all__ = [
     "check", "compile", "dispatch", "graph", "hint", "leak", "memory", "registration", "retained",
-    "why",
+    "timeline", "why",
 ]  # fmt: skip
 
 

@@ -14,7 +14,11 @@ from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 from torch._dynamo.backends.common import aot_autograd
 
 from torch_npusim.inductor.report import CompileReport, compile_report
-from torch_npusim.inside._report import NO_WRAP, Report, wrapped
+from torch_npusim.inside._report import NO_WRAP, Drawing, Picture, Report, wrapped
+
+_COLOURS = ("#ddf4ff", "#fff8c5", "#ffeff7", "#dafbe1", "#fbefff", "#fff1e5")
+# A line of a graph that computes something; a value that it only names has no operator.
+_CALL = re.compile(r'\s+(?P<name>\w+)(: "[^"]*")? = (?!\w+$)((?P<aten>torch\.ops\.[\w.]+)\()?')
 
 
 @dataclass(repr=False)  # Report has one
@@ -66,6 +70,35 @@ class CompileStages(Report):
                 lines += wrapped(line.strip(), indent[0] if indent else "")
         return "\n".join(lines)
 
+    def picture(self) -> Picture:
+        """Returns a drawing: operators in the colour of their source line, and kernels."""
+        dynamo = [row for text in self.graphs for row in _operators(text)]
+        aten = [row for text in (*self.forward, *self.backward) for row in _operators(text)]
+        lines = list(dict.fromkeys(code for code, _ in (*dynamo, *aten)))
+        colours = {code: _COLOURS[at % len(_COLOURS)] for at, code in enumerate(lines)}
+        columns = {
+            "source": [(code, code) for code in lines],
+            "graph of Dynamo": dynamo,
+            "graphs of AOTAutograd": aten,
+            "kernels": [("", one.name) for one in self.report.kernels],
+        }
+        drawing = Drawing()
+        x, right = 10.0, 0.0
+        for title, boxes in columns.items():
+            drawing.words(x, 20, title, size=13)
+            wide = max([8.0 * len(text) for _, text in boxes] + [9.0 * len(title)]) + 14
+            for number, (code, text) in enumerate(boxes):
+                y = 32 + 36.0 * number
+                drawing.box(x, y, wide, 26, fill=colours.get(code, "#f6f8fa"))
+                drawing.words(x + 7, y + 17, text)
+            if title == "kernels":
+                for number, one in enumerate(self.report.kernels):
+                    own = {_base(name) for name in (*one.operators, one.name)}
+                    for at in [at for at, (_, name) in enumerate(aten) if _base(name) in own]:
+                        drawing.arrow(right, 45 + 36.0 * at, x, 45 + 36.0 * number)
+            right, x = x + wide, x + wide + 50
+        return drawing.svg("from source lines to kernels")
+
     def to_html(self) -> str:
         """Returns a page with the stages beside each other."""
         from torch_npusim import _page_shell
@@ -78,6 +111,25 @@ class CompileStages(Report):
         ]
         body = f"<h1>inside: compile</h1><div class='stages'>{''.join(parts)}</div>"
         return _page_shell.page("inside: compile", body, style)
+
+
+def _base(operator: str) -> str:
+    """Returns "mul" of aten.mul.Tensor, torch.ops.aten.mul.Tensor and aten::mul.out."""
+    return (
+        operator.replace("::", ".").removeprefix("torch.ops.").partition(".")[2].partition(".")[0]
+    )
+
+
+def _operators(graph: str) -> list[tuple[str, str]]:
+    """Returns (source line, operator) of each call in the text of a graph."""
+    found, code = [], ""
+    for line in graph.splitlines():
+        _, is_source, told = line.partition(", code: ")
+        if line.lstrip().startswith("# File:") and is_source:
+            code = told.strip()
+        elif call := _CALL.match(line):
+            found.append((code, call["aten"] or call["name"]))
+    return found
 
 
 def compile(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileStages:

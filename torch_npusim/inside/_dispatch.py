@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_npusim.inside._calls import Call, Command, Hop, innermost, recorded
-from torch_npusim.inside._report import Report, wrapped
+from torch_npusim.inside._report import Drawing, Picture, Report, wrapped
 from torch_npusim.sim import fallback
 from torch_npusim.sim.timeline import Row, record
 
+# Keys whose kernels pass the call on.
+_GO_ON = ("Autograd", "Autocast", "ADInplaceOrView", "BackendSelect", "Python", "Functionalize")
 _LEGEND = (
     "o  observed: announced by the dispatcher (RecordFunction), or recorded by the device",
     "d  derived: from the key sets and the operator's dispatch table",
@@ -69,6 +71,48 @@ class DispatchReport(Report):
             told = str(self.error).splitlines()[0] if str(self.error) else ""
             lines += wrapped(f"o  raised {type(self.error).__name__}: {told}", "")
         return "\n".join(lines)
+
+    def picture(self) -> Picture:
+        """Returns the calls as a drawing: a row per call, its kernels from left to right."""
+        drawing = Drawing()
+        for number, (depth, call) in enumerate(_by_depth(self.calls, 0)):
+            x, y = 10 + 28.0 * depth, 10 + 40.0 * number
+            name = call.name.removeprefix("aten::")
+            wide = 8 * len(name) + 14.0
+            tip = f"{call.name}({'; '.join(map(str, call.operands))})"
+            drawing.box(x, y, wide, 28, fill="#ddf4ff", tip=tip)
+            drawing.words(x + 7, y + 18, name)
+            steps: list[tuple[str, Hop | Command]] = []
+            if not call.backward:
+                steps += [(hop.key, hop) for hop in call.hops]
+            steps += [(f"command, stream {one.stream}", one) for one in call.commands]
+            for label, one in steps:
+                drawing.arrow(x + wide, y + 14, x + wide + 22, y + 14)
+                x, wide = x + wide + 22, 8 * len(label) + 14.0
+                drawing.box(x, y, wide, 28, fill=_fill_of(one), tip=_tip_of(one))
+                drawing.words(x + 7, y + 18, label)
+        return drawing.svg("calls of the dispatcher, the kernels of each, and commands")
+
+
+def _by_depth(calls: list[Call], depth: int) -> Iterator[tuple[int, Call]]:
+    for call in calls:
+        yield depth, call
+        yield from _by_depth(call.calls, depth + 1)
+
+
+def _fill_of(step: Hop | Command) -> str:
+    """Returns the colour of a kernel that goes on, of one that ends the way, or of a command."""
+    if isinstance(step, Command):
+        return "#ffc680"
+    if step.kernel is None:
+        return "#ffdcd8"
+    return "#f6f8fa" if step.key.startswith(_GO_ON) else "#dafbe1"
+
+
+def _tip_of(step: Hop | Command) -> str:
+    if isinstance(step, Command):
+        return f"command: {step.bytes:.0f} bytes, {step.modelled_ns} ns"
+    return step.kernel.owner if step.kernel is not None else "no kernel"
 
 
 def _of_call(call: Call, margin: str) -> list[str]:

@@ -101,8 +101,8 @@ def _problems(operator: _tables.Operator) -> list[str]:
         )
     if backends - {"Meta"} == {"CUDA"} and not composite:
         found.append(
-            f"{operator.name}: CUDA alone has a kernel. Tensors of the CPU and of npusim are refused; "
-            'under the alias (NPUSIM_AS_CUDA=1) a tensor of "cuda" finds it'
+            f"{operator.name}: CUDA alone has a kernel. Tensors of the CPU and of npusim are "
+            'refused; under the alias (NPUSIM_AS_CUDA=1) a tensor of "cuda" finds it'
         )
     for key in sorted(backends - {"Meta"}):
         autograd = operator.table.get(f"Autograd{key}")

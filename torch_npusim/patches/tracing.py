@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.utils import _pytree
 
+from torch_npusim import _C
 from torch_npusim._names import device_type, is_npusim
 
 
@@ -92,7 +93,7 @@ def batch_norm(original: Callable[..., Any]) -> Callable[..., Any]:
     input unless weights have another, and in evaluation nothing.
 
     Decomposed and fake ones do so for a device that is called "cpu", and those of the CPU are wrong
-    where the weights have another dtype.
+    where the weights have another dtype. A dry run asks them with meta tensors.
     """
 
     def native_batch_norm_helper(
@@ -100,7 +101,7 @@ def batch_norm(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         found = original(x, weight, bias, mean, var, training, *rest)
         out, *saved, new_mean, new_var = found
-        if is_npusim(x.device):
+        if is_npusim(x.device) or (x.is_meta and _C.in_dry_run_of_npusim()):
             dtype = _kept(x, (weight, bias, mean, var))
             saved = [one.to(dtype) if training else x.new_zeros((0,)) for one in saved]
         return (out, *saved, new_mean, new_var)
