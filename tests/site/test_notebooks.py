@@ -54,6 +54,17 @@ def test_a_notebook_has_the_cells_of_its_page(folder, lesson):
     assert [link for link in links if not (folder / link).exists()] == []
 
 
+def test_outputs_of_the_site_have_no_warning_and_no_path_of_the_machine():
+    site = ROOT / "build" / "docs" / "html"
+    found = {
+        str(path.relative_to(site)): word
+        for path in site.rglob("*.html")
+        for word in (str(ROOT), 'class="output stderr')
+        if word in path.read_text()
+    }
+    assert found == {}
+
+
 def test_a_notebook_runs(folder):
     path = folder / "alignment.ipynb"
     ran("-c", EXECUTE, str(path))
