@@ -5,6 +5,8 @@ import itertools
 
 import torch
 
+from torch_npusim import inside
+
 
 def sectors_of_a_read(offset, elements, item):
     return (offset * item + elements * item - 1) // 32 - offset * item // 32 + 1
@@ -91,6 +93,19 @@ def matrices_alone(net):
 
 def first_of(order):
     return lambda keys: min(keys, key=lambda key: order.index(plain(key)))
+
+
+def fault(name):
+    found = inside.registration(name)
+    (operator,) = found.operators
+    if any(one.inactive for one in operator.registrations):
+        return "replaced"
+    if not operator.schema:
+        return "undefined"
+    keys = {one.key for one in operator.registrations}
+    if keys == {"CUDA"}:
+        return "elsewhere"
+    return "no gradient" if found.problems else "fine"
 
 
 def plain(key):
@@ -234,6 +249,19 @@ MORE = {
             (first_of(["Dense", *PRIORITIES[:-1]]), "its key comes last"),
             (first_of(["Autograd", *PRIORITIES]), "Autograd stands below autocast"),
             (first_of(["Python", *PRIORITIES]), "Python's key stands low"),
+        ],
+    ),
+    "dispatcher-4": (
+        fault,
+        [
+            (lambda name: "fine", "the first never runs"),
+            (lambda name: fault(name).replace("undefined", "elsewhere"), "it is misspelt"),
+            (lambda name: fault(name).replace("elsewhere", "undefined"), "under CUDA alone"),
+            (lambda name: fault(name).replace("no gradient", "replaced"), "the keys differ"),
+            (
+                lambda name: "no gradient" if fault(name) == "fine" else fault(name),
+                "from its parts",
+            ),
         ],
     ),
     "modules-1": (

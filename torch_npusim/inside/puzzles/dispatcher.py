@@ -128,6 +128,54 @@ def _highest(answer: Callable[[tuple[str, ...]], str]) -> None:
         )
 
 
+#: Operator -> the word for its fault, and the sentence for each other word that comes near.
+_FAULTS: dict[str, tuple[str, dict[str, str]]] = {
+    "twice": ("replaced", {
+        "fine": "Two kernels stand under CPU: the later one is in force, and the first never runs.",
+    }),
+    "lost": ("undefined", {
+        "elsewhere": "No schema has that name: it is misspelt, or its library is not loaded.",
+        "fine": "A kernel without a schema is accepted in silence, and no call can reach it.",
+    }),
+    "of_cuda": ("elsewhere", {
+        "undefined": "The schema is there; the kernel stands under CUDA alone.",
+        "fine": "A tensor of npusim has the key PrivateUse1, and no kernel stands there.",
+    }),
+    "both": ("no gradient", {
+        "fine": "A kernel of a device beside CompositeImplicitAutograd takes its formula away.",
+        "replaced": "Nothing is replaced: the keys differ. The kernel of the device goes first.",
+    }),
+    "sound": ("fine", {
+        "no gradient": "A kernel under CompositeImplicitAutograd gets its gradient from its parts.",
+    }),
+}  # fmt: skip
+
+
+def _faults(answer: Callable[[str], str]) -> None:
+    library = torch.library.Library("npusim_faulty", "DEF")  # type: ignore[no-untyped-call]
+    other = torch.library.Library("npusim_faulty", "IMPL")  # type: ignore[no-untyped-call]
+    try:
+        for name in set(_FAULTS) - {"lost"}:
+            library.define(f"{name}(Tensor x) -> Tensor")  # type: ignore[no-untyped-call]
+        implicit = "CompositeImplicitAutograd"
+        for made, name, key in (
+            (other, "lost", "CPU"), (library, "twice", "CPU"), (other, "twice", "CPU"),
+            (library, "of_cuda", "CUDA"), (library, "both", implicit),
+            (library, "both", "PrivateUse1"), (library, "sound", implicit),
+        ):  # fmt: skip
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it says that a kernel is replaced
+                made.impl(  # type: ignore[no-untyped-call]
+                    name, torch.clone, key, allow_override=True
+                )
+        for name, (right, told) in _FAULTS.items():
+            mistakes = {sentence: word for word, sentence in told.items()}
+            expect(answer(f"npusim_faulty::{name}"), right, name, mistakes)
+    finally:
+        other._destroy()  # type: ignore[no-untyped-call]
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
 PUZZLES = [
     Puzzle(
         "Name the key whose kernel torch.sin(x) runs first. The second argument says whether "
@@ -149,5 +197,12 @@ PUZZLES = [
         "def answer(keys):\n    return keys[-1]\n",
         "torch._C.DispatchKeySet and its highestPriorityTypeId() show the order; a list is enough.",
         _highest,
+    ),
+    Puzzle(
+        "Name what is wrong with an operator: 'replaced', 'undefined', 'elsewhere', 'no gradient' "
+        "or 'fine', for tensors of npusim.",
+        'def answer(name):\n    return "fine"\n',
+        "inside.registration(name): its problems, and the keys of its operators' registrations.",
+        _faults,
     ),
 ]
