@@ -53,8 +53,8 @@ class Block(nn.Module):
 
 def build(mesh: DeviceMesh, layers: int, hidden: int, heads: int) -> nn.Module:
     """Returns the model, each layer over the ranks of a node and each shard over the nodes."""
-    model = nn.Sequential(*(Block(hidden, heads // TENSOR) for _ in range(layers)))
-    model.to("npusim")
+    with torch.device("npusim"):
+        model = nn.Sequential(*(Block(hidden, heads // TENSOR) for _ in range(layers)))
     plan: dict[str, ParallelStyle] = dict.fromkeys(
         ("query", "key", "value", "up"), ColwiseParallel()
     )
