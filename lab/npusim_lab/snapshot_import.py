@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 
 from npusim_lab import _lab
 from npusim_lab.snapshot_checks import check_tables
-from npusim_lab.snapshot_returns import GIVEN_BACK, pools_given_back, unsaid_ranges
+from npusim_lab.snapshot_returns import (
+    GIVEN_BACK,
+    pools_given_back,
+    unsaid_pools,
+    unsaid_ranges,
+)
 from npusim_lab.snapshot_start import Start, rebuild
 from npusim_lab.trace import Op, SeveralDevicesError, Trace, TraceBuilder, TraceError
 
@@ -175,6 +180,10 @@ class _Importer:
         self.known: list[str] = []
         self.inferred: list[str] = []
         self.ambiguous: list[str] = []
+        if of_segments := unsaid_pools(tables):
+            self.inferred.append(
+                f"the private pools of {of_segments} entries: those of the segments that they lie in"
+            )
 
     def run(self) -> Trace:
         reserved, older = self._initial_reserved(), self._older()

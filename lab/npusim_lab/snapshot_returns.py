@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ranges of addresses and ends of private pools, which the snapshots of torch do not mention."""
+"""Ranges of addresses, pools of entries and their ends, which torch's snapshots do not mention."""
 
 from __future__ import annotations
 
@@ -49,6 +49,30 @@ def unsaid_ranges(
         f"place blocks elsewhere from here on"
     )
     return {}
+
+
+def unsaid_pools(tables: _lab.SnapshotTables) -> int:
+    """Write the pool of each entry that lies in a private segment into the tables; return how many.
+
+    torch 2.11 names the pools of segments alone. Addresses of a segment that was given back may
+    have been of another pool, so what is older than that stays as the file has it.
+    """
+    entries, of = tables["entries"], tables["segments"]
+    pools, op, address = tables["pools"], entries["op"], entries["address"]
+    private = [number for number, pool in enumerate(pools) if tuple(pool) != (0, 0)]
+    if not private or np.isin(entries["pool"], private).any():
+        return 0
+    found = 0
+    for row in np.flatnonzero(np.isin(of["pool"], private)).tolist():
+        inside = np.flatnonzero(
+            (address - of["address"][row] < of["bytes"][row]) & (op != Op.OOM) & (op != Op.MARK)
+        )
+        returned = inside[op[inside] == Op.SEGMENT_FREE]
+        if len(returned):
+            inside = inside[inside > returned[-1]]
+        entries["pool"][inside] = of["pool"][row]
+        found += len(inside)
+    return found
 
 
 def pools_given_back(entries: _lab.SnapshotEntries, begin: int | None = None) -> set[int]:

@@ -5,7 +5,7 @@ import csv
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_npusim.sim import rules
@@ -31,6 +31,7 @@ class Verdict:
         row: Which row or file of ours makes the claim.
         program: The smallest program that shows it.
         error: Of a time: ours / theirs - 1.
+        parts: Of a claim with parts: how many agree, of how many.
     """
 
     of: Key
@@ -41,6 +42,7 @@ class Verdict:
     row: str
     program: str
     error: float | None = None
+    parts: tuple[int, int] | None = None
 
     @property
     def is_held_out(self) -> bool:
@@ -60,8 +62,9 @@ KINDS = {
     "waits": "whether forward and backward make the host wait",
     "captures": "whether a graph can capture it",
     "asserts": "which of the calls around an index out of range fail",
-    "placements": "each block in the same segment at the same offset",
-    "counters": "counters of torch.cuda.memory_stats(), exactly",
+    "placements": "each block in the same segment at the same offset, where the allocator has the "
+    "segments' addresses of the driver",
+    "counters": "counters of torch.cuda.memory_stats() of that replay, exactly",
     "temporaries": "the same bytes allocated and freed in the same order, frees in a row in any",
     "saved": "the same tensors saved for backward, by dtype and shape",
     "outside": "memory of the context and of libraries, within 10 %",
@@ -183,19 +186,34 @@ def _sayings(value: Any) -> list[str]:
 
 
 def _places(verdict: Callable[..., Verdict], his: Any, mine: Any, torch: str) -> Iterator[Verdict]:
-    if "entries" not in his or "entries" not in mine:
-        yield verdict("placements", _stripped(his) == _stripped(mine), his, mine)
+    if "entries" not in his:  # both ran into their limit, or one: what the allocator itself says
+        a, b = _of_allocator(his), _of_allocator(mine)
+        yield verdict("placements", a == b, his, mine)
         return
-    equal, compared, first = placements.agreement(his, torch)
-    if compared:
-        ours = f"{equal} of {compared} equal" + ("" if first is None else f"; first: {first}")
-        yield verdict("placements", equal == compared, f"{compared} placements", ours)
-    a, b = his["stats"], mine["stats"]
-    shared = a.keys() & b.keys()
-    other = sorted(name for name in shared if a[name] != b[name])
-    yield verdict(
-        "counters", not other, {name: a[name] for name in other}, {name: b[name] for name in other}
-    )
+    found = placements.agreement(his, torch)
+    if found.compared:
+        ours = f"{found.equal} of {found.compared} equal"
+        ours += "" if found.first is None else f"; first: {found.first}"
+        made = verdict(
+            "placements", found.equal == found.compared, f"{found.compared} placements", ours
+        )
+        yield replace(made, parts=(found.equal, found.compared))
+    other = [name for name, value in his["stats"].items() if found.counters.get(name) != value]
+    a, b = ({name: of.get(name) for name in other} for of in (his["stats"], found.counters))
+    yield verdict("counters", not other, a, b)
+
+
+_ALLOCATORS = re.compile(
+    r"allocate [\d.]+ \w+|[\d.]+ \w+ (?:allowed|is allocated by PyTorch|is reserved by PyTorch)"
+)
+
+
+def _of_allocator(value: Any) -> Any:
+    """Returns an error without what it says of other processes and of memory outside."""
+    if "raised" not in value:
+        return value.keys() - {"limit", "stats"}
+    kind, text = value["raised"]
+    return kind, _ALLOCATORS.findall(text)
 
 
 def _time(verdict: Callable[..., Verdict], kind: str, his: Any, mine: Any) -> Verdict:

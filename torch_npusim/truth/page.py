@@ -47,6 +47,9 @@ def head(theirs: Recording, ours: Recording, verdicts: Sequence[Verdict]) -> lis
     ]
     if theirs.torch.split("+")[0].split(".")[:2] != ours.torch.split("+")[0].split(".")[:2]:
         lines.append("The versions of torch differ; names and texts may differ for that reason.")
+    if parts := [v.parts for v in verdicts if v.parts is not None]:
+        equal, compared = (sum(column) for column in zip(*parts, strict=True))
+        lines.append(f"{equal:,} of {compared:,} placements are equal.")
     return lines
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Recorded allocations, replayed by the laboratory under the preset of their torch."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_npusim.truth.truth_record import ACTIONS
 
@@ -42,8 +42,23 @@ def snapshot(answer: dict[str, Any]) -> dict[str, Any]:
     return {"segments": segments, "device_traces": [entries]}
 
 
-def agreement(answer: dict[str, Any], torch: str) -> tuple[int, int, str | None]:
-    """Returns equal placements, compared placements, and the first difference in words.
+class Agreement(NamedTuple):
+    """A recorded program beside its replay.
+
+    Attributes:
+        equal, compared: Placements.
+        first: The first difference, in words.
+        counters: Of torch.cuda.memory_stats(), as the replay ends.
+    """
+
+    equal: int
+    compared: int
+    first: str | None
+    counters: dict[str, int]
+
+
+def agreement(answer: dict[str, Any], torch: str) -> Agreement:
+    """Replays a program with the addresses that the driver chose for its segments.
 
     A program that has a limit of its own is replayed on a device of that size.
     """
@@ -59,16 +74,18 @@ def agreement(answer: dict[str, Any], torch: str) -> tuple[int, int, str | None]
         settings += f",per_process_memory_fraction:{answer['limit'] / answer['capacity']}"
         capacity = answer["capacity"]
     try:
-        trace = from_snapshot(snapshot(answer), 0, capacity)
-        result = run(trace, Choice(preset(torch), settings), capacity)
+        trace = from_snapshot(snapshot(answer), 0, capacity).with_attempts()
+        where = trace.segment_addresses()
+        result = run(trace, Choice(preset(torch), settings), capacity, segment_addresses=where)
         found = matches(trace, result)
     except (TraceError, ValueError) as error:
-        return 0, 1, str(error)
+        return Agreement(0, 1, str(error), {})
     if not found and any(ACTIONS[row[0]] == "alloc" for row in answer["entries"]):
-        return 0, 1, "the history does not lead to the blocks that there are"
+        return Agreement(0, 1, "the history does not lead to the blocks that there are", {})
     wrong = next((match for match in found if not match.is_equal), None)
     words = None
     if wrong is not None:
         words = f"{wrong.bytes} bytes at event {wrong.event}: segment and offset {wrong.recorded}"
         words += f", replayed {wrong.replayed}"
-    return sum(match.is_equal for match in found), len(found), words
+    equal = sum(match.is_equal for match in found)
+    return Agreement(equal, len(found), words, result.stats)

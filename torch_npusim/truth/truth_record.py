@@ -1243,7 +1243,7 @@ def history() -> Dict[str, Any]:
 
     rows = [
         [ACTIONS.index(e["action"]), place(e), e["size"], number(streams, e["stream"]),
-         number(pools, tuple(e.get("pool_id", (0, 0))))]
+         number(pools, tuple(e.get("pool_id", e.get("segment_pool_id", (0, 0)))))]
         for e in entries
     ]  # fmt: skip
     kept = [
