@@ -182,7 +182,7 @@ class _Importer:
         self.ambiguous: list[str] = []
         if of_segments := unsaid_pools(tables):
             self.inferred.append(
-                f"the private pools of {of_segments} entries: those of the segments that they lie in"
+                f"the private pools of {of_segments} entries: those of the segments around them"
             )
 
     def run(self) -> Trace:
