@@ -121,6 +121,10 @@ def test_the_archive_follows_its_schema(archive):
     assert archive.stat().st_size < truth_record.LARGEST_ARCHIVE
 
 
+def test_a_kernel_counts_once_and_its_launch_not_at_all(recorded):
+    assert recorded.get(Key("rates", "kernels|relu|float32")) == 1
+
+
 def test_a_second_recording_has_no_disagreement(recorded, tmp_path):
     # A few questions of the cheap sections: what compare() does with the whole is `make truth`.
     few = {name: recorded.answers[name] for name in ("identity", "answers", "collectives")}
