@@ -123,6 +123,43 @@ bool has_length(Numbers numbers, std::size_t length) { return numbers.size() == 
 bool has_length(const Tensor&, std::size_t) { return true; }
 bool has_length(const Scalar&, std::size_t) { return true; }
 
+// Whether the tensors that element `i` sees lie in memory alike, without gaps: as kernels of lists
+// want it, which go through memory. Strides of dimensions of size 1 say nothing.
+bool lies_as(const Tensor& self, const Tensor& other) {
+  if (other.layout() != at::kStrided || other.is_nested() || other.sizes() != self.sizes() ||
+      !other.is_non_overlapping_and_dense()) {
+    return false;
+  }
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (self.size(d) != 1 && self.stride(d) != other.stride(d)) return false;
+  }
+  return true;
+}
+bool lie_alike(TensorList self, TensorList list) {
+  if (list.size() != self.size()) return false;
+  for (std::size_t i = 0; i < self.size(); ++i) {
+    if (!lies_as(self[i], list[i])) return false;
+  }
+  return true;
+}
+bool lie_alike(TensorList, const Tensor& shared) { return shared.dim() == 0; }
+template <class Number>
+bool lie_alike(TensorList, const Number&) {
+  return true;
+}
+
+// Lists of vectors, in the order of memory; other arguments as they are.
+std::vector<Tensor> in_memory_order(TensorList list) {
+  std::vector<Tensor> vectors;
+  vectors.reserve(list.size());
+  for (const Tensor& tensor : list) vectors.push_back(tensor.as_strided({tensor.numel()}, {1}));
+  return vectors;
+}
+template <class Other>
+const Other& in_memory_order(const Other& other) {
+  return other;
+}
+
 // The loops. add() names the operands of one element, run() is the loop over them.
 
 // Numbers are parameters of the loop: addcmul, lerp, and loops of tensors alone.
@@ -202,13 +239,47 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
   static Result one_by_one(TensorList self, Args... args) { return slow(self, args...); }
 
   static Result call(TensorList self, Args... args) {
-    const std::optional<npusim::Cost> cost = cost_of(self, args...);
-    if (!cost.has_value()) return one_by_one(self, args...);
-    return launch({kQualifiedName<Op>.c_str(), npusim::CommandKind::kernel, *cost},
-                  self[0].device().index(), [&] { return run(self, args...); });
+    if (const std::optional<npusim::Cost> cost = cost_of(self, args...)) {
+      return launch({kQualifiedName<Op>.c_str(), npusim::CommandKind::kernel, *cost},
+                    self[0].device().index(), [&] { return run(self, args...); });
+    }
+    if (!lie_alike(self, self) || !(lie_alike(self, args) && ...)) return one_by_one(self, args...);
+    return in_order_of_memory(self, args...);
   }
 
  private:
+  // Route i knows no memory formats with dimensions of size 1: the weights of convolutions.
+  static Result in_order_of_memory(TensorList self, const Args&... args) {
+    const std::vector<Tensor> vectors = in_memory_order(self);
+    return with(
+        [&](const auto&... others) -> Result {
+          const std::optional<npusim::Cost> cost = cost_of(vectors, others...);
+          if (!cost.has_value()) return one_by_one(self, args...);
+          return launch({kQualifiedName<Op>.c_str(), npusim::CommandKind::kernel, *cost},
+                        self[0].device().index(), [&] { return shaped(self, vectors, others...); });
+        },
+        in_memory_order(args)...);
+  }
+
+  // Lists of vectors become TensorLists again.
+  template <class Call, class... Others>
+  static Result with(const Call& call, const Others&... others) {
+    return call(static_cast<const Args&>(Args(others))...);
+  }
+
+  static Result shaped(TensorList self, TensorList vectors, const Args&... args) {
+    if constexpr (in_place) {
+      run(vectors, args...);
+      for (const Tensor& tensor : self) tensor.unsafeGetTensorImpl()->bump_version();
+    } else {
+      std::vector<Tensor> results = run(vectors, args...);
+      for (std::size_t i = 0; i < self.size(); ++i) {
+        results[i] = results[i].as_strided(self[i].sizes(), self[i].strides());
+      }
+      return results;
+    }
+  }
+
   // Nothing, if an element cannot take route i.
   static std::optional<npusim::Cost> cost_of(TensorList self, const Args&... args) {
     if (self.empty() || !(has_length(args, self.size()) && ...)) return std::nullopt;

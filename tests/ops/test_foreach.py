@@ -56,6 +56,30 @@ def test_a_list_is_one_command():
     assert commands(lambda: torch._foreach_mul_([*xs, xs[0].long()], 2)) > len(xs)
 
 
+def test_weights_of_convolutions_in_channels_last_are_one_command():
+    # Seen on an H200: SGD of a ResNet in channels_last is nine kernels of lists, 1 x 1 weights too.
+    shapes = [(8, 4, 3, 3), (8, 4, 1, 1), (8,)]
+    last = [
+        x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+        for x in tensors(shapes=shapes)
+    ]
+    xs = [x.to(DEVICE) for x in last]
+    rows = [xs[0], torch.empty(8, 4, 1, 1, device=DEVICE).copy_(xs[1]), xs[2].clone()]
+    assert xs[1].stride() != rows[1].stride(), "dimensions of size 1 may have any stride"
+    assert commands(lambda: torch._foreach_add_(xs[1:], rows[1:], alpha=-0.5)) == 1
+    assert commands(lambda: torch._foreach_sqrt(xs)) == 1
+    assert commands(lambda: torch._foreach_addcdiv_(xs[1:], rows[1:], rows[1:], [0.1] * 2)) == 1
+    assert [x.stride() for x in torch._foreach_mul(xs, 2.0)] == [x.stride() for x in xs]
+    turned = [x.transpose(0, 1) for x in rows[:2]]
+    assert commands(lambda: torch._foreach_add_(turned, [x.contiguous() for x in turned])) == 2
+    for call in (
+        lambda *xs: torch._foreach_addcmul([x + 1 for x in xs], xs, xs, 2),
+        lambda *xs: torch._foreach_lerp(list(xs), [x * x for x in xs], 0.3),
+        lambda *xs: (torch._foreach_div_(list(xs), 3.0), *xs)[1:],
+    ):
+        compare(call, *last)
+
+
 def test_a_tensor_may_stand_twice_in_a_list():
     compare(lambda x: (torch._foreach_add_([x, x, x], [x, x, x]), x)[1], torch.rand(5))
     compare(lambda x: (torch._foreach_mul_([x, x], [2.0, 3.0]), x)[1], torch.rand(5))

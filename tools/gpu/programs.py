@@ -381,6 +381,17 @@ def _kernels(step: Step) -> dict[str, Any]:
     return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 
+def _modelled(step: Step) -> dict[str, Any]:
+    """Returns the modelled times of a step, in us: of the host, of its commands, and alone."""
+    from torch_npusim.sim import timeline
+
+    with timeline.record() as made:
+        step()
+    replay = made.replay(no_host_waits=True)
+    times = (replay.host_ns, made.span_ns, sum(replay.busy_ns.values()))
+    return dict(zip(("host", "alone", "device"), (round(ns / 1e3, 2) for ns in times), strict=True))
+
+
 def measure(program: Program, seconds: float, is_simulated: bool) -> dict[str, Any]:
     """Returns a program's figures: bytes, us, and counts."""
     import torch
@@ -403,7 +414,9 @@ def measure(program: Program, seconds: float, is_simulated: bool) -> dict[str, A
     found["list"] = _sizes(torch.cuda.memory._snapshot()["device_traces"][0])
     torch.cuda.memory._record_memory_history(None)
     found["us"] = _times(step, 0.01 if is_simulated else seconds)
-    if not is_simulated:
+    if is_simulated:
+        found |= _modelled(step)
+    else:
         pairs = [_host_and_step(step) for _ in range(7)]
         found["host"] = _median([host for host, _ in pairs])
         found["alone"] = _median([whole for _, whole in pairs])
