@@ -71,7 +71,8 @@ def test_weights_of_convolutions_in_channels_last_are_one_command():
     assert commands(lambda: torch._foreach_addcdiv_(xs[1:], rows[1:], rows[1:], [0.1] * 2)) == 1
     assert [x.stride() for x in torch._foreach_mul(xs, 2.0)] == [x.stride() for x in xs]
     turned = [x.transpose(0, 1) for x in rows[:2]]
-    assert commands(lambda: torch._foreach_add_(turned, [x.contiguous() for x in turned])) == 2
+    others = [x.clone(memory_format=torch.contiguous_format) for x in turned]
+    assert commands(lambda: torch._foreach_add_(turned, others)) == 2
     for call in (
         lambda *xs: torch._foreach_addcmul([x + 1 for x in xs], xs, xs, 2),
         lambda *xs: torch._foreach_lerp(list(xs), [x * x for x in xs], 0.3),
