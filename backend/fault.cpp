@@ -10,10 +10,12 @@
 #include <mutex>
 
 #include "backend/attention.h"
+#include "backend/clock.h"
 #include "backend/device.h"
 #include "backend/device_loss.h"
 #include "backend/error.h"
 #include "backend/graph.h"
+#include "backend/host_layer.h"
 #include "backend/process.h"
 #include "backend/promise.h"
 #include "backend/running_command.h"
@@ -282,10 +284,27 @@ FaultCounts fault_counts() {
   return faults.counts;
 }
 
+namespace {
+constinit std::atomic<HostLayer> g_host_layer{nullptr};
+}  // namespace
+
+void set_host_layer(HostLayer layer) noexcept {
+  g_host_layer.store(layer);
+  if (layer != nullptr) {
+    detail::set_attention(detail::kHostLayer);
+  } else {
+    detail::clear_attention(detail::kHostLayer);
+  }
+}
+
 namespace detail {
 
 FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info) {
   check_not_forked();
+  if (needs_attention(kHostLayer) && t_state.launching == Launching::directly) {
+    const HostLayer layer = g_host_layer.load();
+    if (const std::int64_t ns = layer == nullptr ? 0 : layer(); ns > 0) advance_host_ns(ns);
+  }
   if (needs_attention(kCapturing) && t_state.launching == Launching::directly) {
     refuse_uncaptured(info.name, stream);
   }

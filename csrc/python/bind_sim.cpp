@@ -2,13 +2,16 @@
 // Bindings of what only a simulator has: its clock, its faults, its knobs and its counters.
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "backend/host_layer.h"
 #include "csrc/cuda_rules/cuda_rules.h"
 #include "csrc/cuda_rules/operators_of_others.h"
 #include "csrc/errors.h"
@@ -168,9 +171,20 @@ py::dict fault_counts() {
   return out;
 }
 
+// The host's time for a command of a backward pass, beside its launch.
+std::atomic<std::int64_t> g_backward_ns{0};
+
+void set_backward_ns(std::int64_t ns) {
+  g_backward_ns = ns;
+  npusim::set_host_layer(ns <= 0 ? nullptr : +[]() -> std::int64_t {
+    return torch::autograd::get_current_graph_task_id() == -1 ? 0 : g_backward_ns.load();
+  });
+}
+
 }  // namespace
 
 void bind_sim(py::module& m) {
+  m.def("set_backward_ns", &set_backward_ns);
   m.def("host_time_ns", &npusim::host_now_ns);
   m.def("advance_host_time",
         [](std::int64_t ns) { translated([&] { npusim::advance_host_ns(ns); }); });

@@ -9,7 +9,8 @@ from processes import python
 
 from torch_npusim.cli import calibrate_host, main
 from torch_npusim.profiling import record
-from torch_npusim.sim import specs
+from torch_npusim.sim import specs, timeline
+from torch_npusim.sim.host_layers import charged
 
 from pages import validation  # isort: skip
 from pages.published_rows import FOLDER  # isort: skip
@@ -17,7 +18,7 @@ from pages.published_rows import FOLDER  # isort: skip
 
 def test_hosts_have_the_cost_that_published_rows_say():
     found = validation.hosts(validation.Data(FOLDER))
-    assert set(found) == set(specs.host_names()) - {"eager", "xeon-8360y"}
+    assert set(found) == set(specs.host_names()) - {"eager", "xeon-8360y", "xeon-vm-16"}
     eager = specs.load_host("eager")
     for name, (factor, rows) in found.items():
         host = specs.load_host(name)
@@ -61,7 +62,9 @@ def test_the_measurement_is_of_commands():
 
 @pytest.mark.parametrize("name", ["xeon-8360z", "-1", "nowhere.toml"])
 def test_an_unknown_host_says_what_is_known(name):
-    with pytest.raises(ValueError, match=r"epyc-7742, xeon-8360y, xeon-e5-2698v4 or a path"):
+    with pytest.raises(
+        ValueError, match=r"epyc-7742, xeon-8360y, xeon-e5-2698v4, xeon-vm-16 or a path"
+    ):
         specs.load_host(name)
 
 
@@ -96,3 +99,36 @@ def test_calls_of_modules_cost_the_host_unless_launches_are_free():
     assert charged.timeline.span_ns == spans[1] == spans[0] + 3 * 50_000
     free = [made.timeline.replay(launches_free=True).span_ns for made in (plain, charged)]
     assert free[0] == free[1]
+
+
+def test_backward_passes_and_parameters_cost_a_host_that_says_so(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'dispatch_us = [10, "me"]\nbackward_us = [15, "me"]\nmodule_us = [3, "me"]\n'
+        'parameter_us = [100, "me"]\n[sources]\nme = "this test"\n'
+    )
+    host = specs.load_host(str(file))
+    assert "15 us for a command of a backward pass, 100 us for a parameter" in str(host)
+    model = torch.nn.Linear(4, 4).to("npusim")
+    unused = torch.nn.Parameter(torch.ones(2, device="npusim"))
+    optimizer = torch.optim.SGD([*model.parameters(), unused], lr=0.1)
+    x = torch.ones(2, 4, device="npusim")
+
+    def step():
+        model(x).sum().backward()
+        optimizer.step()
+
+    step()
+    with timeline.record() as plain:
+        step()
+    with charged(host) as lengths, timeline.record() as made:
+        step()
+    backward = [row for row in plain.commands() if row.thread != plain.commands()[0].thread]
+    assert 0 < len(backward) < len(plain.commands())
+    assert lengths == {3_000, 5_000, 200_000}
+    passed = [row.end_ns for row in made.rows if row.kind == "host_time"]
+    assert passed == [3_000, *[5_000] * len(backward), 200_000]
+    assert made.replay().span_ns == made.span_ns
+    with timeline.record() as after:
+        step()
+    assert [row.kind for row in after.rows] == [row.kind for row in plain.rows]

@@ -29,7 +29,7 @@ def test_the_goal_of_the_median_is_reached_on_what_was_left_out():
 def test_the_tool_and_the_device_compute_the_same_durations():
     data, x = validation.Data(FOLDER), validation.of_classes()
     each = validation.durations(data, x)
-    for chip in ("t4", "rtx-4090", "h100-sxm"):
+    for chip in ("t4", "rtx-4090", "a100-80-sxm"):  # without numbers of their own
         rates = validation.timeline.Rates.of_spec(chip)
         numbers = [i for i, row in enumerate(data.rows) if row["chip"] == chip][:3]
         for i in np.flatnonzero(np.isin(data.index, numbers))[:400]:

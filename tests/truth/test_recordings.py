@@ -18,7 +18,7 @@ import torch
 from repo.sources import ROOT
 
 from torch_npusim.cli import main
-from torch_npusim.sim import rules
+from torch_npusim.sim import rules, specs
 from torch_npusim.truth import claims, comparison, fitting, page, recordings, truth_record
 from torch_npusim.truth.recordings import Key, TruthError, is_held_out, load, spec_of
 
@@ -466,3 +466,15 @@ def test_a_fit_finds_the_numbers_of_a_chip_that_is_unknown(tmp_path):
     spec = fitting.specs.load(str(path))
     assert (spec.capability, spec.multiprocessors) == ((8, 6), 20)
     assert spec.numbers["memory.capacity_gib"] == 8
+
+
+@pytest.mark.parametrize("name", ["h100-torch-2.11", "h200-torch-2.11"])
+def test_the_numbers_of_a_recorded_chip_are_those_of_the_fit(name):
+    recording = load(ROOT / "tests/truth/recordings" / name / "recording.zip")
+    spec, made = specs.load(spec_of(recording)), fitting.fit(recording)
+    own = [key for key, source in spec.sources.items() if source.startswith("npusim truth fit")]
+    assert {"achievable.matmul", "achievable_plain.attention", "link.pageable_gb_s"} < set(own)
+    assert {key: spec.numbers[key] for key in own} == pytest.approx(
+        {key: made.numbers[key] for key in own}, rel=1e-3
+    )
+    assert recordings.host_of(recording) == "xeon-vm-16"

@@ -425,28 +425,29 @@ def measure(program: Program, seconds: float, is_simulated: bool) -> dict[str, A
 
 
 @contextlib.contextmanager
-def _simulated(spec: str | None) -> Iterator[None]:
-    """Runs a block as `npusim fit --spec` runs a script."""
+def _simulated(spec: str | None, host: str) -> Iterator[None]:
+    """Runs a block as `npusim fit --spec --host` runs a script."""
     if spec is None:
         yield
         return
-    from torch_npusim.profiling.fitting.run import _calls_of_modules
     from torch_npusim.sim import dry_run, specs
+    from torch_npusim.sim.host_layers import charged
 
-    host = specs.dispatch_us("eager", spec)
-    with dry_run(spec=spec, temporaries="cuda", dispatch_us=host):
-        with _calls_of_modules(specs.module_us("eager", spec)):
+    with dry_run(spec=spec, temporaries="cuda", dispatch_us=specs.dispatch_us(host, spec)):
+        with charged(specs.layers(host, spec)):
             yield
 
 
-def _asked(program: Program, seconds: float, limit: float, spec: str | None) -> dict[str, Any]:
+def _asked(
+    program: Program, seconds: float, limit: float, spec: str | None, host: str
+) -> dict[str, Any]:
     """Measures a program in a process of its own, and returns what it found, or its error."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(ours)
         try:
-            with _simulated(spec):
+            with _simulated(spec, host):
                 made = measure(program, seconds, spec is not None)
         except BaseException as error:
             text = traceback.format_exc().splitlines()[-12:]
@@ -506,6 +507,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", help="the file to write")
     parser.add_argument("--spec", help="measure npusim as this chip, dry")
+    parser.add_argument("--host", default="eager", help="npusim's host")
     parser.add_argument("--seconds", type=float, default=0.8, help="of timed steps per program")
     parser.add_argument("--minutes", type=float, default=60, help="begin no program after these")
     parser.add_argument("--only", default="", help="programs whose name contains this")
@@ -535,7 +537,9 @@ def main() -> None:
             print("no time left for", program.name)
             continue
         start = time.monotonic()
-        found = _asked(program, options.seconds, 600 if options.spec else 40, options.spec)
+        found = _asked(
+            program, options.seconds, 600 if options.spec else 40, options.spec, options.host
+        )
         made["programs"][program.name] = found
         words = found.get("raised") or [found["us"][0], "us", found["peak"] >> 20, "MiB"]
         print(f"{program.name:50} {time.monotonic() - start:5.1f} s ", *words, flush=True)

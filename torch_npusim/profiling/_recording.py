@@ -30,8 +30,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch_npusim import npusim
 from torch_npusim.patches import Changes
 from torch_npusim.sim import clock, specs
+from torch_npusim.sim.host_layers import charged
 from torch_npusim.sim.races import site_of
-from torch_npusim.sim.timeline import MODULE, Row, Timeline
+from torch_npusim.sim.timeline import LAYER, Row, Timeline
 from torch_npusim.sim.timeline import record as record_timeline
 
 
@@ -79,7 +80,7 @@ class Recording:
         calls: (module, end) of the outermost calls of modules.
         looked_up: Shapes of the indices into embeddings.
         kept: (end, bytes that it keeps for the backward pass) of what checkpoints compute again.
-        module_ns: The host's time for the call of a module.
+        layers: Lengths in ns of the host's rows that layers of the framework take.
         free_bytes: Memory of the device that was never in use.
         wall_ns: How long the program took on this machine.
         title: The program.
@@ -93,7 +94,7 @@ class Recording:
     calls: list[tuple[str, int]] = field(default_factory=list)
     looked_up: set[tuple[int, ...]] = field(default_factory=set)
     kept: list[tuple[int, int]] = field(default_factory=list)
-    module_ns: int = 0
+    layers: set[int] = field(default_factory=set)
     free_bytes: int = 0
     wall_ns: int = 0
     title: str = ""
@@ -197,8 +198,6 @@ class _Notes:
     def _module_begins(self, module: nn.Module, inputs: Any) -> None:
         if not torch.compiler.is_compiling():
             self._depths[threading.get_ident()] += 1
-            if self._made.module_ns:
-                clock.advance(self._made.module_ns)
 
     def _module_ends(self, module: nn.Module, inputs: Any, result: Any) -> None:
         if torch.compiler.is_compiling():
@@ -285,10 +284,10 @@ def record(title: str = "", *, module_us: float | None = None) -> Iterator[Recor
     Args:
         title: The program.
         module_us: The host's microseconds for the call of a module; default: as specs.use_host()
-            was told.
+            was told, whose other layers then count as well.
     """
-    module_ns = specs.module_ns if module_us is None else round(1e3 * module_us)
-    made = Recording(title=title, module_ns=module_ns)
+    host = specs.used if module_us is None else specs.Host("as given", 0, "the caller", module_us)
+    made = Recording(title=title)
     notes, changes = _Notes(made), Changes()
     # Hooks of all modules are seen twice by a compiled one; only the outermost counts here.
     warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
@@ -297,9 +296,9 @@ def record(title: str = "", *, module_us: float | None = None) -> Iterator[Recor
     notes.change(changes)
     begin = time.perf_counter_ns()
     try:
-        with record_timeline(sites=True) as made.timeline:
+        with charged(host) as made.layers, record_timeline(sites=True) as made.timeline:
             yield made
-        _name_modules(made)
+        _name_layers(made)
     finally:
         made.wall_ns = time.perf_counter_ns() - begin
         changes.undo()
@@ -310,12 +309,12 @@ def record(title: str = "", *, module_us: float | None = None) -> Iterator[Recor
         made.free_bytes = _free_bytes()
 
 
-def _name_modules(made: Recording) -> None:
-    """Tells the time of calls of modules from other time of the host."""
-    if made.module_ns:
+def _name_layers(made: Recording) -> None:
+    """Tells the time of layers of the framework from other time of the host."""
+    if made.layers:
         made.timeline.rows = [
-            row._replace(name=MODULE)
-            if row.kind == "host_time" and row.end_ns == made.module_ns
+            row._replace(name=LAYER)
+            if row.kind == "host_time" and row.end_ns in made.layers
             else row
             for row in made.timeline.rows
         ]

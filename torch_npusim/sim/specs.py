@@ -30,9 +30,9 @@ __all__ = [
     "gain_interval",
     "host_names",
     "interval",
+    "layers",
     "load",
     "load_host",
-    "module_us",
     "names",
     "use_host",
 ]
@@ -61,6 +61,8 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
     "achievable": {
         "matmul": (1, 1), "convolution": (1, 1), "attention": (1, 1), "bandwidth": (1, 1),
     },
+    # Of peaks without matrix units, where they differ: float32 without TF32.
+    "achievable_plain": {"matmul": (1, 1), "convolution": (1, 1), "attention": (1, 1)},
     "ramp_us": {"matmul": (1e3, 0), "convolution": (1e3, 0), "attention": (1e3, 0)},
 }  # fmt: skip
 _TOP = {"title", "board", "capability", "multiprocessors", "sources", *_KEYS}
@@ -168,7 +170,7 @@ def _parse(asked: str, path: Path, table: dict[str, Any]) -> Spec:
                 raise fail(f"`{place}` is missing")
             else:
                 numbers[place] = default
-            if section == "achievable" and key in given and numbers[place] > 1:
+            if section.startswith("achievable") and key in given and numbers[place] > 1:
                 raise fail(f"`{place}` is a share of the peak, at most 1, got {numbers[place]}")
     capability = table.get("capability", [1, 0])
     if not (
@@ -210,23 +212,32 @@ def classes() -> dict[str, Any]:
 def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
     """Returns shares by class of work, (overlap, wave loss, cache) and the floor in us.
 
-    A share of the file's own stands in place of that of its class of work, on all peaks.
+    A share of the file's own stands in place of that of its class of work, on all peaks; one of
+    [achievable_plain] on those without matrix units.
     """
     own = {key: spec.numbers[f"achievable.{key}"] for key in _KEYS["achievable"]}
-    given = {key for key in own if f"achievable.{key}" in spec.sources}
+    given = {key: own[key] for key in own if f"achievable.{key}" in spec.sources}
+    plain = {
+        key: spec.numbers[f"achievable_plain.{key}"]
+        for key in _KEYS["achievable_plain"]
+        if f"achievable_plain.{key}" in spec.sources
+    }
     work: tuple[str, ...] = tuple(classes()["matrix"])
     if not spec.board:
-        arithmetic = [own.get(name, 1.0) for name in work]
-        arithmetic[work.index("batched_matmul")] = own["matmul"]
-        for name in ("depthwise", "depthwise_backward", "grouped", "grouped_backward"):
-            arithmetic[work.index(name)] = own["convolution"]
-        arithmetic[work.index("attention_backward")] = own["attention"]
-        traffic = [own["bandwidth"]] * len(work)
-        return [arithmetic, arithmetic, traffic], [1.0, 0.0, 0.0, 1.0], 0.0
+        made = []
+        for of in (own, own | plain):
+            arithmetic = [of.get(name, 1.0) for name in work]
+            arithmetic[work.index("batched_matmul")] = of["matmul"]
+            for name in ("depthwise", "depthwise_backward", "grouped", "grouped_backward"):
+                arithmetic[work.index(name)] = of["convolution"]
+            arithmetic[work.index("attention_backward")] = of["attention"]
+            made.append(arithmetic)
+        made.append([own["bandwidth"]] * len(work))
+        return made, [1.0, 0.0, 0.0, 1.0], 0.0
     table, board = classes(), classes()["board"][spec.board]
     made = [
-        [own[name] if name in given else table[kind][name] * board["arithmetic"] for name in work]
-        for kind in ("matrix", "plain")
+        [of[name] if name in of else table[kind][name] * board["arithmetic"] for name in work]
+        for kind, of in (("matrix", given), ("plain", given | plain))
     ]
     scale = board["bandwidth"]
     if "bandwidth" in given:
@@ -340,17 +351,25 @@ class Host:
         dispatch_us: Microseconds for a command.
         source: Where the numbers are from.
         module_us: Microseconds for a call of a torch.nn.Module, beside those of its commands.
+        backward_us: Microseconds for a command of a backward pass, with the nodes of autograd
+            around it; 0: as dispatch_us.
+        parameter_us: Microseconds for a parameter with a gradient in a step of an optimizer, with
+            what autograd and zero_grad() do for it.
     """
 
     title: str
     dispatch_us: float
     source: str
     module_us: float = 0.0
+    backward_us: float = 0.0
+    parameter_us: float = 0.0
 
     def __str__(self) -> str:
+        more = {"a command of a backward pass": self.backward_us, "a parameter": self.parameter_us}
+        told = "".join(f", {us:g} us for {what}" for what, us in more.items() if us)
         return (
             f"{self.dispatch_us:g} us for a command, {self.module_us:g} us for the call of a "
-            f"module: {self.title}"
+            f"module{told}: {self.title}"
         )
 
 
@@ -394,26 +413,34 @@ def _parse_host(path: Path) -> Host:
     try:
         table = tomllib.loads(path.read_text())
         cost, source = table["dispatch_us"]
-        module, _ = table.get("module_us", [0.0, ""])
+        layers = {
+            name: float(table[name][0])
+            for name in ("module_us", "backward_us", "parameter_us")
+            if name in table
+        }
         title = str(table.get("title", path.stem))
-        found = Host(title, float(cost), table["sources"][source], float(module))
+        found = Host(title, float(cost), table["sources"][source], **layers)
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
         found = None
-    if found is None or not 0 <= found.dispatch_us < 1e6 or not 0 <= found.module_us < 1e6:
+    if found is None or not all(
+        0 <= us < 1e6
+        for us in (found.dispatch_us, found.module_us, found.backward_us, found.parameter_us)
+    ):
         raise ValueError(
             f'{path}: a host is `dispatch_us = [microseconds, "key of its source"]`, perhaps '
-            "`module_us` alike, and a table [sources] with that key"
+            "`module_us`, `backward_us` and `parameter_us` alike, and a table [sources] with that "
+            "key"
         )
     return found
 
 
-def module_us(host: str, name: str | None = None) -> float:
-    """Returns the cost of a module's call for the host, in microseconds; as dispatch_us().
+def layers(host: str, name: str | None = None) -> Host | None:
+    """Returns the host whose layers are charged (sim.host_layers); None: the launch alone.
 
     Raises:
         ValueError: As for load_host().
     """
-    return 0.0 if dispatch_us(host, name) is None else load_host(host).module_us
+    return None if dispatch_us(host, name) is None else load_host(host)
 
 
 def dispatch_us(host: str, name: str | None = None) -> float | None:
@@ -437,21 +464,20 @@ def dispatch_us(host: str, name: str | None = None) -> float | None:
 def use_host(host: str = "eager") -> str:
     """Charges each launch of this process with the cost that dispatch_us() returns.
 
-    Recordings of torch_npusim.profiling charge calls of modules with that of module_us(). Call it
-    before the first use of a device. It changes nothing for a device that is made up. Returns whose
-    cost a launch has, in words.
+    Recordings of torch_npusim.profiling charge its other layers. Call it before the first use of a
+    device. It changes nothing for a device that is made up. Returns whose cost a launch has, in
+    words.
 
     Raises:
         ValueError: As for dispatch_us().
     """
-    global module_ns
+    global used
     cost = dispatch_us(host)
     if chosen is None or not chosen.board or cost is None:
         return "the launch alone, of the device's specification"
     _define(chosen, cost)
-    found = load_host(host)
-    module_ns = round(1e3 * found.module_us)
-    return found.title
+    used = load_host(host)
+    return used.title
 
 
 def _of_file(name: str | None) -> Spec | None:
@@ -460,8 +486,8 @@ def _of_file(name: str | None) -> Spec | None:
 
 #: The specification that NPUSIM_SPEC chose, if it is of a file.
 chosen: Spec | None = None
-#: Nanoseconds of the host for the call of a module, as use_host() was told.
-module_ns = 0
+#: The host that use_host() was told.
+used: Host | None = None
 
 
 def apply(name: str) -> None:

@@ -47,8 +47,8 @@ COMMANDS = (
 )  # fmt: skip
 #: Copies between host and device.
 UPLOADS = ("copy_h2d", "copy_h2d_pageable")
-#: Name of the rows of "host_time" that calls of modules take, in recordings of profiling.
-MODULE = "module"
+#: Name of the rows of "host_time" that layers of the framework take, in recordings of profiling.
+LAYER = "layer"
 DOWNLOADS = ("copy_d2h", "copy_d2h_pageable")
 WAITS = ("event_wait", "stream_wait", "device_wait")
 _LINKS = {
@@ -312,7 +312,7 @@ class Timeline:
 
         Args:
             rates: Of another device; default: of the devices of the recording.
-            launches_free: Launching costs the host nothing, nor do calls of modules.
+            launches_free: Launching costs the host nothing, nor do layers of the framework.
             bandwidth_infinite: Device memory is as fast as one likes; links are as they are.
             arithmetic_infinite: So is arithmetic.
             copies_free: Copies between host and device take no time.
@@ -333,7 +333,7 @@ class Timeline:
             )
         rows: Iterable[Row] = self.rows
         if launches_free:
-            rows = (row for row in self.rows if row.name != MODULE)
+            rows = (row for row in self.rows if row.name != LAYER)
         if change is not None:
             rows = (new for row in list(rows) if (new := change(row)) is not None)
         return _replay(self, rows, chosen, copies_free, no_host_waits)

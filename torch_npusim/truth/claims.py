@@ -3,10 +3,11 @@
 
     npusim truth record --out claims.zip
 
-is truth_record.py with one change: rates are asked in dry runs, so that sizes of a GPU cost a CPU
-nothing.
+is truth_record.py with two changes: rates are asked in dry runs, so that sizes of a GPU cost a CPU
+nothing, and the host of a recording's machine is charged.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,15 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from torch_npusim.truth import placements, truth_record
-from torch_npusim.truth.recordings import Key, Recording, TruthError, load, spec_of
+from torch_npusim.truth.recordings import Key, Recording, TruthError, host_of, load, spec_of
 
 #: This file, not its module: frames of `-m` have no file, and torch's table of operators looks for
 #: it among all modules, for each sample.
 LAUNCH = ["-P", __file__]
+_HOST = "TRUTH_HOST"  # the host that is charged, for processes of this file
 
 
 def environment(
-    spec: str | None, memory_bytes: int | None, torch_version: str, devices: int = 2
+    spec: str | None,
+    memory_bytes: int | None,
+    torch_version: str,
+    devices: int = 2,
+    host: str = "spec",
 ) -> dict[str, str]:
     """Returns the variables under which npusim claims to be a chip with a version of torch."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("NPUSIM_")}
@@ -36,6 +42,7 @@ def environment(
         "NPUSIM_ALLOCATOR": placements.preset(torch_version),
         "NPUSIM_DEVICE_ASSERT": "late",
         "NPUSIM_DEVICE_COUNT": str(min(max(devices, 1), 8)),
+        _HOST: host,
     }
     if spec:
         chosen["NPUSIM_SPEC"] = spec
@@ -71,6 +78,7 @@ def ask(recording: Recording, spec: str | None = None, minutes: float = 30) -> R
                 recording.identity("total_memory"),
                 recording.torch,
                 recording.identity("devices", 2),
+                host_of(recording),
             ),
         )
         if status:
@@ -90,7 +98,16 @@ def _dry() -> Any:
     return dry_run(memory="512GiB")
 
 
+def _charge_host(stack: contextlib.ExitStack) -> None:
+    from torch_npusim.sim import specs
+    from torch_npusim.sim.host_layers import charged
+
+    specs.use_host(os.environ.get(_HOST, "spec"))
+    stack.enter_context(charged(specs.used))
+
+
 if __name__ == "__main__":
+    _charge_host(contextlib.ExitStack())
     truth_record.AROUND.update({"rates.products": _dry, "rates.others": _dry})
     for name, batch in truth_record.BATCHES.items():  # a simulator does not hang, but may be slow
         truth_record.BATCHES[name] = batch._replace(limit_s=10 * batch.limit_s)

@@ -323,7 +323,7 @@ _MAKERS = {
     "peaks": "csrc/aten, memory of the step's operators",
     "step lists": "csrc/aten, memory of the step's operators",
     "offsets": "csrc/aten, rule R2",
-    "step times": "csrc/cost and the specification",
+    "step times": "csrc/cost, the specification and the host of specs/hosts",
     "names": "torch_npusim/cuda_alias",
     "answers": "torch_npusim/cuda_alias",
     "orders": "backend/stream.h, rules S and E",
@@ -333,7 +333,7 @@ _MAKERS = {
 _NUMBERS = {
     "mm": "achievable.matmul, peak_tflops", "conv": "achievable.convolution, peak_tflops",
     "sdpa": "achievable.attention, peak_tflops", "stream": "memory.bandwidth_gb_s, "
-    "achievable.bandwidth", "gap": "latency_us.launch", "copy": "link, latency_us.copy_floor",
+    "achievable.bandwidth", "gap": "the host of specs/hosts", "copy": "link, latency_us.copy_floor",
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@
 import hashlib
 import json
 import re
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -151,3 +152,17 @@ def spec_of(recording: Recording) -> str | None:
         rank = (-fits, abs(capacity - memory), name)
         best = min(best, rank) if best else rank
     return best[2] if best else None
+
+
+def host_of(recording: Recording) -> str:
+    """Returns the host of a recording's machine: a name of specs.load_host().
+
+    That of specs/hosts with its processor; else "eager". A simulated recording has "spec".
+    """
+    if recording.identity("simulated"):
+        return "spec"
+    processor = recording.identity("host processor")
+    for path in sorted(specs.HOSTS.glob("*.toml")):
+        if processor and tomllib.loads(path.read_text()).get("processor") == processor:
+            return path.stem
+    return "eager"

@@ -9,10 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from torch_npusim import _C, npusim
 from torch_npusim._blame import to_blame
@@ -21,7 +19,8 @@ from torch_npusim.profiling.fitting.outside import CONTEXT, asked, communicators
 from torch_npusim.profiling.fitting.parts import History, device_fit
 from torch_npusim.profiling.fitting.result import Fit
 from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
-from torch_npusim.sim import clock, dry, specs
+from torch_npusim.sim import dry, specs
+from torch_npusim.sim.host_layers import charged
 from torch_npusim.sim.timeline import Rates
 
 _HISTORY = 1 << 22  # entries: more than a dry run of minutes makes
@@ -64,7 +63,7 @@ def fit_script(
         spec=spec, memory=memory, selected=selected, temporaries=temporaries, outside=left,
         dispatch_us=specs.dispatch_us(host, spec),
     )  # fmt: skip
-    with device as run, watching() as watch, _calls_of_modules(specs.module_us(host, spec)):
+    with device as run, watching() as watch, charged(specs.layers(host, spec)):
         npusim.memory._record_memory_history(
             max_entries=_HISTORY, stacks="python", clear_history=True
         )
@@ -94,22 +93,6 @@ def fit_script(
     if snapshot is not None:
         Path(snapshot).write_bytes(pickle.dumps(whole, protocol=4))
     return fit
-
-
-@contextlib.contextmanager
-def _calls_of_modules(cost_us: float) -> Iterator[None]:
-    """Lets the host's time pass for each call of a module that is not compiled."""
-
-    def called(module: Any, inputs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            clock.advance(round(1e3 * cost_us))
-
-    hook = register_module_forward_pre_hook(called) if cost_us else None
-    try:
-        yield
-    finally:
-        if hook is not None:
-            hook.remove()
 
 
 def _run(path: str, arguments: Sequence[str], fit: Fit, watch: Watch) -> None:

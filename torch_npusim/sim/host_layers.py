@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The host's time for layers of the framework, beside that of a command.
+
+    >>> from torch_npusim.sim import specs
+    >>> with charged(specs.load_host("xeon-h200-vm")) as layers:
+    ...     model(x).sum().backward()
+
+A host (specs/hosts) says what a call of a module costs, a command of a backward pass, and a
+parameter in a step of an optimizer: hooks of Python, nodes of autograd, loops over parameters.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from torch_npusim import _C
+from torch_npusim.sim import clock
+from torch_npusim.sim.specs import Host
+
+
+@contextmanager
+def charged(host: Host | None) -> Iterator[set[int]]:
+    """Lets the host's time pass for a block's calls of modules, backward passes and optimizers.
+
+    Yields the lengths of the timeline's rows for it, in ns: they tell the rows from other time of
+    the host. Compiled regions call no modules.
+    """
+    lengths: set[int] = set()
+    if host is None:
+        yield lengths
+        return
+
+    def pass_us(cost_us: float) -> None:
+        if (ns := round(1e3 * cost_us)) > 0 and not torch.compiler.is_compiling():
+            lengths.add(ns)
+            clock.advance(ns)
+
+    def called(module: Any, inputs: Any) -> None:
+        pass_us(host.module_us)
+
+    def updated(optimizer: Any, arguments: Any, named: Any) -> None:
+        changed = sum(
+            p.grad is not None for group in optimizer.param_groups for p in group["params"]
+        )
+        pass_us(host.parameter_us * changed)
+
+    backward_ns = max(round(1e3 * (host.backward_us - host.dispatch_us)), 0)
+    if backward_ns:
+        lengths.add(backward_ns)
+    hooks = []
+    if host.module_us:
+        hooks.append(register_module_forward_pre_hook(called))
+    if host.parameter_us:
+        hooks.append(register_optimizer_step_pre_hook(updated))
+    _C.set_backward_ns(backward_ns)
+    try:
+        yield lengths
+    finally:
+        _C.set_backward_ns(0)
+        for hook in hooks:
+            hook.remove()
