@@ -7,7 +7,6 @@ is truth_record.py with two changes: rates are asked in dry runs, so that sizes 
 nothing, and the host of a recording's machine is charged.
 """
 
-import contextlib
 import json
 import os
 import subprocess
@@ -98,16 +97,17 @@ def _dry() -> Any:
     return dry_run(memory="512GiB")
 
 
-def _charge_host(stack: contextlib.ExitStack) -> None:
+def _charged() -> Any:
     from torch_npusim.sim import specs
     from torch_npusim.sim.host_layers import charged
 
     specs.use_host(os.environ.get(_HOST, "spec"))
-    stack.enter_context(charged(specs.used))
+    return charged(specs.used)
 
 
 if __name__ == "__main__":
-    _charge_host(contextlib.ExitStack())
+    layers = _charged()
+    layers.__enter__()  # for good
     truth_record.AROUND.update({"rates.products": _dry, "rates.others": _dry})
     for name, batch in truth_record.BATCHES.items():  # a simulator does not hang, but may be slow
         truth_record.BATCHES[name] = batch._replace(limit_s=10 * batch.limit_s)
