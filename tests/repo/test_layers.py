@@ -84,6 +84,7 @@ def test_csrc_enters_the_lower_layers_by_their_umbrella_header():
     umbrellas |= {"backend/fabric.h", "backend/promise.h", "backend/rendezvous.h"}
     umbrellas |= {"backend/sharing.h"}  # for what several processes map
     umbrellas |= {"backend/stream_waits.h"}  # for the one listener
+    umbrellas |= {"backend/host_layer.h"}  # for the one layer
     wrong = [
         place
         for _, place, _, name in includes("csrc")
