@@ -150,8 +150,11 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
     )  # fmt: skip
     lines = [json.dumps(record) for record in ({}, *outcomes)]
     (out / "here" / "run.jsonl").write_text("\n".join(lines))
+    openreg = "| torch_openreg | older | 2.0 | 9 | 9 | 0 | 0 | 0 | 0 |"
     old = (
         "# Old",
+        openreg,
+        f"## The whole smoke profile\n{openreg.replace('9', '12')}",
         "## Not to be had\nx",
         "## here: the gravest findings\nstale",
         "## By hand: 3\nkept",
@@ -171,7 +174,9 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
     ]
     whole = text.index("## The whole smoke profile")
     assert text.index(lines[0]) < whole < text.index(lines[1])
-    assert "| torch_openreg | no folder torch_openreg |" in text
+    assert "| torch_mcpu | no folder torch_mcpu |" in text
+    assert text.index(openreg) < whole < text.index(openreg.replace("9", "12"))
+    assert "| torch_openreg | no folder" not in text, "its row is of an earlier run"
     assert "| broken | ModuleNotFoundError: No module named 'no_such_backend' |" in text
     assert text.index("`op:sin/forward/float32`, at fault `aten::sin`") < text.index("aten::cos")
     assert "torch_mcpu" in capsys.readouterr().out

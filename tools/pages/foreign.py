@@ -143,6 +143,14 @@ def row(folder: str, of: str, torch: str, records: list[dict[str, Any]]) -> str:
     return f"| {' | '.join(map(str, (folder, of, torch, *counted(records))))} |"
 
 
+def written(table: str, backend: Backend) -> list[str]:
+    """The backend's line, if a part of the page has one, of an earlier run."""
+    start, cells = f"| {backend.folder} |", len(TITLES) + 1
+    return [
+        line for line in table.splitlines() if line.startswith(start) and line.count("|") == cells
+    ]
+
+
 def finding(record: dict[str, Any]) -> list[str]:
     """A finding with its script, in Markdown."""
     message = re.sub(r"\s+", " ", record["message"])[:200]
@@ -181,17 +189,19 @@ TITLES = ("backend", "commit, built with", "torch", "executed", "passed", "fail"
           "died", "no kernel")  # fmt: skip
 COLUMNS = f"| {' | '.join(TITLES)} |\n{'|---' * len(TITLES)}|"
 
+WHOLE_TITLE = "## The whole smoke profile"
+
 HEAD = f"""# The conformance kit on backends of others
 
 `make foreign SOURCES=dir` asks backends that lie in `dir`, built for the installed torch. It builds
 and fetches nothing. This table counts the core: the forward cases of operators in the smoke
 profile. "In silence" counts the failures with a wrong value and no exception; a case "died" if it
-ended the process or its time.
+ended the process or its time. A row stays until its backend is asked again.
 
 {COLUMNS}"""
 
 WHOLE = f"""
-## The whole smoke profile
+{WHOLE_TITLE}
 
 It adds gradients, layouts, errors, modules and contracts. Backends that compile each kernel are
 asked for the core only.
@@ -226,13 +236,18 @@ def main() -> int:
     import torch
 
     sources = options.sources.resolve()
-    rows, whole, sections, absent = [], [], [], []
+    rows, whole, sections, absent, asked = [], [], [], [], False
     others = [Backend(*told.split(":")) for told in options.backend]
+    page = PAGE.read_text()
+    old_core, _, old_whole = page.partition(WHOLE_TITLE)
     for backend in (*BACKENDS, *others):
         reason = why_not(sources, backend)
         if reason:
-            absent.append(f"| {backend.folder} | {reason} |")
+            rows += (earlier := written(old_core, backend))
+            whole += written(old_whole, backend)
+            absent += [] if earlier else [f"| {backend.folder} | {reason} |"]
             continue
+        asked = True
         records = outcomes(sources, backend, options.out, options.core)
         said = backend.folder, commit(sources, backend), torch.__version__
         core = [record for record in records if in_core(record)]
@@ -248,9 +263,9 @@ def main() -> int:
     tables = [HEAD, *rows, *([WHOLE, *whole] if whole else [])]
     text = "\n".join([*tables, *(missing if absent else []), *sections]) + "\n"
     print("\n".join([*tables, *absent]))
-    if options.page and rows:
-        PAGE.write_text(text + kept(PAGE.read_text(), text))
-    return not rows
+    if options.page and asked:
+        PAGE.write_text(text + kept(page, text))
+    return not asked
 
 
 if __name__ == "__main__":
