@@ -28,6 +28,26 @@ def test_a_missing_kernel_is_named():
     assert (found.status, found.missing) == (Status.UNIMPLEMENTED, "aten::lgamma")
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError])
+def test_a_fallback_that_only_refuses_names_a_missing_kernel(kind):
+    text = "Operator 'aten::abs.out' is not implemented for chip. CPU fallback is disabled."
+    found = diagnose(kind(text))
+    assert (found.status, found.missing) == (Status.UNIMPLEMENTED, "aten::abs.out")
+    assert found.message == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Operator 'aten::abs' is not implemented for dtype Half",
+        "operator aten::abs is not supported for torch.float16",
+        "aten::abs: complex numbers are not implemented for chip",
+    ],
+)
+def test_a_kernel_that_refuses_some_operands_is_there(text):
+    assert diagnose(RuntimeError(text)).status is Status.FAIL
+
+
 @pytest.mark.parametrize(
     ("call", "missing"),
     [

@@ -12,6 +12,12 @@ _NO_KERNEL = re.compile(
     r"Could not run '(?P<name>[\w:.]+)' with arguments from the '(?P<backend>\w+)' backend"
 )
 _NAMED_OPERATOR = re.compile(r"(?:operator|kernel for|op) '?(?P<name>aten::[\w.]+)'?")
+# What a backend's fallback for all operators says that computes none; a refused dtype is no such.
+_REFUSED = re.compile(
+    r"\boperator '?(?P<name>aten::[\w.]+)'? is not (?:implemented|supported)\b"
+    r"(?! for (?:\w+ )?(?:dtype|data ?type|torch\.))",
+    re.IGNORECASE,
+)
 # A composite kernel that only tells a backend to write one: "convolution_overrideable not ...".
 _TO_OVERRIDE = re.compile(r"^(?P<name>\w*overrideable\w*)\b.*TORCH_LIBRARY_IMPL", re.DOTALL)
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|\[[^\]]*\]|\([^)]*\)")
@@ -64,7 +70,7 @@ def diagnose(error: BaseException) -> Diagnosis:
 
 
 def _missing_overload(error: BaseException, text: str) -> str:
-    found = _NO_KERNEL.search(text)
+    found = _NO_KERNEL.search(text) or _REFUSED.search(text)
     if found is None and isinstance(error, NotImplementedError):
         found = _NAMED_OPERATOR.search(text)
         to_override = _TO_OVERRIDE.match(text)
