@@ -12,8 +12,8 @@ from torch_npusim.sim import rules
 from torch_npusim.truth import placements
 from torch_npusim.truth.recordings import Key, Recording, is_held_out
 
-#: A modelled time stands for an interval of this half width: the largest error on figures that no
-#: fit saw (docs/reference/validation.md).
+#: A modelled time is compared as an interval of this half width. It holds six of ten times of the
+#: held-out halves (docs/reference/measured_times.md).
 INTERVAL = 0.2
 #: Peaks agree within this share.
 PEAK = 0.01
