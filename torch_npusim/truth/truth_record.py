@@ -1573,13 +1573,16 @@ def _product_rates() -> Iterator[Question]:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = False
 
-    def convolution(dtype: str, last: bool, n: int, c: int, size: int, k: int) -> Any:
+    def convolution(
+        dtype: str, last: bool, n: int, c: int, size: int, k: int, tf32: bool = True
+    ) -> Any:
         layout = torch.channels_last if last else torch.contiguous_format
         make = functools.partial(torch.empty, device=device(), dtype=getattr(torch, dtype))
         a, w = make(n, c, size, size), make(c, c, k, k)
         a, w = a.to(memory_format=layout), w.to(memory_format=layout)
         call = functools.partial(torch.nn.functional.conv2d, a, w, padding=k // 2)
-        return timed(call, flops=2.0 * n * c * c * size * size * k * k)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=tf32):
+            return timed(call, flops=2.0 * n * c * c * size * size * k * k)
 
     def attention(dtype: str, n: int, heads: int, length: int, width: int, causal: bool) -> Any:
         q = torch.empty(n, heads, length, width, device=device(), dtype=getattr(torch, dtype))
@@ -1610,6 +1613,9 @@ def _product_rates() -> Iterator[Question]:
     ):
         key = "conv|%s|%s|%s" % (dtype, "channels_last" if last else "contiguous", "x".join(map(str, given)))  # fmt: skip
         yield key, functools.partial(convolution, dtype, last, *given)
+    for last, given in itertools.product((False, True), images):
+        key = "conv|float32 plain|%s|%s" % ("channels_last" if last else "contiguous", "x".join(map(str, given)))  # fmt: skip
+        yield key, functools.partial(convolution, "float32", last, *given, tf32=False)
     heads = [(4, 16, 512, 64), (4, 16, 1024, 64), (2, 16, 2048, 64), (1, 16, 4096, 128)]
     for dtype, causal, given in itertools.product(("float32", "bfloat16"), (False, True), heads):
         key = "sdpa|%s|%s|%s" % (dtype, "causal" if causal else "full", "x".join(map(str, given)))
