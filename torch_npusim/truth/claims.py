@@ -3,10 +3,11 @@
 
     npusim truth record --out claims.zip
 
-is truth_record.py with two changes: rates are asked in dry runs, so that sizes of a GPU cost a CPU
-nothing, and the host of a recording's machine is charged.
+is truth_record.py with two changes: rates and memory are asked in dry runs, so that sizes of a GPU
+cost a CPU nothing and memory is what a prediction has; the host of a recording's machine is charged.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -91,10 +92,10 @@ def run(words: list[str], env: dict[str, str]) -> int:
     return subprocess.run(command, env=env, check=False).returncode
 
 
-def _dry() -> Any:
+def _dry(temporaries: str = "npusim") -> Any:
     from torch_npusim.sim import dry_run
 
-    return dry_run(memory="512GiB")
+    return dry_run(memory="512GiB", temporaries=temporaries)
 
 
 def _charged() -> Any:
@@ -108,6 +109,10 @@ def _charged() -> Any:
 if __name__ == "__main__":
     layers = _charged()
     layers.__enter__()  # for good
+    # Memory is that of `npusim fit`: CUDA's temporaries and saved tensors.
+    as_cuda = functools.partial(_dry, "cuda")
+    lists = ("allocation.operators", "allocation.layers", "steps.trained")
+    truth_record.AROUND.update(dict.fromkeys(lists, as_cuda))
     truth_record.AROUND.update({"rates.products": _dry, "rates.others": _dry})
     for name, batch in truth_record.BATCHES.items():  # a simulator does not hang, but may be slow
         truth_record.BATCHES[name] = batch._replace(limit_s=10 * batch.limit_s)

@@ -198,6 +198,8 @@ def _places(verdict: Callable[..., Verdict], his: Any, mine: Any, torch: str) ->
             "placements", found.equal == found.compared, f"{found.compared} placements", ours
         )
         yield replace(made, parts=(found.equal, found.compared))
+    if not found.counters:  # there was no replay
+        return
     other = [name for name, value in his["stats"].items() if found.counters.get(name) != value]
     a, b = ({name: of.get(name) for name in other} for of in (his["stats"], found.counters))
     yield verdict("counters", not other, a, b)
