@@ -146,6 +146,17 @@ def test_the_gradient_of_an_image_is_converted_too(as_cuda):
     assert needed == x.nbytes + 4890640
 
 
+def test_filters_of_one_by_one_convert_in_the_backward_pass_alone(as_cuda):
+    # The last block of ResNet-50 on an H200, batch 64.
+    x = torch.empty(64, 512, 7, 7, device="npusim", requires_grad=True)
+    weight = torch.empty(2048, 512, 1, 1, device="npusim")
+    needed, made = peak_of(as_cuda, lambda: F.conv2d(x, weight))
+    assert needed == made.nbytes
+    grad = torch.empty_like(made)
+    needed, _ = peak_of(as_cuda, lambda: torch.autograd.grad(made, x, grad))
+    assert needed == x.nbytes + 32112656
+
+
 # Sizes that snapshots of an H100 show: 512 outputs in neighbouring addresses.
 @pytest.mark.parametrize(
     ("reduce", "inputs", "expected"),

@@ -47,6 +47,16 @@ def test_counters_of_an_h100_follow_from_the_replay(verdicts):
     ]
 
 
+def test_memory_outside_of_an_h100_is_within_the_interval_of_fit(h100):
+    def agree(answers):
+        only = Recording("x", {"identity": h100.answers["identity"], "allocation": answers}, {})
+        return [v.agrees for v in comparison.compare(only, only) if v.kind == "outside"]
+
+    known = {key: of for key, of in h100.answers["allocation"].items() if "outside|" in key}
+    assert agree(known) == [True] * 4
+    assert agree({"outside|context": 1 << 30}) == [False]
+
+
 def test_an_error_of_memory_is_compared_by_what_the_allocator_says():
     def raised(allocated, free):
         text = f"CUDA out of memory. Tried to allocate 32.00 MiB. of which {free} GiB is free. "

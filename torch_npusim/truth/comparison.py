@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch_npusim.profiling.fitting import outside
 from torch_npusim.sim import rules
 from torch_npusim.truth import placements
-from torch_npusim.truth.recordings import Key, Recording, is_held_out
+from torch_npusim.truth.recordings import Key, Recording, is_held_out, spec_of
 
 #: A modelled time is compared as an interval of this half width. It holds six of ten times of the
 #: held-out halves (docs/reference/measured_times.md).
@@ -67,7 +68,7 @@ KINDS = {
     "counters": "counters of torch.cuda.memory_stats() of that replay, exactly",
     "temporaries": "the same bytes allocated and freed in the same order, frees in a row in any",
     "saved": "the same tensors saved for backward, by dtype and shape",
-    "outside": "memory of the context and of libraries, within 10 %",
+    "outside": "memory of the context and of libraries, within the interval of `npusim fit`",
     "rates": f"the measured interval meets the modelled time, +- {INTERVAL:.0%}",
     "kernels": "the same number of kernels, in forward and backward",
     "step times": f"the measured interval meets the modelled time, +- {INTERVAL:.0%}",
@@ -149,9 +150,12 @@ def _verdicts(
         kind = _BY_PREFIX.get(prefix, "answers")
         if kind in ("rates", "step times"):
             yield _time(verdict, kind, his, mine)
-        elif kind in ("outside", "peaks") and isinstance(his, int) and isinstance(mine, int):
-            share = PEAK if kind == "peaks" else 0.1
-            yield verdict(kind, abs(mine - his) <= share * max(his, 1), his, mine)
+        elif kind == "outside" and isinstance(his, int):
+            if (known := outside.context(spec_of(theirs))) is not None:
+                ends = known.low, known.high
+                yield verdict(kind, ends[0] <= his <= ends[1], his, ends)
+        elif kind == "peaks" and isinstance(his, int) and isinstance(mine, int):
+            yield verdict(kind, abs(mine - his) <= PEAK * max(his, 1), his, mine)
         else:
             a, b = _stripped(his), _stripped(mine)
             if kind == "step lists":
