@@ -3,8 +3,8 @@
 
     npusim truth record --out claims.zip
 
-is truth_record.py with two changes. Rates and memory are asked in dry runs: sizes of a GPU cost a CPU
-nothing, and memory is what a prediction has. The host of a recording's machine is charged.
+is truth_record.py with two changes. Rates and memory are asked in dry runs: sizes of a GPU cost a
+CPU nothing, and memory is what a prediction has. The host of the recorded machine is charged.
 """
 
 import functools
