@@ -26,6 +26,7 @@ else:
         "states",
         "uses",
         "values",
+        "vendors",
     )
     FILES = tuple(f"foreign_{part}" for part in PARTS)
 for file in FILES:

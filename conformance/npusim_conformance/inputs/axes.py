@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Calls along axes: a sample of an operator, with one argument at a time set to each of its values.
+
+The kind of an argument decides its axis: lengths of a tensor, orders and shapes of an index, every
+dimension and its negative, modes, numbers, flags. Names and kinds are those of aten's schemas.
+"""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.transfer import tensors_of
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+SAMPLES = 2  # that are varied, of different shapes of arguments
+ELEMENTS_MAX = 4096  # of a sample
+CALLS_MAX = 48  # of an operator
+
+SHAPES = ((), (0,), (1,), (7,), (67,), (130,), (0, 3), (5, 1), (3, 35), (35, 3), (2, 3, 5))
+NUMBERS = (0, 1, 2, -1, 0.5)
+MODES = {
+    "reduce": ("sum", "prod", "mean", "amax", "amin"),
+    "reduction": ("none", "mean", "sum"),
+    "rounding_mode": (None, "trunc", "floor"),
+    "side": ("left", "right"),
+    "approximate": ("none", "tanh"),
+    "indexing": ("ij", "xy"),
+    "interpolation": ("linear", "lower", "higher", "midpoint", "nearest"),
+    "norm": ("forward", "backward", "ortho"),
+    "padding_mode": ("zeros", "border", "reflection"),
+}
+DIMENSIONS = ("dim", "dim0", "dim1", "axis", "dims")
+INDEXES = ("index", "indices", "repeats")
+# Which of two equal indexes is written last is open; these add up, or read.
+TAKE_EQUAL = ("add", "gather", "select", "take", "reduce", "embedding", "fill")
+# Results that are open: signs of vectors, memory that is not written, shapes of other tensors.
+OPEN = ("linalg.", "sparse", "masked.", "empty", "svd", "qr", "eig", "lu", "resize", "as_strided",
+        "set_", "to_sparse", "fft.", "cholesky", "pinverse", "ormqr", "lstsq", "triangular",
+        "jiterator", "new_", "_like", "item", "special.", "nn.functional.fractional", "polar",
+        "unique", "mode", "view_as", "ctc", "data", "uninitialized")  # fmt: skip
+
+
+def is_varied(operator: torch_testing.Operator) -> bool:
+    """Whether each call of an operator has one right answer."""
+    name = operator.full_name
+    plain = not any(part in name for part in OPEN) and name not in torch_testing.RANDOM
+    defined = not getattr(operator, "has_nondeterministic_output", False)
+    return plain and defined and name not in torch_testing.HOST_ARGUMENTS
+
+
+def varied(operator: torch_testing.Operator) -> list[Call]:
+    """Calls that differ from a sample in one argument. What the CPU refuses is among them."""
+    kinds = torch_testing.operator_dtypes(operator)
+    if not kinds or operator.full_name in torch_testing.RANDOM_IF_DROPOUT:
+        return []
+    dtype = torch.float32 if torch.float32 in kinds else kinds[0]
+    seen: set[Any] = set()
+    found: list[Iterator[Call]] = []
+    for raw in torch_testing.sample_inputs(operator, dtype, False, 0):
+        call = (raw.input, *raw.args), raw.kwargs
+        tensors = tensors_of(call)
+        size = sum(tensor.numel() for tensor in tensors)
+        kind = len(raw.args), tuple(raw.kwargs), getattr(raw.input, "ndim", None)
+        if kind in seen or not 1 < size <= ELEMENTS_MAX or len(found) == SAMPLES:
+            continue
+        seen.add(kind)
+        found.append(_variants(operator, call))
+    share = CALLS_MAX // max(1, len(found))
+    return [call for calls in found for call in _spread(list(calls), share)]
+
+
+def _spread(calls: list[Call], most: int) -> list[Call]:
+    return [calls[number * len(calls) // most] for number in range(most)] if (
+        len(calls) > most) else calls  # fmt: skip
+
+
+def _variants(operator: torch_testing.Operator, call: Call) -> Iterator[Call]:
+    args, kwargs = call
+    names = _names(operator, call)
+    rank = args[0].dim() if isinstance(args[0], torch.Tensor) else 0
+    equal = any(part in operator.full_name for part in TAKE_EQUAL)
+    if len(tensors_of(call)) == 1 and isinstance(args[0], torch.Tensor):
+        yield from ((((_shaped(args[0], shape)), *args[1:]), kwargs) for shape in SHAPES)
+    for place, (name, given) in enumerate(zip(names, args, strict=False)):
+        for value in _axis(name, given, rank, equal):
+            yield (*args[:place], value, *args[place + 1 :]), kwargs
+    for name, given in kwargs.items():
+        for value in _axis(name, given, rank, equal):
+            yield args, kwargs | {name: value}
+    for name, values in _left_out(operator, names[: len(args)], kwargs).items():
+        for value in values:
+            yield args, kwargs | {name: value}
+
+
+def _axis(name: str, given: Any, rank: int, equal: bool) -> list[Any]:
+    """The values of one argument."""
+    if isinstance(given, torch.Tensor):
+        layouts = _layouts(given) if given.dim() > 1 else []
+        whole = given.dtype in (torch.int64, torch.int32)
+        return layouts + (_orders(given, equal) if whole and name in INDEXES else [])
+    if name in DIMENSIONS and isinstance(given, int):
+        return list(range(-rank, rank))
+    if name in DIMENSIONS and isinstance(given, (list, tuple)):
+        turned = type(given)(reversed(given))
+        return [turned, type(given)(one - rank for one in given)] if rank else []
+    if name in MODES and (given is None or isinstance(given, str)):
+        return list(MODES[name])
+    if isinstance(given, bool):
+        return [not given]
+    if isinstance(given, float) or (name in ("alpha", "beta", "value") and isinstance(given, int)):
+        return [type(given)(number) for number in NUMBERS]
+    return []
+
+
+def _orders(index: torch.Tensor, equal: bool) -> list[torch.Tensor]:
+    """An index backwards, with equal elements, falling, without dimensions and with one more."""
+    flat = index.flatten()
+    if not flat.numel():
+        return []
+    orders = [index.flip(0) if index.dim() else index, flat[0].reshape(()), flat[:1]]
+    falling = flat.sort(descending=True)[0].view(index.shape)
+    if equal:
+        orders += [index * 0 + flat[-1], falling, torch.cat([flat, flat[:1]]), index[None]]
+    return [*orders, index.int(), index - index.max() - 1, index[:0] if index.dim() else index]
+
+
+def _layouts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The same values in falling memory order, with gaps, and from an offset."""
+    last = tensor.mT.contiguous().mT
+    gaps = torch.empty((*tensor.shape, 2), dtype=tensor.dtype).fill_(1)[..., 0].copy_(tensor)
+    return [last, gaps, torch.cat([tensor[:1], tensor])[1:] if len(tensor) else tensor]
+
+
+def _shaped(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Numbers in the range of a tensor's, no two of them equal where its dtype has as many."""
+    count = torch.Size(shape).numel()
+    order = torch.arange(count) * 37 % 131 if count < 131 else torch.arange(count)
+    if not tensor.is_floating_point():
+        return tensor.flatten()[order % tensor.numel()].reshape(shape)
+    low, high = tensor.min().item(), tensor.max().item()
+    return (low + (high - low) * order / 131).to(tensor.dtype).reshape(shape)
+
+
+def _schemas(operator: torch_testing.Operator) -> list[Any]:
+    packet = getattr(torch.ops.aten, operator.name.rpartition(".")[2], None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return []
+    overloads = (getattr(packet, name) for name in packet.overloads())
+    return [one._schema for one in overloads if "out" not in one._overloadname]
+
+
+def _names(operator: torch_testing.Operator, call: Call) -> list[str]:
+    """The names of a call's positional arguments; empty ones where no schema takes it."""
+    args, kwargs = call
+    for schema in _schemas(operator):
+        names = [argument.name for argument in schema.arguments if not argument.kwarg_only]
+        every = {argument.name for argument in schema.arguments}
+        if len(args) <= len(names) and every.issuperset(kwargs) and _fits(schema, args):
+            return names
+    try:
+        return list(inspect.signature(operator.op).parameters)
+    except (TypeError, ValueError):
+        return [""] * len(args)
+
+
+def _fits(schema: Any, args: tuple[Any, ...]) -> bool:
+    kinds = (str(argument.type) for argument in schema.arguments)
+    return all(
+        ("Tensor" in kind) == bool(tensors_of(given)) or given is None
+        for kind, given in zip(kinds, args, strict=False)
+    )
+
+
+def _left_out(
+    operator: torch_testing.Operator, given: list[str], kwargs: dict[str, Any]
+) -> dict[str, list[Any]]:
+    """Flags, modes and factors that a call leaves to their defaults."""
+    values: dict[str, list[Any]] = {}
+    for schema in _schemas(operator):
+        for argument in schema.arguments:
+            if (
+                argument.name in given
+                or argument.name in kwargs
+                or not argument.has_default_value()
+            ):
+                continue
+            default, name = argument.default_value, argument.name
+            if isinstance(default, bool) and name not in ("requires_grad", "pin_memory"):
+                values[name] = [not default]
+            elif name in MODES and name != "norm":
+                values[name] = list(MODES[name])
+            elif name in ("alpha", "beta", "value") and isinstance(default, (int, float)):
+                values[name] = list(NUMBERS)
+    return values
