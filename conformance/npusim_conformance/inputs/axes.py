@@ -148,7 +148,8 @@ def _schemas(operator: torch_testing.Operator) -> list[Any]:
     packet = getattr(torch.ops.aten, operator.name.rpartition(".")[2], None)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return []
-    overloads = (getattr(packet, name) for name in packet.overloads())
+    names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+    overloads = (getattr(packet, name) for name in names)
     return [one._schema for one in overloads if "out" not in one._overloadname]
 
 

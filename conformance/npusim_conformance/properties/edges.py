@@ -344,7 +344,8 @@ class Edges(Property):
             if error is not None:
                 raise error
             run.agreement.check(expected, got, device)
-            run.agreement.check(call, there, device, "input after the call")
+            tensors = tensors_of(call), tensors_of(there)
+            run.agreement.check(*tensors, device, "input after the call")
             if run.subject.name in BY_COLUMNS:
                 same = got.stride() == expected.stride()
                 require(same, f"strides {got.stride()}, on the CPU {expected.stride()}")
