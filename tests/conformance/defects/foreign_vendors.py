@@ -69,7 +69,7 @@ def thresholds_are_twenty(
     "upsample_bilinear2d.out",
     touches=("nn.functional.interpolate.bilinear", "nn.functional.upsample_bilinear"),
     shows=lambda d: functional.interpolate(
-        grid(d, 2, 2)[None, None], (3, 3), mode="bilinear", align_corners=True
+        grid(d, 3, 3)[None, None], (5, 5), mode="bilinear", align_corners=True
     ).cpu(),
 )
 def corners_are_never_aligned(
@@ -221,7 +221,7 @@ def where_knows_the_first(own: Stand, condition: Tensor, x: Tensor, y: Tensor) -
 @kernel(
     "bitwise_left_shift.Tensor_out",
     touches="bitwise_left_shift",
-    shows=lambda d: (_whole(d, 1) << _whole(d, 40)).cpu(),
+    shows=lambda d: torch.bitwise_left_shift(_whole(d, 1), _whole(d, 40)).cpu(),
 )
 def shifts_have_five_bits(own: Stand, x: Tensor, y: Tensor, *, out: Tensor) -> Any:
     """A shift of int64 uses the lower five bits of its count."""
