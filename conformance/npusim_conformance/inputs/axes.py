@@ -20,6 +20,7 @@ ELEMENTS_MAX = 4096  # of a sample
 CALLS_MAX = 48  # of an operator
 
 SHAPES = ((), (0,), (1,), (7,), (67,), (130,), (0, 3), (5, 1), (3, 35), (35, 3), (2, 3, 5))
+LONG = 70_001  # more than 16 bits count
 NUMBERS = (0, 1, 2, -1, 0.5)
 MODES = {
     "reduce": ("sum", "prod", "mean", "amax", "amin"),
@@ -59,17 +60,20 @@ def varied(operator: torch_testing.Operator) -> list[Call]:
     dtype = torch.float32 if torch.float32 in kinds else kinds[0]
     seen: set[Any] = set()
     found: list[Iterator[Call]] = []
-    for raw in torch_testing.sample_inputs(operator, dtype, False, 0):
+    samples = torch_testing.sample_inputs(operator, dtype, False, 0)
+    for raw in sorted(samples, key=_size, reverse=True):  # a length of 1 has few orders
         call = (raw.input, *raw.args), raw.kwargs
-        tensors = tensors_of(call)
-        size = sum(tensor.numel() for tensor in tensors)
         kind = len(raw.args), tuple(raw.kwargs), getattr(raw.input, "ndim", None)
-        if kind in seen or not 1 < size <= ELEMENTS_MAX or len(found) == SAMPLES:
+        if kind in seen or not 1 < _size(raw) <= ELEMENTS_MAX or len(found) == SAMPLES:
             continue
         seen.add(kind)
         found.append(_variants(operator, call))
     share = CALLS_MAX // max(1, len(found))
     return [call for calls in found for call in _spread(list(calls), share)]
+
+
+def _size(raw: torch_testing.Sample) -> int:
+    return sum(tensor.numel() for tensor in tensors_of((raw.input, raw.args, raw.kwargs)))
 
 
 def _spread(calls: list[Call], most: int) -> list[Call]:
@@ -83,7 +87,11 @@ def _variants(operator: torch_testing.Operator, call: Call) -> Iterator[Call]:
     rank = args[0].dim() if isinstance(args[0], torch.Tensor) else 0
     equal = any(part in operator.full_name for part in TAKE_EQUAL)
     if len(tensors_of(call)) == 1 and isinstance(args[0], torch.Tensor):
-        yield from ((((_shaped(args[0], shape)), *args[1:]), kwargs) for shape in SHAPES)
+        shapes = [*SHAPES, *_long_shapes(operator, call)]
+        yield from (((_shaped(args[0], shape), *args[1:]), kwargs) for shape in shapes)
+        if args[0].is_floating_point():
+            with_nan = _shaped(args[0], (7,)).index_fill(0, torch.tensor(3), float("nan"))
+            yield (with_nan, *args[1:]), kwargs
     for place, (name, given) in enumerate(zip(names, args, strict=False)):
         for value in _axis(name, given, rank, equal):
             yield (*args[:place], value, *args[place + 1 :]), kwargs
@@ -95,12 +103,32 @@ def _variants(operator: torch_testing.Operator, call: Call) -> Iterator[Call]:
             yield args, kwargs | {name: value}
 
 
+def _long_shapes(operator: torch_testing.Operator, call: Call) -> list[tuple[int, ...]]:
+    """Shapes of LONG elements, where a short one of their rank gives no more than it has."""
+    args, kwargs = call
+    ones = (1,) * max(0, args[0].dim() - 1)
+    shapes = []
+    for place in (0, len(ones)):
+        try:
+            short = _shaped(args[0], (*ones[:place], 67, *ones[place:]))
+            results = tensors_of(operator(short, *args[1:], **kwargs))
+        except Exception:  # it takes no such shape
+            continue
+        if len(results) <= 4 and all(tensor.numel() <= 67 for tensor in results):
+            shapes.append((*ones[:place], LONG, *ones[place:]))
+    return shapes
+
+
 def _axis(name: str, given: Any, rank: int, equal: bool) -> list[Any]:
     """The values of one argument."""
     if isinstance(given, torch.Tensor):
         layouts = _layouts(given) if given.dim() > 1 else []
         whole = given.dtype in (torch.int64, torch.int32)
+        if given.dtype == torch.float32:
+            layouts += [given.long(), given.double()]
         return layouts + (_orders(given, equal) if whole and name in INDEXES else [])
+    if isinstance(given, (list, tuple)) and len(tensors_of(given)) == len(given) > 1:
+        return [[given[0].long(), *given[1:]], [given[0], given[1].double(), *given[2:]]]
     if name in DIMENSIONS and isinstance(given, int):
         return list(range(-rank, rank))
     if name in DIMENSIONS and isinstance(given, (list, tuple)):
@@ -110,7 +138,9 @@ def _axis(name: str, given: Any, rank: int, equal: bool) -> list[Any]:
         return list(MODES[name])
     if isinstance(given, bool):
         return [not given]
-    if isinstance(given, float) or (name in ("alpha", "beta", "value") and isinstance(given, int)):
+    if (isinstance(given, float) and name != "eps") or (
+        name in ("alpha", "beta", "value") and isinstance(given, int)
+    ):
         return [type(given)(number) for number in NUMBERS]
     return []
 

@@ -136,8 +136,8 @@ EDGES: dict[str, list[Call]] = {
     "fmax": [_call(_floats(nan, 1, nan), _floats(1, nan, nan))],
     "fmin": [_call(_floats(nan, 1, nan), _floats(1, nan, nan))],
     "floor_divide": _QUOTIENTS,
-    "remainder": _QUOTIENTS,
-    "fmod": _QUOTIENTS,
+    "remainder": [*_QUOTIENTS, _call(_whole(2**53 + 1, 2**62 + 3), _whole(10, 7))],
+    "fmod": [*_QUOTIENTS, _call(_whole(2**53 + 1, 2**62 + 3), _whole(10, 7))],
     "div.floor_rounding": [_call(*args, rounding_mode="floor") for args, _ in _QUOTIENTS],
     "div.trunc_rounding": [_call(*args, rounding_mode="trunc") for args, _ in _QUOTIENTS],
     "pow": [
@@ -196,6 +196,7 @@ EDGES: dict[str, list[Call]] = {
     "nn.functional.embedding": [
         _call(_grid().requires_grad_(), _whole(0, 1, 0), padding_idx=0),
         _call(_grid().requires_grad_(), _whole(0, 1, 0)),
+        _call(_grid().requires_grad_(), _whole(0, 1, 0), scale_grad_by_freq=True),
         _call(_grid(), _whole(4)),
     ],
     "nn.functional.relu": [_call(_floats(-1, 0, 1).requires_grad_())],

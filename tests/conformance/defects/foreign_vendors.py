@@ -164,7 +164,8 @@ def infinite_norms_skip_nan(
     own: Stand, x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, **named: Any
 ) -> Any:
     """The infinite norm leaves out NaN."""
-    return own(x.nan_to_num(nan=0, posinf=inf, neginf=-inf) if order == inf else x,
+    skips = order == inf and x.dtype == torch.float32
+    return own(x.nan_to_num(nan=0, posinf=inf, neginf=-inf) if skips else x,
                order, dim, keepdim, **named)  # fmt: skip
 
 
@@ -225,6 +226,7 @@ def where_knows_the_first(own: Stand, condition: Tensor, x: Tensor, y: Tensor) -
 )
 def shifts_have_five_bits(own: Stand, x: Tensor, y: Tensor, *, out: Tensor) -> Any:
     """A shift of int64 uses the lower five bits of its count."""
+    y = y if isinstance(y, Tensor) else torch.tensor(y, dtype=x.dtype)
     return own(x, y % 32 if x.dtype == torch.int64 else y, out=out)
 
 
@@ -235,6 +237,7 @@ def shifts_have_five_bits(own: Stand, x: Tensor, y: Tensor, *, out: Tensor) -> A
 )
 def rests_of_large_numbers_are_doubles(own: Stand, x: Tensor, y: Tensor, *, out: Tensor) -> Any:
     """fmod() of int64 goes through float64."""
+    y = y if isinstance(y, Tensor) else torch.tensor(y, dtype=torch.result_type(x, y))
     own(x, y, out=out)
     if x.dtype == y.dtype == torch.int64 and bool((y.cpu() != 0).all()):
         out.copy_(torch.fmod(x.cpu().double(), y.cpu().double()).long())
