@@ -17,7 +17,7 @@ from npusim_conformance.inputs.transfer import tensors_of
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 SAMPLES = 2  # that are varied, of different shapes of arguments
 ELEMENTS_MAX = 4096  # of a sample
-CALLS_MAX = 48  # of an operator
+CALLS_MAX = 64  # of an operator
 
 SHAPES = ((), (0,), (1,), (7,), (67,), (130,), (0, 3), (5, 1), (3, 35), (35, 3), (2, 3, 5))
 LONG = 70_001  # more than 16 bits count
