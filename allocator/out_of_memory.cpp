@@ -70,9 +70,9 @@ std::string format_out_of_memory(const OutOfMemoryReport& report, std::string_vi
   } else {
     text += "Tried to allocate " + format_bytes(report.segment_bytes) + ". ";
   }
-  text += name + " " + std::to_string(device_index) + " has a total capacity of " +
-          format_bytes(report.total_bytes) + " of which " + format_bytes(report.free_bytes) +
-          " is free";
+  text += (name == "CUDA" ? "GPU" : name) + " " + std::to_string(device_index) +
+          " has a total capacity of " + format_bytes(report.total_bytes) + " of which " +
+          format_bytes(report.free_bytes) + " is free";
   if (report.allowed_bytes) {
     const std::size_t allowed = *report.allowed_bytes;
     text += ", but this process may use no more than " + format_bytes(allowed) + ", of which " +

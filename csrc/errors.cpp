@@ -9,6 +9,7 @@ namespace torch_npusim {
 namespace {
 // The code that torch.AcceleratorError carries for a fault of the simulated device.
 constexpr int32_t kDeviceFaultCode = 1;
+constexpr int32_t kInvalidDeviceCode = 101;  // cudaErrorInvalidDevice
 }  // namespace
 
 void rethrow_as_torch_error() {
@@ -19,6 +20,13 @@ void rethrow_as_torch_error() {
     throw c10::OutOfMemoryError(here, error.what());
   } catch (const npusim::DeviceFault& error) {
     throw c10::AcceleratorError(here, kDeviceFaultCode, error.what());
+  } catch (const npusim::InvalidArgument& error) {
+    const std::string text = error.what();
+    if (g_speaks_cuda && text.rfind("invalid device ordinal", 0) == 0) {
+      throw c10::AcceleratorError(here, kInvalidDeviceCode,
+                                  "CUDA error: invalid device ordinal\n" + text);
+    }
+    throw c10::Error(here, text);
   } catch (const std::exception& error) {
     throw c10::Error(here, error.what());
   }

@@ -3,12 +3,16 @@
 // Invariant: none of them crosses into torch. Every call from csrc/ that may raise one is wrapped.
 #pragma once
 
+#include <atomic>
 #include <stdexcept>
 #include <utility>
 
 #include "backend/backend.h"
 
 namespace torch_npusim {
+
+// Whether errors are CUDA's, in type and words, where those differ: an ordinal that no device has.
+inline std::atomic<bool> g_speaks_cuda{false};
 
 // rethrow_as_torch_error() must be called inside a catch block. OutOfMemory becomes
 // c10::OutOfMemoryError, DeviceFault c10::AcceleratorError, everything else c10::Error.

@@ -47,7 +47,7 @@ REFUSALS = (
     ),
     Refusal("mv addmv", "mv addmv addmv_", "addmv_impl_cuda", f"Blas.cpp {_FLOATING_AND_COMPLEX}"),
     Refusal("dot", "dot", "dot", f"Blas.cpp {_FLOATING_AND_COMPLEX}"),
-    Refusal("vdot", "vdot", "vdot", f"Blas.cpp {_FLOATING_AND_COMPLEX}"),
+    Refusal("vdot", "vdot", "dot", "Blas.cpp vdot, which is dot for numbers that are not complex"),
     Refusal(
         "nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d "
         "nn.functional.conv_transpose1d nn.functional.conv_transpose2d "
@@ -92,7 +92,7 @@ REFUSALS = (
     Refusal(
         "_upsample_bilinear2d_aa",
         "_upsample_bilinear2d_aa",
-        "upsample_gen2d_aa_out_cuda",
+        "upsample_bilinear2d_out_frame",
         "UpSampleBilinear2d.cu; text in libtorch_cuda",
         when="output_size resizes",
     ),
@@ -107,8 +107,8 @@ REFUSALS = (
     Refusal(
         "native_dropout_backward",
         "native_dropout_backward",
-        "masked_scale_cuda",
-        "Dropout.cu; text in libtorch_cuda",
+        "masked_scale",
+        "Dropout.cu dropout_backward_cuda",
     ),
     Refusal(
         "scatter_reduce.prod scatter_reduce.amin scatter_reduce.amax",
@@ -118,6 +118,79 @@ REFUSALS = (
         when="reduce=prod|amin|amax",
     ),
 )
+
+#: Dtypes that the kernel of an operator refuses in other words.
+OTHER_WORDS = {
+    ("histc", "float16"): "HalfTensor is not supported",
+    ("convolution", "int8 int32 uint8"): "GET was unable to find an engine to execute this "
+    "computation",
+}
+
+#: Refusals that op_db does not declare: base names, "=" before full ones; condition, dtypes, text.
+_HEARD = "an H100 with torch 2.11, docs/reference/truth.md"
+_NO_FLOATS = "bool complex128 complex32 complex64 float8_e4m3fn int16 int32 int64 int8 uint16 uint8"
+_COMPLEX = "complex128 complex32 complex64"
+_CUDNN = "getCudnnDataTypeFromScalarType() not supported for {dtype}"
+HEARD = (
+    ("abs abs_", "", "float8_e4m3fn", "abs_cuda"),
+    ("mm addmm addmm_ addbmm addbmm_", "", "float8_e4m3fn", "addmm_cuda"),
+    ("addcmul addcmul_", "", "complex32", "addcmul_cuda"),
+    ("bitwise_and bitwise_and_", "", "uint16", "bitwise_and_cuda"),
+    ("bitwise_or bitwise_or_", "", "uint16", "bitwise_or_cuda"),
+    ("bitwise_xor bitwise_xor_", "", "uint16", "bitwise_xor_cuda"),
+    ("mul mul_", "", "float8_e4m3fn uint16", "mul_cuda"),
+    ("roll", "", "float8_e4m3fn uint16", "roll_cuda"),
+    ("signbit", "", "uint16", "signbit_cuda"),
+    ("index.Tensor", "", "uint16", "index_cuda"),
+    ("histc", "", "uint16", "histc"),
+    ("vdot", "", "bool float8_e4m3fn uint16", "dot"),
+    ("convolution convolution_backward", "", "bool complex32 float8_e4m3fn int16 uint16", _CUDNN),
+    ("convolution", "", "int8 int32 uint8", OTHER_WORDS["convolution", "int8 int32 uint8"]),
+    ("native_dropout_backward", "", f"{_COMPLEX} float8_e4m3fn uint16", "masked_scale"),
+    (
+        "scatter_reduce scatter_reduce_", "reduce=prod|mean", "complex128 complex64",
+        "cuda_scatter_gather_base_kernel_func",
+    ),
+    ("=median =nanmedian", "", _COMPLEX, "Sort does not support complex dtypes on CPU"),
+    ("=sort.stable", "self.size(0)<=4096", "float8_e4m3fn uint16", "sortKeyValueInplace"),
+    ("=sort.stable", "", "float8_e4m3fn uint16", "sort"),
+    ("where.self", "", "uint16", "where_cuda"),
+    ("minimum fmin", "", "uint16", "minimum_cuda"),
+    ("=div.Tensor_mode", "rounding_mode=floor", "complex32", "div_floor_cuda"),
+    ("=div.Tensor_mode", "rounding_mode=trunc", "complex32", "div_trunc_cuda"),
+    ("=std.correction =var.correction", "", "float8_e4m3fn", "std_cuda"),
+    ("_embedding_bag _embedding_bag_forward_only", "", _NO_FLOATS, "embedding_bag_cuda"),
+    ("=fft_rfft", "", "complex32", "rfft expects a real input tensor, but got {dtype}"),
+    (
+        "=fft_ihfft2 =fft_ihfftn",
+        "",
+        "complex32",
+        "Only supports floating-point dtypes, but found: {dtype}",
+    ),
+    ("=fft_ihfft", "", "complex32", "ihfft expects a real input tensor, but got {dtype}"),
+    (
+        "=fft_rfft2 =fft_rfftn",
+        "",
+        "complex32",
+        "rfftn expects a real-valued input tensor, but got {dtype}",
+    ),
+    (
+        "=_flash_attention_forward",
+        "",
+        f"{_NO_FLOATS} float32 float64",
+        "FlashAttention only support fp16 and bf16 data type",
+    ),
+    (
+        "=_efficient_attention_forward",
+        "",
+        f"{_NO_FLOATS} float64",
+        "Only fp32, half & bf16 supported at the moment",
+    ),
+    ("aminmax", "dim", f"{_COMPLEX} float8_e4m3fn uint16", "aminmax_cuda"),
+    ("aminmax", "", f"{_COMPLEX} float8_e4m3fn uint16", "aminmax_all_cuda"),
+    ("_adaptive_avg_pool3d", "", _NO_FLOATS, "adaptive_avg_pool3d_cuda"),
+    ("rrelu_with_noise rrelu_with_noise_", "", _NO_FLOATS, "rrelu_with_noise_out_cuda"),
+)  # fmt: skip
 
 # Refusals of arguments: base names, condition, the whole text, source of torch 2.13.
 ARGUMENTS = (
@@ -184,8 +257,18 @@ ALERTS = (
     ("index_reduce index_reduce_", "", "", "index_reduce_cuda"),
     ("put_", "accumulate=1", "", "put_"),
     ("scatter_reduce scatter_reduce_", "reduce=prod", "", "scatter_reduce_cuda_prod_"),
-    ("scatter.reduce scatter_.reduce", "", "", "scatter_reduce_cuda_kernel"),
+    ("scatter.reduce scatter_.reduce", "reduce!=add", "", "scatter_reduce_cuda_kernel"),
 )
+#: Forms that call themselves otherwise in an alert.
+OUT_ALERTS = {
+    f"aten::{base}_backward.grad_input": f"{base}_backward_out_cuda"
+    for base in (
+        "replication_pad2d",
+        "replication_pad3d",
+        "fractional_max_pool3d",
+        "max_pool3d_with_indices",
+    )
+}
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
 
 #: Operators that check indices in a kernel of CUDA, with CUDA_KERNEL_ASSERT.
@@ -194,11 +277,12 @@ ASSERTS = (
     "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_fill_ "
     "index_reduce index_reduce_ put_ embedding embedding_dense_backward "
     "_embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward "
-    "multi_margin_loss multilabel_margin_loss_forward max_unpool2d max_unpool3d"
+    "multi_margin_loss max_unpool2d max_unpool3d"
 )
 #: Operators that check values there, with the words of the CPU's kernel.
 VALUE_ASSERTS = (
     ("binary_cross_entropy", "all elements of input should be between 0 and 1", "Loss.cu"),
+    ("multinomial", "probabilit", "MultinomialKernel.cu"),
     ("_assert_async", "Expected Tensor with single", "TensorCompare.cu _assert_async_cuda_kernel"),
 )
 
@@ -217,6 +301,10 @@ _POOLS = (
     "multilabel_margin_loss_forward multilabel_margin_loss_backward _upsample_bilinear2d_aa "
     "_upsample_bilinear2d_aa_backward"
 )
+_MOVES = (
+    "gather flip index_select channel_shuffle native_channel_shuffle pixel_shuffle pixel_unshuffle "
+    "=scatter.src =scatter.src_out =scatter_.src =eye.out =eye.m_out"
+)
 WIDENED = (
     (_FFTS, "float16", "float32", "fft"),
     (_FFTS, "complex32", "complex64", "fft"),
@@ -231,6 +319,26 @@ WIDENED = (
     ("abs abs_", "bool", "uint8", "widen"),
     ("trace", "bool", "int64", "keep"),
     ("nansum", "complex32 complex64 complex128", "", "sum_of_numbers"),
+)
+_EMPTY = "_adaptive_avg_pool3d rrelu_with_noise rrelu_with_noise_"
+_NO_INDICES = (
+    "bfloat16 bool complex128 complex32 complex64 float16 float32 float64 float8_e4m3fn int16 int8 "
+    "uint16 uint8"
+)
+#: The same, of which op_db knows nothing.
+HEARD_WIDENED = (
+    # What CUDA moves whatever it is, and the CPU's kernels only know by dtype.
+    (_MOVES, "uint16", "int64", "widen"),
+    (_MOVES, "float8_e4m3fn", "float32", "widen"),
+    (f"{_MOVES} =equal logsumexp", "complex32", "complex64", "widen"),
+    ("=count_nonzero", "float8_e4m3fn uint16", "float32", "widen"),
+    ("max_unpool2d max_unpool3d", "int8 int16 int32 uint8", "float64", "widen"),
+    ("=median =nanmedian", "bool", "uint8", "widen"),
+    ("=median =nanmedian", "float8_e4m3fn", "float32", "widen"),
+    # Refused above; nothing is launched for an operand without elements.
+    (_EMPTY, _NO_FLOATS, "float32", "widen"),
+    # Factories.
+    ("tril_indices triu_indices", _NO_INDICES, "int64", "widen"),
 )
 
 
@@ -306,6 +414,8 @@ def overloads(base: str, composite: bool = False) -> list[str]:
     """Returns the overloads of an operator that have a kernel of a device, or of all of them."""
     import torch
 
+    if base.startswith("="):
+        return [f"aten::{base[1:]}"]
     name, _, overload = base.partition(".")
     keys = ["CPU", "PrivateUse1", *(["CompositeImplicitAutograd"] if composite else [])]
     forms = {overload, f"{overload}_out", _OUT.get(base, "")}
@@ -329,6 +439,15 @@ def _row(operator: str, verdict: str, when: str, dtypes: Iterable[str], text: st
     return operator, verdict, when, " ".join(dtypes), text, source
 
 
+def by_words(base: str, dtypes: set[str], text: str) -> list[tuple[str, list[str]]]:
+    """Returns the texts of a refusal, each with its dtypes."""
+    others = {
+        words: dtypes & set(its.split()) for (of, its), words in OTHER_WORDS.items() if of == base
+    }
+    plain = dtypes.difference(*others.values())
+    return [(words, sorted(its)) for words, its in [(text, plain), *others.items()] if its]
+
+
 def rows() -> list[Sequence[str]]:
     """Returns the table."""
     dtypes = declared()
@@ -342,23 +461,28 @@ def rows() -> list[Sequence[str]]:
         for base in refusal.operators.split():
             for it in overloads(base):
                 source = f"{_TESTED} {refusal.infos.split()[0]}; {refusal.source}"
-                table.append(
-                    _row(it, "refuse", refusal.when, sorted(only_cpu), refusal.text, source)
-                )
+                for text, its in by_words(base, only_cpu, refusal.text):
+                    table.append(_row(it, "refuse", refusal.when, its, text, source))
+    for bases, when, narrow, text in HEARD:
+        for base in bases.split():
+            for it in overloads(base):
+                table.append(_row(it, "refuse", when, narrow.split(), text, _HEARD))
     for base, when, text, source in ARGUMENTS:
         for it in overloads(base):
             table.append(_row(it, "refuse", when, (), text, source))
     for bases, when, kind, text in ALERTS:
         for base in bases.split():
             for it in overloads(base):
+                said = OUT_ALERTS.get(it, text)
                 table.append(
-                    _row(it, "nondeterministic", when, _FLOATS if kind else (), text, _ALERT)
+                    _row(it, "nondeterministic", when, _FLOATS if kind else (), said, _ALERT)
                 )
-    for bases, narrow, wide, verdict in WIDENED:
+    both = [(_TESTED, row) for row in WIDENED] + [(_HEARD, row) for row in HEARD_WIDENED]
+    for source, (bases, narrow, wide, verdict) in both:
         for base in bases.split():
             for it in overloads(base, composite="fft_" in bases):
                 if "fft_" not in bases or not it.endswith("out"):
-                    table.append(_row(it, verdict, "", narrow.split(), wide, _TESTED))
+                    table.append(_row(it, verdict, "", narrow.split(), wide, source))
     for base in ASSERTS.split():
         for it in overloads(base):
             table.append(_row(it, "asserts", "", (), "", "CUDA_KERNEL_ASSERT in its kernel"))
@@ -369,7 +493,8 @@ def rows() -> list[Sequence[str]]:
     for operator, kind in cpu_only():
         table.append(_row(operator, "cpu only", kind, (), "", "native_functions.yaml: dispatch"))
     order = "refuse", "nondeterministic", "fft", "widen", "keep", "sum_of_numbers", "asserts"
-    return sorted(table, key=lambda row: (row[0], (*order, "cpu only").index(row[1]), row))
+    places = (*order, "cpu only")  # rows with a condition come first: the first one that holds acts
+    return sorted(table, key=lambda row: (row[0], places.index(row[1]), not row[2], row))
 
 
 def main() -> None:

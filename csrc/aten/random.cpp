@@ -23,7 +23,7 @@ void uniform_kernel(at::TensorIteratorBase& iter, double from, double to,
                     MaybeGenerator generator) {
   const at::TensorBase& self = iter.tensor(0);
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, self.scalar_type(), "uniform_kernel_npusim", [&] {
+      at::kHalf, at::kBFloat16, self.scalar_type(), "uniform_kernel_cuda", [&] {
         using Real = at::opmath_type<scalar_t>;
         using Draw = DrawFor<scalar_t>;
         const auto low = static_cast<Real>(from);
@@ -61,7 +61,7 @@ void random_from_to_kernel(at::TensorIteratorBase& iter, std::uint64_t range, st
                            MaybeGenerator generator) {
   constexpr std::uint64_t kWide = 1ULL << 28;  // from here on 32 bits would skew by over 5 %
   const at::TensorBase& self = iter.tensor(0);
-  AT_DISPATCH_V2(self.scalar_type(), "random_from_to_kernel_npusim", AT_WRAP([&] {
+  AT_DISPATCH_V2(self.scalar_type(), "random_from_to_kernel_cuda", AT_WRAP([&] {
                    if (range >= kWide) {
                      fill_between<scalar_t, std::uint64_t>(self, generator, range, base);
                    } else {
@@ -80,7 +80,7 @@ void random_full_range_kernel(at::TensorIteratorBase& iter, MaybeGenerator gener
       dtype == at::kLong || dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16,
       "random_full_64_bits_range_kernel_npusim handles only int64, double, float and "
       "bfloat16");
-  AT_DISPATCH_ALL_TYPES_AND(at::kBFloat16, dtype, "random_full_64_bits_range_kernel_npusim", [&] {
+  AT_DISPATCH_ALL_TYPES_AND(at::kBFloat16, dtype, "random_full_64_bits_range_kernel_cuda", [&] {
     fill<scalar_t, std::uint64_t>(
         "aten::random_.from", self, generator,
         [](const std::uint64_t* draws, std::int64_t count, scalar_t* values) {
@@ -95,7 +95,7 @@ void random_full_range_kernel(at::TensorIteratorBase& iter, MaybeGenerator gener
 void random_kernel(at::TensorIteratorBase& iter, MaybeGenerator generator) {
   const at::TensorBase& self = iter.tensor(0);
   AT_DISPATCH_ALL_TYPES_AND3(
-      at::kHalf, at::kBFloat16, at::kBool, self.scalar_type(), "random_kernel_npusim", [&] {
+      at::kHalf, at::kBFloat16, at::kBool, self.scalar_type(), "random_kernel_cuda", [&] {
         using Draw = DrawFor<scalar_t>;
         fill<scalar_t, Draw>(
             "aten::random_", self, generator,
@@ -110,7 +110,7 @@ void random_kernel(at::TensorIteratorBase& iter, MaybeGenerator generator) {
 
 void bernoulli_scalar_kernel(const at::TensorBase& self, const double p, MaybeGenerator generator) {
   AT_DISPATCH_ALL_TYPES_AND3(
-      at::kBool, at::kBFloat16, at::kHalf, self.scalar_type(), "bernoulli_scalar_npusim_", [&] {
+      at::kBool, at::kBFloat16, at::kHalf, self.scalar_type(), "bernoulli_scalar_cuda_", [&] {
         fill<scalar_t, std::uint32_t>(
             "aten::bernoulli_.float", self, generator,
             [p](const std::uint32_t* draws, std::int64_t count, scalar_t* values) {
@@ -141,6 +141,9 @@ void draw_events(const at::Tensor& out, const at::Tensor& p, const PhiloxState& 
 
 void bernoulli_tensor_kernel(const at::TensorBase& self, const at::TensorBase& probabilities,
                              MaybeGenerator generator) {
+  TORCH_CHECK(at::isFloatingType(probabilities.scalar_type()),
+              "expected probabilities tensor to have floating type, got ",
+              probabilities.scalar_type());
   const at::Tensor target(self);
   // As on CUDA, probabilities may lie on another device.
   const at::Tensor p = at::Tensor(probabilities).to(target.device()).expand_as(target);
@@ -149,14 +152,13 @@ void bernoulli_tensor_kernel(const at::TensorBase& self, const at::TensorBase& p
     CpuCall call("aten::bernoulli_.Tensor", device);
     const at::Tensor out = call.view(target, /*written=*/true);
     const at::Tensor from = call.view(p, /*written=*/false);
-    AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kBFloat16, at::kHalf, out.scalar_type(),
-                               "bernoulli_tensor_npusim_self_", [&] {
-                                 using Out = scalar_t;
-                                 AT_DISPATCH_FLOATING_TYPES_AND2(
-                                     at::kBFloat16, at::kHalf, from.scalar_type(),
-                                     "bernoulli_tensor_npusim_p_",
-                                     [&] { draw_events<Out, scalar_t>(out, from, state); });
-                               });
+    AT_DISPATCH_ALL_TYPES_AND3(
+        at::kBool, at::kBFloat16, at::kHalf, out.scalar_type(), "bernoulli_tensor_cuda_self_", [&] {
+          using Out = scalar_t;
+          AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, from.scalar_type(),
+                                          "bernoulli_tensor_cuda_p_",
+                                          [&] { draw_events<Out, scalar_t>(out, from, state); });
+        });
     call.finish();
   };
   launch("aten::bernoulli_.Tensor", {&target, &p}, body);

@@ -57,7 +57,7 @@ void normal_kernel(const at::TensorBase& self, const double mean, const double s
                    MaybeGenerator generator) {
   at::assert_no_internal_overlap(self);
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, self.scalar_type(), "normal_kernel_npusim", [&] {
+      at::kHalf, at::kBFloat16, self.scalar_type(), "normal_kernel_cuda", [&] {
         using Real = at::opmath_type<scalar_t>;
         fill_normal<scalar_t>("aten::normal_", self, generator,
                               [mean = static_cast<Real>(mean), deviation = static_cast<Real>(std)](
@@ -67,7 +67,7 @@ void normal_kernel(const at::TensorBase& self, const double mean, const double s
 
 void log_normal_kernel(at::TensorIteratorBase& iter, const double mean, const double std,
                        MaybeGenerator generator) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "log_normal_npusim", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "log_normal_cuda", [&] {
     using Real = at::opmath_type<scalar_t>;
     fill_normal<scalar_t>("aten::log_normal_", iter.tensor(0), generator,
                           [mean = static_cast<Real>(mean), deviation = static_cast<Real>(std)](
@@ -82,7 +82,7 @@ void exponential_kernel(at::TensorIteratorBase& iter, const double lambda,
               "floating point but you specified ",
               iter.dtype());
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, iter.dtype(), "exponential_npusim", [&] {
+      at::kHalf, at::kBFloat16, iter.dtype(), "exponential_cuda", [&] {
         // Zero never occurs (samplers divide by these); float16 has nothing smaller than 2^-24.
         const double least = std::is_same_v<scalar_t, at::Half> ? 0x1p-24 : 0.0;
         fill_from_uniform<scalar_t>(
@@ -93,7 +93,7 @@ void exponential_kernel(at::TensorIteratorBase& iter, const double lambda,
 
 void cauchy_kernel(at::TensorIteratorBase& iter, const double median, const double sigma,
                    MaybeGenerator generator) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "cauchy_npusim", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "cauchy_cuda", [&] {
     fill_from_uniform<scalar_t>("aten::cauchy_", iter.tensor(0), generator,
                                 [median, sigma](double u) {
                                   return median + sigma * std::tan(c10::pi<double> * (u - 0.5));
@@ -102,7 +102,7 @@ void cauchy_kernel(at::TensorIteratorBase& iter, const double median, const doub
 }
 
 void geometric_kernel(at::TensorIteratorBase& iter, const double p, MaybeGenerator generator) {
-  AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "geometric_npusim", [&] {
+  AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "geometric_cuda", [&] {
     fill_from_uniform<scalar_t>("aten::geometric_", iter.tensor(0), generator,
                                 [log_of_failure = std::log1p(-p)](double u) {
                                   return std::ceil(std::log(u) / log_of_failure);

@@ -5,7 +5,10 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/native/TypeProperties.h>
 #include <ATen/ops/isnan.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
@@ -53,6 +56,7 @@ class Raised {
 
 at::ScalarType dtype_named(const std::string& name) {
   if (name == "float32") return at::kFloat;
+  if (name == "float64") return at::kDouble;
   if (name == "complex64") return at::kComplexFloat;
   if (name == "uint8") return at::kByte;
   TORCH_CHECK(name == "int64", "rules: no wider dtype ", name);
@@ -115,14 +119,23 @@ std::string text_of(const c10::IValue& value) {
 class Call {
  public:
   Call(const c10::OperatorHandle& op, Stack& stack)
-      : schema_(op.schema()), stack_(stack), first_(stack.size() - schema_.arguments().size()) {
+      : schema_(op.schema()),
+        stack_(stack),
+        first_(stack.size() - schema_.arguments().size()),
+        is_pointwise_(op.hasTag(at::Tag::pointwise)) {
     for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
       look_at(stack[first_ + i], schema_.arguments()[i].is_out());
     }
+    if (leading_ != nullptr) return;
+    const std::optional<int> asked = schema_.argumentIndexWithName("dtype");  // of a factory
+    if (!asked.has_value()) return;
+    const c10::IValue& dtype = stack[first_ + static_cast<std::size_t>(*asked)];
+    if (dtype.isInt()) dtype_ = dtype.toScalarType();
   }
 
   bool meets(const Rule& rule) const {
-    if (rule.row.dtypes != 0 && (rule.row.dtypes & dtype_bit(static_cast<int>(dtype_))) == 0) {
+    const at::ScalarType dtype = rule.row.verdict == Verdict::refuse ? computed_dtype() : dtype_;
+    if (rule.row.dtypes != 0 && (rule.row.dtypes & dtype_bit(static_cast<int>(dtype))) == 0) {
       return false;
     }
     if (rule.row.when.empty()) return true;
@@ -153,7 +166,24 @@ class Call {
     return tensor.size(rule.dim);
   }
 
-  bool has_tensor() const { return leading_ != nullptr; }
+  // The dtype that a kernel is chosen by: of pointwise operators, to which their operands promote.
+  at::ScalarType computed_dtype() const {
+    if (!is_pointwise_ || leading_ == nullptr) return dtype_;
+    at::native::ResultTypeState state;
+    for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
+      const c10::IValue& value = stack_[first_ + i];
+      const bool is_operand = value.isTensor() && value.toTensor().defined() &&
+                              !schema_.arguments()[i].is_out() &&
+                              schema_.arguments()[i].name() != "condition";
+      if (is_operand) state = at::native::update_result_type_state(value.toTensor(), state);
+      if (value.isScalar() && schema_.arguments()[i].type()->kind() == c10::TypeKind::NumberType) {
+        state = at::native::update_result_type_state(value.toScalar(), state);
+      }
+    }
+    return at::native::result_type(state);
+  }
+
+  bool has_dtype() const { return dtype_ != at::ScalarType::Undefined; }
   bool has_empty() const { return has_empty_; }
   at::ScalarType dtype() const { return dtype_; }
   std::size_t first() const { return first_; }
@@ -182,6 +212,7 @@ class Call {
   const c10::FunctionSchema& schema_;
   Stack& stack_;
   std::size_t first_;
+  bool is_pointwise_;
   const c10::TensorImpl* leading_ = nullptr;
   at::ScalarType dtype_ = at::ScalarType::Undefined;
   c10::DeviceIndex device_ = -1;
@@ -189,7 +220,7 @@ class Call {
 };
 
 void refuse(const Rule& rule, const Call& call) {
-  const at::ScalarType dtype = call.dtype();
+  const at::ScalarType dtype = call.computed_dtype();
   std::string text = rule.row.text;
   const bool is_kernel = text.find(' ') == std::string::npos;
   if (is_kernel) {
@@ -345,18 +376,19 @@ void run_without_values(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                         Stack* stack) {
   if (op.schema().returns().empty()) return;
   for (std::size_t i = only_indices ? 1 : 0; i < arguments.size(); ++i) {
-    const auto zeroed = [&](const at::Tensor& tensor) {
+    const auto taken = [&](const at::Tensor& tensor) {
       const bool zero =
           tensor.defined() && (!only_indices || at::isIntegralType(tensor.scalar_type(), false));
-      return zero ? at::zeros_like(tensor) : tensor;
+      if (!zero) return tensor;
+      return only_indices ? at::zeros_like(tensor) : at::ones_like(tensor);
     };
     c10::IValue& value = arguments[i];
     if (value.isTensor()) {
-      value = zeroed(value.toTensor());
+      value = taken(value.toTensor());
     } else if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
       for (const std::optional<at::Tensor> item : value.toOptionalTensorList()) {
-        list.push_back(item.has_value() ? std::optional<at::Tensor>(zeroed(*item)) : item);
+        list.push_back(item.has_value() ? std::optional<at::Tensor>(taken(*item)) : item);
       }
       value = list;
     }
@@ -399,7 +431,8 @@ class RuledKernel final : public c10::OperatorKernel {
     for (const Rule& rule : rules_) {
       alerts_ |= rule.row.verdict == Verdict::nondeterministic;
       if (rule.row.verdict != Verdict::nondeterministic) {
-        dtypes_ |= rule.row.dtypes == 0 ? ~std::uint64_t{0} : rule.row.dtypes;
+        const bool any = rule.row.dtypes == 0 || rule.row.op.rfind("aten::where", 0) == 0;
+        dtypes_ |= any ? ~std::uint64_t{0} : rule.row.dtypes;  // where: its first operand is bool
       }
     }
   }
@@ -408,7 +441,7 @@ class RuledKernel final : public c10::OperatorKernel {
     if (t_inside || npusim::in_command_body()) return own_.callBoxed(op, keys, stack);
     if (C10_LIKELY(is_of_no_rule(op, *stack))) return call_own(op, keys, stack);
     const Call call(op, *stack);
-    if (call.has_tensor()) {
+    if (call.has_dtype()) {
       for (const Rule& rule : rules_) {
         if (applies(rule, call) && acts(rule, op, keys, stack, call)) return;
       }
@@ -492,8 +525,8 @@ struct Book {
   std::mutex mutex;
   std::vector<CudaRule> rows;
   std::vector<torch::Library> registered;
-  RowsByOperator of_complex_half;  // not in force before the first such tensor
-  std::atomic<bool> awaits_complex_half{false};
+  RowsByOperator of_rare_dtypes;  // not in force before the first such tensor
+  std::atomic<bool> awaits_rare_dtype{false};
   std::map<std::string, std::int64_t> widened;
 };
 
@@ -552,9 +585,13 @@ void put_in_front(Book& all, const RowsByOperator& by_operator) {
   }
 }
 
-bool is_of_complex_half(const CudaRule* row) {
-  return row->verdict == Verdict::widen &&
-         row->dtypes == dtype_bit(static_cast<int>(at::kComplexHalf));
+bool is_of_rare_dtypes(const CudaRule* row) {
+  std::uint64_t common = row->dtypes;
+  for (const at::ScalarType dtype :
+       {at::kComplexHalf, at::kUInt16, at::kUInt32, at::kUInt64, at::kFloat8_e4m3fn}) {
+    common &= ~dtype_bit(static_cast<int>(dtype));
+  }
+  return row->dtypes != 0 && common == 0;
 }
 
 }  // namespace
@@ -568,27 +605,27 @@ void set_cuda_rules(const std::vector<CudaRule>& rows) {
   Book& all = book();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.registered.clear();
-  all.of_complex_half.clear();
+  all.of_rare_dtypes.clear();
   all.rows = rows;
   RowsByOperator in_force;
   for (const CudaRule& row : all.rows) in_force[row.op].push_back(&row);
-  // Those about complex numbers of half precision only would cost each sum and quotient something.
+  // Those about rare dtypes only would cost each sum, product and quotient something.
   for (auto entry = in_force.begin(); entry != in_force.end();) {
     const auto& its_rows = entry->second;
-    const bool rare = std::all_of(its_rows.begin(), its_rows.end(), is_of_complex_half);
-    if (rare) all.of_complex_half.insert(*entry);
+    const bool rare = std::all_of(its_rows.begin(), its_rows.end(), is_of_rare_dtypes);
+    if (rare) all.of_rare_dtypes.insert(*entry);
     entry = rare ? in_force.erase(entry) : std::next(entry);
   }
-  all.awaits_complex_half = !all.of_complex_half.empty();
+  all.awaits_rare_dtype = !all.of_rare_dtypes.empty();
   put_in_front(all, in_force);
 }
 
-void apply_complex_half_rules() {
+void apply_rare_rules() {
   Book& all = book();
-  if (C10_LIKELY(!all.awaits_complex_half.load(std::memory_order_acquire))) return;
+  if (C10_LIKELY(!all.awaits_rare_dtype.load(std::memory_order_acquire))) return;
   const std::lock_guard<std::mutex> lock(all.mutex);
-  if (!all.awaits_complex_half.exchange(false)) return;
-  put_in_front(all, all.of_complex_half);
+  if (!all.awaits_rare_dtype.exchange(false)) return;
+  put_in_front(all, all.of_rare_dtypes);
 }
 
 std::vector<std::pair<std::string, std::int64_t>> widened_calls() {

@@ -37,9 +37,9 @@ struct CudaRule {
 // for a row whose operator or argument does not exist.
 void set_cuda_rules(const std::vector<CudaRule>& rows);
 
-// apply_complex_half_rules() is called when a complex32 tensor is made and puts the rows in force
-// that are about complex32 only; before, they would slow down common operators. Thread-safe.
-void apply_complex_half_rules();
+// apply_rare_rules() is called when a tensor of a rare dtype is made and puts the rows in force
+// that are about such dtypes only; before, they would slow down common operators. Thread-safe.
+void apply_rare_rules();
 
 // The dtype's bit, and its number as torch has it.
 std::uint64_t dtype_bit(int dtype);

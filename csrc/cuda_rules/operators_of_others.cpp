@@ -68,8 +68,22 @@ bool is_allowed(const std::string& name) {
     if (!kernels.empty()) kernels += ", ";
     kernels += c10::toString(key);
   }
+  // A structured operator is its out= form where tensors are of a kind that it has no kernel for.
+  std::string said = name;
+  if (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+    const c10::OperatorName& own = op.operator_name();
+    const std::string base =
+        own.name.back() == '_' ? own.name.substr(0, own.name.size() - 1) : own.name;
+    for (const std::string& overload :
+         {own.overload_name.empty() ? "out" : own.overload_name + "_out", std::string("values")}) {
+      if (c10::Dispatcher::singleton().findSchema({base, overload}).has_value()) {
+        said = base + "." + overload;
+        break;
+      }
+    }
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "Could not run '", name, "' with arguments from the '", c10::toString(cuda),
+      false, "Could not run '", said, "' with arguments from the '", c10::toString(cuda),
       "' backend. '", name, "' is only available for these backends: [", kernels,
       "].\nOn CUDA this call has no kernel: move the operands with .cpu(), or register one for "
       "\"cuda\". torch_npusim.sim.rules.allow_cpu_kernels(\"",
@@ -114,6 +128,10 @@ void adopt(const c10::OperatorHandle& op) {
 void set_cpu_only(bool in_force, const std::vector<CpuOnly>& of_torch) {
   cpu_only_rule().of_torch = {of_torch.begin(), of_torch.end()};
   cpu_only_rule().in_force.store(in_force, std::memory_order_release);
+}
+
+bool is_cpu_only_in_force() noexcept {
+  return cpu_only_rule().in_force.load(std::memory_order_acquire);
 }
 
 void set_cpu_kernels(std::vector<std::string> patterns) {

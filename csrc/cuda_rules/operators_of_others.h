@@ -22,6 +22,7 @@ using CpuOnly = std::pair<std::string, std::string>;
 // operators meanwhile.
 void set_cpu_only(bool in_force, const std::vector<CpuOnly>& of_torch);
 void set_cpu_kernels(std::vector<std::string> patterns);
+bool is_cpu_only_in_force() noexcept;
 
 // serve_as_cuda() runs the operator's kernel for CUDA and returns true, returns false where the
 // CPU's may run, and raises NotImplementedError where CUDA has none. `name` is "zz::f.overload".

@@ -12,7 +12,7 @@ namespace {
 [[noreturn]] void refuse_devices(const char* op, c10::Device first, c10::Device other) {
   TORCH_CHECK(false,
               "Expected all tensors to be on the same device, but found at least two devices, ",
-              first, " and ", other, "! (when checking the arguments of ", op,
+              first, " and ", other, "!\n(when checking the arguments of ", op,
               "; move them with .to(\"", first, "\"))");
 }
 

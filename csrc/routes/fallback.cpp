@@ -85,7 +85,11 @@ c10::IValue device_result(CpuCall& call, const OpTraits& traits, c10::IValue val
 // would blame the CPU.
 void check_cpu_kernel(const c10::OperatorHandle& op, const OpTraits& traits) {
   if (C10_LIKELY(traits.has_cpu_kernel)) return;
-  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
+  const std::string cuda =
+      is_cpu_only_in_force()
+          ? "Could not run '" + traits.name + "' with arguments from the 'CUDA' backend.\n"
+          : "";
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), cuda,
                               traits.name,
                               " is not implemented for npusim: neither this backend "
                               "nor the CPU, whose kernels it runs, has a kernel for it.");

@@ -24,6 +24,10 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
+#include "csrc/cuda_rules/cuda_words.h"
+#include "csrc/errors.h"
+
 namespace torch_npusim {
 
 namespace {
@@ -47,16 +51,35 @@ void read_name(c10::Device* self, const std::string& name) {
 // Stands in for c10::get_privateuse1_backend().
 std::string write_name(bool lower_case) { return lower_case ? "cuda" : "CUDA"; }
 
+// A kernel of the CPU that runs for a device tensor names itself in its errors. These stand in for
+// a constructor of c10::NotImplementedError and for c10::detail::torchCheckFail().
+void make_error(c10::NotImplementedError* self, c10::SourceLocation where, std::string text) {
+  if (npusim::in_command_body()) text = in_cuda_words(std::move(text));
+  new (self) c10::NotImplementedError(where, std::move(text));
+}
+
+[[noreturn]] void fail(const char* function, const char* file, std::uint32_t line,
+                       const std::string& text) {
+  c10::detail::torchCheckFail(function, file, line,
+                              npusim::in_command_body() ? in_cuda_words(text) : text);
+}
+
 // A function of libc10, as g++ and clang write its name, and what stands in for it.
 struct Redirection {
   const char* symbol;
   void* function;
+  bool is_needed = true;  // nothing works without it
 };
 
 const Redirection kRedirections[] = {
     {"_ZN3c106DeviceC1ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
      reinterpret_cast<void*>(&read_name)},
     {"_ZN3c1023get_privateuse1_backendB5cxx11Eb", reinterpret_cast<void*>(&write_name)},
+    {"_ZN3c1019NotImplementedErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_"
+     "traitsIcESaIcEEE",
+     reinterpret_cast<void*>(&make_error), false},
+    {"_ZN3c106detail14torchCheckFailEPKcS2_jRKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+     reinterpret_cast<void*>(&fail), false},
 };
 
 struct Slot {
@@ -180,18 +203,21 @@ void call_npusim_cuda(bool on) {
   if (!on) {
     for (const Slot& slot : *redirected) store(slot, slot.before);
     redirected->clear();
+    g_speaks_cuda = false;
     g_called_cuda.store(false, std::memory_order_release);
     return;
   }
   Found found;
   dl_iterate_phdr(&add_library, &found);
   for (std::size_t i = 0; i < std::size(kRedirections); ++i) {
-    TORCH_CHECK(found.count[i] != 0, "torch's libraries do not import ", kRedirections[i].symbol,
+    TORCH_CHECK(found.count[i] != 0 || !kRedirections[i].is_needed,
+                "torch's libraries do not import ", kRedirections[i].symbol,
                 ", so npusim cannot be called \"cuda\"; this torch is built unlike those that are "
                 "known to work");
   }
   for (const Slot& slot : found.slots) store(slot, slot.after);
   *redirected = std::move(found.slots);
+  g_speaks_cuda = true;
   g_called_cuda.store(true, std::memory_order_release);
 }
 

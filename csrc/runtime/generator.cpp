@@ -82,7 +82,7 @@ void PhiloxGenerator::set_state(const c10::TensorImpl& new_state) {
                        new_state.is_contiguous(),
                    "RNG state must be a contiguous torch.ByteTensor on the CPU");
   TORCH_CHECK(static_cast<std::size_t>(new_state.numel()) == kStateBytes,
-              "RNG state of an npusim generator has ", kStateBytes,
+              "RNG state is wrong size\nThe state of an npusim generator has ", kStateBytes,
               " bytes (u64 seed, i64 offset), got ", new_state.numel());
   std::uint64_t words[2];
   std::memcpy(words, new_state.data(), kStateBytes);

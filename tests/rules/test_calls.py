@@ -29,7 +29,7 @@ REFUSED = {
     "linear": (lambda x: F.linear(x, x), INTEGERS, "addmm_cuda"),
     "mv": (lambda x: x @ x[0], INTEGERS, "addmv_impl_cuda"),
     "dot": (lambda x: x[0] @ x[0], INTEGERS, "dot"),
-    "vdot": (lambda x: torch.vdot(x[0], x[0]), INTEGERS, "vdot"),
+    "vdot": (lambda x: torch.vdot(x[0], x[0]), INTEGERS, "dot"),
     "max_pool2d": (
         lambda x: F.max_pool2d(x[None], 2),
         INTEGERS,
@@ -48,7 +48,7 @@ REFUSED = {
     ),
     "igamma": (lambda x: torch.igamma(x, x), [torch.half, torch.bfloat16], "igamma_cuda"),
     "angle": (lambda x: x.angle(), [torch.half, torch.bfloat16], "angle_cuda"),
-    "histc": (lambda x: x.histc(), [torch.half, torch.bfloat16], "histc"),
+    "histc": (lambda x: x.histc(), [torch.bfloat16], "histc"),
     "scatter_reduce": (
         lambda x: x[0].scatter_reduce(0, of(torch.long, 4), x[0], "amax"),
         [torch.bool],

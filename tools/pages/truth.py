@@ -3,13 +3,16 @@
 
     python tools/pages/truth.py
 
-Each recording is compared anew, which takes minutes.
+Beside a recording stand first.csv, how many claims of each class were asked and how many disagreed
+when the recording came, and disagreements.txt, those that disagree now: `make truth` compares anew.
 """
 
+import csv
 import sys
+from collections import Counter
 from pathlib import Path
 
-from torch_npusim.truth import claims, comparison, recordings
+from torch_npusim.truth import comparison, recordings, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "truth.md"
@@ -19,22 +22,45 @@ NONE = (
     "There is no recording of a real chip yet. "
     "No claim of npusim about CUDA has been compared with one."
 )
+_HEADS = (
+    "class",
+    "asked",
+    "disagreed at first",
+    "disagree now",
+    "other version",
+    "agreement means",
+)
 
 
-def row(path: Path) -> str:
-    theirs = recordings.load(path)
-    verdicts = comparison.compare(theirs, claims.ask(theirs))
-    agreed = sum(v.agrees for v in verdicts)
-    cells = [theirs.chip, theirs.torch, len(verdicts), agreed, len(verdicts) - agreed]
-    return "| " + " | ".join(map(str, cells)) + " |"
+def section(folder: Path) -> str:
+    """Returns the table of one recording, under its chip and version of torch."""
+    theirs = recordings.load(folder / "recording.zip")
+    with (folder / "first.csv").open(newline="") as file:
+        first = {row["class"]: row for row in csv.DictReader(file)}
+    lines = (folder / "disagreements.txt").read_text().splitlines()
+    now = Counter(line.partition(": ")[0] for line in lines)
+    asked = {key.key for key in theirs.keys()}
+    version = Counter(
+        row.kind
+        for row in versions.differences()
+        if row.key in asked and theirs.torch.startswith(row.torch.split()[0] + ".")
+    )
+    rows = []
+    for kind, meaning in comparison.KINDS.items():
+        if kind not in first:
+            continue
+        counts = (first[kind]["asked"], first[kind]["disagreed"], now[kind], version[kind] or "")
+        rows.append([kind, *map(str, counts), meaning])
+    total = [str(sum(int(row[i] or 0) for row in rows)) for i in range(1, 5)]
+    rows.append(["**all**", *total, ""])
+    table = ["| " + " | ".join(row) + " |" for row in (_HEADS, *rows)]
+    table.insert(1, "|---|--:|--:|--:|--:|---|")
+    return "\n".join([f"## {theirs.chip}, torch {theirs.torch}", "", *table])
 
 
 def table() -> str:
-    paths = sorted(FOLDER.glob("*/recording.zip"))
-    if not paths:
-        return NONE
-    head = ["| chip | torch | claims asked | agreed | disagreed |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *map(row, paths)])
+    folders = sorted(path.parent for path in FOLDER.glob("*/recording.zip"))
+    return "\n\n".join(map(section, folders)) if folders else NONE
 
 
 def written(page: str) -> str:

@@ -134,7 +134,7 @@ def _checked_index(device: DeviceLike) -> int:
     index = _get_device_index(device, optional=True)
     if not 0 <= index < device_count():
         raise AssertionError(
-            f"Invalid device id {index}: there are {device_count()} npusim devices, "
+            f"Invalid device id\n{index}: there are {device_count()} npusim devices, "
             f"set NPUSIM_DEVICE_COUNT for more"
         )
     return index
@@ -198,7 +198,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     if isinstance(debug_mode, str):
         if debug_mode not in _SYNC_DEBUG_MODES:
             raise RuntimeError(
-                f"invalid value of debug_mode, expected one of `default`, `warn`, `error`, "
+                f"invalid value of debug_mode, expected one of `default`, `warn`, `error`\n"
                 f"but got `{debug_mode}`"
             )
         debug_mode = _SYNC_DEBUG_MODES[debug_mode]

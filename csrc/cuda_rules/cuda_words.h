@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What CUDA says where a kernel of the CPU refuses a dtype: kernels are named in such errors.
+//
+//   "addmm_impl_cpu_" not implemented for 'Bool'   ->   "addmm_cuda" not implemented for 'Bool'
+#pragma once
+
+#include <string>
+
+namespace torch_npusim {
+
+// in_cuda_words() returns the text of an error with the names that CUDA's kernels and types have.
+// Other texts come back as they are.
+std::string in_cuda_words(std::string text);
+
+}  // namespace torch_npusim

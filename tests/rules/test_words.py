@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Errors about dtypes name CUDA's kernels under the alias, and the CPU's for tensors of the CPU."""
+
+import pytest
+import torch
+
+from torch_npusim import cuda_alias
+
+
+def heard(call, device):
+    with pytest.raises((NotImplementedError, RuntimeError)) as raised:
+        call(device)
+    return str(raised.value).partition("\n")[0]
+
+
+def ones(device, dtype, *shape):
+    return torch.ones(shape or (4, 4), dtype=dtype, device=device)
+
+
+#: The CPU's name, CUDA's, and a call: by a suffix, by a row, by a row for one operator only.
+KERNELS = {
+    "acos": ("acos_vml_cpu", "acos_cuda", lambda d: ones(d, torch.float8_e4m3fn).acos()),
+    "not": ("bitwise_not_cpu", "bitwise_not_cuda", lambda d: ones(d, torch.half).bitwise_not()),
+    "mm": ("addmm_impl_cpu_", "addmm_cuda", lambda d: ones(d, torch.bool) @ ones(d, torch.bool)),
+    "linear": (
+        "compute_indices_weights_linear",
+        "upsample_linear1d_out_frame",
+        lambda d: torch.nn.functional.interpolate(ones(d, torch.int32, 1, 1, 4), 8, mode="linear"),
+    ),
+    "trilinear": (
+        "compute_indices_weights_linear",
+        "upsample_trilinear3d_out_frame",
+        lambda d: torch.nn.functional.interpolate(
+            ones(d, torch.int32, 1, 1, 4, 4, 4), 8, mode="trilinear"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_has_the_name_that_cuda_gives_it(name):
+    cpu, cuda, call = KERNELS[name]
+    assert f'"{cpu}" not implemented for' in heard(call, "cpu")
+    with cuda_alias.scope():
+        assert f'"{cuda}" not implemented for' in heard(call, "cuda")
+        assert f'"{cpu}" not implemented for' in heard(
+            call, "cpu"
+        )  # the device's words are its own
+    assert f'"{cpu}" not implemented for' in heard(call, "cpu")
+
+
+def test_a_type_has_the_name_that_cuda_gives_it():
+    def call(device):
+        return torch.nn.functional.embedding(
+            ones(device, torch.float, 2), ones(device, torch.float)
+        )
+
+    with cuda_alias.scope():
+        assert "got torch.cuda.FloatTensor instead" in heard(call, "cuda")
+    assert "got torch.FloatTensor instead" in heard(call, "cpu")
+
+
+#: Calls that an H100 takes and the CPU does not, and the result's dtype.
+MOVED = {
+    "gather": lambda x: x.gather(0, torch.zeros(2, 2, dtype=torch.long, device=x.device)),
+    "flip": lambda x: x.flip(0),
+    "index_select": lambda x: x.index_select(0, torch.tensor([1], device=x.device)),
+    "pixel_shuffle": lambda x: torch.pixel_shuffle(x[None, None].expand(1, 4, 2, 2), 2),
+    "channel_shuffle": lambda x: torch.channel_shuffle(x[None, :, :, None].contiguous(), 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e4m3fn, torch.complex32], ids=str)
+@pytest.mark.parametrize("name", MOVED)
+def test_what_only_moves_takes_each_dtype(name, dtype):
+    numbers = torch.tensor([[1.0, 2.0], [3.0, 0.5 if dtype.is_floating_point else 4.0]])
+    wide = torch.complex64 if dtype.is_complex else torch.float32
+    expected = MOVED[name](numbers.to(wide))
+    with cuda_alias.scope():
+        found = MOVED[name](numbers.to(dtype).to("cuda"))
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.cpu().to(wide), expected, rtol=0, atol=0)
+
+
+#: Calls that the CPU takes and an H100 refuses, and its words.
+REFUSED = {
+    "mul": (torch.uint16, lambda x: x * x, "mul_cuda"),
+    "and": (torch.uint16, lambda x: x & x, "bitwise_and_cuda"),
+    "roll": (torch.float8_e4m3fn, lambda x: x.roll(1, 0), "roll_cuda"),
+    "mm": (torch.float8_e4m3fn, lambda x: x @ x, "addmm_cuda"),
+    "sort": (torch.uint16, lambda x: x.sort(), "sortKeyValueInplace"),
+    "pool": (torch.int32, lambda x: torch.nn.functional.adaptive_avg_pool3d(x[None, None], 2),
+             "adaptive_avg_pool3d_cuda"),
+    "aminmax": (torch.uint16, lambda x: x.aminmax(), "aminmax_all_cuda"),
+    "aminmax of rows": (torch.uint16, lambda x: x.aminmax(dim=0), "aminmax_cuda"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_that_was_heard(name):
+    dtype, call, kernel = REFUSED[name]
+    with cuda_alias.scope():
+        said = heard(lambda d: call(ones(d, dtype)), "cuda")
+    assert said.startswith(f'"{kernel}" not implemented for')
+
+
+def test_integers_have_no_convolution():
+    def call(dtype):
+        with cuda_alias.scope():
+            return heard(
+                lambda d: torch.nn.functional.conv2d(
+                    ones(d, dtype, 1, 1, 4, 4), ones(d, dtype, 1, 1, 2, 2)
+                ),
+                "cuda",
+            )
+
+    assert call(torch.int32) == "GET was unable to find an engine to execute this computation"
+    assert call(torch.int16) == "getCudnnDataTypeFromScalarType() not supported for Short"
+
+
+def test_nothing_is_refused_where_nothing_is_launched():
+    with cuda_alias.scope():
+        x = torch.ones(0, 4, 4, 4, dtype=torch.int32, device="cuda")
+        assert torch.nn.functional.adaptive_avg_pool3d(x, 2).dtype == torch.int32
