@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What CUDA says where a kernel of the CPU refuses a dtype: kernels are named in such errors.
+// CUDA's words where a kernel of the CPU refuses a dtype: kernels are named in such errors.
 //
 //   "addmm_impl_cpu_" not implemented for 'Bool'   ->   "addmm_cuda" not implemented for 'Bool'
 #pragma once

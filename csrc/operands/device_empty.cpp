@@ -19,7 +19,7 @@ namespace {
 bool is_rare(at::ScalarType dtype) { return dtype == at::kComplexHalf || dtype > at::kBFloat16; }
 
 // Core's own factories say so on every device, and this is npusim's.
-void note_rare_dtype(at::ScalarType dtype) {
+void see_rare_dtype(at::ScalarType dtype) {
   if (C10_LIKELY(!is_rare(dtype))) return;
   apply_rare_rules();
   if (dtype != at::kComplexHalf) return;
@@ -36,7 +36,7 @@ at::Tensor over(c10::intrusive_ptr<c10::StorageImpl> storage, caffe2::TypeMeta d
 at::Tensor device_empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::DeviceIndex device,
                         at::MemoryFormat format) {
   at::detail::check_size_nonnegative(sizes);
-  note_rare_dtype(dtype);
+  see_rare_dtype(dtype);
   const caffe2::TypeMeta type = c10::scalarTypeToTypeMeta(dtype);
   const std::size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, type.itemsize());
   at::Tensor tensor = over(make_device_storage(bytes, device), type);
@@ -49,7 +49,7 @@ at::Tensor device_empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device
 at::Tensor device_empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype, c10::DeviceIndex device) {
   at::detail::check_size_nonnegative(sizes);
-  note_rare_dtype(dtype);
+  see_rare_dtype(dtype);
   const caffe2::TypeMeta type = c10::scalarTypeToTypeMeta(dtype);
   const std::size_t bytes = at::detail::computeStorageNbytes(sizes, strides, type.itemsize());
   at::Tensor tensor = over(make_device_storage(bytes, device), type);

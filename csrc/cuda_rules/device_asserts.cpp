@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An assert that is late lets the call go on, with values that its kernel takes.
+#include "csrc/cuda_rules/device_asserts.h"
+
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+
+#include "backend/backend.h"
+#include "backend/device_loss.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using torch::jit::Stack;
+
+std::atomic<DeviceAssert> g_device_assert{DeviceAssert::now};
+
+// Whether a kernel of CUDA would find this, not the host's part of the operator: that looks at
+// dimensions. `phrase` is that of the row, for what is not an index.
+bool is_found_by_the_kernel(const c10::Error& error, const std::string& phrase) {
+  const std::string text = error.what_without_backtrace();
+  const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
+  if (phrase == "{assert_msg}") return !says("Boolean value of Tensor with");
+  if (!phrase.empty()) return says(phrase.c_str());
+  if (says("Dimension out of range")) return false;
+  return says("out of bounds") || says("out of range") || says("not in the valid range") ||
+         says("invalid max index");
+}
+
+constexpr const char* kAssert = "CUDA error: device-side assert triggered\n";
+constexpr int32_t kAssertCode = 710;  // cudaErrorAssert
+constexpr const char* kOnCuda =
+    "\nOn CUDA this is a device-side assert, reported at the next synchronisation and by every "
+    "call after it (NPUSIM_DEVICE_ASSERT=late).";
+
+// The same call with values that the kernel takes, for a result of the right shape.
+void run_without_values(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                        const c10::SafeKernelFunction& kernel, bool only_indices, Stack arguments,
+                        Stack* stack) {
+  if (op.schema().returns().empty()) return;
+  for (std::size_t i = only_indices ? 1 : 0; i < arguments.size(); ++i) {
+    const auto taken = [&](const at::Tensor& tensor) {
+      const bool zero =
+          tensor.defined() && (!only_indices || at::isIntegralType(tensor.scalar_type(), false));
+      if (!zero) return tensor;
+      return only_indices ? at::zeros_like(tensor) : at::ones_like(tensor);
+    };
+    c10::IValue& value = arguments[i];
+    if (value.isTensor()) {
+      value = taken(value.toTensor());
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor> item : value.toOptionalTensorList()) {
+        list.push_back(item.has_value() ? std::optional<at::Tensor>(taken(*item)) : item);
+      }
+      value = list;
+    }
+  }
+  stack->insert(stack->end(), arguments.begin(), arguments.end());
+  kernel.callBoxed(op, keys, stack);
+}
+
+}  // namespace
+
+void run_with_asserts(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                      const c10::SafeKernelFunction& kernel, const std::string& phrase,
+                      Stack* stack, c10::DeviceIndex device) {
+  const bool late = device_assert() == DeviceAssert::late && device >= 0;
+  const auto count = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+  const std::size_t below = stack->size() - static_cast<std::size_t>(count);
+  Stack arguments;  // kept where the call is made again
+  if (C10_UNLIKELY(late)) arguments.assign(stack->end() - count, stack->end());
+  try {
+    kernel.callBoxed(op, keys, stack);
+    return;
+  } catch (c10::Error& error) {
+    if (!is_found_by_the_kernel(error, phrase)) throw;
+    const std::string text =
+        kAssert + op.schema().name() + ": " + error.what_without_backtrace() + kOnCuda;
+    if (!late) {
+      const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+      throw c10::AcceleratorError(here, kAssertCode, text);
+    }
+    npusim::lose_device(device, text);
+    stack->resize(below);
+  }
+  run_without_values(op, keys, kernel, phrase.empty(), arguments, stack);
+}
+
+void set_device_assert(DeviceAssert when) noexcept { g_device_assert = when; }
+DeviceAssert device_assert() noexcept { return g_device_assert; }
+
+}  // namespace torch_npusim
