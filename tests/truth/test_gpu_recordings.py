@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the recordings of GPUs say of memory, beside the claims that need no run."""
+"""Memory in the recordings of GPUs, beside the claims that need no run."""
 
 import pytest
 from repo.sources import ROOT

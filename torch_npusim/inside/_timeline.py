@@ -34,7 +34,7 @@ class Lane:
 
 @dataclass(repr=False)  # Report has one
 class TimelineReport(Report):
-    """What the devices did, and when.
+    """The commands of the devices, and when each ran.
 
     Attributes:
         lanes: One per stream that had a command, by device and stream.
