@@ -14,7 +14,8 @@ from processes import python
 
 from npusim_conformance import processes
 from npusim_conformance.record import log
-from npusim_conformance.verdict import Status
+from npusim_conformance.run import runner
+from npusim_conformance.verdict import Outcome, Status
 
 LIMIT_SECONDS = 200  # of a test; none of them is near it
 
@@ -198,3 +199,13 @@ def test_a_session_is_ended_whole():
     assert len(children) == 1
     assert os.WTERMSIG(processes.end(leader.pid)) == signal.SIGKILL
     assert gone(children)
+
+
+def test_a_missing_kernel_is_not_blamed_for_a_death():
+    died = Outcome("op:sin/forward/float32", Status.CRASH, "the process died", attempt=2)
+    lacking = {"culprit": "aten::_fft_c2r", "repro": "import torch", "attempt": 3}
+    watched = Outcome(died.case, Status.UNIMPLEMENTED, "no kernel for aten::_fft_c2r", **lacking)
+    told = runner.told_by(died, watched)
+    assert (told.status, told.culprit, told.repro) == (Status.CRASH, "", "")
+    assert told.cause == "sin: crash"
+    assert told.message == "the process died; watched, it ends with no kernel for aten::_fft_c2r"

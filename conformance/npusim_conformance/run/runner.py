@@ -451,6 +451,8 @@ def told_by(outcome: Outcome, watched: Outcome) -> Outcome:
     """
     if watched.status not in DIED:
         after = f"; watched, it ends with {watched.message}"
+        if watched.status is Status.UNIMPLEMENTED:  # a kernel that is missing has ended nothing
+            watched = replace(watched, culprit="", repro="")
         name = watched.culprit or Case.parse(outcome.case).subject
         watched = replace(watched, message=outcome.message + after, cause=f"{name}: crash")
     return replace(
