@@ -53,7 +53,7 @@ def is_varied(operator: torch_testing.Operator) -> bool:
 
 
 def varied(operator: torch_testing.Operator) -> list[Call]:
-    """Calls that differ from a sample in one argument. Inputs that the CPU refuses are among them."""
+    """Calls that differ from a sample in one argument. Refused inputs are among them."""
     kinds = torch_testing.operator_dtypes(operator)
     if not kinds or operator.full_name in torch_testing.RANDOM_IF_DROPOUT:
         return []
