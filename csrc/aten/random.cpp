@@ -78,7 +78,7 @@ void random_full_range_kernel(at::TensorIteratorBase& iter, MaybeGenerator gener
   const at::ScalarType dtype = self.scalar_type();
   TORCH_CHECK(
       dtype == at::kLong || dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16,
-      "random_full_64_bits_range_kernel_npusim handles only int64, double, float and "
+      "random_full_64_bits_range_kernel_cuda handles only int64, double, float and "
       "bfloat16");
   AT_DISPATCH_ALL_TYPES_AND(at::kBFloat16, dtype, "random_full_64_bits_range_kernel_cuda", [&] {
     fill<scalar_t, std::uint64_t>(

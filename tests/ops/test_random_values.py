@@ -299,7 +299,6 @@ REFUSED = {
     "geometric_ of complex": lambda d: torch.empty(3, dtype=torch.cfloat, device=d).geometric_(0.5),
     "bernoulli_ above 1": lambda d: torch.empty(3, device=d).bernoulli_(2.0),
     "bernoulli_ of complex": lambda d: torch.empty(3, dtype=torch.cfloat, device=d).bernoulli_(),
-    "bernoulli integer p": lambda d: torch.bernoulli(torch.ones(3, dtype=torch.int64, device=d)),
     "random_ reversed": lambda d: torch.empty(3, device=d).random_(5, 5),
     "random_ out of half": lambda d: torch.empty(3, dtype=torch.half, device=d).random_(0, 70000),
     "random_ out of int8": lambda d: torch.empty(3, dtype=torch.int8, device=d).random_(0, 300),
@@ -331,6 +330,12 @@ def test_bad_arguments_are_refused_as_on_cpu(name):
 
     kind, text = refusal(DEV)
     assert (kind, text.replace("_cuda", "_cpu")) == refusal("cpu")
+
+
+def test_integers_are_no_probabilities():
+    # An H100 says so, in other words than the CPU.
+    with pytest.raises(RuntimeError, match="expected probabilities tensor to have floating type"):
+        torch.bernoulli(torch.ones(3, dtype=torch.int64, device=DEV))
 
 
 def test_probabilities_outside_of_the_unit_interval_are_named():

@@ -43,7 +43,7 @@ def test_a_bug_is_caught_in_words(run, name):
     test = f"test_bug[{name}]"
     assert (test, "FAILED") in run.outcomes or (test, "ERROR") in run.outcomes, run.output[-3000:]
     title = test if (test, "FAILED") in run.outcomes else f"ERROR at teardown of {test}"
-    assert re.search(seeded_bugs.BUGS[name].says, run.section(title)), run.section(title)
+    assert re.search(seeded_bugs.BUGS[name].says, run.section(title), re.S), run.section(title)
 
 
 @pytest.mark.parametrize("name", sorted(seeded_bugs.BUGS))
