@@ -2,7 +2,7 @@
 """The host's time for layers of the framework, beside that of a command.
 
     >>> from torch_npusim.sim import specs
-    >>> with charged(specs.load_host("xeon-h200-vm")) as layers:
+    >>> with charged(specs.load_host("xeon-vm-16")) as layers:
     ...     model(x).sum().backward()
 
 A host (specs/hosts) says what a call of a module costs, a command of a backward pass, and a
