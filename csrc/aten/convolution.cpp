@@ -93,11 +93,11 @@ double biased_bytes(const npusim::Cost& cost, const at::Tensor& input, const at:
 }
 
 // Workspaces of cuDNN's kernels for matrix units, where it converts: NHWC copies of the operands it
-// reads (and in the gradient of the input, of what it writes), and 16 bytes. Seen in a recording of an
-// H100 (torch 2.11, TF32, 3 x 3): exact for the forward pass and the gradient of the input. That of
-// the weight takes partial sums besides, whose number cuDNN's heuristics choose: they are not here.
-// ResNet-50 on an H200 shows filters of 1 x 1: the forward pass converts nothing, the gradients the
-// images alone.
+// reads (and in the gradient of the input, of what it writes), and 16 bytes. Seen in a recording of
+// an H100 (torch 2.11, TF32, 3 x 3): exact for the forward pass and the gradient of the input. That
+// of the weight takes partial sums besides, whose number cuDNN's heuristics choose: they are not
+// here. ResNet-50 on an H200 shows filters of 1 x 1: the forward pass converts nothing, the
+// gradients the images alone.
 class Workspace {
  public:
   Workspace(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,

@@ -81,14 +81,13 @@ void exponential_kernel(at::TensorIteratorBase& iter, const double lambda,
               "Exponential distribution is a continuous probability distribution. dtype must be a "
               "floating point but you specified ",
               iter.dtype());
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, iter.dtype(), "exponential_cuda", [&] {
-        // Zero never occurs (samplers divide by these); float16 has nothing smaller than 2^-24.
-        const double least = std::is_same_v<scalar_t, at::Half> ? 0x1p-24 : 0.0;
-        fill_from_uniform<scalar_t>(
-            "aten::exponential_", iter.tensor(0), generator,
-            [lambda, least](double u) { return std::max(-std::log(u), least) / lambda; });
-      });
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "exponential_cuda", [&] {
+    // Zero never occurs (samplers divide by these); float16 has nothing smaller than 2^-24.
+    const double least = std::is_same_v<scalar_t, at::Half> ? 0x1p-24 : 0.0;
+    fill_from_uniform<scalar_t>(
+        "aten::exponential_", iter.tensor(0), generator,
+        [lambda, least](double u) { return std::max(-std::log(u), least) / lambda; });
+  });
 }
 
 void cauchy_kernel(at::TensorIteratorBase& iter, const double median, const double sigma,

@@ -106,7 +106,8 @@ void product(const Call& call) {
 
 constexpr std::size_t kLtWorkspace = std::size_t{1024} * 1024;
 
-// A vector that is added to each row goes through cublasLt. The factors come last, before them self.
+// A vector that is added to each row goes through cublasLt. The factors come last, before them
+// self.
 void product_and_bias(const Call& call) {
   product(call);
   const std::size_t count = call.operands.size();

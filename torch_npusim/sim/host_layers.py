@@ -2,8 +2,9 @@
 """The host's time for layers of the framework, beside that of a command.
 
     >>> from torch_npusim.sim import specs
+    >>> model = torch.nn.Linear(4, 4, device="npusim")
     >>> with charged(specs.load_host("xeon-vm-16")) as layers:
-    ...     model(x).sum().backward()
+    ...     model(torch.ones(2, 4, device="npusim")).sum().backward()
 
 A host (specs/hosts) says what a call of a module costs, a command of a backward pass, and a
 parameter in a step of an optimizer: hooks of Python, nodes of autograd, loops over parameters.

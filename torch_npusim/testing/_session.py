@@ -338,12 +338,10 @@ class TestWatch:
     def _worked(self) -> tuple[int, int]:
         """Returns how many allocations there were, and the host's time, which each launch costs.
 
-        Numbers of leaks.mark() will not do: garbage of an earlier test that is collected has one too.
+        Numbers of leaks.mark() will not do: freed garbage of an earlier test takes some.
         """
-        count = sum(
-            _C.memory_stats(i)["allocation.all.allocated"] for i in range(len(self._before))
-        )
-        return count, _C.host_time_ns()
+        stats = [_C.memory_stats(index) for index in range(len(self._before))]
+        return sum(of["allocation.all.allocated"] for of in stats), _C.host_time_ns()
 
     def abandon(self) -> None:
         """Puts the devices back after a teardown that failed."""
