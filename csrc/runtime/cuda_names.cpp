@@ -93,7 +93,7 @@ class Library {
  public:
   explicit Library(const dl_phdr_info& info) : base_(info.dlpi_addr) {
     for (int i = 0; i < info.dlpi_phnum; ++i) {
-      const ElfW(Phdr)& header = info.dlpi_phdr[i];
+      const ElfW(Phdr) & header = info.dlpi_phdr[i];
       if (header.p_type == PT_DYNAMIC) {
         dynamic_ = reinterpret_cast<const ElfW(Dyn)*>(base_ + header.p_vaddr);
       } else if (header.p_type == PT_GNU_RELRO) {
@@ -135,10 +135,10 @@ class Library {
     if (relocations == nullptr || symbols == nullptr || names == nullptr) return;
     const std::size_t count = entry(size_tag) / sizeof(ElfW(Rela));
     for (std::size_t i = 0; i < count; ++i) {
-      const ElfW(Rela)& relocation = relocations[i];
+      const ElfW(Rela) & relocation = relocations[i];
       const auto type = static_cast<unsigned>(ELF64_R_TYPE(relocation.r_info));
       if (type != kSlotTypes[0] && type != kSlotTypes[1]) continue;
-      const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
+      const ElfW(Sym) & symbol = symbols[ELF64_R_SYM(relocation.r_info)];
       if (std::strcmp(names + symbol.st_name, redirection.symbol) != 0) continue;
       const ElfW(Addr) address = base_ + relocation.r_offset;
       void** slot = reinterpret_cast<void**>(address);
