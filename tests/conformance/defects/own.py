@@ -70,7 +70,12 @@ def hang(own: Stand, x: Tensor):
 
 @kernel(
     "sinc",
-    catches=("op:sinc/forward/*int*", "op:sinc/forward/bool", "op:sinc/numpy/int64"),
+    catches=(
+        "op:sinc/forward/*int*",
+        "op:sinc/forward/bool",
+        "op:sinc/numpy/int64",
+        "op:sinc/edges",
+    ),
     shows=lambda d: vector(d, 0.0).sinc(),
 )
 def nan(own: Stand, x: Tensor):
