@@ -131,8 +131,7 @@ bool lies_as(const Tensor& self, const Tensor& other) {
     return false;
   }
   const auto end = static_cast<std::size_t>(other.storage_offset() + other.numel());
-  if (end * other.itemsize() > other.storage().nbytes())
-    return false;  // refused elsewhere, by name
+  if (end * other.itemsize() > other.storage().nbytes()) return false;  // refused by name elsewhere
   for (int64_t d = 0; d < self.dim(); ++d) {
     if (self.size(d) != 1 && self.stride(d) != other.stride(d)) return false;
   }
@@ -151,8 +150,10 @@ bool lie_alike(TensorList, const Number&) {
   return true;
 }
 
-// Lists of vectors, in the order of memory; other arguments as they are.
+// Lists of vectors, in the order of memory; other arguments as they are. To autograd they are no
+// views: a version is counted once, by shaped().
 std::vector<Tensor> in_memory_order(TensorList list) {
+  const at::AutoDispatchBelowADInplaceOrView below;
   std::vector<Tensor> vectors;
   vectors.reserve(list.size());
   for (const Tensor& tensor : list) vectors.push_back(tensor.as_strided({tensor.numel()}, {1}));
@@ -276,6 +277,7 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
       for (const Tensor& tensor : self) tensor.unsafeGetTensorImpl()->bump_version();
     } else {
       std::vector<Tensor> results = run(vectors, args...);
+      const at::AutoDispatchBelowADInplaceOrView below;
       for (std::size_t i = 0; i < self.size(); ++i) {
         results[i] = results[i].as_strided(self[i].sizes(), self[i].strides());
       }

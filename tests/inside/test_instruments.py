@@ -483,7 +483,7 @@ def test_timeline_has_a_lane_per_stream_and_a_mark_per_command():
     assert [row.name for row in main.commands] == ["aten::fill_.Scalar", "aten::sum.dim_IntList"]
     assert [row.name for row in side.commands] == ["aten::mul_.Tensor"]
     first, last = main.commands
-    assert report.span_ns == last.end_ns - first.start_ns >= main.busy_ns + side.busy_ns
+    assert report.span_ns == last.end_ns - first.start_ns
     text = fits(report).splitlines()
     assert text[0].startswith("3 commands in ")
     marks = [{place for place, mark in enumerate(line) if mark == "#"} for line in text[1:]]

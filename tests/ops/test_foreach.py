@@ -82,6 +82,26 @@ def test_weights_of_convolutions_in_channels_last_are_one_command():
         assert all(torch.equal(x.cpu(), y) for x, y in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+def test_a_list_in_channels_last_counts_a_version_once_and_gives_no_views(device):
+    def made():
+        return [torch.ones(2, 3, 4, 5, device=device).to(memory_format=torch.channels_last)]
+
+    for change in (
+        lambda xs: torch._foreach_add_(xs, 1),
+        lambda xs: torch._foreach_add_(xs, [2.0]),
+        lambda xs: torch._foreach_add_(xs, made(), alpha=0.5),
+        lambda xs: torch._foreach_mul_(xs, made()),
+        lambda xs: torch._foreach_sqrt_(xs),
+    ):
+        xs = made()
+        before = xs[0]._version
+        change(xs)
+        assert xs[0]._version == before + 1
+    for result in (torch._foreach_add(made(), 1), torch._foreach_add(made(), [2.0])):
+        assert not result[0]._is_view()
+
+
 def test_a_tensor_may_stand_twice_in_a_list():
     compare(lambda x: (torch._foreach_add_([x, x, x], [x, x, x]), x)[1], torch.rand(5))
     compare(lambda x: (torch._foreach_mul_([x, x], [2.0, 3.0]), x)[1], torch.rand(5))

@@ -94,6 +94,11 @@ def test_a_process_whose_forks_cannot_use_the_device_answers_nothing(tmp_path, m
     assert not (tmp_path / "journal").exists()
 
 
+def test_a_fork_that_dies_is_no_fork_that_can_use_the_device(monkeypatch):
+    monkeypatch.setattr(truth_record, "device", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert truth_record._broken_fork() == "a fork that uses the device ends without an answer"
+
+
 def test_workers_side_by_side_share_the_questions(tmp_path, monkeypatch):
     keys = [str(number) for number in range(7)]
     of = truth_record.Batch("answers", lambda: [(key, lambda: 1) for key in keys])

@@ -72,4 +72,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measured(sys.argv[1]))) if len(sys.argv) > 1 else main()
+    if len(sys.argv) > 1:
+        print(json.dumps(measured(sys.argv[1])))
+    else:
+        main()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import re
@@ -438,17 +439,14 @@ def _simulated(spec: str | None, host: str) -> Iterator[None]:
             yield
 
 
-def _asked(
-    program: Program, seconds: float, limit: float, spec: str | None, host: str
-) -> dict[str, Any]:
-    """Measures a program in a process of its own, and returns what it found, or its error."""
+def _in_a_fork(ask: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any]:
+    """Returns the answer of a forked process, or its error: this one must not touch the device."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(ours)
         try:
-            with _simulated(spec, host):
-                made = measure(program, seconds, spec is not None)
+            made = ask()
         except BaseException as error:
             text = traceback.format_exc().splitlines()[-12:]
             made = {"raised": [type(error).__name__, str(error)[:300]], "at": text}
@@ -484,22 +482,10 @@ def _identity() -> dict[str, Any]:
     return {**versions, "host": names[0] if names else "unknown", "cores": os.cpu_count()}
 
 
-def _chip(spec: str | None) -> str:
-    """Returns the device's name, asked in a process of its own: this one must stay untouched."""
-    if spec is not None:
-        return spec
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        import torch
+def _chip() -> dict[str, Any]:
+    import torch
 
-        os.write(theirs, torch.cuda.get_device_name(0).encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as heard:
-        name = heard.read()
-    os.waitpid(child, 0)
-    return name
+    return {"chip": torch.cuda.get_device_name(0)}
 
 
 def main() -> None:
@@ -526,10 +512,13 @@ def main() -> None:
     import transformers  # noqa: F401
 
     began = time.monotonic()
-    made: dict[str, Any] = {
-        "identity": {"chip": _chip(options.spec), **_identity()},
-        "programs": {},
-    }
+    chip = {"chip": options.spec} if options.spec else _in_a_fork(_chip, 60)
+    made: dict[str, Any] = {"identity": {**chip, **_identity()}, "programs": {}}
+
+    def ask(program: Program) -> dict[str, Any]:
+        with _simulated(options.spec, options.host):
+            return measure(program, options.seconds, options.spec is not None)
+
     for program in PROGRAMS:
         if options.only not in program.name:
             continue
@@ -537,9 +526,7 @@ def main() -> None:
             print("no time left for", program.name)
             continue
         start = time.monotonic()
-        found = _asked(
-            program, options.seconds, 600 if options.spec else 40, options.spec, options.host
-        )
+        found = _in_a_fork(functools.partial(ask, program), 600 if options.spec else 40)
         made["programs"][program.name] = found
         words = found.get("raised") or [found["us"][0], "us", found["peak"] >> 20, "MiB"]
         print(f"{program.name:50} {time.monotonic() - start:5.1f} s ", *words, flush=True)

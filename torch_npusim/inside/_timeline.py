@@ -26,11 +26,6 @@ class Lane:
     name: str
     commands: list[Row]
 
-    @property
-    def busy_ns(self) -> int:
-        """Time in which a command of the lane runs; commands of a stream follow each other."""
-        return sum(row.end_ns - row.start_ns for row in self.commands)
-
 
 @dataclass(repr=False)  # Report has one
 class TimelineReport(Report):

@@ -134,8 +134,8 @@ def _checked_index(device: DeviceLike) -> int:
     index = _get_device_index(device, optional=True)
     if not 0 <= index < device_count():
         raise AssertionError(
-            f"Invalid device id\n{index}: there are {device_count()} npusim devices, "
-            f"set NPUSIM_DEVICE_COUNT for more"
+            f"Invalid device id\nThere is no device {index}: there are {device_count()} npusim "
+            "devices, set NPUSIM_DEVICE_COUNT for more"
         )
     return index
 

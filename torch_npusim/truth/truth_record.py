@@ -219,31 +219,42 @@ def work(name: str, folder: str, deadline: float, turn: int = 0) -> int:
     return CUT if at < len(todo) else 0
 
 
+def _in_a_fork(ask: Callable[[], str]) -> str:
+    """Returns what a forked process answers, "" if nothing: this one must not touch the device."""
+    ours, theirs = os.pipe()
+    asker = os.fork()
+    if asker == 0:
+        try:
+            os.write(theirs, ask().encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as heard:
+        answered = select.select([heard], [], [], 120)[0]
+        text = heard.read() if answered else ""
+    with contextlib.suppress(OSError):
+        os.kill(asker, signal.SIGKILL)
+    os.waitpid(asker, 0)
+    return text
+
+
 def _broken_fork() -> str:
     """Returns why forks of this process cannot use the device; "" if they can.
 
     A library that asks for GPUs while it is imported breaks them, and each answer would be its error.
     """
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        text = ""
-        try:
-            import torch
 
+    def ask() -> str:
+        import torch
+
+        try:
             torch.empty(1, device=device())
         except Exception as error:
-            text = "forks cannot use the device: " + said(error)[1]
-        finally:
-            os.write(theirs, text.encode())
-            os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as heard:
-        text = heard.read() if select.select([heard], [], [], 120)[0] else "a fork does not answer"
-    with contextlib.suppress(OSError):
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return text
+            return "forks cannot use the device: " + said(error)[1]
+        return "it can"
+
+    text = _in_a_fork(ask)
+    return "" if text == "it can" else text or "a fork that uses the device ends without an answer"
 
 
 def _fork_runner(name: str, todo: List[Question], journal: int, deadline: float) -> Tuple[int, str]:
@@ -2309,19 +2320,12 @@ def _together(ranks: int, operation: str, size: int, env: Dict[str, str]) -> Any
 
 
 def _device_count() -> int:
-    """Returns the number of devices, asked in a process of its own: this one must stay untouched."""
-    ours, theirs = os.pipe()
-    asker = os.fork()
-    if asker == 0:
+    def ask() -> str:
         import torch
 
-        os.write(theirs, b"%d" % torch.cuda.device_count())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as heard:
-        text = heard.read()
-    os.waitpid(asker, 0)
-    return int(text or 0)
+        return str(torch.cuda.device_count())
+
+    return int(_in_a_fork(ask) or 0)
 
 
 def _peer_questions() -> Iterator[Question]:

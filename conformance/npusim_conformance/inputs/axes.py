@@ -77,8 +77,9 @@ def _size(raw: torch_testing.Sample) -> int:
 
 
 def _spread(calls: list[Call], most: int) -> list[Call]:
-    return [calls[number * len(calls) // most] for number in range(most)] if (
-        len(calls) > most) else calls  # fmt: skip
+    if len(calls) <= most:
+        return calls
+    return [calls[number * len(calls) // most] for number in range(most)]
 
 
 def _variants(operator: torch_testing.Operator, call: Call) -> Iterator[Call]:
