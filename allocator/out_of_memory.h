@@ -42,8 +42,8 @@ struct OutOfMemoryReport {
 std::string format_bytes(std::size_t bytes);
 
 // format_out_of_memory() writes the text of torch.OutOfMemoryError for a device called e.g.
-// "NPUSIM"; of "CUDA" it says "GPU 0", as torch does. `remedy` replaces the advice at the end, which
-// otherwise follows from the numbers.
+// "NPUSIM"; of "CUDA" it says "GPU 0", as torch does. `remedy` replaces the advice at the end,
+// which otherwise follows from the numbers.
 std::string format_out_of_memory(const OutOfMemoryReport& report, std::string_view device_name,
                                  int device_index, std::string_view remedy = {});
 
