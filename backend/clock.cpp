@@ -13,11 +13,12 @@ void wait_until_ns(std::int64_t time_ns) noexcept {
   }
 }
 
-void advance_host_ns(std::int64_t duration_ns) {
+void advance_host_ns(std::int64_t duration_ns, HostWork work) {
   NPUSIM_CHECK(duration_ns >= 0, "the host clock cannot go back: advance_host_ns(", duration_ns,
                ") was asked, 0 or more is expected");
   pass_host_ns(duration_ns);
-  note_order(OrderKind::host_time, -1, nullptr, nullptr, 0, duration_ns);
+  note_order(work == HostWork::layer ? OrderKind::host_layer : OrderKind::host_time, -1, nullptr,
+             nullptr, 0, duration_ns);
 }
 
 }  // namespace npusim

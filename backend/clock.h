@@ -25,7 +25,9 @@ inline std::int64_t pass_host_ns(std::int64_t duration_ns) noexcept {
 // wait_until_ns() moves the host clock to `time_ns` if it is not there yet: what waiting costs.
 void wait_until_ns(std::int64_t time_ns) noexcept;
 
-// advance_host_ns() lets time pass. Throws InvalidArgument when `duration_ns` is negative.
-void advance_host_ns(std::int64_t duration_ns);
+// advance_host_ns() lets time pass, of the program or of a layer of the framework; observers are
+// told which. Throws InvalidArgument when `duration_ns` is negative.
+enum class HostWork : std::uint8_t { program, layer };
+void advance_host_ns(std::int64_t duration_ns, HostWork work = HostWork::program);
 
 }  // namespace npusim

@@ -303,7 +303,9 @@ FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info) {
   check_not_forked();
   if (needs_attention(kHostLayer) && t_state.launching == Launching::directly) {
     const HostLayer layer = g_host_layer.load();
-    if (const std::int64_t ns = layer == nullptr ? 0 : layer(); ns > 0) advance_host_ns(ns);
+    if (const std::int64_t ns = layer == nullptr ? 0 : layer(); ns > 0) {
+      advance_host_ns(ns, HostWork::layer);
+    }
   }
   if (needs_attention(kCapturing) && t_state.launching == Launching::directly) {
     refuse_uncaptured(info.name, stream);

@@ -63,6 +63,7 @@ enum class OrderKind : std::uint8_t {
   allocator_mark,  // likewise, until the end of one command
   query,           // the host asked whether work is done, which takes time; then the answer
   host_time,       // time passed on the host, because the program said so
+  host_layer,      // likewise, for work of the framework around commands
 };
 struct OrderRecord {
   std::uint64_t sequence;
@@ -72,7 +73,7 @@ struct OrderRecord {
   const Event* event;     // likewise
   std::uint64_t version;  // of the event's mark
   std::int64_t host_ns;   // afterwards
-  std::int64_t time_ns;   // of the mark; query, host_time: how long it took
+  std::int64_t time_ns;   // of the mark; query and of the host's: how long it took
   bool paid;              // as in CommandRecord
   Site site;              // of a wait or query of the program
 };

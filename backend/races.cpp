@@ -149,6 +149,7 @@ void RaceDetector::on_order(const OrderRecord& record) noexcept {
     case OrderKind::allocator_mark:
     case OrderKind::query:
     case OrderKind::host_time:
+    case OrderKind::host_layer:
       break;
   }
 }

@@ -106,6 +106,7 @@ void bind_device(py::module& m) {
   m.def("drain_engine_threads", &drain_engine_threads, py::call_guard<py::gil_scoped_release>());
 
   m.def("stream_handle", &stream_handle);
+  m.def("stream_of_handle", &stream_of_handle);
   m.def("current_stream", [](int device) { return npusim::current_stream(checked(device)).id(); });
   m.def("default_stream", [](int device) {
     const int index = checked(device);

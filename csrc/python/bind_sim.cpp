@@ -188,6 +188,9 @@ void bind_sim(py::module& m) {
   m.def("host_time_ns", &npusim::host_now_ns);
   m.def("advance_host_time",
         [](std::int64_t ns) { translated([&] { npusim::advance_host_ns(ns); }); });
+  m.def("advance_host_layer", [](std::int64_t ns) {
+    translated([&] { npusim::advance_host_ns(ns, npusim::HostWork::layer); });
+  });
   m.def("stream_time_ns", [](int device, npusim::StreamId id) {
     const int index = checked_device(static_cast<c10::DeviceIndex>(device));
     return translated([&] { return npusim::stream_from_id(index, id).done_at_ns(); });

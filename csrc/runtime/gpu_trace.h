@@ -31,6 +31,10 @@ inline std::uintptr_t stream_handle(int device, int id) noexcept {
   if (id == 0) return 0;
   return ((static_cast<std::uintptr_t>(device) + 1) << 32) + (static_cast<std::uintptr_t>(id) << 4);
 }
+// stream_of_handle() is the id in a handle; a number too small to be one is an id itself.
+inline int stream_of_handle(std::int64_t handle) noexcept {
+  return static_cast<int>(handle >> 32 <= 0 ? handle : (handle & 0xFFFF'FFFF) >> 4);
+}
 
 // handle_of() is what trace() calls an event, a stream or memory.
 inline std::uintptr_t handle_of(const void* address) noexcept {

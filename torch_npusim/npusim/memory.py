@@ -29,7 +29,6 @@ from torch_npusim.npusim._device import _checked_index, get_device_name
 from torch_npusim.npusim._lazy import _lazy_init, is_initialized
 from torch_npusim.npusim._memory_summary import format_summary
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
-from torch_npusim.npusim.streams import number_of_handle
 
 __all__ = [
     "MemPool",
@@ -224,7 +223,7 @@ def caching_allocator_alloc(
             "Invalid type for stream argument, must be `torch.npusim.Stream` or `int` "
             "representing the id of an existing stream"
         )
-    return _C.caching_allocator_alloc(size, index, number_of_handle(stream))
+    return _C.caching_allocator_alloc(size, index, _C.stream_of_handle(stream))
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:

@@ -76,11 +76,6 @@ class Stream(torch.Stream):
         return f"<torch.npusim.Stream device={self.device} stream_id={self.stream_id:#x}>"
 
 
-def number_of_handle(handle: int) -> int:
-    """Returns the number of a stream that is given by its number or its handle."""
-    return handle if handle < 1 << 32 else (handle & 0xFFFFFFFF) >> 4
-
-
 class ExternalStream(Stream):
     """The stream with a handle; other libraries make no streams here.
 
@@ -93,7 +88,7 @@ class ExternalStream(Stream):
         """Names the stream; raises NotImplementedError if npusim has none of this handle."""
         least, greatest = _C.priority_range()
         index = _get_device_index(device, optional=True)
-        number = number_of_handle(stream_ptr)
+        number = _C.stream_of_handle(stream_ptr)
         known = 0 <= number <= _STREAMS_PER_PRIORITY * (least - greatest + 1)
         if not known or stream_ptr not in (number, _C.stream_handle(index, number)):
             raise NotImplementedError(

@@ -23,7 +23,6 @@ from torch_npusim.sim.races import site_of
 from torch_npusim.sim.timeline import (
     CONVOLUTIONS,
     DOWNLOADS,
-    LAYER,
     PRECISIONS,
     PRODUCTS,
     UPLOADS,
@@ -286,7 +285,7 @@ def _launches(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     launched: list[Row] = []
     first = True
     for row in timeline.rows:
-        if row.name == LAYER:
+        if row.kind == "host_layer":
             continue
         if row.kind in _WAITS or row.name == "loader" or row.kind.startswith("copy_"):
             first = True

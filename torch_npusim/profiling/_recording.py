@@ -32,7 +32,7 @@ from torch_npusim.patches import Changes
 from torch_npusim.sim import clock, specs
 from torch_npusim.sim.host_layers import charged
 from torch_npusim.sim.races import site_of
-from torch_npusim.sim.timeline import LAYER, Row, Timeline
+from torch_npusim.sim.timeline import Row, Timeline
 from torch_npusim.sim.timeline import record as record_timeline
 
 
@@ -80,7 +80,6 @@ class Recording:
         calls: (module, end) of the outermost calls of modules.
         looked_up: Shapes of the indices into embeddings.
         kept: (end, bytes that it keeps for the backward pass) of what checkpoints compute again.
-        layers: Lengths in ns of the host's rows that layers of the framework take.
         free_bytes: Memory of the device that was never in use.
         wall_ns: How long the program took on this machine.
         title: The program.
@@ -94,7 +93,6 @@ class Recording:
     calls: list[tuple[str, int]] = field(default_factory=list)
     looked_up: set[tuple[int, ...]] = field(default_factory=set)
     kept: list[tuple[int, int]] = field(default_factory=list)
-    layers: set[int] = field(default_factory=set)
     free_bytes: int = 0
     wall_ns: int = 0
     title: str = ""
@@ -296,9 +294,8 @@ def record(title: str = "", *, module_us: float | None = None) -> Iterator[Recor
     notes.change(changes)
     begin = time.perf_counter_ns()
     try:
-        with charged(host) as made.layers, record_timeline(sites=True) as made.timeline:
+        with charged(host), record_timeline(sites=True) as made.timeline:
             yield made
-        _name_layers(made)
     finally:
         made.wall_ns = time.perf_counter_ns() - begin
         changes.undo()
@@ -307,17 +304,6 @@ def record(title: str = "", *, module_us: float | None = None) -> Iterator[Recor
         with suppress(ValueError):  # the program may have reset the filters
             warnings.filters.remove(quiet)  # type: ignore[attr-defined]
         made.free_bytes = _free_bytes()
-
-
-def _name_layers(made: Recording) -> None:
-    """Tells the time of layers of the framework from other time of the host."""
-    if made.layers:
-        made.timeline.rows = [
-            row._replace(name=LAYER)
-            if row.kind == "host_time" and row.end_ns in made.layers
-            else row
-            for row in made.timeline.rows
-        ]
 
 
 def _free_bytes() -> int:

@@ -3,7 +3,7 @@
 
     >>> from torch_npusim.sim import specs
     >>> model = torch.nn.Linear(4, 4, device="npusim")
-    >>> with charged(specs.load_host("xeon-vm-16")) as layers:
+    >>> with charged(specs.load_host("xeon-vm-16")):
     ...     model(torch.ones(2, 4, device="npusim")).sum().backward()
 
 A host (specs/hosts) says what a call of a module costs, a command of a backward pass, and a
@@ -19,26 +19,22 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from torch_npusim import _C
-from torch_npusim.sim import clock
 from torch_npusim.sim.specs import Host
 
 
 @contextmanager
-def charged(host: Host | None) -> Iterator[set[int]]:
+def charged(host: Host | None) -> Iterator[None]:
     """Lets the host's time pass for a block's calls of modules, backward passes and optimizers.
 
-    Yields the lengths of the timeline's rows for it, in ns: they tell the rows from other time of
-    the host. Compiled regions call no modules.
+    Timelines have rows of "host_layer" for it. Compiled regions call no modules.
     """
-    lengths: set[int] = set()
     if host is None:
-        yield lengths
+        yield
         return
 
     def pass_us(cost_us: float) -> None:
         if (ns := round(1e3 * cost_us)) > 0 and not torch.compiler.is_compiling():
-            lengths.add(ns)
-            clock.advance(ns)
+            _C.advance_host_layer(ns)
 
     def called(module: Any, inputs: Any) -> None:
         pass_us(host.module_us)
@@ -50,8 +46,6 @@ def charged(host: Host | None) -> Iterator[set[int]]:
         pass_us(host.parameter_us * changed)
 
     backward_ns = max(round(1e3 * (host.backward_us - host.dispatch_us)), 0)
-    if backward_ns:
-        lengths.add(backward_ns)
     hooks = []
     if host.module_us:
         hooks.append(register_module_forward_pre_hook(called))
@@ -59,7 +53,7 @@ def charged(host: Host | None) -> Iterator[set[int]]:
         hooks.append(register_optimizer_step_pre_hook(updated))
     _C.set_backward_ns(backward_ns)
     try:
-        yield lengths
+        yield
     finally:
         _C.set_backward_ns(0)
         for hook in hooks:

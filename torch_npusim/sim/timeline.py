@@ -47,8 +47,8 @@ COMMANDS = (
 )  # fmt: skip
 #: Copies between host and device.
 UPLOADS = ("copy_h2d", "copy_h2d_pageable")
-#: Name of the rows of "host_time" that layers of the framework take, in recordings of profiling.
-LAYER = "layer"
+#: Time that passed on the host: for the program, or for layers of the framework.
+HOST_TIME = ("host_time", "host_layer")
 DOWNLOADS = ("copy_d2h", "copy_d2h_pageable")
 WAITS = ("event_wait", "stream_wait", "device_wait")
 _LINKS = {
@@ -64,8 +64,8 @@ class Row(NamedTuple):
 
     Attributes:
         kind: A command's is one of COMMANDS; the others are "event_record", "event_block",
-            "event_wait", "stream_wait", "device_wait", "allocator_wait", "allocator_mark", "query"
-            and "host_time".
+            "event_wait", "stream_wait", "device_wait", "allocator_wait", "allocator_mark", "query",
+            "host_time" and "host_layer".
         name: Operator, or the kind of copy; empty if this is no command.
         device: Index; -1 is the host alone.
         stream: Id; -1: none.
@@ -74,7 +74,7 @@ class Row(NamedTuple):
         in_body: A wait of the allocator within a command, which comes after it in the rows.
         host_ns: When a command had been launched; the host's time after the rest.
         start_ns: When a command began.
-        end_ns: When it ended; of a mark when it is reached, of "query" and "host_time" how long.
+        end_ns: When it ended; of a mark when it is reached, of "query" and HOST_TIME how long.
         extra_ns: Time of an injected fault, of communication, or of writing an event's time down;
             with in_body how long the command seemed to take then.
         flops: Operations.
@@ -333,7 +333,7 @@ class Timeline:
             )
         rows: Iterable[Row] = self.rows
         if launches_free:
-            rows = (row for row in self.rows if row.name != LAYER)
+            rows = (row for row in self.rows if row.kind != "host_layer")
         if change is not None:
             rows = (new for row in list(rows) if (new := change(row)) is not None)
         return _replay(self, rows, chosen, copies_free, no_host_waits)
@@ -378,7 +378,7 @@ def _replay(
         elif kind == "query":
             host += rates.query_ns
             until = host
-        elif kind == "host_time":
+        elif kind in HOST_TIME:
             host += row.end_ns
             until = host
         elif kind == "stream_wait":
