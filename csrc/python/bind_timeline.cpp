@@ -24,9 +24,8 @@ npusim::Timeline& timeline() {
 }
 
 constexpr const char* kOrderWords[] = {
-    "event_record", "event_block",    "event_wait",     "event_end", "stream_wait",
-    "device_wait",  "allocator_wait", "allocator_mark", "query",     "host_time",
-    "host_layer"};
+    "event_record",   "event_block",    "event_wait", "event_end", "stream_wait", "device_wait",
+    "allocator_wait", "allocator_mark", "query",      "host_time", "host_layer"};
 constexpr const char* kCommandWords[] = {
     "kernel",   "copy_h2d",  "copy_d2h",  "copy_h2d_pageable", "copy_d2h_pageable",
     "copy_d2d", "copy_peer", "collective"};
