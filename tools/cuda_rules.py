@@ -192,28 +192,48 @@ HEARD = (
     ("rrelu_with_noise rrelu_with_noise_", "", _NO_FLOATS, "rrelu_with_noise_out_cuda"),
 )  # fmt: skip
 
-# Refusals of arguments: base names, condition, the whole text, source of torch 2.13.
+_NO_PRODUCT = "bool complex128 complex32 complex64"
+# Refusals of arguments: base names, condition, dtypes, the whole text or the name of the kernel, and
+# the source of torch 2.13.
 ARGUMENTS = (
     (
-        "_int_mm", "self.size(0)<=16",
+        "linalg_lstsq", "driver!=gels|None", "",
+        "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA",
+        "BatchLinearAlgebra.cpp get_default_lstsq_driver",
+    ),
+    (
+        "scatter.reduce scatter_.reduce", "reduce=multiply", _NO_PRODUCT,
+        "cuda_scatter_gather_base_kernel_func",
+        "ScatterGatherKernel.cu AT_DISPATCH_ALL_TYPES_AND2",
+    ),
+    (
+        "scatter.value_reduce scatter_.value_reduce", "reduce=multiply", _NO_PRODUCT,
+        "cuda_scatter_fill_base_kernel_reduce_multiply",
+        "ScatterGatherKernel.cu AT_DISPATCH_ALL_TYPES_AND2",
+    ),
+    (
+        "_int_mm", "self.size(0)<=16", "",
         "self.size(0) needs to be greater than 16, but got {size}", "Blas.cpp _int_mm_out_cuda",
     ),
     (
-        "_int_mm", "self.size(1)%8",
+        "_int_mm", "self.size(1)%8", "",
         "self.size(1) needs to be greater than 0 and a multiple of 8, but got {size}",
         "Blas.cpp _int_mm_out_cuda",
     ),
     (
-        "_int_mm", "mat2.size(1)%8",
+        "_int_mm", "mat2.size(1)%8", "",
         "mat2.size(1) needs to be greater than 0 and a multiple of 8, but got {size}",
         "Blas.cpp _int_mm_out_cuda",
     ),
     (
-        "_scaled_mm", "capability<8.9",
+        "_scaled_mm", "capability<8.9", "",
         "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or "
         "8.9, or ROCm MI300+", "ScaledBlas.cpp _scaled_mm_out_cuda",
     ),
 )  # fmt: skip
+
+#: What CUDA assumes for an argument that is not given: base name, argument, value, source.
+ASSUMED = (("linalg_lstsq", "driver", "gels", "BatchLinearAlgebra.cpp get_default_lstsq_driver"),)
 
 #: What op_db declares for the CPU only and is no refusal all the same, and why.
 NO_REFUSAL = {
@@ -467,9 +487,13 @@ def rows() -> list[Sequence[str]]:
         for base in bases.split():
             for it in overloads(base):
                 table.append(_row(it, "refuse", when, narrow.split(), text, _HEARD))
-    for base, when, text, source in ARGUMENTS:
+    for bases, when, narrow, text, source in ARGUMENTS:
+        for base in bases.split():
+            for it in overloads(base):
+                table.append(_row(it, "refuse", when, narrow.split(), text, source))
+    for base, argument, value, source in ASSUMED:
         for it in overloads(base):
-            table.append(_row(it, "refuse", when, (), text, source))
+            table.append(_row(it, "assume", f"{argument}=None", (), value, source))
     for bases, when, kind, text in ALERTS:
         for base in bases.split():
             for it in overloads(base):
@@ -492,7 +516,7 @@ def rows() -> list[Sequence[str]]:
             table.append(_row(it, "asserts", "", (), words, f"CUDA_KERNEL_ASSERT in {source}"))
     for operator, kind in cpu_only():
         table.append(_row(operator, "cpu only", kind, (), "", "native_functions.yaml: dispatch"))
-    order = "refuse", "nondeterministic", "fft", "widen", "keep", "sum_of_numbers", "asserts"
+    order = "refuse", "assume", "nondeterministic", "fft", "widen", "keep", "sum_of_numbers", "asserts"
     places = (*order, "cpu only")  # rows with a condition come first: the first one that holds acts
     return sorted(table, key=lambda row: (row[0], places.index(row[1]), not row[2], row))
 

@@ -109,6 +109,7 @@ Rule resolve(const CudaRule& row, const c10::FunctionSchema& schema) {
 std::string text_of(const c10::IValue& value) {
   if (value.isInt()) return std::to_string(value.toInt());
   if (value.isBool()) return value.toBool() ? "1" : "0";
+  if (value.isNone()) return "None";
   return value.isString() ? value.toStringRef() : "";
 }
 
@@ -402,6 +403,9 @@ class RuledKernel final : public c10::OperatorKernel {
         return false;
       case Verdict::nondeterministic:
         at::globalContext().alertNotDeterministic(rule.row.text);
+        return false;
+      case Verdict::assume:
+        (*stack)[call.first() + rule.argument] = c10::IValue(rule.row.text);
         return false;
       case Verdict::asserts:
         run_with_asserts(op, keys, own_, rule.row.text, stack, call.device());

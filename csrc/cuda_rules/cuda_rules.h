@@ -23,6 +23,7 @@ struct CudaRule {
     keep,              // runs in a wider dtype, and the results stay
     fft,               // widen; sizes must be powers of two
     sum_of_numbers,    // nansum of complex numbers, which the CPU lacks
+    assume,            // takes `text` for the argument that `when` is about
     asserts,           // an index out of range, or what `text` says, is a device-side assert
   };
 

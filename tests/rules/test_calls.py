@@ -356,6 +356,35 @@ def test_products_of_bytes_have_sizes_that_cublas_takes(rows, columns, text):
     assert torch._int_mm(of(torch.int8, 32, 16), of(torch.int8, 16, 8)).eq(16).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (of(torch.float32, 2), "cuda_scatter_gather_base_kernel_func"),
+        (1, "cuda_scatter_fill_base_kernel_reduce_multiply"),
+    ],
+)
+def test_a_product_that_is_scattered_is_of_numbers_with_an_order(dtype, source, text):
+    index = of(torch.long, 2)
+    x = of(dtype, 3)
+    value = source.to(dtype) if isinstance(source, torch.Tensor) else source
+    with pytest.raises(NotImplementedError, match=f'^"{text}" not implemented for'):
+        x.scatter_(0, index, value, reduce="multiply")
+    assert x.eq(1).all()
+    assert x.float().scatter_(0, index, 2 * of(torch.float32, 2), reduce="multiply")[1] == 4
+
+
+def test_least_squares_have_one_driver():
+    a, b = torch.eye(3, device=NPU), of(torch.float32, 3, 2)
+    for driver in ("gelsy", "gelsd", "gelss"):
+        with pytest.raises(RuntimeError, match="^torch.linalg.lstsq: `driver` other than `gels`"):
+            torch.linalg.lstsq(a, b, driver=driver)
+    found = torch.linalg.lstsq(a, b, driver="gels")
+    assert found.solution.eq(1).all()
+    without = torch.linalg.lstsq(a, b)
+    assert without.rank.shape == without.singular_values.shape == (0,)
+
+
 def test_put_that_accumulates_alerts_too():
     torch.use_deterministic_algorithms(True)
     with pytest.raises(RuntimeError, match=r"^put_ does not have a deterministic"):
