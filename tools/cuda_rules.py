@@ -516,7 +516,16 @@ def rows() -> list[Sequence[str]]:
             table.append(_row(it, "asserts", "", (), words, f"CUDA_KERNEL_ASSERT in {source}"))
     for operator, kind in cpu_only():
         table.append(_row(operator, "cpu only", kind, (), "", "native_functions.yaml: dispatch"))
-    order = "refuse", "assume", "nondeterministic", "fft", "widen", "keep", "sum_of_numbers", "asserts"
+    order = (
+        "refuse",
+        "assume",
+        "nondeterministic",
+        "fft",
+        "widen",
+        "keep",
+        "sum_of_numbers",
+        "asserts",
+    )
     places = (*order, "cpu only")  # rows with a condition come first: the first one that holds acts
     return sorted(table, key=lambda row: (row[0], places.index(row[1]), not row[2], row))
 

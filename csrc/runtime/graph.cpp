@@ -20,6 +20,7 @@
 #include <sstream>
 
 #include "csrc/errors.h"
+#include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/generator.h"
 #include "csrc/runtime/kernel_scope.h"
@@ -166,10 +167,10 @@ void Graph::capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode
               "This graph holds a capture already; call reset() before capturing into it again");
   const c10::DeviceIndex device = checked_device(static_cast<c10::DeviceIndex>(-1));
   npusim::Stream& stream = npusim::current_stream(device);
-  TORCH_CHECK(stream.id() != 0,
-              "Graphs must be captured on a non-default stream: enter a "
-              "torch.npusim.stream(torch.npusim.Stream()). (Replaying on the default stream is "
-              "fine.)");
+  TORCH_CHECK(stream.id() != 0, is_called_cuda() ? "CUDA graphs" : "Graphs",
+              " must be captured on a non-default stream. (However, after capture, it's ok to "
+              "replay them on the default stream.) Enter a torch.",
+              is_called_cuda() ? "cuda" : "npusim", ".stream().");
   if (pool == nullptr) pool = make_pool(false, false, std::nullopt);
   translated([&] { npusim::begin_capture(stream, mode); });
   pool_ = std::move(pool);

@@ -19,6 +19,12 @@ def test_an_error_of_the_runtime_has_the_words_of_cuda():
         torch.cuda.check_error(12345)
 
 
+def test_a_capture_on_the_default_stream_is_refused_in_the_words_of_cuda():
+    words = r"^CUDA graphs must be captured on a non-default stream\. .* torch\.cuda\.stream\(\)"
+    with pytest.raises(RuntimeError, match=words):
+        torch.cuda.CUDAGraph().capture_begin()
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_a_call_of_the_runtime_that_has_no_meaning_here_raises_by_its_name(name):
     with pytest.raises(

@@ -133,7 +133,8 @@ class Event(metaclass=_EventType):
             )
         if external:
             raise NotImplementedError(
-                "torch.npusim.Event(external=True): there are no graphs on npusim."
+                "torch.npusim.Event(external=True): a graph of npusim has no nodes for events "
+                "outside of it; let the stream wait before the capture or after the replay."
             )
         _lazy_init()
         return torch.Event("npusim", enable_timing=enable_timing, blocking=blocking)
