@@ -193,8 +193,8 @@ HEARD = (
 )  # fmt: skip
 
 _NO_PRODUCT = "bool complex128 complex32 complex64"
-# Refusals of arguments: base names, condition, dtypes, the whole text or the name of the kernel, and
-# the source of torch 2.13.
+# Refusals of arguments: base names, condition, dtypes, the whole text or the kernel's name, and the
+# source of torch 2.13.
 ARGUMENTS = (
     (
         "linalg_lstsq", "driver!=gels|None", "",

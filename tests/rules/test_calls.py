@@ -377,7 +377,9 @@ def test_a_product_that_is_scattered_is_of_numbers_with_an_order(dtype, source, 
 def test_least_squares_have_one_driver():
     a, b = torch.eye(3, device=NPU), of(torch.float32, 3, 2)
     for driver in ("gelsy", "gelsd", "gelss"):
-        with pytest.raises(RuntimeError, match="^torch.linalg.lstsq: `driver` other than `gels`"):
+        with pytest.raises(
+            RuntimeError, match=r"^torch\.linalg\.lstsq: `driver` other than `gels`"
+        ):
             torch.linalg.lstsq(a, b, driver=driver)
     found = torch.linalg.lstsq(a, b, driver="gels")
     assert found.solution.eq(1).all()

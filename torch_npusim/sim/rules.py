@@ -65,8 +65,8 @@ class Rule(NamedTuple):
             has what the CPU lacks: computed in a wider dtype), "assume" (takes `text` for an
             argument), "asserts" (an index out of range is a device-side assert).
         when: Condition of an argument: "weights" (given), "mode=2", "reduce=prod|amin",
-            "reduction!=0", "driver=None", "output_size resizes", "self.size(0)<=16", "self.size(1)%8"; or
-            "capability<8.9"; "" always.
+            "reduction!=0", "driver=None", "output_size resizes", "self.size(0)<=16",
+            "self.size(1)%8"; or "capability<8.9"; "" always.
         dtypes: Names of dtypes of the first tensor, with blanks between; "" all.
         text: CUDA's name of the kernel or its whole text; the wider dtype; the assumed argument.
         source: Where this is known from.
