@@ -169,8 +169,7 @@ void Graph::capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode
   npusim::Stream& stream = npusim::current_stream(device);
   TORCH_CHECK(stream.id() != 0, is_called_cuda() ? "CUDA graphs" : "Graphs",
               " must be captured on a non-default stream. (However, after capture, it's ok to "
-              "replay them on the default stream.) Enter a torch.",
-              is_called_cuda() ? "cuda" : "npusim", ".stream().");
+              "replay them on the default stream.) Enter a stream() first.");
   if (pool == nullptr) pool = make_pool(false, false, std::nullopt);
   translated([&] { npusim::begin_capture(stream, mode); });
   pool_ = std::move(pool);

@@ -20,7 +20,7 @@ def test_an_error_of_the_runtime_has_the_words_of_cuda():
 
 
 def test_a_capture_on_the_default_stream_is_refused_in_the_words_of_cuda():
-    words = r"^CUDA graphs must be captured on a non-default stream\. .* torch\.cuda\.stream\(\)"
+    words = r"^CUDA graphs must be captured on a non-default stream"
     with pytest.raises(RuntimeError, match=words):
         torch.cuda.CUDAGraph().capture_begin()
 
