@@ -250,7 +250,7 @@ def test_copies_from_pinned_memory_read_it_at_each_replay():
 
 
 def test_the_default_stream_cannot_be_captured():
-    with pytest.raises(RuntimeError, match="^Graphs must be captured on"):
+    with pytest.raises(RuntimeError, match=r"^Graphs must be captured on"):
         torch.npusim.NPUSIMGraph().capture_begin()
 
 
