@@ -20,6 +20,8 @@
 #include <ATen/ops/tanh.h>
 #include <torch/library.h>
 
+#include "csrc/cuda_rules/cudnn_rnn.h"
+
 namespace torch_npusim {
 
 namespace {
@@ -232,6 +234,19 @@ StackResult run_layers(Kind kind, Sequence sequence, const std::vector<State>& s
   return result;
 }
 
+// The tensors of a call; under the rules for CUDA with the refusals of cuDNN.
+struct Operands {
+  Tensor data;
+  std::vector<Tensor> states, params;
+};
+
+Operands operands_of(const Tensor& data, TensorList states, TensorList params, bool train) {
+  if (!cudnn_runs_rnns(data)) return {data, states.vec(), params.vec()};
+  check_cudnn_states(states.front(), states.size() > 1 ? states.back() : Tensor());
+  return {as_operands_of_cudnn(data, train).front(), as_operands_of_cudnn(states, train),
+          as_operands_of_cudnn(params, train)};
+}
+
 std::tuple<Tensor, Tensor> run_single_state(Kind kind, const Sequence& sequence, const Tensor& hx,
                                             TensorList params, bool has_biases,
                                             const Options& options) {
@@ -247,9 +262,10 @@ std::tuple<Tensor, Tensor> rnn_padded(const Tensor& input, const Tensor& hx, Ten
                                       bool has_biases, int64_t num_layers, double dropout,
                                       bool train, bool bidirectional, bool batch_first) {
   at::native::check_attributes(input, params, {hx}, /*check_dtype=*/false);
-  const Tensor by_time = batch_first ? input.transpose(0, 1) : input;
-  auto [output, hidden] = run_single_state(kind, {by_time, std::nullopt}, hx, params, has_biases,
-                                           {num_layers, dropout, train, bidirectional});
+  const Operands of = operands_of(input, hx, params, train);
+  const Tensor by_time = batch_first ? of.data.transpose(0, 1) : of.data;
+  auto [output, hidden] = run_single_state(kind, {by_time, std::nullopt}, of.states[0], of.params,
+                                           has_biases, {num_layers, dropout, train, bidirectional});
   return {batch_first ? output.transpose(0, 1) : output, hidden};
 }
 
@@ -258,7 +274,8 @@ std::tuple<Tensor, Tensor> rnn_packed(const Tensor& data, const Tensor& batch_si
                                       const Tensor& hx, TensorList params, bool has_biases,
                                       int64_t num_layers, double dropout, bool train,
                                       bool bidirectional) {
-  return run_single_state(kind, {data, batch_sizes}, hx, params, has_biases,
+  const Operands of = operands_of(data, hx, params, train);
+  return run_single_state(kind, {of.data, batch_sizes}, of.states[0], of.params, has_biases,
                           {num_layers, dropout, train, bidirectional});
 }
 
@@ -305,13 +322,14 @@ std::tuple<Tensor, Tensor, Tensor> run_lstm(const Sequence& sequence, TensorList
   return {std::move(result.output), at::stack(result.hidden, 0), at::stack(result.cell, 0)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> lstm_padded(const Tensor& input, TensorList hx,
-                                               TensorList params, bool has_biases,
+std::tuple<Tensor, Tensor, Tensor> lstm_padded(const Tensor& sequence, TensorList initial,
+                                               TensorList weights_of_all, bool has_biases,
                                                int64_t num_layers, double dropout, bool train,
                                                bool bidirectional, bool batch_first) {
   const Options options{num_layers, dropout, train, bidirectional};
-  check_lstm_states(hx, options);
-  at::native::check_attributes(input, params, hx, /*check_dtype=*/false);
+  check_lstm_states(initial, options);
+  at::native::check_attributes(sequence, weights_of_all, initial, /*check_dtype=*/false);
+  const auto [input, hx, params] = operands_of(sequence, initial, weights_of_all, train);
   const bool has_projections = hx[0].size(2) != hx[1].size(2);
   if (!has_projections && uses_onednn_layers(input)) {
     const auto weights = gather_weights(params, has_biases, /*has_projections=*/false);
@@ -336,7 +354,8 @@ std::tuple<Tensor, Tensor, Tensor> lstm_packed(const Tensor& data, const Tensor&
                                                bool bidirectional) {
   const Options options{num_layers, dropout, train, bidirectional};
   check_lstm_states(hx, options);
-  return run_lstm({data, batch_sizes}, hx, params, has_biases, options);
+  const Operands of = operands_of(data, hx, params, train);
+  return run_lstm({of.data, batch_sizes}, of.states, of.params, has_biases, options);
 }
 
 void check_cell(const Tensor& input, TensorList states, const Weights& w, int64_t gates) {

@@ -456,6 +456,7 @@ struct Book {
   std::vector<torch::Library> registered;
   RowsByOperator of_rare_dtypes;  // not in force before the first such tensor
   std::atomic<bool> awaits_rare_dtype{false};
+  std::atomic<bool> in_force{false};
   std::map<std::string, std::int64_t> widened;
 };
 
@@ -533,6 +534,7 @@ void set_cuda_rules(const std::vector<CudaRule>& rows) {
   all.registered.clear();
   all.of_rare_dtypes.clear();
   all.rows = rows;
+  all.in_force = !rows.empty();
   RowsByOperator in_force;
   for (const CudaRule& row : all.rows) in_force[row.op].push_back(&row);
   // Those about rare dtypes only would cost each sum, product and quotient something.
@@ -545,6 +547,8 @@ void set_cuda_rules(const std::vector<CudaRule>& rows) {
   all.awaits_rare_dtype = !all.of_rare_dtypes.empty();
   put_in_front(all, in_force);
 }
+
+bool are_cuda_rules_in_force() noexcept { return book().in_force; }
 
 void apply_rare_rules() {
   Book& all = book();

@@ -38,6 +38,9 @@ struct CudaRule {
 // for a row whose operator or argument does not exist.
 void set_cuda_rules(const std::vector<CudaRule>& rows);
 
+// are_cuda_rules_in_force() is whether there is any row. Lock-free.
+bool are_cuda_rules_in_force() noexcept;
+
 // apply_rare_rules() is called when a tensor of a rare dtype is made and puts the rows in force
 // that are about such dtypes only; before, they would slow down common operators. Thread-safe.
 void apply_rare_rules();

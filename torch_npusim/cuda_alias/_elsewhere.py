@@ -34,6 +34,8 @@ def patch(patcher: Patcher) -> None:
     # Builds for CUDA have cuDNN, which cannot read the memory of npusim.
     patcher.set(torch._C, "_has_cudnn", False)
     patcher.set(torch.backends.cudnn.m, "_init", lambda: False)  # type: ignore[attr-defined]
+    # Its own warns that the build has no cuDNN whenever an RNN moves to the device.
+    patcher.set(torch.backends.cudnn.m, "is_acceptable", lambda tensor: False)  # type: ignore[attr-defined]
 
 
 # --- Tensor, storage
