@@ -138,8 +138,8 @@ DIFFERENT: dict[str, str] = {
     "torch.version.cuda": "names a version although no CUDA library is there; a package that loads "
     "CUDA libraries because of it ends in its own ImportError",
     "torch.backends.cudnn.version()": "is None: there is no such library",
-    "torch.backends.cudnn, torch.backends.cuda": "flags can be set and read, and change nothing but "
-    "cudnn.enabled, which RNNs obey",
+    "torch.backends.cudnn, torch.backends.cuda": "flags can be set and read; only cudnn.enabled "
+    "changes something, for RNNs",
     "torch.cuda.get_device_properties()": "has clock rates of 0, and the sizes of the largest chip "
     "of its capability",
     "Stream.cuda_stream, Event.cuda_event": "are handles that no other library can use; "
