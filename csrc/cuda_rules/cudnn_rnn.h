@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What cuDNN's RNN refuses (aten/src/ATen/native/cudnn/RNN.cpp): states that are not contiguous, a
+// Refusals of cuDNN for RNNs (aten/src/ATen/native/cudnn/RNN.cpp): states that are not contiguous, a
 // backward pass of an RNN that ran in eval(), and a second one. Every build of torch for CUDA gives
 // its RNNs to cuDNN unless torch.backends.cudnn.enabled is False.
 #pragma once
