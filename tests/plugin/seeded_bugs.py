@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from seeded_arguments import ARGUMENTS
 from torch import nn
 from torch.nn import functional as F
 
@@ -307,6 +308,20 @@ BUGS = {
         strictly(lambda data: F.pad(x(1, 4).requires_grad_(), (1, 1)).sum().backward()),
     ),
 }
+
+
+def that_may_wait(call):
+    def run(data):
+        from torch_npusim.testing import allow_sync
+
+        with allow_sync():
+            call()
+
+    return run
+
+
+for _name, (_says, *_calls) in ARGUMENTS.items():
+    BUGS[_name] = Bug(_says, *map(that_may_wait, _calls))
 
 
 # --- Correct programs that wait where one may

@@ -2,10 +2,14 @@
 """Seeded bugs under `pytest --npusim-as-cuda --npusim-sync=error`: all caught, no twin accused."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
-from plugin import seeded_bugs
+
+sys.path.insert(0, str(Path(__file__).parent))
+import seeded_arguments
+import seeded_bugs
 
 TESTS = """
     import pytest
@@ -29,13 +33,14 @@ TESTS = """
 def run(run_pytest):
     files = {
         "seeded_bugs.py": Path(seeded_bugs.__file__).read_text(),
+        "seeded_arguments.py": Path(seeded_arguments.__file__).read_text(),
         "test_it.py": TESTS,
     }
     return run_pytest(files, "--npusim-as-cuda", "--npusim-sync=error")
 
 
-def test_there_are_at_least_29():
-    assert len(seeded_bugs.BUGS) >= 29
+def test_there_are_at_least_66():
+    assert len(seeded_bugs.BUGS) >= 66
 
 
 @pytest.mark.parametrize("name", sorted(seeded_bugs.BUGS))
