@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lab/engine/full_search.h"
+#include "lab/engine/order_search.h"
 #include "lab/engine/plan_reduction.h"
 #include "lab/engine/valley_search.h"
 
@@ -55,6 +56,13 @@ class Part {
     for (auto* search : {glued_full_.get(), plain_full_.get()}) {
       if (!search || !search->is_full(capacity - base_)) continue;
       const bool is_plain = search == plain_full_.get();
+      if (attempt == 0) {
+        OrderSearch orders(is_plain ? compact_ : glued_->whole());
+        if (orders.run(budget) == Outcome::found) {
+          take(orders.offsets(), is_plain);
+          return Outcome::found;
+        }
+      }
       const Outcome outcome = search->run(attempt, budget);
       if (outcome == Outcome::found) take(search->offsets(), is_plain);
       if (outcome == Outcome::impossible && !is_plain) glued_full_ = nullptr;

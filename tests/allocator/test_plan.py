@@ -123,6 +123,24 @@ def test_a_tiling_of_pieces_that_are_alike_is_put_together_again() -> None:
     assert (again == offsets).all(), "the same effort gives the same plan"
 
 
+@pytest.mark.parametrize("family", ["windmills", "pinwheels"])
+def test_ten_thousand_pieces_are_put_together_in_one_sweep(family: str) -> None:
+    problem = FAMILIES[family](10_000, 1)
+    offsets, height, _, steps = plan(*problem, steps=10**8)
+    assert height == HEIGHT
+    assert_valid(*problem, offsets, height)
+    assert steps < 10**7, "no search, a test of planarity"
+
+
+@pytest.mark.parametrize("side", [64, 256, 4096])
+@pytest.mark.parametrize("seed", range(8))
+def test_tilings_of_few_pieces_that_are_alike_are_optimal(seed: int, side: int) -> None:
+    problem = FAMILIES["windmills"](60, seed, side)
+    offsets, height, _, _ = plan(*problem, steps=10**7)
+    assert height == side
+    assert_valid(*problem, offsets, height)
+
+
 def test_pieces_that_make_no_smaller_rectangle_are_put_together_again() -> None:
     problem = FAMILIES["windmills"](1000, 0)
     offsets, height, _, _ = plan(*problem, steps=10**8)
