@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A search for a placement that leaves no byte free, by the orders that remain possible.
 //
-//   offset | a |  c    At each moment the buffers of some walls end and others begin. Those that
-//   end
-//          |   |----   at one wall (a, b) lie side by side and have as many bytes as those that
-//          |---|       begin there (c, d). A PQ-tree holds all orders from bottom to top that the
-//          | b |  d    walls seen so far allow: "side by side" reduces it, and what begins takes
-//          +------>t   the place of what ends, in any order.
+//   offset | a |  c    At each moment the buffers of some walls end and others begin. The old
+//          |   |----   ones at a wall (a, b) lie side by side, with as many bytes as the new ones
+//          |---|       (c, d). A PQ-tree holds all orders from bottom to top that the walls so far
+//          | b |  d    allow: "side by side" reduces the tree, and the new take the place of the
+//          +------>t   old, in any order.
 //
-// This is the planarity test of Booth and Lueker (1976): walls are vertices, buffers edges. Where
-// each moment has one wall it decides in one sweep. Several walls at one moment may be told apart
+// Walls are vertices, and buffers are edges: this is the planarity test of Booth and Lueker (1976).
+// Where each moment has one wall, one sweep decides. Several walls at one moment may be told apart
 // in several ways; the search keeps the trees with most orders, equal trees once.
 #pragma once
 
