@@ -479,3 +479,31 @@ def test_dimensions_in_falling_order(ask):
         return right(x.narrow(dim[0], 0, 1) if falls else x, dim, **named)
 
     assert_fails(ask("op:amax/edges", op=wrong), "largest error")
+
+
+def test_in_place_along_axes(ask):
+    def wrong(right, x, *rest, **named):
+        if x.dim() and x.stride(-1) == 2:  # with gaps, as no sample of the database lies
+            return x
+        return right(x, *rest, **named)
+
+    assert_fails(ask("op:cumsum/edges", inplace_variant=wrong), "in place")
+
+
+def test_out_between_memory_that_stays(ask):
+    def wrong(right, x, *rest, out=None, **named):
+        if out is None:
+            return right(x, *rest, **named)
+        whole = torch.empty(0, dtype=out.dtype, device=out.device).set_(out.untyped_storage())
+        whole[0] = 0
+        return right(x, *rest, out=out, **named)
+
+    assert_fails(ask("op:cumsum/edges", op=wrong), "memory between elements is written")
+
+
+def test_gradients_along_axes(ask):
+    def wrong(right, x, dim, **named):
+        found = right(x, dim, **named)
+        return found * 2 - found.detach() if dim < 0 and x.dim() > 1 else found
+
+    assert_fails(ask("op:cumsum/edges", op=wrong), "gradient")

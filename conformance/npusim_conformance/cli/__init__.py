@@ -5,6 +5,7 @@ status.py has the exit statuses, options.py the options that several subcommands
 """
 
 import argparse
+import gc
 import importlib
 import os
 import signal
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None, executor: "Executor | None" = N
     """
     # Workers load the backend, by name, after they were forked; torch must not do it before.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    gc.set_threshold(50_000, 20, 100)  # what is imported stays; collections would look at it often
     chosen = parser().parse_args(arguments)
     if executor is not None:
         chosen.executor = executor

@@ -5,7 +5,6 @@ Equal indexes, indexes out of range, lengths beyond a block, ties, infinities in
 that cross, divisions that are not ordinary, rows left out of a gradient.
 """
 
-from collections.abc import Callable
 from functools import cache, partial
 from math import inf, nan
 from typing import Any
@@ -27,6 +26,7 @@ from npusim_conformance.properties.base import (
 )
 from npusim_conformance.properties.calls import tried
 from npusim_conformance.properties.errors import works_on
+from npusim_conformance.properties.forms import forms_of, with_gradients
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 TAILS = range(65, 73)  # every rest after groups of eight elements
@@ -329,18 +329,20 @@ class Edges(Property):
         named = EDGES.get(run.subject.name, []) + _generated(run.subject.info)
         varied = axes.varied(run.subject.info) if axes.is_varied(run.subject.info) else []
         for number, call in enumerate(named + varied):
-            run.attempt(number, partial(self._examine, run, call, number >= len(named)))
+            turn = number - len(named)
+            run.attempt(number, partial(self._examine, run, call, turn))
             if len(run.failures) >= FAILURES_MAX:
                 return
 
     @staticmethod
-    def _examine(run: Run, call: Call, may_refuse: bool, device: torch.device) -> None:
-        operator: Callable[..., Any] = run.subject.info
-        expected, refused = tried(lambda: _with_gradients(operator, Transfer(CPU)(call)))
-        if refused is not None and may_refuse:
+    def _examine(run: Run, call: Call, turn: int, device: torch.device) -> None:
+        """Calls along axes, whose turn is not negative, may be refused, and have another form."""
+        operator = run.subject.info
+        expected, refused = tried(lambda: with_gradients(operator, Transfer(CPU)(call)))
+        if refused is not None and turn >= 0:
             return  # the CPU draws a line there that no device has to draw
         there = Transfer(device)(call)
-        got, error = tried(lambda: _with_gradients(operator, there))
+        got, error = tried(lambda: with_gradients(operator, there))
         if refused is None:
             if error is not None:
                 raise error
@@ -350,22 +352,13 @@ class Edges(Property):
             if run.subject.name in BY_COLUMNS:
                 same = got.stride() == expected.stride()
                 require(same, f"strides {got.stride()}, on the CPU {expected.stride()}")
+            forms = forms_of(operator, call, expected) if turn >= 0 else []
+            if forms:
+                forms[turn % len(forms)](run.agreement, device)
             return
         # With which exception is the property `errors`'s question, and no device's alone.
         require(error is not None, f"accepted; the CPU says: {str(refused).splitlines()[0]}")
         works_on(device)
-
-
-def _with_gradients(operator: Callable[..., Any], call: Call) -> Any:
-    """The result, and the gradients of what wants one."""
-    args, kwargs = call
-    result = operator(*args, **kwargs)
-    leaves = [leaf for leaf in tensors_of((args, kwargs)) if leaf.requires_grad]
-    if not leaves:
-        return result
-    cotangent = (torch.arange(float(result.numel())) + 1).view(result.shape)
-    cotangent = cotangent.to(result.device)
-    return result, torch.autograd.grad(result, leaves, cotangent)
 
 
 PROPERTIES = [Edges]

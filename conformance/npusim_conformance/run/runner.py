@@ -37,6 +37,7 @@ from npusim_conformance.verdict import DIED, FAILED, PASSED, Outcome, Status
 
 RETRIES_MAX = 200  # more failures than that are no flakes
 TIMEOUT_RETRIES_MAX = 3
+ALONE_MAX = 3  # failures of one cause that are tried again in a process of their own
 LOAD_SECONDS = 120.0  # a backend that takes longer to load does not load
 PATIENCE_SECONDS = 2.0  # for a worker that was told to end
 _LAST_WORDS_MAX = 3000
@@ -152,7 +153,7 @@ class Runner:
             yield from map(self._not_run, left)
         yield from self._without_backend(blamed)
         first = {outcome.case: outcome for outcome in _worth_retrying(failed)}
-        alone = batches_of(first) if self.config.upstream_root else [[name] for name in first]
+        alone = batches_of(first) if self.config.upstream_root else _apart(first)
         for again in self._run(alone, fresh=True):
             once = first[again.case]
             if again.status in PASSED:
@@ -481,6 +482,21 @@ def batches_of(names: Iterable[str]) -> list[list[str]]:
         return case.kind, case.subject
 
     return [list(batch) for _, batch in groupby(names, key=subject)]
+
+
+def _apart(failed: dict[str, Outcome]) -> list[list[str]]:
+    """Deaths and the first failures of each cause alone; the other failures of a cause together."""
+    alone = []
+    causes: dict[str, list[str]] = {}
+    for name, outcome in failed.items():
+        if outcome.status in DIED or not outcome.cause:
+            alone.append([name])
+        else:
+            causes.setdefault(outcome.cause, []).append(name)
+    for names in causes.values():
+        alone += [[name] for name in names[:ALONE_MAX]]
+        alone += [names[ALONE_MAX:]] if len(names) > ALONE_MAX else []
+    return alone
 
 
 def _how(ended: int) -> str:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One call in other forms: in place, with out= between strange memory, and with its gradient.
+
+Each form is a function of an agreement and a device that raises where the device is wrong.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from npusim_conformance.backend.device import CPU
+from npusim_conformance.inputs import torch_testing
+from npusim_conformance.inputs.transfer import Transfer, tensors_of
+from npusim_conformance.judge.agreement import Agreement
+from npusim_conformance.properties.base import require
+from npusim_conformance.properties.calls import are_plain, garbage
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Form = Callable[[Agreement, torch.device], None]
+ELEMENTS_MAX = 4096  # a longer call is asked as a function only
+
+
+def forms_of(operator: torch_testing.Operator, call: Call, result: Any) -> list[Form]:
+    """The forms that a call has whose result on the CPU is `result`."""
+    given = call[0][0] if call[0] else None
+    if (
+        not are_plain(result)
+        or sum(one.numel() for one in tensors_of((call, result))) > ELEMENTS_MAX
+    ):
+        return []
+    forms: list[Form] = []
+    is_one = isinstance(result, torch.Tensor)
+    if is_one and isinstance(given, torch.Tensor) and operator.inplace_variant is not None:
+        if (result.shape, result.dtype) == (given.shape, given.dtype):
+            forms.append(partial(_in_place, operator.inplace_variant, call, result))
+    if is_one and operator.supports_out:
+        forms.append(partial(_into_gaps, operator, call, result))
+    differentiable = [one for one in tensors_of(call) if one.is_floating_point()]
+    if operator.supports_autograd and differentiable and is_one and result.is_floating_point():
+        forms.append(partial(_gradient, operator, call))
+    return forms
+
+
+def _in_place(
+    function: Callable[..., Any],
+    call: Call,
+    result: torch.Tensor,
+    agreement: Agreement,
+    device: torch.device,
+) -> None:
+    args, kwargs = Transfer(device)(call)
+    function(*args, **kwargs)
+    agreement.check(result, args[0], device, "in place")
+
+
+def _into_gaps(
+    operator: Callable[..., Any],
+    call: Call,
+    result: torch.Tensor,
+    agreement: Agreement,
+    device: torch.device,
+) -> None:
+    """Written are the elements of out=, not the memory between them."""
+    move = Transfer(device)
+    args, kwargs = move(call)
+    memory = move(garbage(2 * result.numel() + 1, result.dtype))
+    strides = torch.empty(result.shape[::-1], device="meta").stride()[::-1]
+    out = memory.as_strided(result.shape, [2 * stride for stride in strides], 1)
+    operator(*args, **kwargs, out=out)
+    agreement.check(result, out, device, "out= with gaps, transposed")
+    size = result.itemsize
+    gaps = memory.cpu().view(torch.uint8).view(-1, size)[::2]
+    untouched = garbage(1, result.dtype).view(torch.uint8)
+    require(bool((gaps == untouched).all()), "out= with gaps: memory between elements is written")
+
+
+def _gradient(
+    operator: Callable[..., Any], call: Call, agreement: Agreement, device: torch.device
+) -> None:
+    wanted = pytree.tree_map_only(torch.Tensor, _wanting, call)
+    expected = with_gradients(operator, Transfer(CPU)(wanted))
+    got = with_gradients(operator, Transfer(device)(wanted))
+    agreement.check(expected[1:], got[1:], device, "gradient")
+
+
+def _wanting(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
+
+
+def with_gradients(operator: Callable[..., Any], call: Call) -> Any:
+    """The result, and the gradients of what wants one."""
+    args, kwargs = call
+    result = operator(*args, **kwargs)
+    leaves = [leaf for leaf in tensors_of((args, kwargs)) if leaf.requires_grad]
+    if not leaves:
+        return result
+    cotangent = (torch.arange(float(result.numel())) + 1).view(result.shape)
+    cotangent = cotangent.to(result.device)
+    return result, torch.autograd.grad(result, leaves, cotangent, allow_unused=True)
