@@ -67,3 +67,26 @@ def _check_blocks(
         raise TraceError(f"{place}{address[at]:#x} of {size[at]} bytes is not within its segment")
     for at in np.flatnonzero(address[1:] < (address + size)[:-1]).tolist():
         raise TraceError(f"{place}{address[at]:#x} overlaps the one at {address[at + 1]:#x}")
+
+
+def contradiction(tables: _lab.SnapshotTables) -> str:
+    """Return what the history leaves in use and the state of its end does not hold, or "".
+
+    A file without segments has no such state.
+    """
+    if not len(tables["segments"]["address"]):
+        return ""
+    op, address = tables["entries"]["op"], tables["entries"]["address"]
+    of_blocks = np.flatnonzero(np.isin(op, (Op.MALLOC, Op.FREE_REQUESTED, Op.FREE_COMPLETED)))
+    seen, last = np.unique(address[of_blocks][::-1], return_index=True)
+    left = op[of_blocks[::-1][last]] != Op.FREE_COMPLETED
+    held = np.isin(seen, tables["blocks"]["address"])
+    parts = [
+        f"{wrong.sum()} blocks {how}, the first at {seen[wrong][0]:#x}"
+        for wrong, how in (
+            (left & ~held, "that the history leaves in use are not in the state of its end"),
+            (held & ~left, "that the history frees are in the state of its end"),
+        )
+        if wrong.any()
+    ]
+    return "; ".join(parts)

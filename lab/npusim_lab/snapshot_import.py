@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim_lab import _lab
-from npusim_lab.snapshot_checks import check_tables
+from npusim_lab.snapshot_checks import check_tables, contradiction
 from npusim_lab.snapshot_returns import (
     GIVEN_BACK,
     pools_given_back,
@@ -236,6 +236,8 @@ class _Importer:
             self._add(position, op, *rest)
             before = op
         self._end_wait()
+        if contradicted := contradiction(self.tables):
+            self.ambiguous.append(f"whether its history or its end is true: {contradicted}")
         info = {
             "source": "torch snapshot",
             "device": self.device,

@@ -327,6 +327,24 @@ def test_blocks_older_than_the_trace_are_reported_not_guessed() -> None:
     assert "is in no segment of the file. 4 blocks are older" in trace.ambiguous[0]
 
 
+def test_a_history_that_its_end_contradicts_is_said() -> None:
+    kept, freed = entry("alloc", 4096), entry("free_completed", 4096)
+    for history, is_held, words in (
+        ((kept,), True, ""),
+        ((kept,), False, "1 blocks that the history leaves in use are not in the state"),
+        ((kept, entry("free_requested", 4096), freed), False, ""),
+        (
+            (kept, entry("free_requested", 4096), freed),
+            True,
+            "1 blocks that the history frees are in",
+        ),
+    ):
+        state = "active_allocated" if is_held else "inactive"
+        trace = from_snapshot(snapshot(*history, blocks=(block(state),)))
+        said = [text for text in trace.ambiguous if "its history or its end" in text]
+        assert [words in text for text in said] == ([True] if words else []), (history, is_held)
+
+
 @pytest.mark.parametrize(
     ("entries", "sentence"),
     [
