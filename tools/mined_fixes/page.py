@@ -16,8 +16,12 @@ The fixes come from the libraries' histories and changelogs. The command fetches
 before each fix and one with it, and runs a program of this project with both: on the CPU without
 npusim, and under the [CUDA alias](../use/cuda_alias.md) with one device. A program raises if it
 meets the defect; programs about waits set `torch.cuda.set_sync_debug_mode("error")` first. The last
-two columns are npusim's. Programs that found nothing in the release before were left out, so the
-table does not count what npusim misses; releases that do not import here were left out too.
+two columns are npusim's. Releases that do not import here were left out.
+
+- Rows with a star were listed before any of them ran, and those that npusim misses stay. Two were
+  withdrawn: the release named as the one before had the fix, or lacked the function.
+- Of the others, programs that found nothing in the release before were left out. They do not count
+  what npusim misses.
 
 """
 TITLES = (
@@ -35,7 +39,9 @@ def _row(row: dict[str, Any], found: dict[str, str]) -> str:
     reference = row["reference"]
     address = reference.replace("#", "/pull/").replace("@", "/commit/")
     fix = f"[{reference.partition('/')[2]}](https://github.com/{address})"
-    cells = [row["library"], row["before"], row["after"], fix, row["about"], row["what"]]
+    what = row["what"] + (f" ({row['reason']})" if "reason" in row else "")
+    star = " *" if row.get("selected_first") else ""
+    cells = [row["library"] + star, row["before"], row["after"], fix, row["about"], what]
     cells += [_end(found[f"{key}"]) for key in ("cpu before", "cuda before", "cuda after")]
     return f"| {' | '.join(cells)} |"
 
@@ -46,18 +52,26 @@ def _verdict(found: dict[str, str]) -> str:
     return "caught" if found["cuda before"] else "missed"
 
 
+def _counts(title: str, ran: list[tuple[dict[str, Any], dict[str, str]]]) -> str:
+    """Returns a sentence with the sums."""
+    sums = Counter(_verdict(found) for _, found in ran)
+    silent = sum(not found["cpu before"] for _, found in ran)
+    return (
+        f"Of {len(ran)} fixes {title}, npusim catches {sums['caught']} before the fix and is "
+        f"silent after it, misses {sums['missed']} and accuses {sums['accused']}. The CPU is "
+        f"silent before the fix in {silent}.\n"
+    )
+
+
 def write_page(rows: list[dict[str, Any]], results: dict[str, Any]) -> str:
     """Returns the page."""
     ran = [(row, results[row["name"]]) for row in rows if row["name"] in results]
     kinds: dict[str, Counter[str]] = {}
     for row, found in ran:
         kinds.setdefault(row["about"], Counter())[_verdict(found)] += 1
-    sums: Counter[str] = sum(kinds.values(), Counter())
-    silent = sum(not found["cpu before"] for _, found in ran)
-    counts = (
-        f"Of {len(ran)} fixes npusim catches {sums['caught']} before the fix and is silent after "
-        f"it, misses {sums['missed']} and accuses {sums['accused']}. The CPU is silent before the "
-        f"fix in {silent}.\n"
+    counts = "".join(
+        _counts(title, [pair for pair in ran if pair[0].get("selected_first", False) is first])
+        for title, first in (("that were listed before any ran", True), ("without a star", False))
     )
     by_kind = ["| about | fixes | caught | missed | accused |", "|---|---|---|---|---|"]
     for kind, n in sorted(kinds.items(), key=lambda item: (-item[1].total(), item[0])):
