@@ -20,8 +20,8 @@ two columns are npusim's. Releases that do not import here were left out.
 
 - Rows with a star were listed before any of them ran, and those that npusim misses stay. Two were
   withdrawn: the release named as the one before had the fix, or lacked the function.
-- Of the others, programs that found nothing in the release before were left out. They do not count
-  what npusim misses.
+- Of the others, programs that found nothing in the release before were left out, so misses are
+  not counted there.
 
 """
 TITLES = (
