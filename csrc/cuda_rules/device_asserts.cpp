@@ -47,7 +47,8 @@ void run_without_values(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       const bool zero =
           tensor.defined() && (!only_indices || at::isIntegralType(tensor.scalar_type(), false));
       if (!zero) return tensor;
-      return only_indices ? at::zeros_like(tensor) : at::ones_like(tensor);
+      const bool of_zeros = only_indices || tensor.scalar_type() == at::kBool;  // a mask of nothing
+      return of_zeros ? at::zeros_like(tensor) : at::ones_like(tensor);
     };
     c10::IValue& value = arguments[i];
     if (value.isTensor()) {

@@ -285,6 +285,10 @@ OUT_OF_RANGE = {
     "binary_cross_entropy": lambda: F.binary_cross_entropy(
         of(torch.float32) * 3, of(torch.float32)
     ),
+    "bernoulli": lambda: torch.bernoulli(of(torch.float32) * 3),
+    "masked_scatter": lambda: of(torch.float32, 4).masked_scatter(
+        of(torch.bool, 4), of(torch.float32, 2)
+    ),
     "_assert_async": lambda: torch._assert_async(torch.zeros((), device=NPU)),
     "_assert_async.msg": lambda: torch._assert_async(torch.zeros((), device=NPU), "not one"),
 }

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_npusim import _C
 from torch_npusim.npusim import _device, memory, streams
 from torch_npusim.npusim._lazy import _lazy_init
+from torch_npusim.sim import races
 
 __all__ = [
     "NPUSIMGraph",
@@ -159,10 +160,12 @@ class NPUSIMGraph:
         """Runs the captured work on the current stream, for the price of one launch.
 
         Raises:
-            RuntimeError: Without a capture; with check_input_liveness, if the memory of an input
-                was freed since. The graph still has it here; a graph of CUDA would read others'.
+            RuntimeError: Without a capture; with check_input_liveness, or where races are errors,
+                if the memory of an input was freed since. The graph still has it here; a graph of
+                CUDA would read others'.
         """
-        if self._checks_inputs and (freed := self._graph.freed_inputs()):
+        checks = self._checks_inputs or races.get_race_detection() == "error"
+        if checks and (freed := self._graph.freed_inputs()):
             raise RuntimeError(
                 f"CUDA graph replay detected dead tensor(s): {freed}. Keep the inputs of a capture "
                 f"alive as long as the graph is replayed."

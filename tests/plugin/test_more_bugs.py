@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two more lists of bugs under the plugin: caught but those that are named, and no twin accused."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from argument_bugs import ARGUMENTS
+from fresh_bugs import FRESH, MISSED
+
+FOLDER = Path(__file__).parent
+TESTS = """
+    import pytest
+    from argument_bugs import ARGUMENTS
+    from fresh_bugs import FRESH
+    from seeded_bugs import x
+
+    BUGS = ARGUMENTS | FRESH
+
+    @pytest.mark.parametrize("name", sorted(BUGS))
+    def test_bug(name):
+        BUGS[name].bug(x())
+
+    @pytest.mark.parametrize("name", sorted(BUGS))
+    def test_fixed(name):
+        BUGS[name].fixed(x())
+"""
+BUGS = ARGUMENTS | FRESH
+
+
+@pytest.fixture(scope="module")
+def run(run_pytest):
+    names = "seeded_bugs.py", "seeded_arguments.py", "argument_bugs.py", "fresh_bugs.py"
+    files = {name: (FOLDER / name).read_text() for name in names}
+    options = "--npusim-as-cuda", "--npusim-sync=error", "--npusim-races=error"
+    return run_pytest({**files, "test_it.py": TESTS}, *options, "--npusim-devices=2")
+
+
+def test_no_name_is_in_both_lists():
+    assert len(BUGS) == len(ARGUMENTS) + len(FRESH)
+
+
+@pytest.mark.parametrize("name", sorted(BUGS.keys() - MISSED))
+def test_a_bug_is_caught_in_words(run, name):
+    test = f"test_bug[{name}]"
+    assert (test, "FAILED") in run.outcomes, run.output[-3000:]
+    assert re.search(BUGS[name].says, run.section(test)), run.section(test)
+
+
+@pytest.mark.parametrize("name", sorted(MISSED))
+def test_a_miss_is_one(run, name):
+    assert (f"test_bug[{name}]", "PASSED") in run.outcomes, "it is caught: MISSED need not name it"
+
+
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_its_mended_twin_is_not_accused(run, name):
+    test = f"test_fixed[{name}]"
+    assert (test, "PASSED") in run.outcomes, run.output[-3000:]
+    assert (test, "ERROR") not in run.outcomes, run.leak_of(test)
