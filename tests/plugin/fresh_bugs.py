@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A second list of bugs with mended twins, of other classes than those of `seeded_bugs.py`.
 
-It was written down before npusim was asked, as 36; two of them are right on CUDA and are out. Of
-the 34, 32 were caught at first, and no twin was accused. It runs with `--npusim-races=error` too.
+Thirty-six were written down before npusim was asked; two of them are right on CUDA and are out. Of
+the 34, 32 were caught at first, and no twin was accused. Their run has `--npusim-races=error` too.
 """
 
 import io
