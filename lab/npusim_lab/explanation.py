@@ -337,7 +337,7 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
 def _first_line(text: str) -> str:
     """Return the line to blame, with the last two parts of its file."""
     if not text:
-        return "a stack that was not recorded"
+        return "a stack without a frame to show"
     return re.sub(r"\([^()]*/([^/()]+/[^/()]+)\)$", r"(\1)", text.split("\n")[0])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import npusim_lab
 import torch_npusim
 from npusim_lab.frames import matching, rank_of, to_blame
 from npusim_lab.kinds import kind_of
@@ -63,6 +64,12 @@ def test_a_filter_shows_what_it_finds() -> None:
     assert matching(stack, "forward$") == [OWN]
     with pytest.raises(ValueError, match="no regular expression"):
         matching(stack, "(")
+
+
+def test_a_filter_that_finds_nothing_does_not_call_stacks_unrecorded() -> None:
+    found = npusim_lab.explain(npusim_lab.generate("lora"), show="no_such_frame", quick=True)
+    assert "by a stack without a frame to show" in found["verdict"]
+    assert "recorded" not in found["verdict"]
 
 
 @pytest.mark.parametrize(
