@@ -27,6 +27,10 @@ FOUND_BY = {
     "set_starts_at_zero": "storage/set_takes_a_view",
     "waiting_makes_current": "accelerator/questions_leave_the_current_device",
     "hooks_run_on_the_first_device": "autograd/hooks_find_their_device_current",
+    "all_devices_change_their_stream": "stream/each_device_has_its_current_stream",
+    "out_of_memory_keeps_the_device": "device/errors_leave_current_device",
+    "copies_count_elements_only": "copy/copies_broadcast",
+    "chances_are_of_the_targets_dtype": "rng/chances_hold_in_every_dtype",
     "generators_say_the_first_device": "rng/generators_name_their_device",
 }
 

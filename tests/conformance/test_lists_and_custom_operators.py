@@ -96,6 +96,12 @@ def test_wrong_writes_are_seen(bench, plant, wrong, said):
     assert said in outcome.message
 
 
+def test_a_launch_that_takes_thirty_tensors(bench, plant):
+    assert bench.status("foreach:exp/many/float32") is PASS
+    plant("exp", "inplace_variant", lambda right, tensors, *args: right(tensors[:30], *args))
+    assert bench.outcome("foreach:exp/many/float32").status is FAIL
+
+
 def test_there_is_no_such_function(bench):
     assert bench.status("foreach:zero/forward/float32") is NA
     assert bench.status("foreach:zero/inplace/float32") is PASS

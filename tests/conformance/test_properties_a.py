@@ -507,3 +507,28 @@ def test_gradients_along_axes(ask):
         return found * 2 - found.detach() if dim < 0 and x.dim() > 1 else found
 
     assert_fails(ask("op:cumsum/edges", op=wrong), "gradient")
+
+
+def test_whole_numbers_along_the_edges(ask):
+    def wrong(right, x, indices, values, accumulate=False):
+        return right(x, indices, values, accumulate and x.is_floating_point())
+
+    assert_fails(ask("op:index_put/edges", op=wrong), "elements differ")
+
+
+def test_two_arguments_at_once(ask):
+    def wrong(right, x, *rest, **named):
+        if named.get("keepdim") and named.get("correction") is not None:
+            named["correction"] = 1
+        return right(x, *rest, **named)
+
+    assert_fails(ask("op:var/edges", op=wrong), "largest error")
+
+
+def test_whole_numbers_that_no_float_holds(ask):
+    def wrong(right, x, y, **named):
+        if x.dtype == torch.int64 and y.dtype == torch.int64:
+            return right(x.float().long(), y, **named)
+        return right(x, y, **named)
+
+    assert_fails(ask("op:div.floor_rounding/edges", op=wrong), "elements differ")

@@ -2,10 +2,12 @@
 """Copies between the CPU and the device, within it, and between two of its kind."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import torch
 
+from npusim_conformance.backend.device import CPU
 from npusim_conformance.contracts import contract, on, other_device, refuses, same
 from npusim_conformance.inputs.torch_testing import DTYPE_ORDER, dtype_name
 from npusim_conformance.properties.base import Run, require
@@ -202,6 +204,11 @@ def copies_broadcast(run: Run) -> None:
     same("to the CPU", torch.empty(4, 3).copy_(row.to(run.device)), expected)
     same("of a scalar", there.copy_(torch.tensor(5.0)), torch.full((4, 3), 5.0))
     refuses("a source that does not broadcast", lambda: there.copy_(torch.ones(2)))
+    for one, other in (((3, 2), (2, 3)), ((6,), (2, 3)), ((2, 3), (6,)), ((1, 2, 3), (2, 3, 1))):
+        for start, end in ((CPU, run.device), (run.device, CPU), (run.device, run.device)):
+            source, target = torch.ones(one).to(start), torch.ones(other).to(end)
+            what = f"{list(one)} on {start} into {list(other)} on {end}"
+            refuses(what, partial(target.copy_, source))
 
 
 @contract()
@@ -343,6 +350,14 @@ def large_copies_arrive(run: Run) -> None:
         whole = torch.arange((1 << 22) + odd, dtype=torch.int32)
         same_bytes = torch.equal(whole.to(run.device).cpu(), whole)
         require(same_bytes, f"16 MiB and {4 * odd} bytes there and back are changed")
+    for count in (300_000, (1 << 20) + 1021):  # without blocking, from memory that is not pinned
+        part = here[:count]
+        moved = part.to(run.device, non_blocking=True)
+        run.under_test.synchronize()
+        require(torch.equal(moved.cpu(), part), f"{4 * count} bytes, non_blocking, are changed")
+        back = moved.to("cpu", non_blocking=True)
+        run.under_test.synchronize()
+        require(torch.equal(back, part), f"{4 * count} bytes back, non_blocking, are changed")
     there = here.to(run.device)
     strided = there.view(2048, 2048).t()
     require(torch.equal(strided.cpu(), here.view(2048, 2048).t()), "transposed, they are changed")

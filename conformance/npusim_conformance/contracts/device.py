@@ -111,8 +111,20 @@ def errors_leave_current_device(run: Run) -> None:
     module, second = run.under_test.module, other_device(run)
     before = module.current_device()
     one, other = torch.ones(2, 3).to(second), torch.ones(4, 5).to(second)
-    refuses("a sum of shapes that do not fit", lambda: one + other)
-    same("current_device() after it", module.current_device(), before)
+    calls = {
+        "a sum of shapes that do not fit": lambda: one + other,
+        "a copy of a shape that does not fit": lambda: one.copy_(other),
+        "a view of another size": lambda: one.view(7),
+        "an allocation of 1 PiB": lambda: torch.empty(1 << 50, dtype=torch.uint8, device=second),
+        "zeros of 1 PiB": lambda: torch.zeros(1 << 50, dtype=torch.uint8, device=second),
+        "a copy of 1 PiB": lambda: one[0, 0].expand(1 << 48).clone(),
+    }
+    try:
+        for what, call in calls.items():
+            refuses(what, call)
+            same(f"current_device() after {what}", module.current_device(), before)
+    finally:
+        torch.accelerator.set_device_index(before)
 
 
 @contract(no_cpu=_NO_CPU, two_devices=True, needs=("device",))

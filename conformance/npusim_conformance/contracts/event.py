@@ -2,6 +2,7 @@
 """Events: what they wait for, and the order and distance of times."""
 
 import math
+import time
 
 import torch
 
@@ -17,6 +18,7 @@ from npusim_conformance.contracts.stream import (
 from npusim_conformance.properties.base import Run, require
 
 _ROUNDS = 8
+_PAUSE_SECONDS = 0.02
 _MILLISECONDS_SLACK = 0.01  # timers of devices count in steps of up to some microseconds
 
 
@@ -86,6 +88,23 @@ def elapsed_time_is_positive(run: Run) -> None:
         isinstance(milliseconds, float) and math.isfinite(milliseconds) and milliseconds > 0,
         f"elapsed_time() to a later event is {milliseconds!r}",
     )
+
+
+@contract(no_cpu=NO_CPU)
+def elapsed_time_is_in_milliseconds(run: Run) -> None:
+    """Events around a pause of the host are as far apart as the host says, in milliseconds."""
+    start, end = (torch.Event(run.device, enable_timing=True) for _ in range(2))
+    begun = time.perf_counter()
+    start.record()
+    start.synchronize()
+    paused = time.perf_counter()
+    time.sleep(_PAUSE_SECONDS)
+    ended = time.perf_counter()
+    end.record()
+    end.synchronize()
+    least, most = 500 * (ended - paused), 2000 * (time.perf_counter() - begun)
+    found = start.elapsed_time(end)
+    require(least <= found <= most, f"{found} ms; the host measures {2 * least:.1f} ms")
 
 
 @contract(no_cpu=NO_CPU)

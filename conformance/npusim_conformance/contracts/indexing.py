@@ -158,6 +158,11 @@ def scalars_of_every_dtype_come_back(run: Run) -> None:
         there = torch.tensor(value, dtype=dtype).to(run.device)
         same(f"item() of {dtype}", there.item(), value)
         same(f"tolist() of {dtype}", there.expand(2).tolist(), [value, value])
+        if not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
+            ends = torch.iinfo(dtype)
+            for whole in (ends.min, ends.max, ends.max - 1, ends.max // 1023 | 1):
+                there = torch.tensor(whole, dtype=dtype).to(run.device)
+                same(f"item() of {dtype}", there.item(), whole)
 
 
 @contract(two_devices=True, no_cpu="there is one CPU")

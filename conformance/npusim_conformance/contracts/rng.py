@@ -11,6 +11,7 @@ from npusim_conformance.properties.base import Run, require
 
 _STATE = ("get_rng_state", "set_rng_state")
 _DRAWN = 64
+_CHANCES = 4000
 
 
 def _draw(device: torch.device, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -372,3 +373,17 @@ def certain_draws_are_certain(run: Run) -> None:
     same("randint(7, 8)", numbers, torch.full((5000,), 7))
     all_of_ten = torch.multinomial(ones[:10], 10).cpu().sort()[0]
     same("multinomial() of all, sorted", all_of_ten, torch.arange(10))
+
+
+@contract()
+def chances_hold_in_every_dtype(run: Run) -> None:
+    """bernoulli_() of whole and of floating numbers keeps to a chance, as number and as tensor."""
+    run.reseed()
+    for dtype in (torch.float32, torch.int64, torch.uint8, torch.bool):
+        for chance in (0.3, torch.tensor(0.3), torch.full((_CHANCES,), 0.3)):
+            given = chance if isinstance(chance, float) else chance.to(run.device)
+            drawn = torch.empty(_CHANCES, dtype=dtype, device=run.device).bernoulli_(given)
+            found = drawn.cpu().double().mean().item()
+            kind = "a number" if isinstance(chance, float) else f"a tensor {list(chance.shape)}"
+            what = f"bernoulli_() of {dtype}, chance 0.3 as {kind}: {found} are set"
+            require(abs(found - 0.3) < 0.05, what)

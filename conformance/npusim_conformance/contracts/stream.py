@@ -75,6 +75,23 @@ def with_makes_current(run: Run) -> None:
     require(current(run.device) == before, "the stream before it was not restored")
 
 
+@contract(no_cpu=NO_CPU, two_devices=True)
+def each_device_has_its_current_stream(run: Run) -> None:
+    """A stream that becomes current on one device leaves those of the others as they are."""
+    devices = (run.device, other_device(run))
+    for one, other in (devices, devices[::-1]):
+        index = torch.accelerator.current_device_index()
+        there, here = current(one), current(other)
+        stream = torch.Stream(one)
+        try:
+            torch.accelerator.set_stream(stream)
+            require(current(one) == stream, f"another stream is current on {one}")
+            require(current(other) == here, f"a stream of {one} became that of {other}")
+        finally:
+            torch.accelerator.set_stream(there)
+            torch.accelerator.set_device_index(index)
+
+
 @contract(no_cpu=NO_CPU)
 def with_restores_after_exceptions(run: Run) -> None:
     """`with stream` restores the stream before when its body raises, and lets it through."""

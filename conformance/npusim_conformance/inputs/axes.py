@@ -7,6 +7,7 @@ dimension and its negative, modes, numbers, flags. Names and kinds are those of 
 
 import inspect
 from collections.abc import Iterator
+from itertools import combinations, product
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 SAMPLES = 2  # that are varied, of different shapes of arguments
 ELEMENTS_MAX = 4096  # of a sample
 CALLS_MAX = 64  # of an operator
+PAIRS_MAX = 8  # of a sample
 
 SHAPES = ((), (0,), (1,), (7,), (67,), (130,), (0, 3), (5, 1), (3, 35), (35, 3), (2, 3, 5))
 LONG = 70_001  # more than 16 bits count
@@ -27,6 +29,7 @@ MODES = {
     "reduction": ("none", "mean", "sum"),
     "rounding_mode": (None, "trunc", "floor"),
     "side": ("left", "right"),
+    "correction": (0, 1, 2),
     "approximate": ("none", "tanh"),
     "indexing": ("ij", "xy"),
     "interpolation": ("linear", "lower", "higher", "midpoint", "nearest"),
@@ -38,10 +41,12 @@ INDEXES = ("index", "indices", "repeats")
 # Which of two equal indexes is written last is open; these add up, or read.
 TAKE_EQUAL = ("add", "gather", "select", "take", "reduce", "embedding", "fill")
 # Results that are open: signs of vectors, memory that is not written, shapes of other tensors.
+# torch's gradient of pdist() of no rows reads memory that is not its own.
 OPEN = ("linalg.", "sparse", "masked.", "empty", "svd", "qr", "eig", "lu", "resize", "as_strided",
         "set_", "to_sparse", "fft.", "cholesky", "pinverse", "ormqr", "lstsq", "triangular",
         "jiterator", "new_", "_like", "item", "special.", "nn.functional.fractional", "polar",
-        "unique", "mode", "view_as", "ctc", "data", "uninitialized")  # fmt: skip
+        "unique", "mode", "view_as", "ctc", "data", "uninitialized",
+        "feature_alpha_dropout", "pdist")  # fmt: skip
 
 
 def is_varied(operator: torch_testing.Operator) -> bool:
@@ -99,9 +104,21 @@ def _variants(operator: torch_testing.Operator, call: Call) -> Iterator[Call]:
     for name, given in kwargs.items():
         for value in _axis(name, given, rank, equal):
             yield args, kwargs | {name: value}
-    for name, values in _left_out(operator, names[: len(args)], kwargs).items():
+    left_out = _left_out(operator, names[: len(args)], kwargs)
+    for name, values in left_out.items():
         for value in values:
             yield args, kwargs | {name: value}
+    named = {name: _axis(name, given, rank, equal) for name, given in kwargs.items()} | left_out
+    yield from (_spread(list(_pairs(args, kwargs, named)), PAIRS_MAX))
+
+
+def _pairs(args: tuple[Any, ...], kwargs: dict[str, Any], named: dict[str, Any]) -> Iterator[Call]:
+    """Two named arguments changed at once, each to its first and its last value."""
+    for (one, some), (other, more) in combinations(named.items(), 2):
+        for first, second in product(
+            some[:: max(1, len(some) - 1)], more[:: max(1, len(more) - 1)]
+        ):
+            yield args, kwargs | {one: first, other: second}
 
 
 def _long_shapes(operator: torch_testing.Operator, call: Call) -> list[tuple[int, ...]]:
@@ -135,7 +152,7 @@ def _axis(name: str, given: Any, rank: int, equal: bool) -> list[Any]:
     if name in DIMENSIONS and isinstance(given, (list, tuple)):
         turned = type(given)(reversed(given))
         return [turned, type(given)(one - rank for one in given)] if rank else []
-    if name in MODES and (given is None or isinstance(given, str)):
+    if name in MODES and (given is None or isinstance(given, str) or name == "correction"):
         return list(MODES[name])
     if isinstance(given, bool):
         return [not given]

@@ -294,6 +294,34 @@ def _generated(operator: torch_testing.Operator) -> list[Call]:
     return []
 
 
+def _in_whole_numbers(call: Call) -> list[Call]:
+    """A call of floating numbers that are whole, with integers in their place."""
+    tensors = [one for one in tensors_of(call) if one.is_floating_point()]
+    small = 0 < sum(one.numel() for one in tensors) <= axes.ELEMENTS_MAX
+    if not small or any(one.requires_grad for one in tensors):
+        return []
+    if not all(bool((one.isfinite() & (one == one.trunc())).all()) for one in tensors):
+        return []
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda one: one.long() if one.is_floating_point() else one, call
+    )
+    return [(args, kwargs)]
+
+
+def _large_whole_numbers(operator: torch_testing.Operator) -> list[Call]:
+    """Integers that neither float32 nor float64 holds, beside small ones."""
+    if not _is_elementwise(operator) or torch.int64 not in torch_testing.operator_dtypes(operator):
+        return []
+    large = _whole(2**24 + 1, 2**40 + 7, 2**53 + 1, -(2**53) - 1, -7, 7)
+    small = _whole(1, 3, 2, 3, 2, -2)
+    for raw in torch_testing.sample_inputs(operator, torch.int64, False, 0):
+        given = (raw.input, *raw.args)
+        plain = not tensors_of(raw.kwargs) and all(isinstance(one, torch.Tensor) for one in given)
+        if plain and len({one.shape for one in given}) == 1:
+            return [_call(large, *(small for _ in raw.args), **raw.kwargs)]
+    return []
+
+
 def _repeated(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.flatten().repeat(LONG // tensor.numel() + 1)[:LONG]
 
@@ -328,6 +356,8 @@ class Edges(Property):
         """One call after the other."""
         named = EDGES.get(run.subject.name, []) + _generated(run.subject.info)
         varied = axes.varied(run.subject.info) if axes.is_varied(run.subject.info) else []
+        varied += [call for one in named for call in _in_whole_numbers(one)]
+        varied += _large_whole_numbers(run.subject.info)
         for number, call in enumerate(named + varied):
             turn = number - len(named)
             run.attempt(number, partial(self._examine, run, call, turn))

@@ -22,6 +22,8 @@ from npusim_conformance.properties.calls import (
 )
 from npusim_conformance.verdict import NotApplicable
 
+MANY = 131  # tensors; a launch takes the arguments of up to 110, as CUDA's does
+
 
 class ForeachForward(PartedProperty):
     """The results are the CPU's, and those of a loop over the tensors on the same device."""
@@ -87,6 +89,38 @@ class ForeachInplace(PartedProperty):
             require(tensor._version > versions[number], f"the version of tensor {number} stays")
 
 
+class ForeachMany(PartedProperty):
+    """Lists longer than one launch takes are done to their ends, as functions and in place."""
+
+    name = "many"
+    kind = "foreach"
+    profiles = in_profiles(smoke=Dtypes.DEFAULT, standard=Dtypes.DEFAULT, full=Dtypes.DEFAULT)
+
+    def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
+        """One sample, repeated; with scalars in a list, another."""
+        if sample.index > 1:
+            return
+        long = _repeated(sample)
+        if sample.operator.supports_out:
+            yield partial(ForeachForward._compare, run, long)
+        if sample.operator.inplace_variant:
+            yield partial(ForeachInplace._compare, run, long)
+
+
+def _repeated(sample: Sample) -> Sample:
+    """The sample with all of its lists as long as MANY."""
+
+    def longer(leaf: Any) -> Any:
+        if not isinstance(leaf, (list, tuple)) or len(leaf) != len(sample.raw.input):
+            return leaf
+        rest = leaf[-1:] * (MANY - len(leaf))
+        return [*leaf, *(one.clone() if isinstance(one, torch.Tensor) else one for one in rest)]
+
+    raw = sample.raw
+    kwargs = {name: longer(leaf) for name, leaf in raw.kwargs.items()}
+    return sample.with_call((longer(raw.input), tuple(map(longer, raw.args)), kwargs))
+
+
 def _with_gaps(sample: Sample) -> Sample:
     """The sample with every third tensor of all lists replaced by an empty one."""
 
@@ -116,4 +150,4 @@ def _loop(function: Callable[..., Any], call: Call) -> list[torch.Tensor]:
     return results
 
 
-PROPERTIES = [ForeachForward, ForeachInplace]
+PROPERTIES = [ForeachForward, ForeachInplace, ForeachMany]

@@ -22,6 +22,7 @@ else:
         "contracts",
         "copies",
         "devices",
+        "hands",
         "operands",
         "states",
         "uses",
