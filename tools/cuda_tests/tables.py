@@ -42,6 +42,7 @@ GATES = {
     r"Only runs on (cpu|xla|mps|meta|hpu|privateuse1|xpu)|specific for CPU": "another device",
     r"Only runs on \['cpu|MPS|requires mps|XLA|XPU": "another device",
     r"CUDA is built|cuda-enabled build|CUDA asserts|on the CUDA stack|pull/32720": "not for CUDA",
+    r"check on CUDA for perf": "not for CUDA",
     r"USE_CUFILE|github\.com/\S+/issues|always? fail": "switched off",
     r"SM ?(89|90|100)|requires H100|CDNA3": "a newer chip",
     r"[Ww]indows|Jetson|[Mm]acOS|flush_denormal": "another system",
