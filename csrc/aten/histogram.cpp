@@ -8,6 +8,9 @@
 #include <ATen/ops/histc_ops.h>
 #include <torch/library.h>
 
+#include <optional>
+
+#include "csrc/launch/launch.h"
 #include "csrc/routes/cpu_kernel.h"
 
 namespace torch_npusim {
@@ -18,15 +21,30 @@ bool is_integer(const at::Tensor& self) {
   return at::isIntegralType(self.scalar_type(), /*includeBool=*/false);
 }
 
+// Without a range CUDA's host reads the smallest and the largest value.
+void wait_for_range(std::optional<HostWait>& wait, const at::Tensor& self, const at::Scalar& min,
+                    const at::Scalar& max) {
+  if (min.toDouble() != max.toDouble() || self.numel() == 0) return;
+  wait.emplace("aten::histc", npusim::current_stream(self.device().index()));
+}
+
 at::Tensor count_in_bins(const at::Tensor& self, int64_t bins, const at::Scalar& min,
                          const at::Scalar& max) {
-  if (!is_integer(self)) return CpuKernel<at::_ops::histc>::call(self, bins, min, max);
+  if (!is_integer(self)) {
+    std::optional<HostWait> wait;
+    wait_for_range(wait, self, min, max);
+    return CpuKernel<at::_ops::histc>::call(self, bins, min, max);
+  }
   return at::histc(self.to(at::kDouble), bins, min, max).to(self.scalar_type());
 }
 
 at::Tensor& count_in_bins_out(const at::Tensor& self, int64_t bins, const at::Scalar& min,
                               const at::Scalar& max, at::Tensor& out) {
-  if (!is_integer(self)) return CpuKernel<at::_ops::histc_out>::call(self, bins, min, max, out);
+  if (!is_integer(self)) {
+    std::optional<HostWait> wait;
+    wait_for_range(wait, self, min, max);
+    return CpuKernel<at::_ops::histc_out>::call(self, bins, min, max, out);
+  }
   TORCH_CHECK(out.scalar_type() == self.scalar_type(), "torch.histc: input tensor and out tensor ",
               "should have the same dtype, but got ", self.dtype(), " and ", out.dtype());
   const at::Tensor counts = count_in_bins(self, bins, min, max);

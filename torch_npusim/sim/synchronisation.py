@@ -347,6 +347,7 @@ _WORDS = {
     "aten::repeat_interleave": "repeat_interleave() waits for the sum of the repeats; pass "
     "output_size",
     "aten::bincount": "bincount() waits for the largest value",
+    "aten::histc": "histc() without min and max waits for the range of the values",
     "aten::equal": "torch.equal() waits for its answer",
     "aten::linalg_inv_ex": f"linalg.inv() {_FACTOR}",
     "aten::linalg_eig": f"linalg.eig() {_FACTOR}",
