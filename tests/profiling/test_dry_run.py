@@ -217,6 +217,25 @@ def test_a_variable_makes_a_whole_process_dry():
     assert done.stdout == "32 1\n"
 
 
+def test_the_variable_leaves_the_devices_alone_until_they_are_used():
+    code = """
+import os, torch, torch_npusim
+from torch_npusim.sim import dry
+
+assert not torch.npusim.is_initialized()
+child = os.fork()
+x = torch.empty(1 << 34, dtype=torch.uint8, device="npusim") + 1
+assert torch.npusim.is_initialized() and dry.active() and x.sum().item() == 1
+if child == 0:
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    env = os.environ | {"NPUSIM_DRY_RUN": "1", "NPUSIM_DEVICE_MEMORY": "64GiB"}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "7\n"
+
+
 def ones(*sizes, dtype=torch.float32):
     return torch.ones(sizes, dtype=dtype, device=DEVICE)
 

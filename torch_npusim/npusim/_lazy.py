@@ -5,12 +5,24 @@ Core calls torch.npusim._lazy_init() before it creates a tensor, and torch.utils
 torch.npusim._initialized. The truth is in C++, because operators initialise the simulator too.
 """
 
+from collections.abc import Callable
+
 from torch_npusim import _C
+
+#: Actions that wait for the first use of a device.
+_waiting: list[Callable[[], None]] = []
+
+
+def at_first_use(action: Callable[[], None]) -> None:
+    """Calls `action` once, when this process, or a child forked before, first uses a device."""
+    _waiting.append(action)
 
 
 def _lazy_init() -> None:
     """Initialises the simulator; raises in a child that was forked after that."""
     _C.initialize()
+    while _waiting:
+        _waiting.pop(0)()
 
 
 def init() -> None:

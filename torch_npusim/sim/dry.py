@@ -90,7 +90,7 @@ def begin(
     outside: int | str = 0,
     dispatch_us: float | None = None,
 ) -> None:
-    """Begins a dry run; dry_run() has the arguments. NPUSIM_DRY_RUN=1 calls this."""
+    """Begins a dry run; dry_run() has the arguments. NPUSIM_DRY_RUN=1 does at first use."""
     # Kernels of the Meta key that are written in Python.
     import torch._meta_registrations
 
@@ -112,6 +112,7 @@ def begin(
     if memory is not None and capacity < 1:
         raise ValueError(f"a device has at least 1 byte, got {memory!r}")
     launch_ns = -1 if dispatch_us is None else round(1e3 * dispatch_us)
+    npusim.init()  # begins the dry run of NPUSIM_DRY_RUN, which may still wait for the first use
     _C.begin_dry_run(
         *(spec or "", capacity, selected, patience, temporaries == "cuda", parse_bytes(outside)),
         launch_ns,

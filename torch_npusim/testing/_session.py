@@ -62,8 +62,10 @@ def adapt_loaded_device(wanted: Mapping[str, str]) -> str | None:
         _C.set_strict_align(wanted["NPUSIM_STRICT_ALIGN"])
     if "NPUSIM_RACES" in wanted:
         npusim.set_race_detection(wanted["NPUSIM_RACES"])
-    if "NPUSIM_DRY_RUN" in wanted and not dry.active():
-        dry.begin()
+    if "NPUSIM_DRY_RUN" in wanted:
+        npusim.init()
+        if not dry.active():
+            dry.begin()
     if "NPUSIM_AS_CUDA" in wanted:
         from torch_npusim import cuda_alias
 
