@@ -34,7 +34,9 @@ def broken_aliasing(own: Stand, x: Tensor, *window: int):
 
 
 @kernel(
-    "frac_", catches=("op:frac/inplace*", "op:frac/modes*"), shows=lambda d: vector(d, 1.5).frac_()
+    "frac_",
+    catches=("op:frac/inplace*", "op:frac/modes*", "op:frac/edges"),
+    shows=lambda d: vector(d, 1.5).frac_(),
 )
 def lost_writes(own: Stand, x: Tensor):
     """A staging buffer is never copied back."""
