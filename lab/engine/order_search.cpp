@@ -393,7 +393,7 @@ std::pair<Index, Index> OrderSearch::sort(Index node, const Indices& position) {
   std::vector<std::pair<std::pair<Index, Index>, Index>> children;
   for (const Index child : at.children) children.push_back({sort(child, position), child});
   const auto is_less = [](const auto& a, const auto& b) { return a.first < b.first; };
-  if (at.kind == Kind::any_order) std::stable_sort(children.begin(), children.end(), is_less);
+  if (at.kind == Kind::any_order) std::sort(children.begin(), children.end());
   if (at.kind == Kind::this_order && is_less(children.back(), children.front())) {
     std::reverse(children.begin(), children.end());
   }
