@@ -303,7 +303,7 @@ ASSERTS = (
 VALUE_ASSERTS = (
     ("binary_cross_entropy", "all elements of input should be between 0 and 1", "Loss.cu"),
     ("multinomial", "probabilit", "MultinomialKernel.cu"),
-    ("bernoulli_", "expects all elements of p", "DistributionBernoulli.cu"),
+    ("bernoulli_.Tensor", "expects all elements of p", "DistributionBernoulli.cu"),
     ("masked_scatter_", "Number of elements of source", "IndexKernel.cu masked_scatter_size_check"),
     ("_assert_async", "Expected Tensor with single", "TensorCompare.cu _assert_async_cuda_kernel"),
 )

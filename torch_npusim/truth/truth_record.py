@@ -724,6 +724,8 @@ put_; accumulate=1; T(4), I(1), T(1), True
 index_reduce .out _; any; T(4), 0, I(1), T(1), 'prod'
 scatter.reduce .reduce_out _.reduce; any; T(4), 0, I(4), T(4), reduce='add'
 scatter.reduce .reduce_out _.reduce; reduce!=add; T(4), 0, I(4), T(4), reduce='multiply'
+scatter.reduce .reduce_out _.reduce; bool complex32 complex64 complex128; T(4), 0, I(4), T(4), reduce='multiply'
+scatter.value_reduce .value_reduce_out _.value_reduce; bool complex32 complex64 complex128; T(4), 0, I(4), 1, reduce='multiply'
 scatter_reduce.two .two_out _.two; bool; T(4), 0, I(4), T(4), 'amax'
 scatter_reduce.two .two_out _.two; reduce=prod; T(4), 0, I(4), T(4), 'prod'
 nll_loss2d_forward .output; reduction!=0; T(1, 2, 1, 1), I(1, 1, 1), None, 1, -100
@@ -819,6 +821,8 @@ max_unpool2d .out; asserts; T(1, 1, 1, 1), X(99).view(1, 1, 1, 1), [2, 2]
 max_unpool3d .out; asserts; T(1, 1, 1, 1, 1), X(99).view(1, 1, 1, 1, 1), [2, 2, 2], [2, 2, 2], [0, 0, 0]
 gather .out index_select .out; asserts; T(4), 0, X(9)
 take .out; asserts; T(4), X(9)
+bernoulli_.Tensor; asserts; T(4), T(4) * 2
+masked_scatter_; asserts; T(4), T(4).bool(), T(1)
 put_; asserts; T(4), X(9), T(1)
 index.Tensor .Tensor_out; asserts; T(4), [X(9)]
 _index_put_impl_; asserts; T(4), [X(9)], T(1)
