@@ -232,7 +232,7 @@ ARGUMENTS = (
     ),
 )  # fmt: skip
 
-#: What CUDA assumes for an argument that is not given: base name, argument, value, source.
+#: Arguments that CUDA assumes where none is given: base name, argument, value, source.
 ASSUMED = (("linalg_lstsq", "driver", "gels", "BatchLinearAlgebra.cpp get_default_lstsq_driver"),)
 
 #: What op_db declares for the CPU only and is no refusal all the same, and why.

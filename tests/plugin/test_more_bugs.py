@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from argument_bugs import ARGUMENTS
 from fresh_bugs import FRESH, MISSED
+from library_bugs import LIBRARIES
 
 FOLDER = Path(__file__).parent
 TESTS = """
     import pytest
-    from argument_bugs import ARGUMENTS
+    from library_bugs import LIBRARIES
     from fresh_bugs import FRESH
     from seeded_bugs import x
 
-    BUGS = ARGUMENTS | FRESH
+    BUGS = LIBRARIES | FRESH
 
     @pytest.mark.parametrize("name", sorted(BUGS))
     def test_bug(name):
@@ -28,19 +28,19 @@ TESTS = """
     def test_fixed(name):
         BUGS[name].fixed(x())
 """
-BUGS = ARGUMENTS | FRESH
+BUGS = LIBRARIES | FRESH
 
 
 @pytest.fixture(scope="module")
 def run(run_pytest):
-    names = "seeded_bugs.py", "seeded_arguments.py", "argument_bugs.py", "fresh_bugs.py"
+    names = "seeded_bugs.py", "seeded_arguments.py", "library_bugs.py", "fresh_bugs.py"
     files = {name: (FOLDER / name).read_text() for name in names}
     options = "--npusim-as-cuda", "--npusim-sync=error", "--npusim-races=error"
     return run_pytest({**files, "test_it.py": TESTS}, *options, "--npusim-devices=2")
 
 
 def test_no_name_is_in_both_lists():
-    assert len(BUGS) == len(ARGUMENTS) + len(FRESH)
+    assert len(BUGS) == len(LIBRARIES) + len(FRESH)
 
 
 @pytest.mark.parametrize("name", sorted(BUGS.keys() - MISSED))

@@ -36,7 +36,7 @@ def jitted(data):
 
 
 ASSERT = r"AcceleratorError: CUDA error: device-side assert triggered[\s\S]*"
-ARGUMENTS = {
+LIBRARIES = {
     # Chips and libraries
     "products_of_eight_bits": Bug(
         r"_scaled_mm is only supported on CUDA devices with compute capability >= 9\.0 or 8\.9",
