@@ -17,6 +17,7 @@ _OF_TORCH = re.compile(
     r"(^|/)torch/(_\w+|nn|optim|autograd|utils|distributed|fx|cuda|amp|func|ao|jit|"
     r"sparse|fft|linalg|random|functional|hub|library|overrides|serialization|storage|tensor)"
     r"(/|\.py$)"
+    r"|(^|/)torchinductor_[^/]+/"  # what its compiler wrote
     # The package, and not programs in a checkout of that name.
     r"|/torch_npusim/(_\w+\.py$|(as_cuda|cli|cpp_extension|cuda_alias|distributed|inductor|inside|"
     r"integrations|npusim|patches|profiling|sim|testing|triton_interpreter|truth)(/|\.py$))"
@@ -24,6 +25,9 @@ _OF_TORCH = re.compile(
 _OF_LIBRARY = re.compile(
     r"/(site|dist)-packages/|(^|/)lib/python[0-9.]+/|^<frozen |/(_?pytest|pluggy|xdist|unittest)/"
     r"|/bin/[^/]+$|(^|/)runpy\.py$"
+    # The standard library of Windows has no folder with a version.
+    r"|^[a-z]:/.*/(c?python-?\d[^/]*|\w*conda\d*|envs/[^/]+)/lib/",
+    re.IGNORECASE,
 )
 _NODE = re.compile(r"(\w+Backward\d*|AccumulateGrad)(?:::apply|\()")
 _OPERATOR = re.compile(r"at::_ops::(\w+?)(?:::call|::redispatch)\(")
@@ -39,6 +43,7 @@ def rank_of(file: str, foreign: tuple[str, ...] = ()) -> int:
     """
     if not _IS_PYTHON.search(file):
         return 3
+    file = file.replace("\\", "/")  # of Windows
     if file.startswith(foreign) or _OF_TORCH.search(file):
         return 2
     return 1 if _OF_LIBRARY.search(file) else 0

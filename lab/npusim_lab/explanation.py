@@ -70,7 +70,9 @@ def explain(
         stacks), "segments" (what is kept and what pins it then), "tried" (every setting of a list,
         with the peak that its replay gives, whether all of the trace "fits", and the "text" to
         paste; none of a file without requests), "remedies" (those that help, best first), "optimum"
-        (bytes, of a placement that knows the future; None of more than 100,000 blocks), "max_live",
+        (bytes, of a placement that knows the future; None of more than 100,000 blocks), "at_least"
+        (bytes, proven: no placement takes less), "cached" (bytes of segments without a block),
+        "max_live",
         "smallest_capacity" (bytes, with the settings as they are; None without a limit),
         "streams_note" (of streams_note()) and "remarks" (of Trace.remarks()).
 
@@ -112,7 +114,8 @@ def explain(
         "segments": _pinned(trace, result, segments, blocks, show),
         "tried": tried,
         "remedies": helping,
-        "optimum": _optimum(trace),
+        "cached": _cached(result),
+        **_optimum(trace),
         "max_live": trace.compiled.max_live_bytes,
         "streams_note": streams_note(trace, [run]),
         "remarks": trace.remarks(),
@@ -163,7 +166,9 @@ def _explain_state(
         "segments": _pinned(trace, result, segments, blocks, show),
         "tried": [],
         "remedies": [],
+        "cached": _cached(result),
         "optimum": None,
+        "at_least": trace.compiled.max_live_bytes,
         "max_live": trace.compiled.max_live_bytes,
         "smallest_capacity": None,
         "streams_note": "",
@@ -230,27 +235,17 @@ def _helping(tried: list[dict[str, Any]], has_failed: bool, reserved: int) -> li
     return sorted(better, key=lambda row: row["peak_reserved"])
 
 
-def _optimum(trace: Trace) -> int | None:
+def _optimum(trace: Trace) -> dict[str, int | None]:
     if trace.compiled.mallocs > MOST_PLANNED:
-        return None
-    return bounds(trace)["planned"]
+        return {"optimum": None, "at_least": trace.compiled.max_live_bytes}
+    found = bounds(trace)
+    return {"optimum": found["planned"], "at_least": found["at_least"]}
 
 
 def _sentences(found: dict[str, Any]) -> list[str]:
-    oom, capacity = found["oom"], found["capacity"]
-    reserved = found["peak_reserved"]
+    oom, reserved = found["oom"], found["peak_reserved"]
     if oom is None:
-        where = "without a limit" if capacity is None else f"on a device of {mib(capacity)}"
-        sentences = [
-            f"Nothing runs out of memory {where}.",
-            f"At the peak, event {found['event']}, {mib(reserved)} are reserved, and "
-            f"{mib(found['peak_active'])} of blocks are in use at most.",
-        ]
-        waste = reserved - found["peak_active"]
-        if waste > reserved * (1 - _WORTH):
-            sentences.append(
-                f"{mib(waste)}, {100 * waste / reserved:.0f} % of it, is fragmentation."
-            )
+        sentences = _of_peak(found)
     else:
         sentences = _of_failure(oom, found)
     sentences += _most_held(found)
@@ -296,6 +291,31 @@ def _most_held(found: dict[str, Any]) -> list[str]:
     return [f"Most memory is held: {words}."] if words else []
 
 
+def _of_peak(found: dict[str, Any]) -> list[str]:
+    """Return what is free at the peak: fragmentation, or segments that nobody uses."""
+    capacity, reserved = found["capacity"], found["peak_reserved"]
+    where = "; the capacity of the device is not known"
+    if capacity is not None:
+        where = f" on a device of {mib(capacity)}"
+    free, cached = sum(found["holes"]), found["cached"]
+    sentences = [
+        f"Nothing runs out of memory{where}.",
+        f"At the peak of reserved memory, event {found['event']}, {mib(reserved)} are reserved, "
+        f"and {mib(reserved - free)} of blocks are in use.",
+    ]
+    if free <= reserved * (1 - _WORTH):
+        return sentences
+    beside, whole = (
+        f"{mib(free - cached)} in holes beside blocks, which is fragmentation",
+        f"{mib(cached)} in segments without a block, which empty_cache() gives back",
+    )
+    parts = [text for text, bytes in ((beside, free - cached), (whole, cached)) if bytes]
+    return [
+        *sentences,
+        f"{mib(free)}, {100 * free / reserved:.0f} %, is free: {', and '.join(parts)}.",
+    ]
+
+
 def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
     pending, cached = int(oom["pending_bytes"]), int(oom["cached_bytes"])
@@ -331,14 +351,36 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
             f"{mib(int(oom['largest_free_bytes']))}, in segments that live blocks keep. "
             f"This is fragmentation."
         )
+        sentences += _neighbours(found)
     return sentences
 
 
+def _neighbours(found: dict[str, Any]) -> list[str]:
+    """Return the sentence about the blocks that keep the segment of the largest hole."""
+    kept = [segment for segment in found["segments"] if segment["pinned_by"]]
+    if not kept:
+        return []
+    first = max(kept, key=lambda segment: segment["largest_free"])
+    words = "; ".join(
+        f"{mib(pin['bytes'])} by {_first_line(pin['stack'])} ({pin['kind']})"
+        for pin in first["pinned_by"][:2]
+    )
+    return [
+        f"The hole of {mib(first['largest_free'])} is in a segment of {mib(first['bytes'])}, "
+        f"beside {words}."
+    ]
+
+
 def _first_line(text: str) -> str:
-    """Return the line to blame, with the last two parts of its file."""
+    """Return the line to blame."""
     if not text:
         return "a stack without a frame to show"
-    return re.sub(r"\([^()]*/([^/()]+/[^/()]+)\)$", r"(\1)", text.split("\n")[0])
+    return short(text.split("\n")[0])
+
+
+def short(frame: str) -> str:
+    """Return a line of a stack with the last two parts of its file."""
+    return re.sub(r"\([^()]*[/\\]([^/\\()]+[/\\][^/\\()]+)\)$", r"(\1)", frame)
 
 
 def _live(result: _lab.Replay) -> tuple[Any, Any] | None:
@@ -401,6 +443,16 @@ def _holes(result: _lab.Replay) -> list[int]:
     picture = result.pictures[0]
     holes = np.sort(picture.block_bytes[picture.block_state == 0])[::-1]
     return [int(bytes) for bytes in holes]
+
+
+def _cached(result: _lab.Replay) -> int:
+    """Return the bytes of the segments in which no block is."""
+    if not result.pictures:
+        return 0
+    picture = result.pictures[0]
+    used = np.unique(picture.block_segment[(picture.block_state != 0) & (picture.block_state != 3)])
+    free = (picture.block_state == 0) & ~np.isin(picture.block_segment, used)
+    return int(picture.block_bytes[free].sum())
 
 
 def text_of(explanation: dict[str, Any]) -> str:
@@ -499,6 +551,7 @@ def _pins(
                 "bytes": 0,
                 "state": "allocated" if state == 1 else "waiting for other streams",
                 "since": "before the trace" if older else f"event {event}",
+                "kind": kind_of(trace.stacks[stack]),
                 "stack": trace.stack_text(stack, show=show),
             },
         )

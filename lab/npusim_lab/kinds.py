@@ -10,7 +10,7 @@ from npusim_lab.trace import Stack
 UNKNOWN = "not recorded"
 # The first whose pattern is found in "file function" of any frame; innermost frames first.
 _KINDS = (
-    ("KV cache", r"kv_?cache|KVCache|past_key_value|cache_utils|block_manager|paged"),
+    ("KV cache", r"kv_?cache|KVCache|past_key_value|cache_utils|block_manager|paged| caches?$"),
     ("optimizer state", r"/optim(izer)?/|optimi[sz]er|(adam\w*|sgd|lion|muon)\.py"),
     ("gradients", r"AccumulateGrad|accumulate_grad"),
     ("backward pass", r"Backward\d*(::| |$)|autograd::Engine|/autograd/|_backward\b"),
@@ -30,7 +30,7 @@ def kind_of(stack: Stack) -> str:
     """Return one of KINDS, "other", or UNKNOWN of an empty stack."""
     if not stack:
         return UNKNOWN
-    text = "\n".join(f"{file} {function}" for file, _, function in stack)
+    text = "\n".join(f"{file} {function}" for file, _, function in stack).replace("\\", "/")
     for name, pattern in _PATTERNS:
         if any(pattern.search(line) for line in text.split("\n")):
             return name

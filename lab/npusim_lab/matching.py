@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim_lab import _lab
-from npusim_lab.study import Choice, replay
+from npusim_lab.study import Choice, recorded_choice, replay
 from npusim_lab.trace import Op, Trace, TraceError
 
 _COLUMNS = (
@@ -88,6 +88,15 @@ def agreement(trace: Trace, replay: _lab.Replay) -> Agreement:
     """
     places = _recorded_places(trace)
     return _agreement(places, *_compared(places, replay))
+
+
+def recorded_replay(trace: Trace) -> tuple[_lab.Replay, Agreement]:
+    """Return the replay of a recording under what it names, and what of it is as recorded."""
+    trace = trace.with_attempts()
+    addresses = trace.segment_addresses()
+    choice, capacity = recorded_choice(trace), trace.capacity_bytes
+    result = replay(trace, choice, capacity, segment_addresses=addresses)
+    return result, agreement(trace, result)
 
 
 def agreement_by_owner(trace: Trace, replay: _lab.Replay) -> dict[tuple[int, int], Agreement]:

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from npusim_lab import _lab
 from npusim_lab.trace import Op, Trace
 
+_TAKEN = (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP)
+_FOREVER = 1 << 60  # an event that never comes
+_MOST_PACKED = 2000  # ranges whose places are searched for
 CURVES = ("reserved", "active", "requested")
 _Numbers = NDArray[np.float64]
 
@@ -35,23 +38,24 @@ class Curve:
 
 @dataclass(frozen=True)
 class Addresses:
-    """The ranges of addresses that were ever lent, put together without what lies between.
+    """Segments that were ever lent, put together: those that never lived at once share a place.
 
     Args:
-        start, end: float64, of each range, ascending.
-        height: sum of their lengths, in bytes.
+        start, end: float64, of each range of addresses, ascending.
+        low: float64, where it lies in the picture.
+        height: of the picture, in bytes; at least what was lent at once.
     """
 
     start: _Numbers
     end: _Numbers
+    low: _Numbers
     height: float
 
     def offset(self, address: NDArray[np.uint64]) -> _Numbers:
-        """Return where addresses are when the ranges lie end to end from 0."""
-        before = np.concatenate([[0.0], np.cumsum(self.end - self.start)])
+        """Return where addresses are in the picture."""
         home = np.searchsorted(self.start, address.astype(np.float64), "right") - 1
         home = np.maximum(home, 0)
-        return before[home] + address.astype(np.float64) - self.start[home]
+        return self.low[home] + address.astype(np.float64) - self.start[home]
 
 
 @dataclass(frozen=True)
@@ -82,17 +86,43 @@ def curves(trace: Trace, result: _lab.Replay) -> dict[str, Curve]:
 
 
 def addresses(result: _lab.Replay) -> Addresses:
-    """Return the ranges that the device ever lent in a replay."""
-    taken = np.isin(result.device_op, (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP))
+    """Return where the picture has the ranges that the device lent in a replay.
+
+    A range is a segment, or the pages of one that touch; ranges are one where a block is in both.
+    """
+    taken = np.isin(result.device_op, _TAKEN)
     order = np.argsort(result.device_address[taken], kind="stable")
-    begins = result.device_address[taken][order].astype(np.float64)
-    ends = begins + result.device_bytes[taken][order]
+    begins = result.device_address[taken][order]
     if not len(begins):
-        return Addresses(np.zeros(1), np.ones(1), 1.0)
-    reach = np.maximum.accumulate(ends)
-    first = np.concatenate([[True], begins[1:] > reach[:-1]])
-    start, end = begins[first], np.maximum.reduceat(ends, np.flatnonzero(first))
-    return Addresses(start, end, float((end - start).sum()))
+        return Addresses(np.zeros(1), np.ones(1), np.zeros(1), 1.0)
+    reach = np.maximum.accumulate(begins + result.device_bytes[taken][order])
+    is_page = result.device_op[taken][order] == Op.SEGMENT_MAP
+    touches = (begins[1:] == reach[:-1]) & is_page[1:] & is_page[:-1]
+    is_first = np.append(True, (begins[1:] >= reach[:-1]) & ~touches)
+    placed = ~result.failed
+    block, bytes = result.address[placed], result.block_bytes[placed]
+    start = begins[is_first]
+    # A block that reaches into the next range makes one of both.
+    here = np.searchsorted(start, block, "right")
+    there = np.searchsorted(start, block + np.maximum(bytes, np.uint64(1)) - np.uint64(1), "right")
+    joined = np.zeros(len(start) + 1, np.int64)
+    np.add.at(joined, here[there > here], 1)
+    np.add.at(joined, there[there > here], -1)
+    firsts = np.flatnonzero(is_first)[np.append(True, np.cumsum(joined)[1:-1] == 0)]
+    start, end = begins[firsts], reach[np.append(firsts[1:], len(begins)) - 1]
+    home = np.searchsorted(start, result.device_address, "right") - 1
+    since = np.full(len(start), np.iinfo(np.int64).max)
+    np.minimum.at(since, home, result.device_event)
+    until = np.zeros(len(start), np.int64)
+    np.maximum.at(until, home, result.device_event)
+    held = np.zeros(len(start), np.int64)
+    change = np.where(taken, 1, -1) * result.device_bytes.astype(np.int64)
+    np.add.at(held, home, change)
+    until = np.where(held > 0, _FOREVER, np.maximum(until, since + 1))
+    method = "best" if len(start) <= _MOST_PACKED else "skyline"
+    low, height, _, _ = _lab.plan(since, until, end - start, method=method)
+    begin, stop, place = (column.astype(np.float64) for column in (start, end, low))
+    return Addresses(begin, stop, place, float(height))
 
 
 def blocks(trace: Trace, result: _lab.Replay, space: Addresses) -> Boxes:
@@ -118,7 +148,7 @@ def segments(trace: Trace, result: _lab.Replay, space: Addresses) -> Boxes:
         result.device_bytes.tolist(),
         strict=True,
     ):
-        if op in (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP):
+        if op in _TAKEN:
             lent[address] = (bytes, event)
             continue
         for start, (size, since) in _inside(lent, address, bytes):

@@ -19,9 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim_lab import _lab
+from npusim_lab.matching import recorded_replay
 from npusim_lab.snapshot_checks import check_tables, contradiction
+from npusim_lab.snapshot_doubts import ORDER, settled
 from npusim_lab.snapshot_returns import (
     GIVEN_BACK,
+    TAKEN,
+    capacity_at_failures,
+    held_after,
     pools_given_back,
     unsaid_pools,
     unsaid_ranges,
@@ -29,14 +34,12 @@ from npusim_lab.snapshot_returns import (
 from npusim_lab.snapshot_start import Start, rebuild
 from npusim_lab.trace import Op, SeveralDevicesError, Trace, TraceBuilder, TraceError
 
-_TAKEN = (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP)
-_USING = (*_TAKEN, Op.MALLOC, Op.OOM)
+_USING = (*TAKEN, Op.MALLOC, Op.OOM)
 _OF_POOLS = (Op.EMPTY_CACHE, Op.CREATE_POOL, Op.RELEASE_POOL, Op.MEMORY_FRACTION)
 # Between a request that waits and its outcome.
-_WHILE_WAITING = (Op.FREE_COMPLETED, Op.MALLOC, Op.OOM, *_TAKEN, *GIVEN_BACK, Op.SEGMENT_RESERVE)
+_WHILE_WAITING = (Op.FREE_COMPLETED, Op.MALLOC, Op.OOM, *TAKEN, *GIVEN_BACK, Op.SEGMENT_RESERVE)
 _OF_BLOCKS = (Op.MALLOC, Op.FREE_REQUESTED, Op.FREE_COMPLETED)
 _LARGE_PAGE = 20 << 20  # bytes: what an expandable segment of large blocks grows by
-_ORDER = "in which order these"  # begins a doubt
 _Older = tuple[int, int, int, int, bool]  # bytes, stream, pool, stack, is it pending?
 _PIECE = 1 << 13  # entries turned into Python numbers at once
 
@@ -87,11 +90,40 @@ def from_snapshot(
 def _trace_of(
     read: Callable[[], _lab.Snapshot], device: int | None, capacity_bytes: int | None
 ) -> Trace:
+    trace, full = _read_as(read, device, capacity_bytes)
+    if full is None or trace.address is None:
+        return trace
+    asked = recorded_replay(trace)[1]
+    if asked.equal == asked.compared:
+        return trace
+    other, _ = _read_as(read, device, capacity_bytes, full)
+    forced = recorded_replay(other)[1]
+    if forced.equal <= asked.equal:
+        return trace
+    text = (
+        f"the capacity, {full} bytes: the most that was reserved. Cached memory that is given back "
+        f"is then that of a full device, and a replay has {forced}; as empty_cache(), {asked}"
+    )
+    return other.with_info(inferred=[*other.info["inferred"], text])
+
+
+def _read_as(
+    read: Callable[[], _lab.Snapshot],
+    device: int | None,
+    capacity_bytes: int | None,
+    full_bytes: int | None = None,
+) -> tuple[Trace, int | None]:
+    """Return a trace, and the capacity under which its releases might be those of a full device.
+
+    That is None where the capacity is known or no release leaves it open.
+    """
     snapshot = read()
     number = _choose_device(snapshot, device)
     choice, doubt = _choice(snapshot.settings)
     is_whole = snapshot.has_whole_history
-    importer = _Importer(snapshot.tables(number), number, capacity_bytes, choice, is_whole)
+    importer = _Importer(
+        snapshot.tables(number), number, capacity_bytes, choice, is_whole, full_bytes
+    )
     del snapshot  # it is the largest part, and all in the tables
     check_tables(importer.tables, number)
     trace = importer.run()
@@ -99,29 +131,7 @@ def _trace_of(
         choice["ambiguous"] = [*trace.ambiguous, doubt]
     if choice:
         trace = trace.with_info(**choice)  # the one before goes, and its compiled events
-    return _with_preset(trace)
-
-
-def _with_preset(trace: Trace) -> Trace:
-    """Name the preset that places the blocks of a snapshot as they lay: no file of torch does."""
-    if "policy" in trace.info or trace.address is None:
-        return trace
-    from npusim_lab.matching import tried_presets
-
-    tried, _ = tried_presets(trace.with_attempts(), str(trace.info.get("settings", "")))
-    if not tried or not tried[0][1].equal:
-        return trace
-    choice, same = tried[0]
-    others = [f"{other.policy} {agreed.equal}" for other, agreed in tried[1:]]
-    text = f"the allocator, {choice.policy}: a replay of it has {same}"
-    inferred = [*trace.info["inferred"], "; ".join([text, *others])]
-    ambiguous = list(trace.ambiguous)
-    if same.equal == same.compared and any(_ORDER in doubt for doubt in ambiguous):
-        ambiguous = [doubt for doubt in ambiguous if _ORDER not in doubt]
-        inferred.append(
-            "the order in which older segments were taken: by address, which replays exactly"
-        )
-    return trace.with_info(policy=choice.policy, inferred=inferred, ambiguous=ambiguous)
+    return settled(trace, importer.sizes), importer.most_reserved if importer.is_open else None
 
 
 def _choice(text: str) -> tuple[dict[str, Any], str]:
@@ -158,12 +168,16 @@ class _Importer:
         capacity_bytes: int | None,
         choice: Mapping[str, str],
         is_whole: bool = False,
+        full_bytes: int | None = None,
     ) -> None:
         self.tables = tables
         self.entries = tables["entries"]
         self.device = device
         self.capacity = capacity_bytes
-        self.full = capacity_bytes  # inferred where it is not known
+        self.full = capacity_bytes or full_bytes  # inferred where it is not known
+        self.sizes: dict[int, int] = {}  # of older blocks, by number: what else they may be
+        self.is_open = False  # may a release be that of a full device?
+        self.most_reserved = 0
         self.preset = choice.get("policy", "")
         self.rules = self.preset or "cuda-2.13", choice.get("settings", "")
         self.is_whole = is_whole
@@ -187,7 +201,11 @@ class _Importer:
 
     def run(self) -> Trace:
         reserved, older = self._initial_reserved(), self._older()
-        self.full = self.capacity or self._capacity_at_failures(reserved)
+        held = held_after(self.entries, reserved)
+        failed_at = capacity_at_failures(self.entries, held)
+        self.full = self.full or failed_at
+        self.most_reserved = int(held.max(initial=reserved))
+        del held
         is_late = bool(older) or reserved > 0
         start, begun = Start(), {"initial_mallocs": 0}
         if is_late:
@@ -231,7 +249,7 @@ class _Importer:
                         for number in sorted(map(self._pool, pools)) if pools <= ended else (0,):
                             self.out.add(Op.EMPTY_CACHE, pool=number, time_ns=rest[2] * 1000)
                 reserved -= rest[1]
-            elif op in _TAKEN:
+            elif op in TAKEN:
                 reserved += rest[1]
             self._add(position, op, *rest)
             before = op
@@ -252,6 +270,7 @@ class _Importer:
             info["capacity_bytes"] = self.capacity
         elif self.full is not None:
             info["capacity_bytes"] = self.full
+        if self.capacity is None and failed_at is not None:
             self.inferred.append(
                 f"the capacity, {self.full} bytes: what was reserved and what the device had free "
                 f"when a request failed"
@@ -301,7 +320,9 @@ class _Importer:
         found: dict[str, Any] = {"initial_mallocs": len(older)}
         if start.unknown:
             return {**found, "start_unknown": start.unknown}
-        sizes = [start.block_bytes[address] for address in sorted(older)]
+        addresses = sorted(older)
+        sizes = [start.block_bytes[address] for address in addresses]
+        self.sizes = {addresses.index(address): other for address, other in start.inferred.items()}
         found |= {"initial_small": small} if small else {}
         return {**found, "initial_segments": segments, "initial_block_bytes": sizes}
 
@@ -326,8 +347,8 @@ class _Importer:
         )
         if start.inferred:
             self.inferred.append(
-                f"the size of {start.inferred} of these blocks, freed since, by the free memory "
-                f"behind them"
+                f"the size of {len(start.inferred)} of these blocks, freed since, by the free "
+                f"memory behind them"
             )
         ranges = [segment for segment in start.segments if segment.runs is not None]
         if ranges:
@@ -338,7 +359,7 @@ class _Importer:
         shelves = {(one.stream, one.pool, one.is_large) for one in start.segments}
         if segments > len(shelves) and self.preset != "cuda-2.11":
             self.ambiguous.append(
-                f"{_ORDER} {segments} segments were taken, which decides between free "
+                f"{ORDER} {segments} segments were taken, which decides between free "
                 f"blocks of one size; by address here (cuda-2.11 does not ask)"
             )
 
@@ -376,23 +397,9 @@ class _Importer:
     def _initial_reserved(self) -> int:
         op, bytes = self.entries["op"], self.entries["bytes"]
         reserved: int = sum(self.tables["segments"]["bytes"].tolist())
-        reserved -= sum(bytes[np.isin(op, _TAKEN)].tolist())
+        reserved -= sum(bytes[np.isin(op, TAKEN)].tolist())
         reserved += sum(bytes[np.isin(op, GIVEN_BACK)].tolist())
         return max(reserved, 0)
-
-    def _capacity_at_failures(self, reserved: int) -> int | None:
-        """Return the most that was reserved, or free on the device, when a request failed."""
-        op, bytes = self.entries["op"], self.entries["bytes"].astype(np.int64)
-        failed = np.flatnonzero(op == Op.OOM)
-        if not len(failed):
-            return None
-        change = np.where(np.isin(op, _TAKEN), bytes, 0) - np.where(
-            np.isin(op, GIVEN_BACK), bytes, 0
-        )
-        held = (reserved + np.cumsum(change))[failed].tolist()
-        free = self.entries["address"][failed].tolist()
-        full = max(one + other for one, other in zip(held, free, strict=True))
-        return full if 0 < full <= 1 << 50 else None
 
     # --- Entries.
 
@@ -509,7 +516,7 @@ class _Importer:
         while end < len(op) and op[end] in GIVEN_BACK:
             end += 1
         taken = end
-        while taken < len(op) and op[taken] in (*_TAKEN, Op.FREE_COMPLETED):
+        while taken < len(op) and op[taken] in (*TAKEN, Op.FREE_COMPLETED):
             taken += 1
         if end == len(op):
             return True
@@ -521,12 +528,13 @@ class _Importer:
         if taken == end and not is_mapped:
             return True  # a whole segment is only given back for another one
         if self.full is None:  # a replay on a device without limit needs it either way
+            self.is_open = True
             self._say_once(
                 f"entry {position}: cached memory is given back before more is used; without the "
                 f"capacity a full device would look the same: it is taken for empty_cache()"
             )
             return True
-        wanted = int(bytes[end:taken][np.isin(op[end:taken], _TAKEN)].sum())
+        wanted = int(bytes[end:taken][np.isin(op[end:taken], TAKEN)].sum())
         if reserved + wanted > self.full:
             return False
         # Before the release the request may have wanted more: all of its pages.

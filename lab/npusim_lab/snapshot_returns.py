@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ranges of addresses, pools of entries and their ends, which torch's snapshots do not mention."""
+"""Ranges of addresses, pools and their ends, and the capacity, which no snapshot mentions."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npusim_lab import _lab
 from npusim_lab.snapshot_start import Start
 from npusim_lab.trace import Op
 
+TAKEN = (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP)
 GIVEN_BACK = (Op.SEGMENT_FREE, Op.SEGMENT_UNMAP)
 
 
@@ -87,3 +89,20 @@ def pools_given_back(entries: _lab.SnapshotEntries, begin: int | None = None) ->
     while end < len(op) and op[end] in GIVEN_BACK:
         end += 1
     return set(pool[begin:end].tolist())
+
+
+def held_after(entries: _lab.SnapshotEntries, reserved: int) -> NDArray[np.int64]:
+    """Return the bytes that are reserved after each entry."""
+    op, bytes = entries["op"], entries["bytes"].astype(np.int64)
+    given_back = np.where(np.isin(op, GIVEN_BACK), bytes, 0)
+    return reserved + np.cumsum(np.where(np.isin(op, TAKEN), bytes, 0) - given_back)
+
+
+def capacity_at_failures(entries: _lab.SnapshotEntries, held: NDArray[np.int64]) -> int | None:
+    """Return the most that was reserved, or free on the device, when a request failed."""
+    failed = np.flatnonzero(entries["op"] == Op.OOM)
+    if not len(failed):
+        return None
+    free = entries["address"][failed].tolist()
+    full = max(one + other for one, other in zip(held[failed].tolist(), free, strict=True))
+    return full if 0 < full <= 1 << 50 else None

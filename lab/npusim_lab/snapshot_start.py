@@ -11,7 +11,7 @@ that was ever mapped.
 
 One number is inferred. A block that was freed during the recording is in the file with the bytes of
 its request, and may have been larger: the caching allocator does not split off a remainder of up to
-1 MiB from a large block.
+1 MiB from a large block, nor any from one of max_split_size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SMALL_SEGMENT = 2 << 20  # bytes; what an expandable segment of small blocks gr
 _LARGE_PAGE = 20 << 20  # bytes: at least so much does one of large blocks grow by
 _WIDEST = 1 << 40  # bytes: of a range that nothing else bounds
 _UNMAPPED = 3  # a block state of a picture
-_LEAST_SPLIT = 1 << 20  # bytes: a remainder of the large pool up to that stays with its block
+_APART = 1 << 30  # bytes: small pages so far from others are none of theirs
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Start:
     Args:
         segments: by address.
         block_bytes: by address of each block older than the history, rounded up as it was.
-        inferred: how many of these sizes are.
+        inferred: what else they might be, by address: free memory behind a block may be its own.
         unknown: why the state could not be rebuilt, a sentence; "" if it was.
     """
 
     segments: list[Segment] = field(default_factory=list)
     block_bytes: dict[int, int] = field(default_factory=dict)
-    inferred: int = 0
+    inferred: dict[int, int] = field(default_factory=dict)
     unknown: str = ""
 
 
@@ -135,7 +135,15 @@ class _Pages:
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, int]] = []  # begin and end, ascending
-        self.seen: list[tuple[int, int]] = []  # all that ever were, in any order
+        self.low, self.high = 1 << 64, 0  # of all that ever were
+
+    def see(self, begin: int, end: int) -> None:
+        """Note that there were such pages."""
+        self.low, self.high = min(self.low, begin), max(self.high, end)
+
+    def distance(self, address: int) -> int:
+        """Return how far an address is from all pages that ever were."""
+        return max(self.low - address, address - self.high, 0)
 
     def add(self, begin: int, end: int) -> None:
         """Add pages; those behind or before others join them."""
@@ -176,7 +184,7 @@ def _ranges(
             continue
         owner = owned.setdefault((stream, pool, bool(is_large)), _Pages())
         owner.add(address, address + bytes)
-        owner.seen.append((address, address + bytes))
+        owner.see(address, address + bytes)
     op = entries["op"]
     moved = np.flatnonzero(np.isin(op, (Op.SEGMENT_MAP, Op.SEGMENT_UNMAP)))
     columns = [op[moved].tolist()]
@@ -185,10 +193,10 @@ def _ranges(
     for _, kind, address, bytes, stream, pool in rows:
         if kind == Op.SEGMENT_MAP:
             owner = owned.setdefault((stream, pool, bytes >= _LARGE_PAGE), _Pages())
-            owner.seen.append((address, address + bytes))
+            owner.see(address, address + bytes)
     for position, kind, address, bytes, stream, pool in reversed(rows):
         owner = _owner_of(owned, address, bytes, stream, pool)
-        owner.seen.append((address, address + bytes))
+        owner.see(address, address + bytes)
         if kind == Op.SEGMENT_UNMAP:
             owner.add(address, address + bytes)
         elif not owner.remove(address, address + bytes):
@@ -196,14 +204,14 @@ def _ranges(
                 f"entry {position}: the pages of {bytes} bytes at {address:#x} are not what the "
                 f"file says later"
             )
-    begins = {key: min(pages.seen)[0] for key, pages in owned.items()}
+    begins = {key: pages.low for key, pages in owned.items()}
     others += [int(entries["address"][at]) for at in np.flatnonzero(op == Op.SEGMENT_ALLOC)]
     others += begins.values()
     out = []
     for (stream, pool, is_large), pages in owned.items():
         if not pages.runs:
             continue
-        begin, end = begins[stream, pool, is_large], max(high for _, high in pages.seen)
+        begin, end = pages.low, pages.high
         page = _LARGE_PAGE if is_large else _SMALL_SEGMENT
         widest = _WIDEST if capacity_bytes is None else capacity_bytes * 9 // 8
         widest = min([widest, *(other - begin for other in others if other >= end)])
@@ -224,13 +232,19 @@ def _owner_of(
     owned: dict[tuple[int, int, bool], _Pages], address: int, bytes: int, stream: int, pool: int
 ) -> _Pages:
     """Return whose pages these are: of that size class whose pages are nearest."""
+    is_large = bytes % _LARGE_PAGE == 0
     both = [owned[key] for key in ((stream, pool, True), (stream, pool, False)) if key in owned]
-    if not both:
-        is_large = bytes % _LARGE_PAGE == 0
-        return owned.setdefault((stream, pool, is_large), _Pages())
     if len(both) == 1:
-        return both[0]
-    return min(both, key=lambda pages: min(abs(low - address) for low, _ in pages.seen))
+        (pages,) = both
+        between = sorted((address, pages.low))
+        is_apart = pages.distance(address) >= _APART or any(
+            between[0] < other.low < between[1] for other in owned.values() if other is not pages
+        )
+        if (stream, pool, is_large) in owned or (is_large and not is_apart):
+            return pages
+    if len(both) < 2:  # all pages of the other size class were given back since
+        return owned.setdefault((stream, pool, is_large), _Pages())
+    return min(both, key=lambda pages: pages.distance(address))
 
 
 def _add_blocks(
@@ -242,7 +256,8 @@ def _add_blocks(
 ) -> None:
     of = tables["blocks"]
     at_the_end = dict(zip(of["address"].tolist(), of["block_bytes"].tolist(), strict=True))
-    evidence = _Evidence(tables["entries"])
+    evidence, rules = _Evidence(tables["entries"]), _lab.config(preset, settings)
+    never_split = rules["max_split_bytes"] or 1 << 64
     addresses = sorted(requested)
     sizes = np.array([requested[address] for address in addresses], np.uint64)
     rounded = _lab.rounded(sizes, preset, settings).tolist()
@@ -267,8 +282,12 @@ def _add_blocks(
             # Free memory begins where the first block behind this one was put, while it lived.
             placed = evidence.first_within(address + least, limit, freed)
             rest = (limit if placed is None else placed) - address - least
-            size += rest if rest <= _LEAST_SPLIT else 0
-            start.inferred += placed is None
+            if least >= never_split:
+                size = limit - address
+            elif rest <= rules["large_remainder_bytes"]:
+                size += rest
+                if placed is None:
+                    start.inferred[address] = least
         if address + size > limit:
             start.unknown = f"the block at {address:#x} of {size} bytes overlaps the next one"
             return

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from npusim_lab import pictures
+from npusim_lab.explanation import short
 from npusim_lab.study import mib, replay
 from npusim_lab.trace import Trace
 
@@ -15,12 +16,20 @@ STYLE = """
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr));
   gap: 16px; }
 .two > div { min-width: 0; }
+.verdict { container-type: inline-size; }
+.frames { overflow-wrap: anywhere; }
+@container (max-width: 620px) {
+  .held tr { display: block; border-bottom: 1px solid var(--line); }
+  .held td, .held td.number { display: inline; padding: 0 8px 0 0; border: 0; }
+  .held td.frames { display: block; padding: 0 0 4px; }
+}
+@container (max-width: 380px) { table code { font-size: 10px; } }
 svg.curves { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px; }
 """
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#9c755f", "#d37295")
 _CURVES = {"reserved": "#c0504d", "active": "#4f81bd", "requested": "#6a9f3f"}
 _WIDE, _TALL = 640, 200  # of a still picture
-_SETTINGS, _HOLDERS = 5, 5  # rows
+_SETTINGS, _HOLDERS, _HOLES = 5, 5, 3  # rows
 
 
 def verdict(found: dict[str, Any]) -> str:
@@ -29,7 +38,7 @@ def verdict(found: dict[str, Any]) -> str:
     first, *rest = found["sentences"]
     parts = [f'<section class="verdict {tone}"><p class="first">{escape(first)}</p>']
     parts += [f"<p>{escape(sentence)}</p>" for sentence in rest]
-    parts += [_settings(found), _holders(found), "</section>"]
+    parts += [_settings(found), _holders(found), _holes(found), "</section>"]
     return "".join(parts)
 
 
@@ -44,6 +53,8 @@ def _settings(found: dict[str, Any]) -> str:
     for row in [rows[0], *others[:_SETTINGS]]:
         text = escape(row["text"]).replace("=", "=<wbr>").replace(",", ",<wbr>")
         name = f"<code>{text}</code>" if row["settings"] else "as it is"
+        if row is rows[0] and row["settings"]:
+            name = f"as it is: {name}"
         outcome = f"{row['failed']} fail" if row["failed"] else "all fit"
         mark = ' class="best"' if row["settings"] in helping and row is not rows[0] else ""
         lines.append(
@@ -51,9 +62,12 @@ def _settings(found: dict[str, Any]) -> str:
             f'<td class="number">{row["retries"]}</td><td>{outcome}</td></tr>'
         )
     if found["optimum"] is not None:
+        name, least = "offline optimum: every lifetime known", found["at_least"]
+        if least < found["optimum"]:
+            name = f"offline plan: every lifetime known; the optimum is at least {mib(least)}"
         lines.append(
-            "<tr><td>offline optimum: every lifetime known</td>"
-            f'<td class="number">{mib(found["optimum"])}</td><td></td><td></td></tr>'
+            f'<tr><td>{name}</td><td class="number">{mib(found["optimum"])}</td>'
+            f"<td></td><td></td></tr>"
         )
     head = (
         "<tr><th>setting, to paste</th><th class='number'>peak reserved</th>"
@@ -77,18 +91,50 @@ def _holders(found: dict[str, Any]) -> str:
     rows = []
     for row in found["holders"][:_HOLDERS]:
         times = f"{row['blocks']} block{'s' if row['blocks'] > 1 else ''}"
-        lines = escape(row["stack"] or "(no stack was recorded)").split("\n")
-        more = f'<br><span class="soft">{"<br>".join(lines[1:])}</span>' if lines[1:] else ""
         rows.append(
             f'<tr><td class="number">{mib(row["bytes"])}</td><td class="number">{times}</td>'
-            f"<td>{escape(row['kind'])}</td><td class='mono'>{lines[0]}{more}</td></tr>"
+            f"<td>{escape(row['kind'])}</td>{_frames(row['stack'])}</tr>"
         )
     when = "at the failure" if found["oom"] else "at the peak"
     return (
         f"<h3>In use {when}: {mib(whole)}, by kind (guessed from the stacks) and by line</h3>"
         f'<div class="meter">{"".join(shares)}</div><div class="legend">{"".join(names)}</div>'
-        f'<div class="wide"><table>{"".join(rows)}</table></div>'
+        f'<div class="wide"><table class="held">{"".join(rows)}</table></div>'
     )
+
+
+def _holes(found: dict[str, Any]) -> str:
+    """Return the segments with most free memory, and the blocks that keep them."""
+    rows = []
+    for segment in [one for one in found["segments"] if one["free"]][:_HOLES]:
+        piece = ""
+        if segment["largest_free"] < segment["free"]:
+            piece = f", the largest piece {mib(segment['largest_free'])},"
+        begin = f"{mib(segment['free'])} free{piece} of {mib(segment['bytes'])}"
+        pins = segment["pinned_by"]
+        if not pins:
+            rows.append(f"<tr><td>{begin}</td><td></td><td></td><td>no block is in it</td></tr>")
+        for pin in pins[:2]:
+            rows.append(
+                f'<tr><td>{begin}</td><td class="number">beside {mib(pin["bytes"])}</td>'
+                f"<td>{escape(pin['kind'])}</td>{_frames(pin['stack'])}</tr>"
+            )
+            begin = ""
+    if not rows:
+        return ""
+    return (
+        "<h3>Segments with most free memory then, and what keeps them</h3>"
+        f'<div class="wide"><table class="held">{"".join(rows)}</table></div>'
+    )
+
+
+def _frames(stack: str) -> str:
+    """Return a cell with the frames of a stack, the line to blame first."""
+    lines = (stack or "(no stack was recorded)").split("\n")
+    text = [short(line).replace("/", "/<wbr>") for line in map(escape, lines)]
+    more = f'<br><span class="soft">{"<br>".join(text[1:])}</span>' if text[1:] else ""
+    whole = escape("&#10;".join(lines)).replace("&amp;#10;", "&#10;")
+    return f'<td class="mono frames" title="{whole}">{text[0]}{more}</td>'
 
 
 def beside(names: Sequence[str], traces: Sequence[Trace], found: Sequence[dict[str, Any]]) -> str:

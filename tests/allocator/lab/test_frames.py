@@ -28,6 +28,12 @@ CHECKOUT = ("/src/torch_npusim/examples/train_digits.py", 9, "main")
 EVAL = ("/usr/local/src/conda/python-3.10.14/Python/ceval.c", 5945, "do_call_core")
 OWN = ("/home/me/model.py", 54, "forward")
 CELL = ("/tmp/ipykernel_77/1234.py", 3, "<module>")
+WINDOWS = "D:\\me\\proj\\.venv\\Lib\\site-packages\\"
+WINDOWS_TORCH = (WINDOWS + "torch\\nn\\modules\\linear.py", 134, "forward")
+WINDOWS_LIBRARY = (WINDOWS + "transformers\\cache_utils.py", 9, "update")
+WINDOWS_COPY = ("C:\\uv\\python\\cpython-3.10.19-windows-x86_64-none\\lib\\copy.py", 9, "deepcopy")
+WINDOWS_OWN = ("D:\\me\\proj\\python\\lib\\model.py", 399, "forward")
+COMPILED = ("/tmp/torchinductor_me/hw/chwq7ux2iggy.py", 53, "call")
 NODE = ("??", 0, "torch::autograd::generated::NativeDropoutBackward0::apply(std::vector&&)")
 
 
@@ -40,6 +46,9 @@ NODE = ("??", 0, "torch::autograd::generated::NativeDropoutBackward0::apply(std:
         ([*UNWIND, EVAL], [("C++", 0, "operator embedding")]),
         ([*UNWIND, NODE], [("C++", 0, "NativeDropoutBackward0 of a backward pass")]),
         (UNWIND[:4], []),
+        ([WINDOWS_TORCH, WINDOWS_COPY, WINDOWS_LIBRARY, WINDOWS_OWN], [WINDOWS_OWN]),
+        ([WINDOWS_TORCH, WINDOWS_COPY], [WINDOWS_COPY]),
+        ([COMPILED, TORCH, OWN], [OWN]),
         ([("/src/pytorch/torch/nn/modules/linear.py", 1, "forward"), OWN], [OWN]),
         ([PACKAGE, LIBRARY, CHECKOUT], [CHECKOUT]),
         ([("<string>", 1, "<module>")], [("<string>", 1, "<module>")]),
@@ -79,6 +88,10 @@ def test_a_filter_that_finds_nothing_does_not_call_stacks_unrecorded() -> None:
         ((*UNWIND, NODE), "backward pass"),
         ((("/env/site-packages/torch/optim/adamw.py", 9, "_init_group"), OWN), "optimizer state"),
         ((("/srv/engine/kv_cache.py", 9, "grow"),), "KV cache"),
+        ((("/srv/engine/serve.py", 9, "cache"),), "KV cache"),
+        ((("/srv/rope.py", 9, "_set_cos_sin_cache"), MODULE), "activations"),
+        ((WINDOWS_LIBRARY, WINDOWS_OWN), "KV cache"),
+        (((WINDOWS + "torch\\optim\\lbfgs.py", 9, "step"),), "optimizer state"),
         ((("/x/torch/nn/modules/linear.py", 9, "__init__"), CELL), "parameters"),
         ((CELL,), "other"),
         ((), "not recorded"),

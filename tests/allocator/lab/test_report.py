@@ -159,6 +159,20 @@ def test_a_minimum_between_two_peaks_is_kept() -> None:
     assert result.reserved_low[1:].min() == result.peak_reserved > 0
 
 
+def test_a_map_is_as_high_as_what_was_lent_at_once() -> None:
+    trace = generate("kv-cache", steps=30)
+    (choice,) = parse_choices("cuda-2.13,max_split_size_mb:64")
+    result = replay(trace, choice, 1536 << 20)
+    ever = result.device_bytes[result.device_op == Op.SEGMENT_ALLOC].sum()
+    assert result.retries
+    assert ever > 3 * result.peak_reserved
+    space = pictures.addresses(result)
+    assert result.peak_reserved <= space.height < 1.3 * result.peak_reserved
+    lent = pictures.segments(trace, result, space)
+    cover = pictures.coverage(lent, len(trace), space.height, 400, 300)
+    assert cover.max() < 1 + 1e-9, "two segments are in one place at once"
+
+
 def slow_coverage(boxes: pictures.Boxes, events: int, height: float, shape: tuple[int, int]) -> Any:
     rows, columns = shape
     grid = np.zeros(shape)

@@ -149,7 +149,7 @@ def test_explain_says_when_no_placement_helps() -> None:
     assert answer["remedies"] == []
     assert answer["smallest_capacity"] == 120 * MIB
     without_a_limit = explain(out.build())
-    assert without_a_limit["sentences"][0] == "Nothing runs out of memory without a limit."
+    assert without_a_limit["sentences"][0].endswith("the capacity of the device is not known.")
     assert without_a_limit["smallest_capacity"] is None
 
 
@@ -171,6 +171,7 @@ def test_the_verdict_says_who_holds_the_memory_and_what_mends_it() -> None:
     said = answer["verdict"]
     assert "asks for 90.25 MiB on a device of 1300.0 MiB with 890.95 MiB in use" in said
     assert "the largest hole is 64.75 MiB" in said
+    assert "The hole of 64.75 MiB is in a segment of" in said
     assert "Most memory is held: 696.12 MiB by cache.grow" in said
     assert "PYTORCH_ALLOC_CONF=expandable_segments:True runs the whole trace" in said
     assert sum(answer["kinds"].values()) == answer["oom"]["allocated_bytes"]
@@ -178,6 +179,20 @@ def test_the_verdict_says_who_holds_the_memory_and_what_mends_it() -> None:
     for row in answer["tried"]:
         again = replay(trace, Choice("cuda-2.13", row["settings"]), 1300 * MIB, placements=False)
         assert (again.peak_reserved, len(again.ooms)) == (row["peak_reserved"], row["failed"])
+
+
+def test_free_segments_are_no_fragmentation() -> None:
+    out = TraceBuilder()
+    cached, kept = out.malloc(30 * MIB), out.malloc(6 * MIB)
+    out.add(Op.FREE, cached)
+    out.malloc(40 * MIB)
+    answer = explain(out.build(), Choice("cuda-2.13"))
+    assert kept
+    assert (answer["cached"], sum(answer["holes"])) == (30 * MIB, 44 * MIB)
+    assert answer["sentences"][2] == (
+        "44 MiB, 49 %, is free: 14 MiB in holes beside blocks, which is fragmentation, and "
+        "30 MiB in segments without a block, which empty_cache() gives back."
+    )
 
 
 def test_explain_without_a_failure_shows_the_peak() -> None:
