@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a snapshot leaves open, decided by the replay that places most blocks where they lay.
 
-That is torch's version, the sizes of older blocks and the order in which older segments were taken.
+Open are the version of torch, the sizes of older blocks and the order of older segments.
 """
 
 from __future__ import annotations

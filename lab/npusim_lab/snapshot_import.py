@@ -115,7 +115,7 @@ def _read_as(
 ) -> tuple[Trace, int | None]:
     """Return a trace, and the capacity under which its releases might be those of a full device.
 
-    That is None where the capacity is known or no release leaves it open.
+    The capacity is None where it is known, or where no release leaves it open.
     """
     snapshot = read()
     number = _choose_device(snapshot, device)
