@@ -96,6 +96,7 @@ class Data:
         of = lambda value: np.array([value(spec) for spec in found])[chip]  # noqa: E731
         self.bandwidth = of(lambda spec: spec.value("memory.bandwidth_gb_s"))
         self.multiprocessors = of(lambda spec: spec.multiprocessors)
+        self.clocks = of(lambda spec: spec.clocks)
         self.cache = of(lambda spec: spec.value("memory.cache_mib")) * CACHE_SHARE
         self.board = of(lambda spec: BOARDS.index(spec.board))
 
@@ -139,7 +140,8 @@ def work_of(name, command):
 
 # Parameters: logarithms of shares on matrix units, on others and of bandwidth, by work; of factors
 # of boards other than servers; of the floor, the host's time for a command and for the call of a
-# module, and named hosts' factors of both; then three that are as they are.
+# module, named hosts' factors of both, and of what a multiprocessor moves in a clock; then three
+# that are as they are.
 COUNT, FACTORS = len(WORK), len(BOARDS) - 1
 MATRIX, PLAIN, TRAFFIC = (slice(i * COUNT, (i + 1) * COUNT) for i in range(3))
 ARITHMETIC_BOARD = slice(3 * COUNT, 3 * COUNT + FACTORS)
@@ -147,16 +149,18 @@ TRAFFIC_BOARD = slice(ARITHMETIC_BOARD.stop, ARITHMETIC_BOARD.stop + FACTORS)
 FLOOR = TRAFFIC_BOARD.stop
 DISPATCH, MODULE = FLOOR + 1, FLOOR + 2
 HOST = slice(MODULE + 1, MODULE + 1 + len(HOSTS))
-WAVE, GAIN, OVERLAP = range(HOST.stop, HOST.stop + 3)
+PORT = HOST.stop
+WAVE, GAIN, OVERLAP = range(PORT + 1, PORT + 4)
 SIZE = OVERLAP + 1
 
 PRIOR = np.zeros(SIZE)
 PRIOR[: 2 * COUNT], PRIOR[TRAFFIC] = math.log(0.6), math.log(0.8)
 PRIOR[FLOOR : HOST.start] = math.log(4e-6), math.log(2e-5), math.log(1e-5)
+PRIOR[PORT] = math.log(40)
 PRIOR[WAVE:] = 0.3, 1.5, 0.5
 #: How strongly a parameter is held to its prior.
 HOLD = np.full(SIZE, 0.18)
-HOLD[ARITHMETIC_BOARD] = HOLD[TRAFFIC_BOARD] = HOLD[FLOOR:WAVE] = 0.6
+HOLD[ARITHMETIC_BOARD] = HOLD[FLOOR:WAVE] = 0.6
 HOLD[WAVE:] = 0.3
 LEAST, MOST = np.full(SIZE, -20.0), np.full(SIZE, 20.0)
 LEAST[WAVE:], MOST[WAVE:] = (0, 1, 0), (1, 5, 1)
@@ -170,7 +174,7 @@ SCALE = 0.12
 
 
 def parts(data, x):
-    """Seconds of arithmetic and of traffic of the commands, without the floor."""
+    """Seconds of arithmetic, of the memory and of multiprocessors' ports, without the floor."""
     arithmetic = np.concatenate([[0], x[ARITHMETIC_BOARD]])[data.board]
     traffic = np.concatenate([[0], x[TRAFFIC_BOARD]])[data.board]
     waves = np.maximum(data.tiles, 1) / data.multiprocessors
@@ -179,12 +183,13 @@ def parts(data, x):
     compute = data.flops / (data.peak * share) * (1 + x[WAVE] * idle)
     share = np.exp(x[TRAFFIC][data.work] + traffic)
     filled = data.bytes / np.maximum(data.cache, 1)
-    moved = data.bytes / (data.bandwidth * share) / (1 + (x[GAIN] - 1) / (1 + filled**2))
-    return compute, moved
+    cached = data.bytes / (1 + (x[GAIN] - 1) / (1 + filled**2))
+    return compute, cached / (data.bandwidth * share), cached / (data.clocks * np.exp(x[PORT]))
 
 
 def durations(data, x):
-    compute, moved = parts(data, x)
+    compute, memory, port = parts(data, x)
+    moved = memory + port
     shorter = (1 - x[OVERLAP]) * np.minimum(compute, moved)
     return np.exp(x[FLOOR]) + np.maximum(compute, moved) + shorter
 
@@ -231,7 +236,8 @@ def calibrated(data, x):
 
 def smooth(data, x):
     """(log of model / published, its derivatives), with a soft maximum of host and device."""
-    compute, moved = parts(data, x)
+    compute, memory, port = parts(data, x)
+    moved = memory + port
     more = compute > moved
     rest = 1 - x[OVERLAP]
     each = np.exp(x[FLOOR]) + np.where(more, compute + rest * moved, moved + rest * compute)
@@ -247,11 +253,12 @@ def smooth(data, x):
         return found.reshape(rows, groups) * weight[:, None]
 
     by_compute = -compute * np.where(more, 1, rest) * data.counts
-    by_traffic = -moved * np.where(more, rest, 1) * data.counts
+    by_memory, by_port = (-part * np.where(more, rest, 1) * data.counts for part in (memory, port))
     slope[:, : 2 * COUNT] = spread(by_compute, data.work + COUNT * data.plain, 2 * COUNT)
-    slope[:, TRAFFIC] = spread(by_traffic, data.work, COUNT)
+    slope[:, TRAFFIC] = spread(by_memory, data.work, COUNT)
+    slope[:, PORT] = spread(by_port, 0, 1)[:, 0]
     slope[:, ARITHMETIC_BOARD] = spread(by_compute, data.board, len(BOARDS))[:, 1:]
-    slope[:, TRAFFIC_BOARD] = spread(by_traffic, data.board, len(BOARDS))[:, 1:]
+    slope[:, TRAFFIC_BOARD] = spread(by_memory, data.board, len(BOARDS))[:, 1:]
     slope[:, FLOOR] = np.exp(x[FLOOR]) * data.commands * weight
     by_host = host**6 / both
     module = np.exp(x[MODULE]) * data.modules / host_seconds(data, x)
@@ -381,6 +388,7 @@ def write_classes(x, widths, left):
         f"wave_loss = {x[WAVE]:.3g}",
         f"cache_share = {CACHE_SHARE}",
         f"cache_gain = {x[GAIN]:.3g}",
+        f"port_bytes = {np.exp(x[PORT]):.3g} # of a multiprocessor, in a clock",
         "",
         "[host] # of eager Python: for a command, and for the call of a module",
         f"dispatch_us = {np.exp(x[DISPATCH]) * 1e6:.3g}",
@@ -435,6 +443,7 @@ def of_classes():
     x[HOST] = [
         math.log(specs.load_host(name).dispatch_us / table["host"]["dispatch_us"]) for name in HOSTS
     ]
+    x[PORT] = math.log(model["port_bytes"])
     x[WAVE], x[GAIN], x[OVERLAP] = model["wave_loss"], model["cache_gain"], model["overlap"]
     return x
 
@@ -443,7 +452,7 @@ def quality(errors):
     size = np.abs(errors)
     return (
         f"{len(size)} | {np.median(size):.1%} | {np.quantile(size, 0.9):.0%} | "
-        f"{(size < 0.25).mean():.0%} | {np.median(errors):+.0%}"
+        f"{(size < 0.25).mean():.1%} | {np.median(errors):+.0%}"
     )
 
 

@@ -65,6 +65,9 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
     "achievable_plain": {"matmul": (1, 1), "convolution": (1, 1), "attention": (1, 1)},
     "ramp_us": {"matmul": (1e3, 0), "convolution": (1e3, 0), "attention": (1e3, 0)},
 }  # fmt: skip
+#: Capabilities of multiprocessors with 64 lanes of float32 (CUDA C++ Programming Guide, arithmetic
+#: instructions); others have 128, as those of AMD count in their peaks.
+_NARROW = {(6, 0), (7, 0), (7, 5), (8, 0)}
 _TOP = {"title", "board", "capability", "multiprocessors", "sources", *_KEYS}
 _MAY_BE_ZERO = {"latency_us", "ramp_us"}
 
@@ -97,6 +100,14 @@ class Spec:
     board: str
     numbers: dict[str, float]
     sources: dict[str, str]
+
+    @property
+    def clocks(self) -> float:
+        """Clocks in a second, of all multiprocessors: the peak of float32 has two operations each
+        of 64 or 128 lanes in one.
+        """
+        lanes = 64 if self.capability in _NARROW else 128
+        return self.value("peak_tflops.f32") / (2 * lanes)
 
     def value(self, key: str) -> float:
         """Returns a number in bytes, seconds^-1 or ns."""
@@ -239,17 +250,21 @@ def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
         [of[name] if name in of else table[kind][name] * board["arithmetic"] for name in work]
         for kind, of in (("matrix", given), ("plain", given | plain))
     ]
-    scale = board["bandwidth"]
-    if "bandwidth" in given:
-        scale = own["bandwidth"] / table["bandwidth"]["streaming"]
     model = table["model"]
+    # A byte takes its time in the memory, and in a multiprocessor.
+    port = spec.value("memory.bandwidth_gb_s") / (spec.clocks * model["port_bytes"])
+    traffic = {
+        name: 1 / (1 / (share * board["bandwidth"]) + port)
+        for name, share in table["bandwidth"].items()
+    }
+    scale = own["bandwidth"] / traffic["streaming"] if "bandwidth" in given else 1.0
     shape = [
         model["overlap"],
         model["wave_loss"],
         spec.value("memory.cache_mib") * model["cache_share"],
         model["cache_gain"],
     ]
-    made.append([table["bandwidth"][name] * scale for name in work])
+    made.append([traffic[name] * scale for name in work])
     return made, shape, model["kernel_floor_us"]
 
 
