@@ -12,12 +12,12 @@ from torch_npusim.profiling import record
 from torch_npusim.sim import clock, specs, timeline
 from torch_npusim.sim.host_layers import charged
 
-from pages import validation  # isort: skip
+from pages import time_fit, validation  # isort: skip
 from pages.published_rows import FOLDER  # isort: skip
 
 
 def test_hosts_have_the_cost_that_published_rows_say():
-    found = validation.hosts(validation.Data(FOLDER))
+    found = validation.hosts(time_fit.Data(FOLDER))
     assert set(found) == set(specs.host_names()) - {"eager", "xeon-8360y", "xeon-vm-16"}
     eager = specs.load_host("eager")
     for name, (factor, rows) in found.items():

@@ -10,7 +10,7 @@ from processes import python
 
 from torch_npusim.sim import specs
 
-from pages import intervals, published_programs, validation  # isort: skip
+from pages import intervals, published_programs, time_fit, validation  # isort: skip
 from pages.published_rows import FOLDER  # isort: skip
 
 
@@ -27,14 +27,14 @@ def test_the_goal_of_the_median_is_reached_on_what_was_left_out():
 
 
 def test_the_tool_and_the_device_compute_the_same_durations():
-    data, x = validation.Data(FOLDER), validation.of_classes()
-    each = validation.durations(data, x)
+    data, x = time_fit.Data(FOLDER), time_fit.of_classes()
+    each = time_fit.durations(data, x)
     for chip in ("t4", "rtx-4090", "a100-80-sxm"):  # without numbers of their own
-        rates = validation.timeline.Rates.of_spec(chip)
+        rates = time_fit.timeline.Rates.of_spec(chip)
         numbers = [i for i, row in enumerate(data.rows) if row["chip"] == chip][:3]
         for i in np.flatnonzero(np.isin(data.index, numbers))[:400]:
-            row = validation.timeline.Row(
-                **dict.fromkeys(validation.timeline.Row._fields, 0)
+            row = time_fit.timeline.Row(
+                **dict.fromkeys(time_fit.timeline.Row._fields, 0)
                 | {
                     "kind": "kernel", "flops": data.flops[i], "bytes": data.bytes[i],
                     "precision": int(data.precision[i]), "work": int(data.work[i]),
@@ -66,7 +66,7 @@ def test_groups_of_errors_count_alike_and_one_more_is_expected():
 def test_every_row_has_errors_of_what_was_left_out():
     with intervals.LEFT_OUT.open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(validation.Data(FOLDER).rows)
+    assert len(rows) == len(time_fit.Data(FOLDER).rows)
     assert len({row["machines"] for row in rows}) == 19
 
 
