@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every public name of torch.cuda and its submodules works on npusim or raises by its name."""
 
+import os
 import types
 from importlib import import_module
 
@@ -259,14 +260,15 @@ WORKS = {
     "profiler.start": lambda: lived_through(cuda.profiler.start),
     "profiler.stop": lambda: lived_through(cuda.profiler.stop),
     "gds.is_available": lambda: cuda.gds.is_available() is False,
+    "list_gpu_processes": lambda: str(os.getpid()) in cuda.list_gpu_processes(),
+    "clock_rate": lambda: 100 < cuda.clock_rate() < 10_000,
+    "memory_usage": lambda: cuda.memory_usage() in (0, 100),
+    "power_draw": lambda: cuda.power_draw() > 0,
+    "temperature": lambda: 0 < cuda.temperature() < 100,
+    "utilization": lambda: cuda.utilization() in (0, 100),
     "tunable.is_enabled": lambda: cuda.tunable.is_enabled() is False,
     "tunable.record_untuned_is_enabled": lambda: not cuda.tunable.record_untuned_is_enabled(),
     "tunable.tuning_is_enabled": lambda: not cuda.tunable.tuning_is_enabled(),
-}
-
-# Refused by torch.npusim itself; called with these arguments.
-REFUSED_BY_NPUSIM = {
-    "list_gpu_processes": (),
 }
 
 
@@ -293,9 +295,6 @@ def test_every_public_name_works_or_raises_by_its_name(name):
     elif f"torch.cuda.{name}" in cuda_alias.LIMITS:
         with pytest.raises(NotImplementedError, match=rf"torch\.cuda\.{name}\b"):
             value()
-    elif short in REFUSED_BY_NPUSIM:
-        with pytest.raises(NotImplementedError, match=rf"torch\.npusim\.{short}\b"):
-            value(*REFUSED_BY_NPUSIM[short])
     else:
         # memory.x and random.x are the x of torch.cuda, if they are not named themselves.
         works = WORKS.get(name) or WORKS[short]
@@ -307,7 +306,6 @@ def test_every_public_name_works_or_raises_by_its_name(name):
 def test_the_tables_name_nothing_else():
     names = set(all_names())
     assert set(WORKS) - LATER <= names
-    assert set(REFUSED_BY_NPUSIM) <= names
 
 
 @pytest.mark.parametrize("name", ["_compile_kernel", "nccl.all_reduce"])

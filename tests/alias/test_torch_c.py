@@ -60,6 +60,8 @@ ARGUMENTS = {
     "resetPeakMemoryStats": (0,),
     "setDevice": (0,),
     "setMemoryFraction": (1.0, 0),
+    "setCublasLtWorkspaceSize": (1 << 20,),
+    "set_cudnn_benchmark_limit": (10,),
     "set_sync_debug_mode": (0,),
     "sleep": (10,),
 }

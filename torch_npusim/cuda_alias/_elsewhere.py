@@ -31,11 +31,24 @@ def patch(patcher: Patcher) -> None:
     # torch.testing makes tests for "cuda", and no second ones for the device that it names.
     patcher.set(torch._utils, "_is_privateuse1_backend_available", lambda: False)
     patcher.set(torch.backends.cuda, "is_built", lambda: True)
-    # Builds for CUDA have cuDNN, which cannot read the memory of npusim.
-    patcher.set(torch._C, "_has_cudnn", False)
-    patcher.set(torch.backends.cudnn.m, "_init", lambda: False)  # type: ignore[attr-defined]
-    # Its own warns that the build has no cuDNN whenever an RNN moves to the device.
-    patcher.set(torch.backends.cudnn.m, "is_acceptable", lambda tensor: False)  # type: ignore[attr-defined]
+    _patch_cudnn(patcher)
+
+
+# --- cuDNN
+
+#: That of torch's build for CUDA_VERSION. What cuDNN refuses is in cuda_rules.csv and in csrc.
+CUDNN_VERSION = 92000
+
+
+def _patch_cudnn(patcher: Patcher) -> None:
+    cudnn = torch.backends.cudnn
+    patcher.set(torch._C, "_has_cudnn", True)
+    patcher.set(cudnn.m, "_init", lambda: True)  # type: ignore[attr-defined]
+    patcher.set(cudnn.m, "version", lambda: CUDNN_VERSION)  # type: ignore[attr-defined]
+    limit = torch.backends.ContextProp(
+        torch._C._cuda_get_cudnn_benchmark_limit, torch._C._cuda_set_cudnn_benchmark_limit
+    )
+    patcher.set(type(cudnn), "benchmark_limit", limit)
 
 
 # --- Tensor, storage
@@ -66,6 +79,15 @@ def _tensor_is_cuda(self: torch.Tensor) -> bool:
         answer: bool = handle_torch_function(getter, (self,), self)
         return answer
     return is_npusim(self.device)
+
+
+def _share_cuda(self: torch.UntypedStorage) -> NoReturn:
+    """Raises what CUDA raises for other storages; those of npusim are sent by torch_npusim."""
+    if not is_npusim(self.device):
+        raise RuntimeError("_share_cuda_: only available on CUDA")
+    raise NotImplementedError(
+        "UntypedStorage._share_cuda_() on npusim: send the tensor itself, by torch.multiprocessing"
+    )
 
 
 def _storage_is_cuda(self: torch.UntypedStorage) -> bool:
@@ -115,6 +137,7 @@ def _patch_tensors(patcher: Patcher) -> None:
     patcher.set(torch.Tensor, "__cuda_array_interface__", property(_no_array_interface))
     patcher.set(torch.Tensor, "__dlpack_device__", _dlpack_device())
     patcher.set(torch.storage, "_get_device_from_module", _device_of_module)
+    patcher.set(torch.UntypedStorage, "_share_cuda_", _share_cuda)
     for storage in (torch.UntypedStorage, torch.TypedStorage):
         patcher.set(storage, "is_cuda", property(_storage_is_cuda))
 

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 from torch_npusim.patches import is_version
 
 _RUNTIME = "there is no CUDA runtime behind npusim; leave the call out, or guard it."
-_SENSOR = "a simulated device has no such sensor; leave the call out."
 _ALLOCATOR = "the caching allocator of npusim cannot be switched off; NPUSIM_ALLOCATOR changes it."
 _COMPILER = "npusim cannot run CUDA code; write the operation with tensors."
 _NCCL = "npusim has no NCCL to call; use torch.distributed with the backend nccl."
@@ -27,9 +26,6 @@ REFUSED: dict[str, str] = {
             "green_contexts.GreenContext",
         ),
         _RUNTIME,
-    ),
-    **dict.fromkeys(
-        ("clock_rate", "memory_usage", "power_draw", "temperature", "utilization"), _SENSOR
     ),
     **dict.fromkeys(
         (
@@ -137,9 +133,12 @@ DIFFERENT: dict[str, str] = {
     "Stream`, that Stream is CUDA's; enable the alias first",
     "torch.version.cuda": "names a version although no CUDA library is there; a package that loads "
     "CUDA libraries because of it ends in its own ImportError",
-    "torch.backends.cudnn.version()": "is None: there is no such library",
-    "torch.backends.cudnn, torch.backends.cuda": "flags can be set and read; only cudnn.enabled "
-    "changes something, for RNNs",
+    "torch.backends.cudnn": "is there with the version of torch's build for CUDA, and refuses what "
+    "cuDNN refuses; of its flags, which can be set and read, only `enabled` changes something, for "
+    "RNNs; weights of RNNs are not made one chunk of memory",
+    "torch.cuda.temperature(), power_draw()": "never move: there are no sensors; utilization() is "
+    "100 while the current stream has unfinished work, and clock_rate() follows from the "
+    "specification's peak rate",
     "torch.cuda.get_device_properties()": "has clock rates of 0, and the sizes of the largest chip "
     "of its capability",
     "Stream.cuda_stream, Event.cuda_event": "are handles that no other library can use; "

@@ -64,6 +64,28 @@ def _alloc(size: int, stream: int) -> int:
     return npusim.caching_allocator_alloc(size, npusim.current_device(), stream)
 
 
+class _Number:
+    """A setting that can be read again, and changes nothing here."""
+
+    def __init__(self, default: int) -> None:
+        self._default = self._now = default
+
+    def get(self) -> int:
+        """Returns it."""
+        return self._now
+
+    def set(self, value: int) -> None:
+        """Sets it."""
+        self._now = value
+
+    def reset(self) -> None:
+        """Sets it to what it was at first."""
+        self._now = self._default
+
+
+_lt_workspace = _Number(1 << 20)
+_benchmark_limit = _Number(10)
+
 WORKS: dict[str, Callable[..., Any]] = {
     "CUDAAllocator_AllocatorState": type("_AllocatorState", (), {"__doc__": "Never made."}),
     "annotateMemory": lambda address, metadata: None,  # as with each allocator without metadata
@@ -83,6 +105,11 @@ WORKS: dict[str, Callable[..., Any]] = {
     "getDefaultStream": _default_stream,
     "getDevice": npusim.current_device,
     "getDeviceCount": npusim.device_count,
+    "getCublasLtWorkspaceSize": _lt_workspace.get,
+    "setCublasLtWorkspaceSize": _lt_workspace.set,
+    "resetCublasLtWorkspaceSize": _lt_workspace.reset,
+    "get_cudnn_benchmark_limit": _benchmark_limit.get,
+    "set_cudnn_benchmark_limit": _benchmark_limit.set,
     "getMemoryFraction": npusim.memory.get_per_process_memory_fraction,
     "get_sync_debug_mode": npusim.get_sync_debug_mode,
     "getStreamFromExternal": _stream_from_external,
@@ -119,10 +146,9 @@ _TUNING = "npusim has one implementation of each operator, so there is nothing t
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
         (
-            "getCublasLtWorkspaceSize", "getCublasWorkspaceSize", "getCurrentBlasHandle",
-            "getCurrentSolverHandle", "getHipblasltVersion", "get_conv_benchmark_empty_cache",
-            "get_cudnn_benchmark_limit", "resetCublasLtWorkspaceSize", "resetCublasWorkspaceSize",
-            "setCublasLtWorkspaceSize", "setCublasWorkspaceSize", "set_cudnn_benchmark_limit",
+            "getCublasWorkspaceSize", "getCurrentBlasHandle", "getCurrentSolverHandle",
+            "getHipblasltVersion", "get_conv_benchmark_empty_cache", "resetCublasWorkspaceSize",
+            "setCublasWorkspaceSize",
         ),
         _LIBRARIES,
     ),

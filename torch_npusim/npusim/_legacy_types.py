@@ -6,6 +6,7 @@ isinstance().
 """
 
 import types
+import warnings
 from typing import Any, NoReturn
 
 import torch
@@ -15,6 +16,21 @@ from torch.storage import _LegacyStorage, _warn_typed_storage_removal
 from torch_npusim._names import device_type, is_npusim
 
 MODULE = "torch.npusim"
+
+
+_warned_of = set[str]()
+
+
+def _warn_of_cuda_types() -> None:
+    """Warns once, as CUDA's types do."""
+    if "cuda" in _warned_of and not torch.is_warn_always_enabled():
+        return
+    _warned_of.add("cuda")
+    warnings.warn(
+        "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use "
+        "methods such as torch.tensor(data, dtype=*, device='cuda') to create tensors.",
+        stacklevel=3,
+    )
 
 
 class TensorType(type):
@@ -40,6 +56,8 @@ class TensorType(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Constructs a tensor: from sizes (uninitialised) or from one sequence of values."""
+        if device_type() == "cuda":
+            _warn_of_cuda_types()
         device = kwargs.pop("device", None) or "npusim"
         if len(args) == 1 and not isinstance(args[0], int | torch.Size):
             return torch.tensor(args[0], dtype=cls.dtype, device=device, **kwargs)
