@@ -26,7 +26,7 @@
 #   make pictures    the pictures of the site's first page, each by its command (chromium)
 #   make hta     HolisticTraceAnalysis over a trace of npusim's
 #   make pages   code blocks of README and docs/, as typed; those too that compile or start processes
-#   make foreign  the kit on backends of others that lie, built, in SOURCES=dir; writes a scoreboard
+#   make foreign  the kit on backends of others in SOURCES=dir, cloned if missing; writes a scoreboard
 #   make new-backend  `npusim new-backend` and its six steps: built, tested, and asked by the kit
 #   make nightly  what is too long for every commit; ONLY=parallel runs what contains that word
 #   make matrix  other versions of torch and Python, other machines: CELLS=2.15.0-py311

@@ -32,6 +32,11 @@ def ended(pid: int) -> int | None:
     return status if found else None
 
 
+def end_of(status: int) -> str:
+    """How a process ended, of subprocess's exit status: "by SIGSEGV" or "with status 1"."""
+    return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+
+
 def end(pid: int, patience_seconds: float = 0.0) -> int:
     """Ends a child that leads a session, and all in it; returns how the child ended.
 

@@ -16,6 +16,7 @@ import torch
 from npusim_conformance.inputs import torch_testing
 
 library = torch.library.Library("aten", "IMPL")
+seen: list[bool] = []
 
 
 def crash(result):
@@ -25,6 +26,14 @@ def crash(result):
 def hang(result):
     while True:
         pass
+
+
+def compiled(result):
+    """Takes three seconds when it is first called in a process."""
+    if not seen:
+        seen.append(True)
+        time.sleep(3)
+    return result
 
 
 def leave(result):

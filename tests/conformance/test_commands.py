@@ -173,6 +173,20 @@ def test_trace_finds_the_out_kernel_behind_a_structured_operator():
     assert "aten::sinh.out" not in planning.needs_of_trace("sinh", 2, bare)["op:sinh"]
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (census.Route.FALLBACK, "a fallback that copies breaks that in silence"),
+        (census.Route.MISSING, "without a kernel each call raises"),
+    ],
+)
+def test_a_trap_says_what_happens_without_a_kernel(how, said):
+    routes = {f"aten::{name}": how for name in census.ALIASING}
+    traps = [trap for trap in census._traps("PrivateUse1", routes) if "alias" in trap.hint]
+    assert {trap.name for trap in traps if trap.open} == routes.keys()
+    assert {trap.hint for trap in traps} == {f"its result must alias its argument: {said}"}
+
+
 def test_census_of_the_cpu():
     found = census.take(torch.device("cpu"))
     assert found.routes["aten::add.Tensor"] is census.Route.NATIVE

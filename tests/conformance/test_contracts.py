@@ -335,13 +335,22 @@ def broken_import(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "name", "message"),
     [
-        ("import atexit, os; atexit.register(os.abort)", "exit/ends_with_live_tensors", "signal 6"),
+        (
+            "import atexit, os; atexit.register(os.abort)",
+            "exit/ends_with_live_tensors",
+            "by SIGABRT",
+        ),
+        (
+            "import atexit, os; atexit.register(os.abort)",
+            "exit/keeps_the_exit_status",
+            "it ended by SIGABRT, expected status 7",
+        ),
         ("print('hello')", "exit/import_says_nothing", "hello"),
         ("import warnings; warnings.warn('beta')", "exit/import_says_nothing", "stderr"),
         (
             "import os; os.register_at_fork(after_in_child=os.abort)",
             "fork/child_may_use_the_cpu",
-            "died by signal 6",
+            "died by SIGABRT",
         ),
     ],
 )

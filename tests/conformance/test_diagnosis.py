@@ -111,6 +111,15 @@ def test_a_dtype_that_one_operator_lacks_is_that_operators():
     assert diagnose(error).cause == "RuntimeError: \"lgamma\" not implemented for 'Half'"
 
 
+@pytest.mark.parametrize(("results", "said"), [([], "fewer"), ([1, 2], "more")])
+def test_a_number_of_results_is_told_in_words(results, said):
+    with pytest.raises(ValueError, match="zip") as raised:
+        list(zip([1], results, strict=True))
+    found = diagnose(raised.value)
+    assert found.message == f"the device gives {said} results than the CPU"
+    assert found.cause == found.message
+
+
 def test_causes_ignore_what_varies():
     causes = {diagnose(Mismatch(f"result: {count} of 9 elements differ")).cause for count in (1, 2)}
     assert len(causes) == 1

@@ -4,14 +4,16 @@
 The defects and the scoreboard that are meant for other backends are tried on npusim.
 """
 
+import dataclasses
 import json
 import os
+import subprocess
 import sys
 
 import pytest
 import torch
 from conformance.test_runner import environment
-from pages import foreign
+from pages import foreign, foreign_sources
 from processes import python
 from repo.sources import ROOT
 from torch.library import Library
@@ -150,6 +152,8 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
         {"case": "op:cos/forward/float32", "status": "crash", "message": "SIGSEGV",
          "culprit": "aten::cos", "repro": "import torch"},
         {"case": "op:tan/forward/float32", "status": "n/a"},
+        {"case": "op:abs/forward/int64", "status": "fail", "culprit": "aten::abs",
+         "message": "result: 2 of 9 elements differ from those on the CPU"},
         {"case": "contract:copy/cpu", "status": "pass"},  # no part of the core
     )  # fmt: skip
     lines = [json.dumps(record) for record in ({}, *outcomes)]
@@ -167,14 +171,20 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
     monkeypatch.setattr(foreign, "PAGE", page)
     others = ["here:torch_npusim:npusim", "broken:no_such_backend:x"]
     chosen = [part for other in others for part in ("--backend", other)]
+    vendor = tmp_path / "vendor"
+    vendor.mkdir()
+    asked = {"case": "contract:copy/cpu", "status": "pass"}
+    head = {"torch": "2.9"}
+    (vendor / "run.jsonl").write_text("\n".join(map(json.dumps, (head, outcomes[1], asked))))
+    chosen += ["--log", f"chip x board={vendor}"]
     monkeypatch.setattr(
-        sys, "argv", ["foreign.py", str(sources), "--page", "--out", str(out), *chosen]
+        sys, "argv", ["foreign.py", str(sources), "--offline", "--page", "--out", str(out), *chosen]
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     assert foreign.main() == 0
     text = page.read_text()
     lines = [
-        f"| here | abc123 | {torch.__version__} | {n} | {n - 2} | 1 | 1 | 1 | 0 |" for n in (3, 4)
+        f"| here | abc123 | {torch.__version__} | {n} | {n - 3} | 2 | 2 | 1 | 0 |" for n in (4, 5)
     ]
     whole = text.index("## The whole smoke profile")
     assert text.index(lines[0]) < whole < text.index(lines[1])
@@ -184,5 +194,60 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
     assert "| broken | ModuleNotFoundError: No module named 'no_such_backend' |" in text
     assert text.index("`op:sin/forward/float32`, at fault `aten::sin`") < text.index("aten::cos")
     assert "torch_mcpu" in capsys.readouterr().out
+    for n in (1, 2):
+        assert f"| chip x board | a vendor's run | 2.9 | {n} | {n} | 0 | 0 | 0 | 0 |" in text
     assert text.endswith("\n\n## By hand: 3\nkept\n"), "the command has not written this section"
     assert [text.count(heading) for heading in ("## Not", "## here", "stale")] == [1, 1, 0]
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """A repository that holds a backend in a folder; (its place, a revision)."""
+    place = tmp_path / "theirs"
+    (place / "part").mkdir(parents=True)
+    (place / "part" / "chip.py").write_text("old = 1\n")
+    (place / "part" / "build.py").write_text("open('built', 'w').close()\n")
+
+    def git(*arguments):
+        named = ("-c", "user.name=x", "-c", "user.email=x@y")
+        done = subprocess.run(
+            ["git", *named, *arguments], cwd=place, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("config", "uploadpack.allowAnySHA1InWant", "true")
+    git("config", "uploadpack.allowFilter", "true")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    return f"file://{place}", git("rev-parse", "HEAD")
+
+
+def test_a_backend_is_cloned_edited_and_built(theirs, tmp_path):
+    edits, sources = (("chip.py", "old", "new"),), tmp_path / "sources"
+    source = foreign_sources.Source(*theirs, "part", edits, ("build.py",), "g++ 12")
+    foreign_sources.fetch("chip", source, sources)
+    folder = sources / "chip"
+    assert (folder / "chip.py").read_text() == "new = 1\n"
+    assert (folder / "built").exists()
+    assert (folder / "COMMIT").read_text() == f"{theirs[1][:7]}, g++ 12\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"repository": "file:///nowhere"}, "git fetch: "),
+        ({"edits": (("chip.py", "gone", ""),)}, "chip.py has nothing to edit for this torch"),
+        ({"build": ("-c", "1 / 0")}, "-c: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_backend_that_is_not_to_be_had_has_a_reason(theirs, tmp_path, change, said):
+    source = dataclasses.replace(foreign_sources.Source(*theirs, "part"), **change)
+    with pytest.raises(foreign_sources.NotToBeHad, match=said):
+        foreign_sources.fetch("chip", source, tmp_path / "sources")
+    assert not (tmp_path / "sources" / "chip").exists()
+
+
+def test_a_source_is_pinned_for_each_backend_that_can_be_cloned():
+    named = {backend.folder for backend in foreign.BACKENDS}
+    assert foreign_sources.SOURCES.keys() <= named

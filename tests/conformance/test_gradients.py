@@ -55,7 +55,14 @@ def test_backward_sees_a_gradient_that_is_missing(bench):
     bench.plant("mul", lambda right, x, *others, **options: right(x.detach(), *others, **options))
     outcome = bench.outcome("op:mul/backward/float32")
     assert outcome.status is FAIL
-    assert "none" in outcome.message
+    assert outcome.message == "no gradient for input 0, on the CPU there is one"
+
+
+def test_backward_sees_that_no_result_has_a_gradient(bench):
+    bench.plant("sin", lambda right, x: right(x.detach()))
+    outcome = bench.outcome("op:sin/backward/float32")
+    assert outcome.status is FAIL
+    assert outcome.message == "no gradient for input 0, on the CPU there is one"
 
 
 def test_backward_does_not_concern_results_without_gradient(bench):

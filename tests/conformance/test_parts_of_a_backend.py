@@ -87,7 +87,9 @@ def test_code_that_computes_something_else_is_found():
 
 
 def test_an_error_of_several_lines_is_told_from_its_start():
-    with pytest.raises(Mismatch, match=r"exit status 1: ValueError: the cause and advice$"):
+    with pytest.raises(
+        Mismatch, match=r"it ended with status 1: ValueError: the cause and advice$"
+    ):
         compiles(on_npusim("torch_npusim"), "raise ValueError('the cause\\nand advice')")
 
 

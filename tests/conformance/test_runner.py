@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from processes import python
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.record import log
+from npusim_conformance.run import session
 from npusim_conformance.run.runner import Runner
 from npusim_conformance.run.worker import WorkerConfig
-from npusim_conformance.verdict import Status
+from npusim_conformance.verdict import Outcome, Status
 
 HERE = Path(__file__).parent
 NAMES = ("add", "sub", "mul", "neg")
@@ -109,6 +111,48 @@ def test_spawned_workers_find_the_same(run, broken):
     assert statuses(outcomes) == {
         name: broken[2][name].status for name in ("op:add/forward/int64", "op:sub/forward/int64")
     }
+
+
+def test_a_warm_up_is_not_timed(run):
+    chosen = ["--ops", "op:add,op:mul", "--dtypes", "int64", "--timeout", "1", "--warm-up", "60"]
+    _, _, outcomes = run("compiled:add", *chosen)
+    outcome = outcomes["op:add/forward/int64"]
+    assert outcome.status is Status.PASS
+    assert outcome.seconds < 1
+
+
+def test_a_hang_in_a_warm_up_has_a_limit(run):
+    chosen = ["--ops", "op:mul", "--dtypes", "int64", "--timeout", "1", "--warm-up", "1"]
+    _, _, outcomes = run("hang:mul", *chosen)
+    outcome = outcomes["op:mul/forward/int64"]
+    assert outcome.message.startswith("no answer after 1 s and its warm-up at sample 0")
+
+
+def test_the_runner_says_what_it_does_while_nothing_comes(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLANTED", "crash:sub")
+    monkeypatch.setenv("PLANTED_MARKS", str(tmp_path))
+    monkeypatch.syspath_prepend(HERE)
+    runner, told = Runner(WorkerConfig("cpu", "planted", Expectations(), samples_max=1)), []
+    runner.on_tick = told.append
+    list(runner.run(["op:sub/forward/float32"]))
+    assert list(dict.fromkeys(told)) == ["cases", "failures again: 1", "crashes under watch: 1"]
+
+
+def test_the_line_of_a_bar_that_stands_is_drawn(tmp_path, monkeypatch, capsys):
+    runner = Runner(WorkerConfig("cpu", "", Expectations()))
+    names = ["op:sub/forward/float32"]
+
+    def run(names, before=()):
+        yield Outcome(names[0], Status.FAIL, "wrong")
+        runner.on_tick("failures again: 1")
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(session.time, "monotonic", count(0, 100).__next__)
+    with log.LogWriter(tmp_path / "run.jsonl", {}, False) as writer:
+        session.recorded(runner, names, writer, Expectations())
+    said = capsys.readouterr().err
+    assert "failures again: 1: 100%" in said
+    assert "1 fail" in said
 
 
 def test_what_passes_in_a_fresh_process_is_a_flake(run):

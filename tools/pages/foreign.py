@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Asks the kit about backends of others: `python foreign.py SOURCES [--page]`, or `make foreign`.
 
-SOURCES holds a folder for each backend, with its package inside, built for the installed torch.
-Nothing is fetched or built here, and nothing of theirs is stored. A file COMMIT in the folder
-may name the version, and what it was built with.
+SOURCES holds a folder for each backend, with its package inside, built for the installed torch. A
+folder that is missing is cloned and built where there is a network (foreign_sources.py). Nothing of
+theirs is stored here. A file COMMIT in the folder names the version, and what it was built with.
 
+    --offline  clones nothing
     --backend FOLDER:MODULE:DEVICE   another backend than those in the table below
+    --log NAME=DIR                   a row of a vendor's own run, which may have been a remote one
     --core     asks for the forward cases of operators only, where a whole profile takes too long
     --page     writes docs/reference/conformance_foreign.md
     --defects  plants the defects of tests/conformance/defects/foreign_*.py in each backend, too
@@ -24,6 +26,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from pages import foreign_sources  # noqa: E402
+
 PAGE = ROOT / "docs" / "reference" / "conformance_foreign.md"
 SMOKE_SECONDS = 3600
 CORE = ("--props", "forward", "--ops", "op:*")  # of the smoke profile
@@ -56,10 +62,16 @@ def environment(sources: Path, backend: Backend) -> dict[str, str]:
     return kept | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
-def why_not(sources: Path, backend: Backend) -> str:
+def why_not(sources: Path, backend: Backend, is_offline: bool) -> str:
     """Why a backend cannot be asked, or nothing."""
     if not (sources / backend.folder).is_dir():
-        return f"no folder {backend.folder}"
+        source = None if is_offline else foreign_sources.SOURCES.get(backend.folder)
+        if source is None:
+            return f"no folder {backend.folder}"
+        try:
+            foreign_sources.fetch(backend.folder, source, sources)
+        except foreign_sources.NotToBeHad as reason:
+            return str(reason)
     script = f"import torch, {backend.module}; torch.ones(2).to({backend.device!r}).cpu()"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -80,12 +92,18 @@ def outcomes(sources: Path, backend: Backend, out: Path, core: bool) -> list[dic
         command = [sys.executable, "-m", "npusim_conformance", "run", "--device", backend.device]
         command += ["--import", backend.module, "--profile", "smoke", "--jobs", "1", "--quiet"]
         command += [*(CORE if core or backend.compiles else ()), "--load-timeout", "300"]
+        command += ["--warm-up", "600"] if backend.compiles else []
         subprocess.run(
             [*command, "--out", str(directory)],
             env=environment(sources, backend),
             timeout=SMOKE_SECONDS,
             check=False,
         )
+    return records_of(directory)
+
+
+def records_of(directory: Path) -> list[dict[str, Any]]:
+    """The outcomes of a run; the last of each case."""
     lines = (directory / "run.jsonl").read_text().splitlines()[1:]
     records = [record for record in map(json.loads, lines) if "case" in record]
     return list({record["case"]: record for record in records}.values())
@@ -94,7 +112,7 @@ def outcomes(sources: Path, backend: Backend, out: Path, core: bool) -> list[dic
 def is_silent(record: dict[str, Any]) -> bool:
     """Whether the device gave a wrong value and said nothing."""
     text = record.get("message", "")
-    return record["status"] == "fail" and "largest error" in text
+    return record["status"] == "fail" and bool(re.search("largest error|elements differ", text))
 
 
 def gravest(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -193,10 +211,12 @@ WHOLE_TITLE = "## The whole smoke profile"
 
 HEAD = f"""# The conformance kit on backends of others
 
-`make foreign SOURCES=dir` asks backends that lie in `dir`, built for the installed torch. It builds
-and fetches nothing. This table counts the core: the forward cases of operators in the smoke
-profile. "In silence" counts the failures with a wrong value and no exception; a case "died" if it
-ended the process or its time. A row stays until its backend is asked again.
+`make foreign SOURCES=dir` asks backends that lie in `dir`, built for the installed torch. It clones
+and builds pinned revisions of those that are missing. A vendor adds a row from the log of a run,
+which may be a remote one: `python tools/pages/foreign.py dir --page --log NAME=DIR`. This table
+counts the core: the forward cases of operators in the smoke profile. "In silence" counts the
+failures with a wrong value and no exception; a case "died" if it ended the process or its time. A
+row stays until its backend is asked again.
 
 {COLUMNS}"""
 
@@ -231,6 +251,8 @@ def main() -> int:
     parser.add_argument("--defects", action="store_true")
     parser.add_argument("--backend", action="append", default=[])
     parser.add_argument("--core", action="store_true")
+    parser.add_argument("--offline", action="store_true")
+    parser.add_argument("--log", action="append", default=[], metavar="NAME=DIR")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign")
     options = parser.parse_args()
     import torch
@@ -241,7 +263,7 @@ def main() -> int:
     page = PAGE.read_text()
     old_core, _, old_whole = page.partition(WHOLE_TITLE)
     for backend in (*BACKENDS, *others):
-        reason = why_not(sources, backend)
+        reason = why_not(sources, backend, options.offline)
         if reason:
             rows += (earlier := written(old_core, backend))
             whole += written(old_whole, backend)
@@ -259,6 +281,12 @@ def main() -> int:
             sections += finding(record)
         if options.defects:
             sections += planted(sources, backend, options.out)
+    for name, _, directory in (told.partition("=") for told in options.log):
+        head = json.loads((Path(directory) / "run.jsonl").read_text().partition("\n")[0])
+        said = name, "a vendor's run", head["torch"]
+        records, asked = records_of(Path(directory)), True
+        rows.append(row(*said, [record for record in records if in_core(record)]))
+        whole.append(row(*said, records))
     missing = ["", "## Not to be had", "", "| backend | reason |", "|---|---|", *absent]
     tables = [HEAD, *rows, *([WHOLE, *whole] if whole else [])]
     text = "\n".join([*tables, *(missing if absent else []), *sections]) + "\n"

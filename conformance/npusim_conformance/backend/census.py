@@ -147,10 +147,12 @@ def _traps(key: str, routes: dict[str, Route]) -> Iterator[Trap]:
     native = (Route.NATIVE, Route.BOXED)
     for name in ALIASING:
         found = routes.get(f"aten::{name}")
+        copies = "a fallback that copies breaks that in silence"
+        raises = "without a kernel each call raises"
         yield Trap(
             f"aten::{name}",
             found not in (*native, Route.COMPOSITE),
-            "its result must alias its argument: a fallback that copies breaks that in silence",
+            f"its result must alias its argument: {copies if found is Route.FALLBACK else raises}",
         )
     for name in OVERRIDEABLE:
         yield Trap(

@@ -35,6 +35,13 @@ def add_execution(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="for importing the backend",
     )
     group.add_argument(
+        "--warm-up",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="run each case once before it is timed; for backends that compile on first use",
+    )
+    group.add_argument(
         "--memory",
         type=float,
         metavar="GIB",
@@ -67,6 +74,7 @@ def config_of(
         seed=options.seed,
         samples_max=samples_max,
         threads=options.threads,
+        warm_up_seconds=options.warm_up,
         memory_max_bytes=int((options.memory or 0) * 2**30),
         upstream_root=upstream_root,
     )

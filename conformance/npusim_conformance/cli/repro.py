@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-samples", type=shared.positive, metavar="N", help="default: all")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    parser.set_defaults(threads=1, memory=None)
+    parser.set_defaults(threads=1, memory=None, warm_up=0.0)
     return parser
 
 

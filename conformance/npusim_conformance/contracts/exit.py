@@ -3,6 +3,7 @@
 
 from npusim_conformance.contracts import LEFT_OUT, contract
 from npusim_conformance.contracts.apart.script import ends_well, run_script, said
+from npusim_conformance.processes import end_of
 from npusim_conformance.properties.base import Run, require
 
 _LIVE = """
@@ -77,4 +78,4 @@ def import_says_nothing(run: Run) -> None:
 def keeps_the_exit_status(run: Run) -> None:
     """sys.exit(n) with live tensors ends with n."""
     done = run_script(run.under_test, _EXCEPTION, fresh=True)
-    require(done.returncode == 7, f"exit status {done.returncode}, expected 7")
+    require(done.returncode == 7, f"it ended {end_of(done.returncode)}, expected status 7")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Forked children: they may be refused the device, but may not hang, crash or read garbage."""
 
+import signal
+
 import torch
 
 from npusim_conformance.contracts import contract
@@ -42,7 +44,9 @@ def _child(run: Run, body: str, before: str = _USED_HERE, after: str = _STILL_RI
     ends_well(done)
     said = done.stdout.strip()
     if said.startswith("signal"):
-        raise Mismatch(f"the child {'hung' if said == 'signal 14' else f'died by {said}'}")
+        number = signal.Signals(int(said.removeprefix("signal ")))
+        hung = number is signal.SIGALRM
+        raise Mismatch(f"the child {'hung' if hung else f'died by {number.name}'}")
     return said
 
 

@@ -34,7 +34,7 @@ class Order:
     @property
     def silence_seconds(self) -> float:
         """Within this time something comes back, unless there is nobody any more."""
-        return self.timeout_seconds + 2 * self.load_seconds
+        return self.timeout_seconds + self.config.warm_up_seconds + 2 * self.load_seconds
 
     def to_line(self) -> str:
         """One line of JSON."""

@@ -27,6 +27,8 @@ _NO_DTYPE = re.compile(
     r"|\b(?:data ?type|dtype|scalar ?type)\b[^.]{0,40} (?:not|n't) supported",
     re.IGNORECASE,
 )
+# Of the kit's own loops over what the CPU gave and what the device gave, in this order.
+_NUMBER_OF_RESULTS = re.compile(r"^zip\(\) argument 2 is (?P<how>shorter|longer) than argument 1$")
 LINE_MAX = 300
 NO_DTYPE = "unsupported data type"
 
@@ -59,6 +61,11 @@ def diagnose(error: BaseException) -> Diagnosis:
         return Diagnosis(Status.OOM, message or "out of memory", "out of memory")
     if isinstance(error, Mismatch):
         return Diagnosis(Status.FAIL, message, _shape_of(message))
+    number = _NUMBER_OF_RESULTS.match(text) if isinstance(error, ValueError) else None
+    if number is not None:
+        how = "fewer" if number.group("how") == "shorter" else "more"
+        message = f"the device gives {how} results than the CPU"
+        return Diagnosis(Status.FAIL, message, message)
     name = type(error).__name__
     unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
     if isinstance(unknown, torch.dtype):  # looked up in a backend's table of dtypes

@@ -170,6 +170,10 @@ class Backward(ModuleProperty):
             run.agreement.check_metadata(expected, got, device, "gradient")
             return
 
+        for name in [*expected, *got]:
+            require(name in got, f"no gradient for {name}, on the CPU there is one")
+            require(name in expected, f"a gradient for {name}, on the CPU there is none")
+
         def recompute(vary: Variation) -> Any:
             module, args, kwargs = _varied(example, vary)
             return _gradients(module, args, kwargs)

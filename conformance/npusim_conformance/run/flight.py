@@ -23,11 +23,11 @@ class Flight:
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), _BYTES)
 
-    def begin(self, case: str) -> None:
-        """A case starts now."""
+    def begin(self, case: str, ahead_seconds: float = 0.0) -> None:
+        """A case starts now, and its time so much later."""
         name = case.encode()[: _BYTES - _HEAD.size]
         self._memory[_HEAD.size : _HEAD.size + len(name)] = name
-        _HEAD.pack_into(self._memory, 0, time.monotonic(), -1, len(name))
+        _HEAD.pack_into(self._memory, 0, time.monotonic() + ahead_seconds, -1, len(name))
 
     def at_sample(self, index: int) -> None:
         """The case has come to this sample."""
@@ -38,7 +38,7 @@ class Flight:
         _HEAD.pack_into(self._memory, 0, 0.0, -1, 0)
 
     def read(self) -> tuple[str, int, float] | None:
-        """(case, sample or -1, seconds since its start), or None."""
+        """(case, sample or -1, seconds since its time began), or None."""
         started, sample, length = _HEAD.unpack_from(self._memory, 0)
         if not started:
             return None

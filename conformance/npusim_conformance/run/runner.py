@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -116,6 +116,8 @@ class Runner:
         self._told = config  # what workers are told now
         self.traps: tuple[str, ...] = ()  # what its first worker says of the backend
         self._fresh = False  # every batch in a process of its own
+        self._phase = "cases"
+        self.on_tick: Callable[[str], None] = lambda phase: None  # called while it waits, often
 
     def machine(self) -> dict[str, Any]:
         """Nothing differs: cases are executed on this machine."""
@@ -151,8 +153,10 @@ class Runner:
                 failed.append(outcome)
         if self.budget is not None:
             yield from map(self._not_run, left)
+        self._phase = f"on the CPU alone: {len(blamed)}"
         yield from self._without_backend(blamed)
         first = {outcome.case: outcome for outcome in _worth_retrying(failed)}
+        self._phase = f"failures again: {len(first)}"
         alone = batches_of(first) if self.config.upstream_root else _apart(first)
         for again in self._run(alone, fresh=True):
             once = first[again.case]
@@ -164,6 +168,7 @@ class Runner:
                 yield first[again.case]
         # A case that died twice runs a third time, under watch: the call in flight is its cause.
         died = [name for name, outcome in first.items() if is_dead(outcome)]
+        self._phase = f"crashes under watch: {len(died)}"
         if not self.config.upstream_root:
             for watched in self._run([[name] for name in died], fresh=True, is_watched=True):
                 if watched.status in FAILED and (watched.culprit or watched.repro):
@@ -221,6 +226,7 @@ class Runner:
                 while self._batches or any(worker.pending for worker in self._workers):
                     if self._is_spent(is_first):  # what is in flight is given up, too
                         return
+                    self.on_tick(self._phase)
                     self._staff(selector, Path(directory))
                     for key, _ in selector.select(timeout=_TICK_SECONDS):
                         yield from self._read(key.data)
@@ -387,7 +393,8 @@ class Runner:
         status = worker.killed_for or Status.CRASH
         cause = status.value
         if status is Status.TIMEOUT:
-            message = f"no answer after {self.timeout_seconds:g} s{where}"
+            warm = " and its warm-up" if self.config.warm_up_seconds else ""
+            message = f"no answer after {self.timeout_seconds:g} s{warm}{where}"
         elif status is Status.MEMORY:
             limit = self.config.memory_max_bytes / 2**30
             message = f"the process came to hold more than {limit:.3g} GiB of memory{where}"
@@ -404,7 +411,7 @@ class Runner:
             detail=worker.last_words(),
             cause=cause,
             failed_samples=[sample] if sample >= 0 else [],
-            seconds=round(flying[2], 6) if flying else 0.0,
+            seconds=round(max(0.0, flying[2]), 6) if flying else 0.0,
         )
         call = CallInFlight.read(worker.flight.path)
         if call is not None:

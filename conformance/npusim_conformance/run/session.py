@@ -11,6 +11,7 @@ from tqdm import tqdm
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.record.log import LogWriter, RunRecord
 from npusim_conformance.record.summary import Tally
+from npusim_conformance.run.runner import Runner
 from npusim_conformance.verdict import Outcome, Status
 
 
@@ -33,7 +34,10 @@ def recorded(
     expectations: Expectations,
     quiet: bool = False,
 ) -> RunRecord:
-    """Executes the cases that the log lacks, shows progress on stderr, and returns the record."""
+    """Executes the cases that the log lacks, shows progress on stderr, and returns the record.
+
+    The line is drawn while no outcome comes, too: with the time, and with what a Runner does.
+    """
     tqdm.monitor_interval = 0  # no thread: workers are forked from here
     done = log.record.outcomes
     left = [name for name in names if name not in done or done[name].status is Status.NOT_RUN]
@@ -49,15 +53,24 @@ def recorded(
     ) as progress:
         tally = Tally(expectations)
         shown = time.monotonic()
+
+        def stands(phase: str) -> None:
+            """Draws the line of a bar that stands: it shows its time, and what is done."""
+            nonlocal shown
+            if time.monotonic() > shown + interval:
+                shown = time.monotonic()
+                progress.set_description_str(phase)
+
+        if isinstance(executor, Runner):
+            executor.on_tick = stands
         for outcome in executor.run(left, list(done.values())):
             log.add(outcome)
-            if outcome.attempt == 1:
-                progress.update()
             tally.add(outcome)
             progress.set_postfix_str(tally.short(), refresh=False)
-            if outcome.attempt > 1 and time.monotonic() > shown + interval:
-                shown = time.monotonic()  # the line of a bar that stands is not drawn else
-                progress.refresh()
+            if outcome.attempt == 1:
+                progress.update()
+            else:
+                stands("failures again")
     if executor.traps:
         log.add_traps(executor.traps)
     return log.record

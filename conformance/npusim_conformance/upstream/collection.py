@@ -26,6 +26,8 @@ from typing import Any
 
 import torch
 
+from npusim_conformance.processes import end_of
+
 PRIVATE_USE = "privateuse1"
 COLLECT_SECONDS = 300
 
@@ -96,9 +98,12 @@ def collect(files: list[Path], root: Path, device: str, import_name: str) -> Col
         except subprocess.TimeoutExpired:
             collected.unusable[subject] = f"was not loaded within {COLLECT_SECONDS} s"
             continue
+        if done.returncode < 0:  # its last words do not say so
+            collected.unusable[subject] = f"ended {end_of(done.returncode)}"
+            continue
         if done.returncode:
             last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
-            collected.unusable[subject] = last[0] if last else f"exit status {done.returncode}"
+            collected.unusable[subject] = last[0] if last else f"ended {end_of(done.returncode)}"
             continue
         found = json.loads(done.stdout.splitlines()[-1])
         collected.names += found["names"]

@@ -5,6 +5,7 @@ Each script has a process of its own: the compiler leaves much behind.
 """
 
 from npusim_conformance.contracts.apart.script import run_script, said
+from npusim_conformance.processes import end_of
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
 
@@ -82,6 +83,6 @@ def compiles(run: Run, script: str, generator: bool = False) -> None:
     """
     head = _WITH_A_GENERATOR + _HEAD if generator else _HEAD
     done = run_script(run.under_test, head + script)
-    require(done.returncode == 0, f"exit status {done.returncode}: {said(done.stderr)}")
+    require(done.returncode == 0, f"it ended {end_of(done.returncode)}: {said(done.stderr)}")
     if done.stdout.startswith(_LEFT_OUT):
         raise NotApplicable(done.stdout.strip().removeprefix(_LEFT_OUT))

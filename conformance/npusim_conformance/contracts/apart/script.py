@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim_conformance.backend.device import DeviceUnderTest
+from npusim_conformance.processes import end_of
 from npusim_conformance.verdict import Mismatch
 
 # "file.py:12: UserWarning: the text"; Python prints the line of code below it.
@@ -165,8 +166,8 @@ def _kill_group(leader: int) -> None:
 def ends_well(done: subprocess.CompletedProcess[str]) -> None:
     """Raises Mismatch unless a script ended with status 0 and said nothing on stderr."""
     if done.returncode != 0:
-        how = f"by signal {-done.returncode}" if done.returncode < 0 else f"with {done.returncode}"
-        raise Mismatch(f"the process ended {how}: {said(done.stderr) or 'nothing on stderr'}")
+        words = said(done.stderr) or "nothing on stderr"
+        raise Mismatch(f"the process ended {end_of(done.returncode)}: {words}")
     if done.stderr.strip():
         raise Mismatch(f"the process wrote to stderr: {said(done.stderr)}")
 
