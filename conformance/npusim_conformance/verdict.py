@@ -102,9 +102,12 @@ def _finite(size: float | None) -> float | str | None:
 class Mismatch(AssertionError):
     """The device gave something else than it should."""
 
-    def __init__(self, message: str, error: ErrorSize | None = None) -> None:
+    def __init__(
+        self, message: str, error: ErrorSize | None = None, *, is_cause: bool = False
+    ) -> None:
         super().__init__(message)
         self.error = error
+        self.is_cause = is_cause  # whatever the case: no overload is looked for
 
 
 class NotApplicable(Exception):

@@ -8,6 +8,7 @@ happens only once leaves a file in the directory PLANTED_MARKS.
 import ctypes
 import importlib
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +27,16 @@ def crash(result):
 def hang(result):
     while True:
         pass
+
+
+def shy(x):
+    """lgamma(), which crashes where nobody looks at the call."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
+        frame = frame.f_back
+    if frame is None:
+        ctypes.string_at(0)
+    return x.cpu().lgamma().to(x.device)
 
 
 def compiled(result):
@@ -91,9 +102,9 @@ def refuse(result):
     raise RuntimeError("refused")
 
 
-def plant_kernel(overload):
+def plant_kernel(overload, kernel):
     """A kernel that crashes."""
-    library.impl(overload, crash, "PrivateUse1")
+    library.impl(overload, kernel, "PrivateUse1")
 
 
 def plant(behaviour, operator):
@@ -108,7 +119,7 @@ if os.environ.get("PLANTED_DEVICE"):
     importlib.import_module(os.environ["PLANTED_DEVICE"])
 for entry in filter(None, os.environ.get("PLANTED", "").split(",")):
     what, _, where = entry.partition(":")
-    if what == "kernel":
-        plant_kernel(where)
+    if what.startswith("kernel"):
+        plant_kernel(where, shy if what == "kernel_shy" else crash)
     else:
         plant(what, torch_testing.operators()[where])

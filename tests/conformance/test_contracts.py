@@ -137,6 +137,17 @@ def refuse(error):
     raise error
 
 
+def remembers(products):
+    """A product that is computed once."""
+    return lambda right, self, other: products.setdefault("first", right(self, other))
+
+
+def in_rows(right, tensor, *args):
+    """A result of npusim without the memory format of its operand."""
+    result = right(tensor, *args)
+    return result.contiguous() if result.device.type == "npusim" else result
+
+
 class StaysCurrent(torch.npusim.device):
     def __exit__(self, *raised):
         return False
@@ -294,6 +305,17 @@ BROKEN_BY = {
     "amp/scaler_skips_infinite_gradients": instead(
         torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step()
     ),
+    "amp/scaler_sees_each_gradient": around(
+        torch,
+        "_amp_foreach_non_finite_check_and_unscale_",
+        lambda right, gradients, *others: right(gradients[-1:], *others),
+    ),
+    "amp/autocast_casts_weights_anew": method("__matmul__", remembers({})),
+    "storage/what_is_no_view_is_refused": method(
+        "view", lambda right, self, *shape: right(self.contiguous(), *shape)
+    ),
+    "storage/elementwise_results_keep_channels_last": around(torch, "relu", in_rows),
+    "storage/layers_keep_channels_last": around(torch.nn.functional, "max_pool2d", in_rows),
     "sharing/sending_works_or_is_refused": sending_fails_without_a_reason,
     "accelerator/device_index_restores": instead(ACCELERATOR, "device_index", index_stays),
     "profiler/records_operators": instead(

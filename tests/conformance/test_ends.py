@@ -168,6 +168,17 @@ def test_a_crash_names_the_call_in_flight(start, tmp_path):
     assert "torch.ops.aten.lgamma.default(" in crash.repro
 
 
+def test_a_crash_that_hides_from_a_watch_has_a_script_too(start, tmp_path):
+    chosen = ("--device", "npusim", "--ops", "op:lgamma", "--dtypes", "int64")
+    kit = start("kernel_shy:lgamma", *chosen)
+    ended(kit)
+    crash = log.read(tmp_path / "out").outcomes["op:lgamma/forward/int64"]
+    assert crash.message == "the process died at sample 0: SIGSEGV, in a call of aten::lgamma"
+    assert crash.culprit == "aten::lgamma"
+    assert crash.cause == "aten::lgamma: crash: SIGSEGV"
+    assert "torch.lgamma(" in crash.repro or "aten.lgamma" in crash.repro
+
+
 def test_repro_prints_the_script_of_a_crash_before_it_runs(tmp_path):
     variables = environment("kernel:lgamma", tmp_path, "torch_npusim")
     kit = ["-m", "npusim_conformance", "repro", "op:lgamma/forward/int64"]

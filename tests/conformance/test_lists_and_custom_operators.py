@@ -102,6 +102,15 @@ def test_a_launch_that_takes_thirty_tensors(bench, plant):
     assert bench.outcome("foreach:exp/many/float32").status is FAIL
 
 
+def test_a_list_that_ends_at_an_empty_tensor(bench, plant):
+    def wrong(right, tensors, *args):
+        sizes = [tensor.numel() for tensor in tensors]
+        return right(tensors[: sizes.index(0)] if 0 in sizes else tensors, *args)
+
+    plant("exp", "inplace_variant", wrong)
+    assert bench.outcome("foreach:exp/many/float32").status is FAIL
+
+
 def test_there_is_no_such_function(bench):
     assert bench.status("foreach:zero/forward/float32") is NA
     assert bench.status("foreach:zero/inplace/float32") is PASS

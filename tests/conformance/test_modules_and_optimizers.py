@@ -8,6 +8,7 @@ import torch
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.inputs import torch_testing
+from npusim_conformance.properties.modules import LOST_LAZY
 from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Status
 
@@ -57,6 +58,24 @@ def test_right_modules_pass(worker, name):
 @pytest.mark.parametrize("name", ["SGD", "Adam", "LBFGS", "Muon"])
 def test_right_optimizers_pass(worker, name):
     assert found(worker, f"optim:{name}", (*OF_OPTIMIZERS, "errors")) == set()
+
+
+@pytest.mark.parametrize("name", ["LazyConv1d", "LazyConv2d"])
+def test_parameters_that_stop_being_lazy_are_one_cause(worker, monkeypatch, name):
+    right = torch.nn.Module.to
+
+    def to(self, where):
+        if isinstance(where, torch.device) and where.type == "npusim":
+            for key, parameter in self._parameters.items():
+                if torch.nn.parameter.is_lazy(parameter):
+                    self._parameters[key] = torch.nn.Parameter(torch.empty(0, device=where))
+        return right(self, where)
+
+    monkeypatch.setattr(getattr(torch.nn, name), "to", to)
+    outcome = worker.execute(f"module:nn.{name}/forward/float32")
+    assert outcome.status is Status.FAIL
+    assert outcome.message == outcome.cause == LOST_LAZY
+    assert outcome.culprit == ""
 
 
 def forward_of(kind, wrong, monkeypatch):

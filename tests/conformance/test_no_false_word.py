@@ -156,6 +156,21 @@ def test_doubles_added_in_another_order_pass(bench, operator):
     assert bench.status(f"op:{operator}/forward/float64") is PASS
 
 
+@pytest.mark.parametrize(("off", "status"), [(0, PASS), (1e-3, FAIL)])
+def test_steps_of_mixed_dtypes_may_be_single(bench, off, status):
+    """As torch's own addr() of every device but the CPU has a step in the vectors' dtype."""
+
+    def addr(right, x, one, other, **options):
+        beta, alpha = (options.get(name, 1) for name in ("beta", "alpha"))
+        if beta == 0 or "out" in options:
+            return right(x, one, other, **options)
+        return beta * x + alpha * torch.outer(one, other) + off
+
+    bench.plant("addr", addr)
+    outcome = bench.outcome("op:addr/edges")
+    assert outcome.status is status, outcome.message
+
+
 def test_the_sign_of_zero_counts(bench):
     bench.plant("abs", lambda right, x: right(x).where(x != 0, x))
     outcome = bench.outcome("op:abs/special_values/float32")

@@ -101,6 +101,18 @@ def test_out_that_is_not_resized(ask):
     assert_fails(ask("op:atan/out/float32", op=wrong), "out=", "shape")
 
 
+def test_out_of_as_many_elements_that_keeps_its_shape(ask):
+    def wrong(right, x, out=None):
+        as_many = out is not None and out.numel() == x.numel() and out.shape != x.shape
+        return (
+            out.view(-1).copy_(right(x).view(-1)).view(out.shape)
+            if as_many
+            else (right(x) if out is None else right(x, out=out))
+        )
+
+    assert_fails(ask("op:atan/out/float32", op=wrong), "out=", "another shape")
+
+
 def test_out_that_is_resized_in_silence(ask):
     def wrong(right, x, out=None):
         if out is not None and out.shape != x.shape:

@@ -102,6 +102,20 @@ def autocast_trains(run: Run) -> None:
     same("grad", module.weight.grad, torch.full((4, 4), 2.0))
 
 
+@contract()
+def autocast_casts_weights_anew(run: Run) -> None:
+    """A weight that changes between two regions of autocast is cast again in the second."""
+    weight = torch.zeros(4, 4).to(run.device).requires_grad_()
+    one = torch.eye(4).to(run.device)
+    for value in (1.0, 3.0):
+        with torch.no_grad():
+            weight.fill_(value)
+        with torch.autocast(run.device.type, dtype=_dtype(run)):
+            products = {"@": one @ weight, "linear()": torch.nn.functional.linear(one, weight)}
+        for name, product in products.items():
+            same(f"{name} with {value:g}", product.detach().float(), torch.full((4, 4), value))
+
+
 @contract(no_cpu="the CPU is autocast's own")
 def autocast_of_the_cpu_is_another(run: Run) -> None:
     """autocast of the CPU does not touch the device, and the other way round."""
@@ -154,6 +168,22 @@ def scaler_skips_infinite_gradients(run: Run) -> None:
     same("get_scale()", scaler.get_scale(), 4.0)
     parameter, _ = _step(run, float("nan"))
     same("the parameter after NaN", parameter, torch.tensor([1.0, 1.0]))
+
+
+@contract()
+def scaler_sees_each_gradient(run: Run) -> None:
+    """GradScaler leaves a step out where one gradient of several is infinite, whichever it is."""
+    for place in range(3):
+        parameters = [on(run.device, 1, 1).requires_grad_() for _ in range(3)]
+        scaler = torch.amp.GradScaler(run.device.type, init_scale=8.0)
+        factors = [float("inf") if number == place else 0.25 for number in range(3)]
+        products = [one * by for one, by in zip(parameters, factors, strict=True)]
+        torch.autograd.backward(scaler.scale(torch.stack(products).sum()))
+        scaler.step(torch.optim.SGD(parameters, lr=1.0))
+        scaler.update()
+        for number, parameter in enumerate(parameters):
+            what = f"parameter {number} where gradient {place} is infinite"
+            same(what, parameter.detach(), torch.tensor([1.0, 1.0]))
 
 
 @contract()

@@ -2,11 +2,12 @@
 """Storages: their size, address and identity, and tensors that are made to look at them."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import torch
 
-from npusim_conformance.contracts import contract, on, other_device, same
+from npusim_conformance.contracts import contract, on, other_device, refuses, same
 from npusim_conformance.properties.base import Run, require
 
 
@@ -18,6 +19,59 @@ def addresses_are_not_null(run: Run) -> None:
     same("data_ptr() of [2:]", tensor[2:].data_ptr(), tensor.data_ptr() + 8)
     same("the storage's data_ptr()", tensor[2:].untyped_storage().data_ptr(), tensor.data_ptr())
     same("data_ptr() without elements", torch.empty(0, device=run.device).data_ptr(), 0)
+
+
+@contract()
+def what_is_no_view_is_refused(run: Run) -> None:
+    """view() of a shape that no strides give raises, and reshape() copies there."""
+    base = torch.arange(12.0).view(3, 4)
+    there = base.to(run.device)
+    for name, part in {
+        "a transposed tensor": lambda whole: whole.t(),
+        "a slice": lambda whole: whole[:, :2],
+        "an expanded row": lambda whole: whole[:1].expand(3, 4),
+    }.items():
+        view = part(there)
+        refuses(f"view(-1) of {name}", partial(view.view, -1))
+        same(f"reshape(-1) of {name}", view.reshape(-1), part(base).reshape(-1))
+
+
+def _keep_their_format(run: Run, calls: dict[str, Callable[[torch.Tensor], torch.Tensor]]) -> None:
+    images = torch.arange(240.0).view(2, 3, 5, 8).to(memory_format=torch.channels_last)
+    for name, call in calls.items():
+        expected, got = call(images), call(images.to(run.device))
+        same(f"strides of {name}", got.stride(), expected.stride())
+        same(f"shape of {name}", got.shape, expected.shape)
+
+
+@contract()
+def elementwise_results_keep_channels_last(run: Run) -> None:
+    """Elementwise results of tensors in channels_last lie in channels_last."""
+    _keep_their_format(
+        run,
+        {
+            "relu()": torch.relu,
+            "a sum": lambda images: images + images,
+            "a product with a number": lambda images: images * 2,
+            "a sum with a row": lambda images: images + images[:, :, :1, :1],
+            "exp()": torch.exp,
+        },
+    )
+
+
+@contract()
+def layers_keep_channels_last(run: Run) -> None:
+    """Convolutions and poolings of images in channels_last give results in channels_last."""
+    functions = torch.nn.functional
+    weight = torch.ones(4, 3, 2, 2)
+    _keep_their_format(
+        run,
+        {
+            "conv2d()": lambda images: functions.conv2d(images, weight.to(images.device)),
+            "max_pool2d()": lambda images: functions.max_pool2d(images, 2),
+            "avg_pool2d()": lambda images: functions.avg_pool2d(images, 2),
+        },
+    )
 
 
 @contract()
@@ -41,6 +95,7 @@ def views_share_it(run: Run) -> None:
         "select": base[2],
         "expand": base[:, :1].expand(4, 6),
         "as_strided": base.as_strided((3,), (7,), 1),
+        "as_strided of a slice": base[1:].as_strided((3,), (1,)),
         "diagonal": base.diagonal(),
         "detach": base.detach(),
         "unsqueeze": base.unsqueeze(0),

@@ -30,6 +30,11 @@ from npusim_conformance.properties.base import (
 )
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
+LOST_LAZY = (
+    "to(device) makes a plain Parameter of an UninitializedParameter: torch does not let the data "
+    "of a tensor change to this device (contract:storage/data_can_change_device)"
+)
+
 
 @dataclass(frozen=True)
 class Example:
@@ -42,8 +47,13 @@ class Example:
     info: Any
 
     def module_on(self, device: torch.device) -> torch.nn.Module:
-        """A copy of the module there."""
-        return copy.deepcopy(self.module).to(device)
+        """A copy of the module there. Raises Mismatch where a lazy parameter is lost on the way."""
+        module = copy.deepcopy(self.module)
+        lazy = {name for name, one in _state(module).items() if torch.nn.parameter.is_lazy(one)}
+        moved = module.to(device)
+        if any(not torch.nn.parameter.is_lazy(_state(moved)[name]) for name in lazy):
+            raise Mismatch(LOST_LAZY, is_cause=True)
+        return moved
 
     def input_on(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A copy of args and kwargs there, as they lie on the CPU."""

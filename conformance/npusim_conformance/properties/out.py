@@ -62,10 +62,11 @@ class Out(PartedProperty):
         yield Part(into.empty, "torch.empty(0, dtype=result.dtype, device=device)")
         if sample.index and run.executed > 6 * REFUSALS_MAX:
             return
-        yield Part(
-            into.of_another_shape,
-            "torch.empty(result.numel() + 1, dtype=result.dtype, device=device)",
-        )
+        for reshaped, size in ((_longer, "result.numel() + 1"), (_split, "1, *result.shape")):
+            yield Part(
+                partial(into.of_another_shape, reshaped),
+                f"torch.empty({size}, dtype=result.dtype, device=device)",
+            )
         for other in (_wider, _narrower):
             to = other(into.dtype)
             yield Part(
@@ -133,10 +134,12 @@ class _Into:
         outs = self._outs(device, lambda shape, dtype: dense(torch.Size([0]), dtype))
         self._compare(self._call(device, outs), outs, device, "an empty out=")
 
-    def of_another_shape(self, device: torch.device) -> None:
+    def of_another_shape(
+        self, reshaped: Callable[[torch.Size], torch.Size], device: torch.device
+    ) -> None:
         """Resized with a warning, if the CPU does so."""
-        _, refused, warned = self._reshape(CPU)
-        got, error, complained = self._reshape(device)
+        _, refused, warned = self._reshape(reshaped, CPU)
+        got, error, complained = self._reshape(reshaped, device)
         what = "out= of another shape"
         same_decision(refused, error, what)
         if error is not None:
@@ -235,8 +238,10 @@ class _Into:
         else:
             self.run.agreement.check_metadata(expected, got, device, what)
 
-    def _reshape(self, device: torch.device) -> tuple[Any, Exception | None, bool]:
-        outs = self._outs(device, lambda shape, dtype: dense(_longer(shape), dtype))
+    def _reshape(
+        self, reshaped: Callable[[torch.Size], torch.Size], device: torch.device
+    ) -> tuple[Any, Exception | None, bool]:
+        outs = self._outs(device, lambda shape, dtype: dense(reshaped(shape), dtype))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             results, error = tried(lambda: self._call(device, outs))
@@ -258,6 +263,11 @@ def _place(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]]:
 
 def _longer(shape: torch.Size) -> torch.Size:
     return torch.Size([*shape[:-1], shape[-1] + 1]) if shape else torch.Size([2])
+
+
+def _split(shape: torch.Size) -> torch.Size:
+    """Another shape of as many elements."""
+    return torch.Size([1, *shape])
 
 
 def _wider(dtype: torch.dtype) -> torch.dtype:

@@ -167,11 +167,13 @@ class Runner:
                 first[again.case] = replace(once, attempt=2)
                 yield first[again.case]
         # A case that died twice runs a third time, under watch: the call in flight is its cause.
+        # A few die only where no call of theirs is looked at: of them the sample is told.
         died = [name for name, outcome in first.items() if is_dead(outcome)]
         self._phase = f"crashes under watch: {len(died)}"
-        if not self.config.upstream_root:
-            for watched in self._run([[name] for name in died], fresh=True, is_watched=True):
+        for watch in () if self.config.upstream_root else ("calls", "samples"):
+            for watched in self._run([[name] for name in died], fresh=True, watch=watch):
                 if watched.status in FAILED and (watched.culprit or watched.repro):
+                    died.remove(watched.case)
                     yield told_by(first[watched.case], watched)
 
     def _without_backend(self, blamed: list[Outcome]) -> Iterator[Outcome]:
@@ -212,11 +214,11 @@ class Runner:
         batches: Iterable[list[str]],
         fresh: bool,
         is_first: bool = False,
-        is_watched: bool = False,
+        watch: str = "",
     ) -> Iterator[Outcome]:
         self._batches = deque(batches)
         self._fresh = fresh
-        self._told = replace(self.config, is_watched=is_watched)
+        self._told = replace(self.config, watch=watch)
         gc.freeze()  # workers share these pages; a collection would touch, and so copy, them all
         with (
             tempfile.TemporaryDirectory(prefix="npusim-conformance-") as directory,

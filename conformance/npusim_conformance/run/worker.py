@@ -48,7 +48,7 @@ class WorkerConfig:
     seed: int = 0
     samples_max: int | None = None
     threads: int = 1
-    is_watched: bool = False  # every call of an overload is told before it is made
+    watch: str = ""  # "calls": each of an overload is told before it is made; "samples": each
     upstream_root: str = ""  # of the files of upstream cases
     warm_up_seconds: float = 0.0  # for a first execution of each case, which is not timed
     memory_limit_bytes: int = 2 << 30  # a worker that holds more is replaced after its batch
@@ -140,12 +140,15 @@ class Worker:
         if self.flight is None:
             return
         self.flight.at_sample(index)
-        if self.config.is_watched:
-            CallInFlight("", "", "", self.script_of(name, index)).write(self.flight.path)
+        if self.config.watch:
+            script, overload = self.script_of(name, index), ""
+            if self.config.watch == "samples":
+                overload = _overload_of(Case.parse(name).subject)
+            CallInFlight(overload, "", f"a call of {overload}", script).write(self.flight.path)
 
     def _watched(self) -> AbstractContextManager[Any]:
         """Tells each call before it is made, if so configured: it may be the last."""
-        if not self.config.is_watched or self.flight is None:
+        if self.config.watch != "calls" or self.flight is None:
             return nullcontext()
         under_test = self.under_test
         return watching.Teller(under_test.device, under_test.import_name, self.flight.path)
@@ -155,6 +158,9 @@ class Worker:
         if not run.failures:
             return
         first = run.failures[0]
+        if getattr(first.error, "is_cause", False):
+            outcome.cause = outcome.message
+            return
         run.reseed()
         found = attribution.find(
             first.examine, run.device, self.under_test.import_name, run.agreement.bitwise
@@ -220,6 +226,12 @@ class Worker:
         outcome.native = not outcome.fallbacks
         if outcome.status is Status.PASS and outcome.fallbacks:
             outcome.status = Status.FALLBACK_PASS
+
+
+def _overload_of(subject: str) -> str:
+    """The name that aten has for an operator of torch's database, or nothing."""
+    name = subject.removeprefix("nn.functional.").replace(".", "_")
+    return f"aten::{name}" if hasattr(torch.ops.aten, name) else ""
 
 
 def _success(run: Run) -> Outcome:
