@@ -26,11 +26,12 @@ def what_is_no_view_is_refused(run: Run) -> None:
     """view() of a shape that no strides give raises, and reshape() copies there."""
     base = torch.arange(12.0).view(3, 4)
     there = base.to(run.device)
-    for name, part in {
+    parts: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "a transposed tensor": lambda whole: whole.t(),
         "a slice": lambda whole: whole[:, :2],
         "an expanded row": lambda whole: whole[:1].expand(3, 4),
-    }.items():
+    }
+    for name, part in parts.items():
         view = part(there)
         refuses(f"view(-1) of {name}", partial(view.view, -1))
         same(f"reshape(-1) of {name}", view.reshape(-1), part(base).reshape(-1))
