@@ -10,7 +10,8 @@ import pytest
 from repo.sources import ROOT
 
 FOLDER = ROOT / "tools" / "mined_fixes"
-ROWS = tomllib.loads((FOLDER / "fixes.toml").read_text())["fix"]
+TABLES = [tomllib.loads(path.read_text()) for path in sorted(FOLDER.glob("fixes/*.toml"))]
+ROWS = [row for table in TABLES for row in table["fix"]]
 RESULTS = json.loads((FOLDER / "results.json").read_text())
 
 
@@ -26,10 +27,10 @@ def test_the_page_is_that_of_the_results(page):
     assert written == (ROOT / "docs" / "reference" / "mined_fixes.md").read_text()
 
 
-def test_each_row_names_two_releases_and_has_a_result():
+def test_each_row_names_two_releases_and_each_result_has_a_row():
     names = [row["name"] for row in ROWS]
     assert len({*names}) == len(names)
-    assert RESULTS.keys() == {*names}
+    assert RESULTS.keys() <= {*names}
     for row in ROWS:
         assert row["before"] != row["after"], row["name"]
         compile(row["program"], row["name"], "exec")

@@ -6,7 +6,7 @@ from typing import Any
 
 HEAD = """# Fixes of public libraries, before and after
 
-Generated from `tools/mined_fixes/fixes.toml` and `results.json`, which this command writes:
+Generated from `tools/mined_fixes/fixes/*.toml` and `results.json`, which this command writes:
 
 ```sh
 python tools/mined_fixes/run.py
@@ -40,6 +40,7 @@ def _row(row: dict[str, Any], found: dict[str, str]) -> str:
     address = reference.replace("#", "/pull/").replace("@", "/commit/")
     fix = f"[{reference.partition('/')[2]}](https://github.com/{address})"
     what = row["what"] + (f" ({row['reason']})" if "reason" in row else "")
+    what += "".join(f", `{name}={text}`" for name, text in row.get("settings", {}).items())
     star = " *" if row.get("selected_first") else ""
     cells = [row["library"] + star, row["before"], row["after"], fix, row["about"], what]
     cells += [_end(found[f"{key}"]) for key in ("cpu before", "cuda before", "cuda after")]

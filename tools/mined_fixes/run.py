@@ -4,13 +4,14 @@
     python tools/mined_fixes/run.py [--folder DIR] [--only NAME ...]
     python tools/mined_fixes/run.py --page
 
-The first fetches two releases for each row of fixes.toml from the registry that pip is set up for,
+The first fetches two releases for each row of fixes/*.toml from the registry that pip is set up for,
 runs the row's program with both, and writes results.json. Nothing of the libraries is stored here.
 A program has `device` and raises if it meets the defect. Each run is a fork of a process that has
-imported torch and used no device.
+imported torch and used no device. A row's `settings` are variables of that process.
 """
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -28,7 +29,7 @@ from page import write_page
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULTS = HERE / "results.json"
-SECONDS = 120  # for one program
+SECONDS = 300  # for one program
 KEPT = 160  # characters of an error
 #: Modules that many of the libraries import: once for all programs.
 COMMON = ("matplotlib.pyplot", "scipy.stats", "torch._dynamo", "transformers.modeling_utils")
@@ -54,6 +55,9 @@ def fork(program: str, device: str, paths: list[str]) -> str:
         os.dup2(1, 2)
         signal.alarm(SECONDS)
         sys.path[:0] = paths
+        own = {one.stem for path in paths for one in Path(path).iterdir()}
+        for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+            del sys.modules[name]  # another release, which a common module imported
         try:
             exec(compile(program, "<fix>", "exec"), {"device": device, "__name__": "__fix__"})
             said = ""
@@ -75,7 +79,7 @@ def serve(device: str) -> None:
     """Runs the jobs of the standard input, and writes what each said."""
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and "torch_npusim" not in sys.modules:  # a question would spoil forks
         raise SystemExit("the alias is off: is torch_npusim installed?")
     for name in COMMON:
         importlib.import_module(name)
@@ -84,7 +88,8 @@ def serve(device: str) -> None:
         print(json.dumps(fork(job["program"], device, job["paths"])), flush=True)
 
 
-def server(device: str) -> subprocess.Popen[str]:
+@functools.cache
+def server(device: str, settings: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
     """Returns a process that serves a device: the CPU without npusim, or CUDA by its alias."""
     own = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
     own |= {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -92,6 +97,7 @@ def server(device: str) -> subprocess.Popen[str]:
         own["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     else:
         own |= {"NPUSIM_AS_CUDA": "1", "NPUSIM_DEVICE_COUNT": "1", "PYTHONPATH": str(ROOT)}
+        own |= dict(settings)
     command = [sys.executable, str(Path(__file__)), "--serve", device]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=own, stdin=pipe, stdout=pipe, text=True)
@@ -104,6 +110,12 @@ def ask(process: subprocess.Popen[str], program: str, paths: list[str]) -> str:
     print(json.dumps({"program": program, "paths": paths}), file=process.stdin, flush=True)
     said: str = json.loads(process.stdout.readline())
     return said[:KEPT]
+
+
+def read_rows() -> list[dict[str, Any]]:
+    """Returns the rows of the tables."""
+    tables = [tomllib.loads(path.read_text()) for path in sorted(HERE.glob("fixes/*.toml"))]
+    return [row for table in tables for row in table["fix"]]
 
 
 def read_results() -> dict[str, Any]:
@@ -123,9 +135,8 @@ def main() -> int:
     if given.serve:
         serve(given.serve)
         return 0
-    rows = tomllib.loads((HERE / "fixes.toml").read_text())["fix"]
+    rows = read_rows()
     if not given.page:
-        servers = {device: server(device) for device in ("cpu", "cuda")}
         for row in rows:
             if given.only and row["name"] not in given.only:
                 continue
@@ -133,7 +144,8 @@ def main() -> int:
             for side in ("before", "after"):
                 wanted = [f"{row['library']}=={row[side]}", *row.get("needs", ())]
                 paths = [str(release(given.folder, one)) for one in wanted]
-                for device, process in servers.items():
+                for device, settings in (("cpu", {}), ("cuda", row.get("settings", {}))):
+                    process = server(device, tuple(settings.items()))
                     found[f"{device} {side}"] = ask(process, row["program"], paths)
             results = read_results()  # two commands may run
             results[row["name"]] = found
