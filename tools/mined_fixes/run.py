@@ -4,8 +4,8 @@
     python tools/mined_fixes/run.py [--folder DIR] [--only NAME ...]
     python tools/mined_fixes/run.py --page
 
-The first fetches two releases for each row of fixes/*.toml from the registry that pip is set up for,
-runs the row's program with both, and writes results.json. Nothing of the libraries is stored here.
+The first fetches two releases for each row of fixes/*.toml from the registry that pip is set up
+for, runs the row's program with both, and writes results.json. Nothing of the libraries is kept.
 A program has `device` and raises if it meets the defect. Each run is a fork of a process that has
 imported torch and used no device. A row's `settings` are variables of that process.
 """
@@ -77,8 +77,7 @@ def fork(program: str, device: str, paths: list[str]) -> str:
 
 def serve(device: str) -> None:
     """Runs the jobs of the standard input, and writes what each said."""
-    import torch
-
+    importlib.import_module("torch")
     if device == "cuda" and "torch_npusim" not in sys.modules:  # a question would spoil forks
         raise SystemExit("the alias is off: is torch_npusim installed?")
     for name in COMMON:
