@@ -39,9 +39,11 @@ def test_each_row_names_two_releases_and_each_result_has_a_row():
 def test_a_row_counts_as_what_npusim_says(page):
     row = {"library": "a", "before": "1", "after": "2", "reference": "b/a#3", "about": "waits"}
     ends = {"caught": ("Error: x", ""), "missed": ("", ""), "accused": ("Error: x", "Error: y")}
+    ends["void"] = ends["missed"]
     rows = [row | {"name": name, "what": name} for name in ends]
+    rows[-1]["reason"] = "a GPU says so, too"
     found = {
         name: {"cpu before": "", "cpu after": "", "cuda before": before, "cuda after": after}
         for name, (before, after) in ends.items()
     }
-    assert "| waits | 3 | 1 | 1 | 1 |" in page.write_page(rows, found)
+    assert "| waits | 4 | 1 | 1 | 1 | 1 |" in page.write_page(rows, found)

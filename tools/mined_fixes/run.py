@@ -32,7 +32,10 @@ RESULTS = HERE / "results.json"
 SECONDS = 300  # for one program
 KEPT = 160  # characters of an error
 #: Modules that many of the libraries import: once for all programs.
-COMMON = ("matplotlib.pyplot", "scipy.stats", "torch._dynamo", "transformers.modeling_utils")
+COMMON = (
+    *("matplotlib.pyplot", "scipy.stats", "torch._dynamo", "transformers.modeling_utils"),
+    "without_vision_ops",  # the registry's torchvision is built for CUDA's torch
+)
 
 
 def release(folder: Path, requirement: str) -> Path:
@@ -80,6 +83,7 @@ def serve(device: str) -> None:
     importlib.import_module("torch")
     if device == "cuda" and "torch_npusim" not in sys.modules:  # a question would spoil forks
         raise SystemExit("the alias is off: is torch_npusim installed?")
+    sys.path.append(str(ROOT / "tools" / "packages"))
     for name in COMMON:
         importlib.import_module(name)
     for line in sys.stdin:
