@@ -14,9 +14,10 @@ python tools/mined_fixes/run.py
 
 The fixes come from the libraries' histories and changelogs. The command fetches the last release
 before each fix and one with it, and runs a program of this project with both: on the CPU without
-npusim, and under the [CUDA alias](../use/cuda_alias.md) with one device. A program raises if it
-meets the defect; programs about waits set `torch.cuda.set_sync_debug_mode("error")` first. The last
-two columns are npusim's. Releases that do not import here were left out.
+npusim, and under the [CUDA alias](../use/cuda_alias.md) with one device, or as its row says. A
+program raises if it meets the defect; programs about waits set
+`torch.cuda.set_sync_debug_mode("error")` first. The last two columns are npusim's. Releases that do
+not import here were left out.
 
 - Rows with a star were listed before any of them ran, and those that npusim misses stay. Five were
   withdrawn: the release named as the one before lacked the defect (four) or does not import here.
