@@ -267,14 +267,15 @@ class TableMaker {
   void add_segment(const Place& at, PickleValue segment) {
     count_row(at);
     const std::uint64_t total = number(at, segment, kTotalSize);
-    std::uint64_t next = number(at, segment, kAddress);
-    require_room(at, next, total);
+    const std::uint64_t begin = number(at, segment, kAddress);
+    std::uint64_t next = begin;
+    require_room(at, begin, total);
     const std::uint32_t stream = stream_of(at, segment);
     const std::uint32_t pool = pool_of(at, segment, kSegmentPoolId);
     const PickleValue type = fields_.get(at, segment, kSegmentType);
     const PickleValue expandable = fields_.get(at, segment, kIsExpandable);
     auto& segments = out_.segments;
-    segments.address.push_back(next);
+    segments.address.push_back(begin);
     segments.bytes.push_back(total);
     segments.stream.push_back(stream);
     segments.pool.push_back(pool);
@@ -292,7 +293,13 @@ class TableMaker {
       next = address + size;
       const std::string_view state = fields_.text(at, fields_.get(at, block, kState), kState);
       const bool is_pending = state == "active_pending_free" || state == "active_awaiting_free";
-      if (state == "inactive") continue;
+      if (state == "inactive") {
+        if (address < begin || next > begin + total) {
+          refuse(at, "the free block at ", address, " of ", size,
+                 " bytes is not within its segment");
+        }
+        continue;
+      }
       if (!is_pending && state != "active_allocated") {
         refuse(at, "a block is '", state.substr(0, 40), "'; expected one of torch's states");
       }

@@ -76,7 +76,7 @@ class SeveralDevicesError(TraceError):
     """A snapshot is about several devices, and none was chosen."""
 
     def __init__(self, devices: list[int]) -> None:
-        super().__init__(f"the snapshot is about devices {devices}; choose one (device=...)")
+        super().__init__(f"the snapshot is about devices {devices}; choose one with --device (device=...)")
         self.devices = devices
 
 

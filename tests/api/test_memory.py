@@ -2,6 +2,7 @@
 """torch.npusim.memory: statistics, summary, snapshot, history, limits."""
 
 import pickle
+import re
 import sys
 import threading
 
@@ -166,6 +167,20 @@ def test_summary_is_pinned(run_python):
         assert len(torch.npusim.memory_summary()) > len(torch.npusim.memory_summary(0, True))
     """)
     assert text == SUMMARY
+
+
+def test_summary_names_the_lines_that_hold_memory_while_a_history_is_recorded(run_python):
+    text = run_python("""
+        import torch, torch_npusim
+        torch.npusim.memory._record_memory_history()
+        def grow():
+            return torch.nn.functional.pad(torch.ones(1 << 18, device="npusim"), (0, 4))
+        kept = [grow() for _ in range(3)]
+        print(torch.npusim.memory_summary(abbreviated=True), end="")
+    """)
+    _, _, lines = text.partition("In use, by the line that asked for it")
+    assert re.search(r"3\.00 MiB in 3: \S*:5 in grow", lines), text
+    assert "functional.py" not in lines
 
 
 SUMMARY = """\

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The table of torch.npusim.memory_summary(): statistics in, text out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from torch_npusim._blame import to_blame
+from torch_npusim._frames import FOREIGN
 from torch_npusim._text import format_bytes
 
 _SIZES = ["allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes"]
@@ -24,7 +26,7 @@ _TITLES = {
     "oversize_segments": "Oversize segments",
 }
 _METRICS = ["current", "peak", "allocated", "freed"]
-_WIDTH = 81
+_WIDTH, _LINES = 81, 8
 
 
 def fragmentation(stats: Mapping[str, int]) -> float:
@@ -48,10 +50,33 @@ def _rows(stats: Mapping[str, Any], metric: str, pools: list[str]) -> list[str]:
     return rows
 
 
+def held_by_line(
+    blocks: Iterable[tuple[int, Sequence[Mapping[str, Any]]]],
+) -> list[tuple[str, int, int]]:
+    """Returns line, bytes and blocks of what is in use, the largest first.
+
+    Args:
+        blocks: Bytes and frames of each, as the history has them.
+    """
+    held: dict[str, list[int]] = {}
+    for bytes, frames in blocks:
+        rows = [(frame["filename"], frame["line"], frame["name"]) for frame in frames]
+        own = to_blame(rows, FOREIGN)[:1]
+        place = "".join(f"{'/'.join(file.split('/')[-2:])}:{n} in {name}" for file, n, name in own)
+        held.setdefault(place or "no Python line (a backward pass)", []).append(bytes)
+    lines = [(place, sum(sizes), len(sizes)) for place, sizes in held.items()]
+    return sorted(lines, key=lambda line: -line[1])
+
+
 def format_summary(
-    name: str, device: int, stats: Mapping[str, Any], largest_free_block: int, abbreviated: bool
+    name: str,
+    device: int,
+    stats: Mapping[str, Any],
+    largest_free_block: int,
+    abbreviated: bool,
+    held: Sequence[tuple[str, int, int]] = (),
 ) -> str:
-    """Returns the table; `stats` is that of memory_stats()."""
+    """Returns the table; `stats` is that of memory_stats(), `held` that of held_by_line()."""
     double, single = f"|{'=' * (_WIDTH - 2)}|", f"|{'-' * (_WIDTH - 2)}|"
     facts = [
         f"Memory of npusim:{device} ({name})",
@@ -66,4 +91,10 @@ def format_summary(
         lines += [single, *_rows(stats, metric, pools)]
     for metric in _OVERSIZE:
         lines += [single, *_rows(stats, metric, [""])]
+    if held:
+        facts = ["In use, by the line that asked for it (while the history was recorded)"]
+        for place, bytes, count in held[:_LINES]:
+            room = _WIDTH - 4 - len(told := f"  {format_bytes(bytes)} in {count}: ")
+            facts.append(told + place[-room:])
+        lines += [double, *(f"| {fact:<{_WIDTH - 4}} |" for fact in facts)]
     return "\n".join([*lines, double]) + "\n"

@@ -27,7 +27,7 @@ from torch._utils import _augment_memory_snapshot_stack_traces
 from torch_npusim import _C
 from torch_npusim.npusim._device import _checked_index, get_device_name
 from torch_npusim.npusim._lazy import _lazy_init, is_initialized
-from torch_npusim.npusim._memory_summary import format_summary
+from torch_npusim.npusim._memory_summary import format_summary, held_by_line
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 
 __all__ = [
@@ -133,7 +133,8 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """Returns the statistics as a table for people, with fragmentation.
 
     Unlike torch.cuda's it also says how much of the reserved memory is free but stuck in segments
-    with live blocks, and how large the largest free block is.
+    with live blocks, and how large the largest free block is. If _record_memory_history() was
+    called, the program's lines follow that hold most of what was allocated since.
 
     Args:
         device: Default: the current device.
@@ -141,7 +142,13 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """
     index = _checked_index(device)
     largest = _C.largest_free_block(index)
-    return format_summary(get_device_name(index), index, memory_stats(index), largest, abbreviated)
+    held = held_by_line(
+        (bytes, _C.allocation_frames(number))
+        for on, _, _, bytes, number in _C.live_blocks(0)
+        if on == index
+    )
+    name, stats = get_device_name(index), memory_stats(index)
+    return format_summary(name, index, stats, largest, abbreviated, held)
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:

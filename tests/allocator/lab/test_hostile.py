@@ -105,6 +105,9 @@ IMPOSSIBLE = {
     "of 41943040 bytes is not within its segment": lambda file: file["segments"][0]["blocks"][
         0
     ].update(size=2 * SEGMENT),
+    f"the free block at {BASE + BLOCK} of 41943040 bytes is not within": lambda file: file[
+        "segments"
+    ][0]["blocks"][1].update(size=2 * SEGMENT),
     "of 12582912 bytes is for 20971520": lambda file: file["segments"][0]["blocks"][0].update(
         requested_size=SEGMENT
     ),

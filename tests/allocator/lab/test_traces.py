@@ -374,7 +374,7 @@ def test_histories_that_are_no_list_are_refused() -> None:
 
 def test_one_of_several_devices_must_be_chosen() -> None:
     both = {"segments": [], "device_traces": [[entry("alloc", 1)], [entry("alloc", 2, 700)]]}
-    with pytest.raises(TraceError, match=r"devices \[0, 1\]; choose one"):
+    with pytest.raises(TraceError, match=r"devices \[0, 1\]; choose one with --device"):
         from_snapshot(both)
     assert from_snapshot(both, device=1).bytes.tolist() == [700]
     with pytest.raises(TraceError, match="nothing is recorded for device 2"):
