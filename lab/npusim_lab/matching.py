@@ -64,6 +64,11 @@ class Agreement:
         return f"{self.equal} of {self.compared} placements equal"
 
     @property
+    def is_exact(self) -> bool:
+        """Whether nothing differs."""
+        return self.equal == self.compared
+
+    @property
     def rate(self) -> float | None:
         """Share of the compared placements that are equal; None of nothing."""
         return self.equal / self.compared if self.compared else None

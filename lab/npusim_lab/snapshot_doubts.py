@@ -28,10 +28,6 @@ class _Reading:
     sizes: int = 0
     moves: int = 0
 
-    @property
-    def is_exact(self) -> bool:
-        return self.same.equal == self.same.compared
-
     def with_trace(self, trace: Trace, **counts: int) -> _Reading:
         """Return a reading with another trace."""
         return _Reading(trace, recorded_replay(trace)[1], **counts)
@@ -62,7 +58,7 @@ def settled(trace: Trace, sizes: Mapping[int, int]) -> Trace:
         reading = _in_order(reading) if doubts else reading
         if best is None or reading.same.equal > best.same.equal:
             best = reading
-        if best.is_exact:
+        if best.same.is_exact:
             break
     assert best is not None
     inferred, ambiguous = list(trace.info["inferred"]), list(trace.ambiguous)
@@ -73,7 +69,7 @@ def settled(trace: Trace, sizes: Mapping[int, int]) -> Trace:
         inferred.append("; ".join([text, *others]))
     if best.sizes:
         inferred.append(f"{best.sizes} of these blocks as large as their requests: {best.same}")
-    if best.is_exact and doubts:
+    if best.same.is_exact and doubts:
         ambiguous = [doubt for doubt in ambiguous if doubt not in doubts]
         but = f" but for {best.moves}" if best.moves else ""
         inferred.append(
@@ -85,7 +81,7 @@ def settled(trace: Trace, sizes: Mapping[int, int]) -> Trace:
 def _with_sizes(reading: _Reading, others: Mapping[int, int]) -> _Reading:
     """Give each older block the other one of its two sizes where the replay is better with it."""
     for number, bytes in list(others.items())[: _most(reading)]:
-        if reading.is_exact:
+        if reading.same.is_exact:
             break
         sizes = list(reading.trace.info["initial_block_bytes"])
         sizes[number] = bytes

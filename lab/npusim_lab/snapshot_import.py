@@ -41,6 +41,7 @@ _WHILE_WAITING = (Op.FREE_COMPLETED, Op.MALLOC, Op.OOM, *TAKEN, *GIVEN_BACK, Op.
 _OF_BLOCKS = (Op.MALLOC, Op.FREE_REQUESTED, Op.FREE_COMPLETED)
 _LARGE_PAGE = 20 << 20  # bytes: what an expandable segment of large blocks grows by
 _Older = tuple[int, int, int, int, bool]  # bytes, stream, pool, stack, is it pending?
+_MOST_READINGS = 8  # of releases of cached memory, to try
 _PIECE = 1 << 13  # entries turned into Python numbers at once
 
 
@@ -90,21 +91,41 @@ def from_snapshot(
 def _trace_of(
     read: Callable[[], _lab.Snapshot], device: int | None, capacity_bytes: int | None
 ) -> Trace:
-    trace, full = _read_as(read, device, capacity_bytes)
-    if full is None or trace.address is None:
+    trace, importer = _read_as(read, device, capacity_bytes)
+    if trace.address is None or not importer.releases:
         return trace
-    asked = recorded_replay(trace)[1]
-    if asked.equal == asked.compared:
-        return trace
-    other, _ = _read_as(read, device, capacity_bytes, full)
-    forced = recorded_replay(other)[1]
-    if forced.equal <= asked.equal:
-        return trace
-    text = (
-        f"the capacity, {full} bytes: the most that was reserved. Cached memory that is given back "
-        f"is then that of a full device, and a replay has {forced}; as empty_cache(), {asked}"
-    )
-    return other.with_info(inferred=[*other.info["inferred"], text])
+    _, same = recorded_replay(trace)
+    full, readings = None, dict[int, bool]()
+    if importer.is_open and not same.is_exact:
+        full = importer.most_reserved
+        other, forced = _read_as(read, device, capacity_bytes, full)
+        _, now = recorded_replay(other)
+        if now.equal > same.equal:
+            text = (
+                f"the capacity, {full} bytes: the most that was reserved. Cached memory that is "
+                f"given back is then that of a full device, and a replay has {now}; as "
+                f"empty_cache(), {same}"
+            )
+            trace = other.with_info(inferred=[*other.info["inferred"], text])
+            same, importer = now, forced
+        else:
+            full = None
+    while not same.is_exact and len(readings) < _MOST_READINGS:
+        event = trace.event_without_attempts(same.first_difference or 0)
+        before = [one for one in importer.releases if one[0] <= event]
+        if not before or before[-1][1] in readings:
+            break
+        _, position, was_asked = before[-1]
+        readings[position] = not was_asked
+        other, flipped = _read_as(read, device, capacity_bytes, full, readings)
+        _, now = recorded_replay(other)
+        if now.equal <= same.equal:
+            break
+        reading = "a full device" if was_asked else "empty_cache()"
+        text = f"entry {position}: cached memory is given back by {reading}: the replay agrees then"
+        trace = other.with_info(inferred=[*other.info["inferred"], text])
+        same, importer = now, flipped
+    return trace
 
 
 def _read_as(
@@ -112,18 +133,18 @@ def _read_as(
     device: int | None,
     capacity_bytes: int | None,
     full_bytes: int | None = None,
-) -> tuple[Trace, int | None]:
-    """Return a trace, and the capacity under which its releases might be those of a full device.
+    readings: Mapping[int, bool] | None = None,
+) -> tuple[Trace, _Importer]:
+    """Return a trace, and what read each release of cached memory.
 
-    The capacity is None where it is known, or where no release leaves it open.
+    `full_bytes` is a capacity to assume; `readings` says of entries whether they were asked for.
     """
     snapshot = read()
     number = _choose_device(snapshot, device)
     choice, doubt = _choice(snapshot.settings)
-    is_whole = snapshot.has_whole_history
-    importer = _Importer(
-        snapshot.tables(number), number, capacity_bytes, choice, is_whole, full_bytes
-    )
+    rest = choice, snapshot.has_whole_history, full_bytes
+    importer = _Importer(snapshot.tables(number), number, capacity_bytes, *rest)
+    importer.readings = readings or {}
     del snapshot  # it is the largest part, and all in the tables
     check_tables(importer.tables, number)
     trace = importer.run()
@@ -131,7 +152,7 @@ def _read_as(
         choice["ambiguous"] = [*trace.ambiguous, doubt]
     if choice:
         trace = trace.with_info(**choice)  # the one before goes, and its compiled events
-    return settled(trace, importer.sizes), importer.most_reserved if importer.is_open else None
+    return settled(trace, importer.sizes), importer
 
 
 def _choice(text: str) -> tuple[dict[str, Any], str]:
@@ -176,6 +197,8 @@ class _Importer:
         self.capacity = capacity_bytes
         self.full = capacity_bytes or full_bytes  # inferred where it is not known
         self.sizes: dict[int, int] = {}  # of older blocks, by number: what else they may be
+        self.readings: Mapping[int, bool] = {}
+        self.releases: list[tuple[int, int, bool]] = []  # event, entry, was it asked for?
         self.is_open = False  # may a release be that of a full device?
         self.most_reserved = 0
         self.preset = choice.get("policy", "")
@@ -245,7 +268,11 @@ class _Importer:
                     for pool in sorted(pools & in_use):
                         self.out.add(Op.RELEASE_POOL, pool=self._pool(pool), time_ns=rest[2] * 1000)
                     in_use -= pools
-                    if self._was_asked_for(position, reserved):
+                    asked = self.readings.get(position)
+                    if asked is None:
+                        asked = self._was_asked_for(position, reserved)
+                    self.releases.append((len(self.out), position, asked))
+                    if asked:
                         for number in sorted(map(self._pool, pools)) if pools <= ended else (0,):
                             self.out.add(Op.EMPTY_CACHE, pool=number, time_ns=rest[2] * 1000)
                 reserved -= rest[1]

@@ -76,7 +76,9 @@ class SeveralDevicesError(TraceError):
     """A snapshot is about several devices, and none was chosen."""
 
     def __init__(self, devices: list[int]) -> None:
-        super().__init__(f"the snapshot is about devices {devices}; choose one with --device (device=...)")
+        super().__init__(
+            f"the snapshot is about devices {devices}; choose one with --device (device=...)"
+        )
         self.devices = devices
 
 
@@ -295,6 +297,11 @@ class Trace:
                 columns["address"][event] = 0
         info = {**self.info, "attempts": first.tolist()}
         return Trace(**columns, stacks=self.stacks, info=info)
+
+    def event_without_attempts(self, event: int) -> int:
+        """Return the number here of an event of with_attempts()."""
+        attempts = self.with_attempts().info.get("attempts", ())
+        return event - sum(1 for attempt in attempts if attempt < event)
 
     def with_info(self, **info: Any) -> Trace:
         """Return the same events with more, or other, entries of `info`."""

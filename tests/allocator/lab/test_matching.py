@@ -352,6 +352,23 @@ def test_releases_of_a_full_device_are_told_by_the_replay_where_nothing_failed(
     assert "the most that was reserved" in trace.info["inferred"][-1]
 
 
+def test_empty_cache_on_an_almost_full_device_is_told_by_the_replay(tmp_path: Path) -> None:
+    """A full device would not have given back the hole that the next request fits."""
+    out, mib, path = TraceBuilder(), 1 << 20, tmp_path / "asked.pickle"
+    blocks = [out.malloc(30 * mib) for _ in range(3)]
+    for block in blocks[1:]:
+        out.add(Op.FREE, block)
+    out.add(Op.EMPTY_CACHE)
+    out.malloc(20 * mib)
+    out.malloc(200 * mib)  # fails, and tells the capacity
+    write_snapshot(out.build(), path, Choice("cuda-2.13"), 100 * mib)
+    trace = load(path)
+    assert trace.capacity_bytes == 100 * mib
+    assert Op.EMPTY_CACHE in trace.op
+    assert recorded_replay(trace)[1].is_exact
+    assert "given back by empty_cache(): the replay agrees then" in trace.info["inferred"][-1]
+
+
 def test_a_request_that_only_the_replay_refuses_does_not_match(tmp_path: Path) -> None:
     trace = snapshot_of("cuda-2.13", tmp_path / "a.pickle")
     result = replay(trace, "cuda-2.13", trace.compiled.max_live_bytes // 2)
