@@ -1,30 +1,40 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// States of the beam, the rows that may fill a floor, and which states are kept.
+// The rows that may fill a floor, the search through them, and what it learns from failures.
 #include "lab/engine/full_search.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <bit>
 #include <utility>
 
 namespace npusim::lab {
 namespace {
 
-constexpr std::size_t kFirstWidth = 128, kMostWidth = 16384;  // states kept
-constexpr std::size_t kMostCells = std::size_t{1} << 24;      // moments of all states kept
+constexpr std::uint32_t kNone = ~std::uint32_t{0};
+constexpr std::uint32_t kLong = 60;        // moments: rows on longer floors are not looked for
+constexpr std::uint64_t kFailures = 1000;  // of the first attempt
+constexpr std::size_t kMostLearned = 40;   // placements in a conflict
+constexpr std::size_t kMostPlacements = std::size_t{1} << 21;  // in all of them: 32 MiB
 constexpr std::uint64_t kLooksPerStep = 4;  // at a buffer or floor: they cost less than a step
-constexpr double kNoise = 0.5;              // of a rank, whose unit is a step of the outline
-constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kLooksPerConflict = 8;
+constexpr double kFirstNoise = 0.1, kNoise = 1.5;  // of a rank: whether a wall is met counts 3
+
+// 1, 1, 2, 1, 1, 2, 4, 1, 1, 2, ...: what to spend where no attempt tells how long the next takes
+// (Luby, Sinclair and Zuckerman 1993).
+std::uint64_t share_of(std::uint64_t attempt) {
+  std::uint64_t number = attempt + 1;
+  while ((number & (number + 1)) != 0) number -= std::bit_floor(number) - 1;
+  return (number + 1) / 2;
+}
 
 }  // namespace
 
 // NOLINTNEXTLINE(bugprone-random-generator-seed): the same effort gives the same plan
-FullSearch::FullSearch(std::span<const Buffer> buffers) : buffers_(buffers.begin(), buffers.end()) {
+FullSearch::FullSearch(std::span<const Buffer> buffers)
+    : buffers_(buffers.begin(), buffers.end()), watches_(buffers.size()) {
   std::int64_t moments = 0;
   for (const Buffer& buffer : buffers_) {
     moments = std::max(moments, buffer.upper);
     is_plain_ = is_plain_ && buffer.gaps.empty() && buffer.alignment == 1;
-    keys_.push_back(random_());
   }
   moments_ = static_cast<Index>(moments);
   begins_.resize(moments_ + 1);
@@ -43,149 +53,235 @@ FullSearch::FullSearch(std::span<const Buffer> buffers) : buffers_(buffers.begin
   most_ = *most;
   from_left_.resize(moments_ + 1);
   from_right_.resize(moments_ + 1);
+  conflict_.resize((buffers_.size() + 63) / 64);
 }
 
 bool FullSearch::is_full(std::uint64_t capacity) const noexcept {
   return is_plain_ && moments_ > 0 && least_ == capacity && most_ == capacity;
 }
 
-FullSearch::Outcome FullSearch::run(unsigned attempt, SearchBudget& budget) {
-  const std::size_t fits = std::max<std::size_t>(kMostCells / moments_, 1);
-  const std::size_t width = std::min({kFirstWidth << std::min(attempt / 2, 10U), kMostWidth, fits});
-  counts_choices_ = attempt % 2 == 1;
+void FullSearch::reset(unsigned attempt) {
+  height_.assign(moments_, 0);
+  top_.assign(moments_, kNone);
+  choices_.assign(moments_, 0);
+  offset_.assign(buffers_.size(), 0);
+  level_.assign(buffers_.size(), 0);
+  is_placed_.assign(buffers_.size(), false);
+  changes_.clear();
+  depth_ = 0;
+  failures_ = 0;
   random_.seed(attempt);
-  steps_.assign(1, {});
-  std::vector<State> states(1), next;
-  states[0].floors.push_back({0, moments_, 0});
-  states[0].placed.resize((buffers_.size() + 63) / 64);
-  if (!look_at(states[0], 0, 1)) return Outcome::impossible;
-  bool is_whole = true;  // no state was left out
-  std::unordered_set<std::uint64_t> known;
-  for (std::size_t placed = 1; !states.empty(); ++placed) {
-    next.clear();
-    known.clear();
-    for (const State& state : states) {
-      budget.spend(std::exchange(looked_at_, 0) / kLooksPerStep);
-      if (budget.is_spent()) return Outcome::unknown;
-      const std::vector<Index> all = candidates(state, state.floors[state.valley]);
-      for (const Index buffer : all) {
-        if (!known.insert(state.key ^ keys_[buffer]).second) continue;
-        State after = state;
-        if (!place(after, buffer)) continue;
-        steps_.push_back({state.step, buffer});
-        after.step = static_cast<Index>(steps_.size() - 1);
-        if (placed == buffers_.size()) {
-          write(after);
-          return Outcome::found;
-        }
-        next.push_back(std::move(after));
-      }
-      if (next.size() < 2 * width) continue;
-      keep_best(next, width);
-      is_whole = false;
-    }
-    if (next.size() > width) {
-      keep_best(next, width);
-      is_whole = false;
-    }
-    std::swap(states, next);
-  }
-  return is_whole ? Outcome::impossible : Outcome::unknown;
+  noise_ = attempt == 0 ? kFirstNoise : kNoise;
+  if (placements_.size() < kMostPlacements) return;
+  placements_.clear();
+  conflicts_.clear();
+  for (auto& watches : watches_) watches.clear();
 }
 
-bool FullSearch::place(State& state, Index buffer) {
-  const Buffer& placed = buffers_[buffer];
-  const auto lower = static_cast<Index>(placed.lower), upper = static_cast<Index>(placed.upper);
-  state.placed[buffer / 64] |= std::uint64_t{1} << (buffer % 64);
-  state.key ^= keys_[buffer];
-  auto& floors = state.floors;
-  std::size_t at = state.valley;
-  const Floor valley = floors[at];
-  floors[at] = {lower, upper, valley.height + placed.bytes};
-  const auto position = [&](std::size_t i) {
-    return floors.begin() + static_cast<std::ptrdiff_t>(i);
-  };
-  if (upper < valley.end) floors.insert(position(at + 1), {upper, valley.end, valley.height});
-  if (lower > valley.begin) {
-    floors.insert(position(at), {valley.begin, lower, valley.height});
-    ++at;
+FullSearch::Outcome FullSearch::run(unsigned attempt, SearchBudget& budget) {
+  reset(attempt);
+  const std::uint64_t limit = kFailures * share_of(attempt);
+  find_candidates({0, moments_});
+  if (found_.empty()) return Outcome::impossible;
+  choices_[0] = static_cast<Index>(found_.size());
+  open();
+  while (true) {
+    budget.spend(std::exchange(looked_at_, 0) / kLooksPerStep);
+    if (failures_ > limit || budget.is_spent()) return Outcome::unknown;
+    Frame& frame = frames_[depth_ - 1];
+    undo(frame.mark);
+    if (frame.next == frame.candidates.size()) {
+      if (go_back() == Outcome::impossible) return Outcome::impossible;
+    } else if (!place(frame.candidates[frame.next++])) {
+      ++failures_;
+      for (std::size_t i = 0; i < conflict_.size(); ++i) frame.conflict[i] |= conflict_[i];
+    } else if (depth_ == buffers_.size()) {
+      return Outcome::found;
+    } else {
+      open();
+    }
   }
-  if (at + 1 < floors.size() && floors[at + 1].height == floors[at].height) {
-    floors[at].end = floors[at + 1].end;
-    floors.erase(position(at + 1));
+}
+
+// A valley with one choice comes first, then the nearest to the beginning: what is placed stays
+// together, so that a failure is near its cause.
+void FullSearch::open() {
+  Index begin = kNone;
+  std::uint64_t nearest = ~std::uint64_t{0};
+  looked_at_ += moments_ / 4;
+  for (Index at = 0; at < moments_; ++at) {
+    if (choices_[at] == 0) continue;
+    const std::uint64_t distance = choices_[at] == 1 ? 0 : at + height_[at] + 1;
+    if (begin != kNone && distance >= nearest) continue;
+    begin = at;
+    nearest = distance;
   }
-  if (at > 0 && floors[at - 1].height == floors[at].height) {
-    floors[at].begin = floors[at - 1].begin;
-    floors.erase(position(at - 1));
-    --at;
+  const Valley valley = floor_at(begin);
+  find_candidates(valley);
+  if (depth_ == frames_.size()) frames_.emplace_back();
+  Frame& frame = frames_[depth_++];
+  frame.next = 0;
+  frame.mark = changes_.size();
+  frame.conflict.assign(conflict_.size(), 0);
+  explain(valley, frame.conflict);
+  const std::uint64_t floor = height_[begin];
+  ranked_.clear();
+  for (const Index i : found_) {
+    const Buffer& buffer = buffers_[i];
+    const bool is_left = buffer.lower == valley.begin, is_right = buffer.upper == valley.end;
+    double rank = (is_left ? -1 : 0) + (is_right ? -1 : 0);
+    const std::uint64_t end = floor + buffer.bytes;
+    if (is_left && valley.begin > 0 && end == height_[valley.begin - 1]) rank -= 3;
+    if (is_right && valley.end < moments_ && end == height_[valley.end]) rank -= 3;
+    rank += noise_ * static_cast<double>(random_() >> 11) * 0x1p-53;
+    ranked_.emplace_back(rank, i);
   }
+  std::sort(ranked_.begin(), ranked_.end());
+  frame.candidates.clear();
+  for (const auto& [rank, i] : ranked_) frame.candidates.push_back(i);
+}
+
+FullSearch::Outcome FullSearch::go_back() {
+  const std::size_t level = depth_ - 1;
+  Frame& from = frames_[level];
+  Levels& why = from.conflict;
+  why[level / 64] &= ~(std::uint64_t{1} << (level % 64));
+  std::size_t word = why.size();
+  while (word > 0 && why[word - 1] == 0) --word;
+  if (word == 0) return Outcome::impossible;
+  const auto last = word * 64 - 1 - static_cast<std::size_t>(std::countl_zero(why[word - 1]));
+  if (from.candidates.size() > 1) learn(why);
+  depth_ = last + 1;
+  Frame& to = frames_[last];
+  for (std::size_t i = 0; i < why.size(); ++i) to.conflict[i] |= why[i];
+  return Outcome::unknown;
+}
+
+void FullSearch::learn(const Levels& conflict) {
+  const std::size_t begin = placements_.size();
+  for (std::size_t word = 0; word < conflict.size(); ++word) {
+    for (std::uint64_t bits = conflict[word]; bits != 0; bits &= bits - 1) {
+      const Frame& frame = frames_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
+      const Index buffer = frame.candidates[frame.next - 1];
+      placements_.push_back({buffer, offset_[buffer]});
+    }
+  }
+  const std::size_t count = placements_.size() - begin;
+  if (count > kMostLearned || placements_.size() > kMostPlacements) {
+    placements_.resize(begin);
+    return;
+  }
+  const auto [buffer, offset] = placements_.back();
+  watches_[buffer].push_back({static_cast<Index>(conflicts_.size()), offset});
+  conflicts_.push_back({begin, count});
+}
+
+bool FullSearch::place(Index buffer) {
+  const auto lower = static_cast<Index>(buffers_[buffer].lower);
+  const auto upper = static_cast<Index>(buffers_[buffer].upper);
+  set_choices(floor_at(lower).begin, 0);
+  offset_[buffer] = height_[lower];
+  level_[buffer] = static_cast<Index>(depth_ - 1);
+  is_placed_[buffer] = true;
+  for (Index at = lower; at < upper; ++at) {
+    changes_.push_back({Was::top, at, top_[at]});
+    top_[at] = buffer;
+    height_[at] += buffers_[buffer].bytes;
+  }
+  changes_.push_back({Was::placed, buffer, 0});
+  looked_at_ += upper - lower;
+  if (is_learned(buffer)) return false;
   // What else is in the floors beside the new one stays: a buffer may stand in one valley only.
-  return look_at(state, at > 0 ? at - 1 : 0, std::min(at + 2, floors.size()));
-}
-
-bool FullSearch::look_at(State& state, std::size_t first, std::size_t last) {
-  auto& floors = state.floors;
-  const auto wall = [&](std::size_t i) {  // beyond either end is the largest number
-    return i >= floors.size() || floors[i].height == most_ ? kUnbounded : floors[i].height;
-  };
-  for (std::size_t i = first; i < last; ++i) {
-    Floor& floor = floors[i];
-    floor.choices = 0;
-    if (floor.height == most_ || wall(i - 1) < floor.height || wall(i + 1) < floor.height) continue;
-    floor.choices = static_cast<std::uint32_t>(candidates(state, floor).size());
-    if (floor.choices == 0) return false;
+  const Valley changed = floor_at(lower);
+  for (Index at = changed.begin + 1; at < changed.end; ++at) set_choices(at, 0);
+  for (const Index at : {changed.begin - 1, changed.begin, changed.end}) {
+    if (at >= moments_) continue;  // before the first is beyond the last
+    const Valley floor = floor_at(at);
+    if (!is_valley(floor)) {
+      set_choices(floor.begin, 0);
+      continue;
+    }
+    find_candidates(floor);
+    if (found_.empty()) {
+      std::fill(conflict_.begin(), conflict_.end(), 0);
+      explain(floor, conflict_);
+      return false;
+    }
+    set_choices(floor.begin, found_.size());
   }
-  choose(state);
   return true;
 }
 
-void FullSearch::choose(State& state) {
-  const auto& floors = state.floors;
-  double rank = 0;
-  bool is_found = false;
-  state.valley = 0;
-  looked_at_ += floors.size();
-  for (std::size_t i = 0; i < floors.size(); ++i) {
-    const Floor &floor = floors[i], &best = floors[state.valley];
-    if (i > 0 && floor.height != most_ && floors[i - 1].height != most_) rank += 1;
-    if (floor.choices == 0) continue;
-    if (counts_choices_) rank += std::log(static_cast<double>(floor.choices));
-    const bool is_better = floor.choices < best.choices ||
-                           (floor.choices == best.choices && floor.height < best.height);
-    if (is_found && !is_better) continue;
-    is_found = true;
-    state.valley = i;
+// A conflict is watched at a placement that is not there: when it comes, at another such one.
+bool FullSearch::is_learned(Index buffer) {
+  auto& watches = watches_[buffer];
+  looked_at_ += watches.size();
+  for (std::size_t i = 0; i < watches.size();) {
+    if (watches[i].offset != offset_[buffer]) {
+      ++i;
+      continue;
+    }
+    const auto [begin, count] = conflicts_[watches[i].conflict];
+    const std::span<const Placement> all{placements_.data() + begin, count};
+    looked_at_ += kLooksPerConflict;
+    const auto missing = std::find_if(all.begin(), all.end(), [&](const Placement& placement) {
+      return !is_placed_[placement.buffer] || offset_[placement.buffer] != placement.offset;
+    });
+    if (missing == all.end()) {
+      std::fill(conflict_.begin(), conflict_.end(), 0);
+      for (const Placement& placement : all) add_level(placement.buffer, conflict_);
+      return true;
+    }
+    watches_[missing->buffer].push_back({watches[i].conflict, missing->offset});
+    watches[i] = watches.back();
+    watches.pop_back();
   }
-  state.rank = rank + kNoise * static_cast<double>(random_() >> 11) * 0x1p-53;
+  return false;
+}
+
+void FullSearch::undo(std::size_t mark) {
+  while (changes_.size() > mark) {
+    const auto [what, index, value] = changes_.back();
+    changes_.pop_back();
+    if (what == Was::choices) choices_[index] = value;
+    if (what == Was::top) {
+      height_[index] -= buffers_[top_[index]].bytes;
+      top_[index] = value;
+    }
+    if (what == Was::placed) is_placed_[index] = false;
+  }
+}
+
+void FullSearch::set_choices(Index begin, std::size_t choices) {
+  const auto value = static_cast<Index>(choices);
+  if (choices_[begin] == value) return;
+  changes_.push_back({Was::choices, begin, choices_[begin]});
+  choices_[begin] = value;
+}
+
+FullSearch::Valley FullSearch::floor_at(Index moment) const {
+  Index begin = moment, end = moment + 1;
+  while (begin > 0 && height_[begin - 1] == height_[moment]) --begin;
+  while (end < moments_ && height_[end] == height_[moment]) ++end;
+  return {begin, end};
+}
+
+bool FullSearch::is_valley(const Valley& floor) const {
+  const std::uint64_t height = height_[floor.begin];
+  return height != most_ && (floor.begin == 0 || height_[floor.begin - 1] > height) &&
+         (floor.end == moments_ || height_[floor.end] > height);
 }
 
 // What stands in rows that cover a valley's floor, at the edge where that is less; none without a
-// row.
-const std::vector<FullSearch::Index>& FullSearch::candidates(const State& state,
-                                                             const Floor& valley) {
-  const Index begin = valley.begin, end = valley.end;
-  left_.clear();
-  right_.clear();
-  std::fill(from_left_.begin() + begin, from_left_.begin() + end + 1, std::uint8_t{0});
-  std::fill(from_right_.begin() + begin, from_right_.begin() + end + 1, std::uint8_t{0});
-  from_left_[begin] = from_right_[end] = 1;
-  const auto upper = [&](Index i) { return static_cast<Index>(buffers_[i].upper); };
-  const auto lower = [&](Index i) { return static_cast<Index>(buffers_[i].lower); };
-  for (Index at = begin; at < end; ++at) {
-    if (from_left_[at] == 0) continue;
-    looked_at_ += begins_[at].size();
-    for (const Index i : begins_[at]) {
-      if (upper(i) <= end && !state.has(i)) from_left_[upper(i)] = 1;
-    }
-  }
-  if (from_left_[end] == 0) return left_;
-  for (Index at = end; at > begin; --at) {
-    if (from_right_[at] == 0) continue;
-    looked_at_ += ends_[at].size();
-    for (const Index i : ends_[at]) {
-      if (lower(i) >= begin && !state.has(i)) from_right_[lower(i)] = 1;
-    }
-  }
+// row. On a long floor all that may stand at its left edge. Of twins the first.
+void FullSearch::find_candidates(const Valley& valley) {
+  const auto [begin, end] = valley;
+  const std::uint64_t room = most_ - height_[begin];
+  found_.clear();
+  other_.clear();
+  const auto may_stand = [&](Index i) {
+    return !is_placed_[i] && fits(i, valley) && buffers_[i].bytes <= room;
+  };
   const auto add = [&](std::vector<Index>& edge, Index i) {
     const bool is_twin = std::any_of(edge.begin(), edge.end(), [&](Index other) {
       const Buffer &a = buffers_[i], &b = buffers_[other];
@@ -193,33 +289,56 @@ const std::vector<FullSearch::Index>& FullSearch::candidates(const State& state,
     });
     if (!is_twin) edge.push_back(i);
   };
+  const bool is_long = end - begin > kLong;
+  if (!is_long) {
+    std::fill(from_left_.begin() + begin, from_left_.begin() + end + 1, std::uint8_t{0});
+    std::fill(from_right_.begin() + begin, from_right_.begin() + end + 1, std::uint8_t{0});
+    from_left_[begin] = from_right_[end] = 1;
+    for (Index at = begin; at < end; ++at) {
+      if (from_left_[at] == 0) continue;
+      looked_at_ += begins_[at].size();
+      for (const Index i : begins_[at]) {
+        if (may_stand(i)) from_left_[static_cast<Index>(buffers_[i].upper)] = 1;
+      }
+    }
+    if (from_left_[end] == 0) return;
+    for (Index at = end; at > begin; --at) {
+      if (from_right_[at] == 0) continue;
+      looked_at_ += ends_[at].size();
+      for (const Index i : ends_[at]) {
+        if (may_stand(i)) from_right_[static_cast<Index>(buffers_[i].lower)] = 1;
+      }
+    }
+  }
   for (const Index i : begins_[begin]) {
-    if (upper(i) <= end && !state.has(i) && from_right_[upper(i)] != 0) add(left_, i);
+    if (!may_stand(i)) continue;
+    if (is_long || from_right_[static_cast<Index>(buffers_[i].upper)] != 0) add(found_, i);
   }
+  if (is_long) return;
   for (const Index i : ends_[end]) {
-    if (lower(i) >= begin && !state.has(i) && from_left_[lower(i)] != 0) add(right_, i);
+    if (may_stand(i) && from_left_[static_cast<Index>(buffers_[i].lower)] != 0) add(other_, i);
   }
-  return left_.size() <= right_.size() ? left_ : right_;
+  if (other_.size() < found_.size()) std::swap(found_, other_);
 }
 
-void FullSearch::keep_best(std::vector<State>& states, std::size_t width) const {
-  std::nth_element(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(width),
-                   states.end(), [](const State& a, const State& b) { return a.rank < b.rank; });
-  states.erase(states.begin() + static_cast<std::ptrdiff_t>(width), states.end());
-}
-
-void FullSearch::write(const State& state) {
-  std::vector<Index> order;
-  for (Index step = state.step; step != 0; step = steps_[step].before) {
-    order.push_back(steps_[step].buffer);
-  }
-  std::reverse(order.begin(), order.end());
-  offset_.assign(buffers_.size(), 0);
-  std::vector<std::uint64_t> height(moments_);
-  for (const Index i : order) {
-    offset_[i] = height[static_cast<Index>(buffers_[i].lower)];
-    for (auto at = buffers_[i].lower; at < buffers_[i].upper; ++at) {
-      height[static_cast<Index>(at)] += buffers_[i].bytes;
+// The walls where they meet the floor, what the floor is made of, and what would fit but is placed
+// elsewhere. Of a long floor only what its left edge needs.
+void FullSearch::explain(const Valley& valley, Levels& to) const {
+  const auto [begin, end] = valley;
+  const std::uint64_t floor = height_[begin];
+  const auto add_wall = [&](const std::vector<Index>& beside) {
+    for (const Index i : beside) {
+      const bool is_wall =
+          is_placed_[i] && offset_[i] <= floor && floor < offset_[i] + buffers_[i].bytes;
+      if (is_wall) add_level(i, to);
+    }
+  };
+  if (begin > 0) add_wall(ends_[begin]);
+  if (end < moments_) add_wall(begins_[end]);
+  for (Index at = begin; at < (end - begin > kLong ? begin + 1 : end); ++at) {
+    if (top_[at] != kNone) add_level(top_[at], to);
+    for (const Index i : begins_[at]) {
+      if (is_placed_[i] && fits(i, valley)) add_level(i, to);
     }
   }
 }

@@ -3,21 +3,21 @@
 //
 //   offset |####    ####     Where nothing may stay free, a row of waiting buffers covers a
 //   valley's
-//          |####____####     floor from wall to wall. A state in which some valley has no such row
-//          is
-//          |############     given up, and what is in no such row does not stand there.
+//          |####____####     floor from wall to wall. A branch in which some valley has no such row
+//          |############     is given up, and what is in no such row does not stand there.
 //          +------------> t
 //
-// The search keeps a beam: of all states with equally many buffers placed, it keeps those with
-// the fewest steps in their outline. A state goes on in the valley with fewest choices. Where
-// nothing is free, the buffers that are placed determine the outline, so equal sets are one state.
+// A branch that fails is explained by the few placements that make it fail: the walls and the floor
+// of a valley, and what is placed already of the buffers that would fit into it. The search goes
+// back to the last of them. Such a set, resolved with those of the other branches, holds for every
+// placement of the whole: it is kept, and what completes it again is given up at once, in later
+// attempts too (as clauses are learned in the solving of satisfiability).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <random>
 #include <span>
-#include <unordered_set>
 #include <vector>
 
 #include "lab/engine/plan.h"
@@ -35,54 +35,88 @@ class FullSearch {
   // Whether the buffers fill this capacity at every moment, without gaps and alignments.
   bool is_full(std::uint64_t capacity) const noexcept;
 
-  // run() looks for a placement until the budget is spent; later attempts keep more states, and
-  // rank them in another way. It is impossible where no state was left out and none goes on.
-  // offsets() is the placement found.
+  // run() begins anew, in another order but with what was learned, until the attempt has failed so
+  // often or the budget is spent. It is impossible where all branches failed. offsets() is the
+  // placement found.
   Outcome run(unsigned attempt, SearchBudget& budget);
   const std::vector<std::uint64_t>& offsets() const noexcept { return offset_; }
 
  private:
   using Index = std::uint32_t;
-  struct Floor {  // moments filled to one height, between others
+  using Levels = std::vector<std::uint64_t>;  // a bit per level: of a conflict
+  struct Valley {                             // or any floor: moments filled to one height
     Index begin, end;
-    std::uint64_t height;
-    std::uint32_t choices = 0;  // of a valley: what may stand at an edge; 0 of others
   };
-  struct State {
-    std::vector<Floor> floors;
-    std::vector<std::uint64_t> placed;  // a bit per buffer
-    std::uint64_t key = 0;              // of the set of placed buffers
-    double rank = 0;
-    std::size_t valley = 0;  // of floors: where it goes on
-    Index step = 0;          // of steps_: how it came about
+  struct Frame {  // a level of the search: a valley, and what may stand at one of its edges
+    std::vector<Index> candidates;
+    std::size_t next = 0;
+    std::size_t mark = 0;  // of changes_
+    Levels conflict;       // why those before failed, and why there are no others
+  };
+  enum class Was : std::uint8_t { choices, top, placed };
+  struct Change {
+    Was what;
+    Index index, value;
+  };
+  struct Placement {
+    Index buffer;
+    std::uint64_t offset;
+  };
+  struct Conflict {  // of placements_, which are never all in one solution
+    std::size_t begin, count;
+  };
+  struct Watch {
+    Index conflict;
+    std::uint64_t offset;
+  };
 
-    bool has(Index buffer) const { return (placed[buffer / 64] >> (buffer % 64) & 1) != 0; }
-  };
-  struct Step {
-    Index before, buffer;
-  };
+  void reset(unsigned attempt);
+  void open();                         // a new frame
+  Outcome go_back();                   // from a frame without candidates; unknown: go on
+  void learn(const Levels& conflict);  // the last level of it is about to be undone
+  bool place(Index buffer);            // false: conflict_ says why not
+  bool is_learned(Index buffer);       // whether that completes a conflict
+  void undo(std::size_t mark);
+  void set_choices(Index begin, std::size_t choices);
 
-  bool place(State& state, Index buffer);  // false where a valley cannot be filled any more
-  bool look_at(State& state, std::size_t first, std::size_t last);  // these floors, after a change
-  void choose(State& state);                                        // its valley and rank
-  const std::vector<Index>& candidates(const State& state, const Floor& valley);
-  void keep_best(std::vector<State>& states, std::size_t width) const;
-  void write(const State& state);
+  Valley floor_at(Index moment) const;
+  bool is_valley(const Valley& floor) const;
+  void find_candidates(const Valley& valley);            // in found_
+  void explain(const Valley& valley, Levels& to) const;  // why there are no other candidates
+  bool fits(Index buffer, const Valley& valley) const {
+    return buffers_[buffer].lower >= valley.begin && buffers_[buffer].upper <= valley.end;
+  }
+  void add_level(Index buffer, Levels& to) const {
+    to[level_[buffer] / 64] |= std::uint64_t{1} << (level_[buffer] % 64);
+  }
 
   std::vector<Buffer> buffers_;
   Index moments_ = 0;
   std::uint64_t least_ = 0, most_ = 0;  // bytes alive at a moment
   bool is_plain_ = true;
   std::vector<std::vector<Index>> begins_, ends_;  // by moment
-  std::vector<std::uint64_t> keys_;                // by buffer, at random
-  std::mt19937_64 random_;
-  bool counts_choices_ = false;  // of all valleys, in the rank
-  std::uint64_t looked_at_ = 0;
 
-  std::vector<Step> steps_;
-  std::vector<std::uint64_t> offset_;
-  std::vector<std::uint8_t> from_left_, from_right_;  // of candidates(): is there a row up to here?
-  std::vector<Index> left_, right_;                   // of candidates(): at either edge
+  std::vector<std::uint64_t> height_;  // by moment
+  std::vector<Index> top_;             // by moment: the buffer placed last
+  std::vector<Index> choices_;         // by moment: of the valley that begins there, or 0
+  std::vector<std::uint64_t> offset_;  // by buffer
+  std::vector<Index> level_;           // by buffer
+  std::vector<bool> is_placed_;
+  std::vector<Change> changes_;
+  std::vector<Frame> frames_;
+  std::size_t depth_ = 0;  // of frames_
+  std::uint64_t failures_ = 0, looked_at_ = 0;
+  double noise_ = 0;
+  std::mt19937_64 random_;
+
+  std::vector<Placement> placements_;
+  std::vector<Conflict> conflicts_;
+  std::vector<std::vector<Watch>> watches_;  // by buffer: one placement of each conflict
+  Levels conflict_;                          // of place()
+
+  std::vector<std::uint8_t> from_left_, from_right_;  // is there a row up to here?
+  std::vector<Index> found_, other_;
+  std::vector<std::pair<double, Index>> ranked_;
 };
 
 }  // namespace npusim::lab

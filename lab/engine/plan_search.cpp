@@ -25,7 +25,6 @@ constexpr std::uint64_t kFirstLimit = 1 << 20;   // steps, at least
 constexpr std::uint64_t kDescent = 16;  // so many, per buffer and moment, does a first descent take
 constexpr double kNoise = 0.02;         // per round
 constexpr unsigned kRounds = 6;
-constexpr unsigned kFills = 24;  // attempts at a placement without a free byte
 constexpr std::array<std::uint64_t, 4> kHeights{0, 2, 16, 52};  // of the room, in 64ths
 
 class Part {
@@ -284,7 +283,7 @@ void search_lower(std::span<const Buffer> buffers, std::optional<std::uint64_t> 
     return plan.height <= plan.at_least || budget.is_spent() ||
            (capacity && (plan.height <= *capacity || plan.at_least > *capacity));
   };
-  for (unsigned attempt = 0; attempt < kFills && !is_done(); ++attempt) {
+  for (unsigned attempt = 0; !is_done(); ++attempt) {
     const std::uint64_t spent = budget.spent(), height = plan.at_least;
     if (spent >= effort.steps / 2 && effort.seconds <= 0) break;
     const std::uint64_t steps = effort.steps / 2 - std::min(effort.steps / 2, spent);

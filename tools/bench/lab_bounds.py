@@ -49,6 +49,11 @@ def measure(
     return heights, slowest
 
 
+def seeds_of(asked: argparse.Namespace) -> range:
+    """Returns the seeds that are asked for."""
+    return range(asked.first_seed, asked.first_seed + asked.seeds)
+
+
 def measure_coarse(asked: argparse.Namespace) -> None:
     """Prints a row per problem on few bytes and moments, whose pieces are often alike."""
     beside = " CP-SAT fits | time |" if asked.cp_sat else ""
@@ -57,13 +62,13 @@ def measure_coarse(asked: argparse.Namespace) -> None:
     for family in asked.families:
         for size in asked.sizes:
             for side in asked.sides:
-                seeds = range(1, asked.seeds + 1)
+                seeds = seeds_of(asked)
                 easy, _ = measure(family, size, "best", seeds, side, 1)
                 heights, slowest = measure(family, size, "search", seeds, side, asked.effort)
                 cells = ["; ".join(f"{height:.3f}" for height in easy)]
                 cells += ["; ".join(f"{height:.3f}" for height in heights), f"{slowest:.1f} s"]
                 if asked.cp_sat:
-                    lower, upper, bytes = FAMILIES[family](size, 1, side)
+                    lower, upper, bytes = FAMILIES[family](size, seeds[0], side)
                     buffers = planning.Buffers(
                         list(map(str, range(len(lower)))), lower, upper, bytes
                     )
@@ -128,6 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--files", nargs="+", help="MiniMalloc's CSV instead")
     parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
     parser.add_argument("--sides", type=int, nargs="+", help="bytes and moments, all are 2^40")
@@ -147,7 +153,7 @@ def main() -> None:
         for size in asked.sizes:
             cells = []
             for method in METHODS:
-                seeds = range(1, asked.seeds + 1)
+                seeds = seeds_of(asked)
                 heights, slowest = measure(family, size, method, seeds, HEIGHT, asked.effort)
                 cells += [f"{max(heights):.3f}", f"{slowest:.2f} s"]
             print(f"| {family} | {size:,} | " + " | ".join(cells) + " |", flush=True)
