@@ -116,9 +116,16 @@ Config preset(std::string_view name) {
   if (name == "cuda-2.12") return config;
   config.tie_break = TieBreak::address;
   if (name == "cuda-2.11") return config;
-  config.pad_bytes = 32;
-  if (name == "ascend") return config;
-  reject("preset is \"", name, "\"; expected npusim, cuda-2.13, cuda-2.12, cuda-2.11 or ascend");
+  if (name == "ascend") {
+    config.pad_bytes = 32;
+    return config;
+  }
+  config.divisions_rest_with_last = true;
+  if (name == "cuda-2.9") return config;
+  config.expandable_in_pools = false;
+  if (name == "cuda-2.4") return config;
+  reject("preset is \"", name,
+         "\"; expected npusim, cuda-2.13, cuda-2.12, cuda-2.11, cuda-2.9, cuda-2.4 or ascend");
 }
 
 std::optional<std::size_t> round_request(const Config& config, std::size_t bytes) noexcept {

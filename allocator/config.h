@@ -64,6 +64,11 @@ struct Config {
   // Expandable segments: ranges of addresses that grow and shrink by pages (of small_segment and
   // large_segment bytes) instead of segments of fixed size. The provider must be able to map.
   bool expandable_segments = false;
+  // Up to 2.4 private pools take segments of fixed size all the same.
+  bool expandable_in_pools = true;
+
+  // Up to 2.9 what a list of divisions says of the rest (">") holds for its last size, too.
+  bool divisions_rest_with_last = false;
 
   // Defects of upstream, each with the value that repairs it as the default.
   // It applies the max_split rules to expandable blocks too, which then are not reused although
@@ -93,9 +98,10 @@ Config validate(Config config);
 // Throws InvalidArgument unless the fraction is from 0 to 1.
 std::size_t fraction_limit(double fraction, std::size_t capacity_bytes);
 
-// preset() knows "npusim" (the defaults), "cuda-2.13", "cuda-2.12" and "cuda-2.11" (quantum 512,
-// upstream defects as they are; the request limit is there, because torch has it), and "ascend" (as
-// cuda-2.11 with 32 bytes added to each request). Any other name throws InvalidArgument.
+// preset() knows "npusim" (the defaults), "cuda-2.13", "cuda-2.12", "cuda-2.11", "cuda-2.9"
+// and "cuda-2.4" (quantum 512, upstream defects as they are; the request limit is there, because
+// torch has it), and "ascend" (as cuda-2.11 with 32 bytes added to each request). Any other name
+// throws InvalidArgument.
 Config preset(std::string_view name);
 
 // parse_config() applies text in the syntax of PYTORCH_ALLOC_CONF ("key:value,key:value") to a base
@@ -103,7 +109,8 @@ Config preset(std::string_view name);
 // here (large_segment_size_mb, max_split_size_mb, max_non_split_rounding_mb,
 // garbage_collection_threshold, roundup_power2_divisions, per_process_memory_fraction,
 // expandable_segments, backend:native) and our own (quantum_bytes, pad_bytes, fit, tie_break,
-// search_after_sync, defers_in_pool_scopes, oversize_rules_on_expandable, refuse_over_one_exabyte).
+// search_after_sync, defers_in_pool_scopes, expandable_in_pools, oversize_rules_on_expandable,
+// refuse_over_one_exabyte, divisions_rest_with_last: before the list).
 // Keys that belong to the host allocator (pinned_*) go to `skipped`.
 Config parse_config(const Config& base, std::string_view text,
                     std::vector<std::string>* skipped = nullptr);

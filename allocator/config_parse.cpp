@@ -66,7 +66,7 @@ T choose(const Setting& setting, std::initializer_list<std::pair<std::string_vie
 
 // One number fills the table. A list names thresholds in MiB: key k holds from k MiB on, the first
 // key also below it, and ">" for the rest of the table.
-std::array<std::size_t, 16> parse_divisions(const Setting& setting) {
+std::array<std::size_t, 16> parse_divisions(const Setting& setting, bool rest_with_last) {
   constexpr std::string_view expected =
       "a power of two, or a list such as [256:1,512:2,>:8] with powers of two as keys";
   std::array<std::size_t, 16> table{};
@@ -88,7 +88,8 @@ std::array<std::size_t, 16> parse_divisions(const Setting& setting) {
     const std::size_t divisions = parse_number(setting, pair.substr(colon + 1), expected);
     if (divisions != 0 && !std::has_single_bit(divisions)) reject(setting, expected);
     if (pair.substr(0, colon) == ">") {
-      std::fill(table.begin() + static_cast<std::ptrdiff_t>(last) + 1, table.end(), divisions);
+      std::fill(table.begin() + static_cast<std::ptrdiff_t>(last + (rest_with_last ? 0 : 1)),
+                table.end(), divisions);
       continue;
     }
     const std::size_t threshold = parse_number(setting, pair.substr(0, colon), expected);
@@ -122,7 +123,7 @@ void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
   } else if (key == "per_process_memory_fraction") {
     c.memory_fraction = parse_fraction(s);
   } else if (key == "roundup_power2_divisions") {
-    c.roundup_power2_divisions = parse_divisions(s);
+    c.roundup_power2_divisions = parse_divisions(s, c.divisions_rest_with_last);
   } else if (key == "quantum_bytes") {
     c.quantum_bytes = parse_number(s, s.value, "a power of two from 16 to 1048576");
   } else if (key == "pad_bytes") {
@@ -135,6 +136,10 @@ void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
                                        {"registration", TieBreak::registration}});
   } else if (key == "defers_in_pool_scopes") {
     c.defers_in_pool_scopes = parse_bool(s);
+  } else if (key == "divisions_rest_with_last") {
+    c.divisions_rest_with_last = parse_bool(s);
+  } else if (key == "expandable_in_pools") {
+    c.expandable_in_pools = parse_bool(s);
   } else if (key == "search_after_sync") {
     c.search_after_sync = parse_bool(s);
   } else if (key == "oversize_rules_on_expandable") {
@@ -150,6 +155,7 @@ void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
   } else {
     throw InvalidArgument("allocator config: \"" + key +
                           "\" is not a key; expected one of backend, defers_in_pool_scopes, "
+                          "divisions_rest_with_last, expandable_in_pools, "
                           "expandable_segments, fit, "
                           "garbage_collection_threshold, large_segment_size_mb, "
                           "max_non_split_rounding_mb, max_split_size_mb, "

@@ -29,7 +29,8 @@ MemoryPool& CachingAllocator::Impl::add_pool(PoolId id, const PoolOptions& optio
   pool.id = id;
   pool.options = options;
   pool.provider = options.provider ? options.provider : &provider;
-  pool.is_expandable = config.expandable_segments && !options.provider;
+  pool.is_expandable = config.expandable_segments && !options.provider &&
+                       (config.expandable_in_pools || id.is_default());
   return pool;
 }
 

@@ -129,6 +129,8 @@ void for_each_field(const Config& config, const Put& put) {
   put("memory_fraction", config.memory_fraction);
   put("garbage_collection_threshold", config.garbage_collection_threshold);
   put("expandable_segments", config.expandable_segments);
+  put("divisions_rest_with_last", config.divisions_rest_with_last);
+  put("expandable_in_pools", config.expandable_in_pools);
   put("oversize_rules_on_expandable", config.oversize_rules_on_expandable);
   put("refuse_over_one_exabyte", config.refuse_over_one_exabyte);
   put("search_after_sync", config.search_after_sync);

@@ -190,7 +190,8 @@ const std::vector<Knob>& knobs() {
        "factor, name.",
        Stability::experimental},
       {"NPUSIM_ALLOCATOR", "npusim",
-       "npusim, cuda-2.13, cuda-2.12, cuda-2.11, ascend, bfc, buddy, banked, or the path of a "
+       "npusim, cuda-2.13, cuda-2.12, cuda-2.11, cuda-2.9, cuda-2.4, ascend, bfc, buddy, banked, "
+       "or the path of a "
        "shared library "
        "(with a /); then ,key:value pairs",
        "A preset of the caching allocator, and keys of PYTORCH_ALLOC_CONF that change it; or a "

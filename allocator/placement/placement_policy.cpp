@@ -136,7 +136,7 @@ std::unique_ptr<PlacementPolicy> make_live_policy(std::string_view name, std::st
 }
 
 void reject_policy(std::string_view name, std::span<const PolicyName> known) {
-  std::string names = "npusim, cuda-2.13, cuda-2.12, cuda-2.11, ascend";
+  std::string names = "npusim, cuda-2.13, cuda-2.12, cuda-2.11, cuda-2.9, cuda-2.4, ascend";
   for (const PolicyName& policy : known) names += ", " + std::string(policy.name);
   throw InvalidArgument("policy is \"" + std::string(name) + "\"; expected one of " + names +
                         ", or the path of a shared library (with a /)");

@@ -15,7 +15,8 @@ namespace py = pybind11;
 namespace npusim::lab {
 namespace {
 
-constexpr std::string_view kPresets[] = {"npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11", "ascend"};
+constexpr std::string_view kPresets[] = {"npusim",   "cuda-2.13", "cuda-2.12", "cuda-2.11",
+                                         "cuda-2.9", "cuda-2.4",  "ascend"};
 
 bool is_preset(std::string_view name) {
   return std::find(std::begin(kPresets), std::end(kPresets), name) != std::end(kPresets);
@@ -308,6 +309,8 @@ py::dict policies() {
   out["cuda-2.13"] = "caching allocator of PyTorch 2.13 for CUDA";
   out["cuda-2.12"] = "caching allocator of PyTorch 2.12 for CUDA: ties go to older blocks";
   out["cuda-2.11"] = "caching allocator of PyTorch 2.11 for CUDA: ties go to lower addresses";
+  out["cuda-2.9"] = "as cuda-2.11, but lists of divisions are read as PyTorch 2.5 to 2.9 do";
+  out["cuda-2.4"] = "as cuda-2.9, but private pools never expand (PyTorch 2.4)";
   out["ascend"] = "as cuda-2.11 with 32 bytes added to each request";
   for (const PolicyName& policy : built_in_policies()) {
     const char* streams = policy.ignores_streams ? "; ignores streams" : "";

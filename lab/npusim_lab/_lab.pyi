@@ -48,7 +48,8 @@ class Allocator:
 
     Args:
         device: where segments come from.
-        preset: "npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11" or "ascend".
+        preset: "npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11", "cuda-2.9", "cuda-2.4" or
+            "ascend".
         settings: changes to the preset, in the syntax of PYTORCH_ALLOC_CONF.
     """
 

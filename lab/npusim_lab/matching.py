@@ -31,7 +31,8 @@ _NOWHERE, _PAGES = -1, -2  # in place of a segment's number
 _ACQUIRED = (Op.SEGMENT_ALLOC, Op.SEGMENT_RESERVE)
 _OF_SEGMENTS = (*_ACQUIRED, Op.SEGMENT_MAP, Op.SEGMENT_FREE)
 # The presets of most versions come first: two releases changed the order of equal blocks.
-_PRESETS = ("cuda-2.13", "cuda-2.11", "cuda-2.12", "ascend", "npusim")
+_PRESETS = ("cuda-2.13", "cuda-2.11", "cuda-2.12", "cuda-2.9", "cuda-2.4", "ascend", "npusim")
+_BY_SETTING = {"cuda-2.9": "[", "cuda-2.4": "expandable"}  # without it they are cuda-2.11
 _Numbers = NDArray[np.int64]
 
 
@@ -135,6 +136,8 @@ def tried_presets(
     for preset in _PRESETS:
         if preset == "ascend" and any(one.equal == one.compared for _, one in tried):
             break
+        if _BY_SETTING.get(preset, "") not in settings:
+            continue
         choice = Choice(preset, settings)
         try:
             result = replay(trace, choice, trace.capacity_bytes, segment_addresses=addresses)

@@ -27,6 +27,16 @@ def test_zero_bytes_is_no_block(device: SimulatedDevice) -> None:
     assert Allocator(device).malloc(0) is None
 
 
+@pytest.mark.parametrize(("preset", "reserved"), [("cuda-2.4", 16), ("cuda-2.9", 20)])
+def test_private_pools_expand_from_torch_2_5_on(preset: str, reserved: int) -> None:
+    """A segment of a request of 15 MiB has 16 MiB; an expandable one grows by 20 MiB."""
+    allocator = Allocator(SimulatedDevice(1 << 30), preset, "expandable_segments:True")
+    allocator.malloc(15 * MIB, pool=allocator.create_pool())
+    assert allocator.stats()["reserved_bytes.all.current"] == reserved * MIB
+    allocator.malloc(15 * MIB)
+    assert allocator.stats()["reserved_bytes.all.current"] == (reserved + 20) * MIB
+
+
 def test_a_handle_frees_once_even_when_its_memory_serves_again(device: SimulatedDevice) -> None:
     allocator = Allocator(device)
     block = allocator.malloc(100)
@@ -64,7 +74,7 @@ def test_settings_are_checked(device: SimulatedDevice) -> None:
     with pytest.raises(ValueError, match='max_split_size_mb is "many"'):
         Allocator(device, settings="max_split_size_mb:many")
     with pytest.raises(
-        ValueError, match=r"expected npusim, cuda-2\.13, cuda-2\.12, cuda-2\.11 or ascend"
+        ValueError, match=r"expected npusim, cuda-2\.13, .*, cuda-2\.9, cuda-2\.4 or ascend"
     ):
         Allocator(device, preset="cuda")
     with pytest.raises(ValueError, match="expected 'state', 'all', or None"):

@@ -14,7 +14,7 @@ from allocator.test_placement import CASES, Case
 
 from npusim_lab._lab import Op, Replay, Trace, replay
 
-PRESETS = ("npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11", "ascend")
+PRESETS = ("npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11", "cuda-2.9", "cuda-2.4", "ascend")
 
 
 @dataclass

@@ -192,7 +192,8 @@ def test_a_wrong_policy_is_an_error_not_a_corruption(run_python, tmp_path):
         (
             "best",
             "",
-            "expected one of npusim, cuda-2.13, cuda-2.12, cuda-2.11, ascend, bfc, buddy, banked",
+            "expected one of npusim, cuda-2.13, cuda-2.12, cuda-2.11, cuda-2.9, cuda-2.4, ascend, "
+            "bfc, buddy, banked",
         ),
         ("planned", "", "or the path of a shared library"),
         ("buddy,arenas:8", "", '"arenas" is not a key'),

@@ -99,6 +99,17 @@ TEST(presets) {
   CHECK_EQ(preset("cuda-2.11").tie_break, TieBreak::address);
   CHECK(preset("cuda-2.11").defers_in_pool_scopes);
   CHECK_THROWS(preset("cuda-9"), InvalidArgument);
+  CHECK(preset("cuda-2.11").expandable_in_pools);
+  CHECK(preset("cuda-2.9").expandable_in_pools);
+  CHECK(!preset("cuda-2.4").expandable_in_pools);
+  const char* list = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]";
+  const auto of_a_gibibyte = [&](const char* name) {
+    return parse_config(preset(name), list).roundup_power2_divisions[10];
+  };
+  CHECK_EQ(of_a_gibibyte("cuda-2.11"), 4);
+  CHECK_EQ(of_a_gibibyte("ascend"), 4);
+  CHECK_EQ(of_a_gibibyte("cuda-2.9"), 8);
+  CHECK_EQ(of_a_gibibyte("cuda-2.4"), 8);
 }
 
 TEST(parses_what_upstream_accepts) {

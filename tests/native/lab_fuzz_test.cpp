@@ -122,7 +122,8 @@ Columns nonsense(Reader& in) {
 }
 
 Config config_of(Reader& in) {
-  constexpr const char* presets[] = {"npusim", "cuda-2.13", "cuda-2.12", "cuda-2.11", "ascend"};
+  constexpr const char* presets[] = {"npusim",   "cuda-2.13", "cuda-2.12", "cuda-2.11",
+                                     "cuda-2.9", "cuda-2.4",  "ascend"};
   std::string settings = "fit:";
   settings += in.byte() % 4 == 0 ? "first" : "best";
   const std::uint8_t flags = in.byte();

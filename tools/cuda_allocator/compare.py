@@ -44,7 +44,7 @@ LARGEST = 1 << 30
 SCATTERS = (0, 300_007, 700_001)  # addresses of segments ascend, or jump about
 
 TORCH_FILES = ("torch/lib/libc10*", "torch/include/*", "torch/version.py")
-PRESETS = ("cuda-2.13", "cuda-2.12", "cuda-2.11")
+PRESETS = ("cuda-2.13", "cuda-2.12", "cuda-2.11", "cuda-2.9", "cuda-2.4")
 STUBS = """#include <cstdio>
 #include <cstdlib>
 #define STUB(name)                                     \\
@@ -83,7 +83,8 @@ Ties between free blocks of one size go to the lower address up to 2.11, to the 
 to the older segment from 2.13 on. Up to 2.12, pending frees wait while anything allocates to a
 private pool; the device and replays do not do so, since a recording does not hold those scopes.
 [0015](../understand/decisions/0015-no-scopes-of-pools.md) says what differs because of it.
-torch 2.9 reads a list of divisions otherwise: its last value holds from the last size on.
+Up to 2.9 the last value of a list of divisions (`>`) holds for its last size, too: that is
+`cuda-2.9`. In 2.4 private pools do not expand: that is `cuda-2.4`. Otherwise both are `cuda-2.11`.
 """
 
 
@@ -263,19 +264,25 @@ def built(source: str, work: Path) -> Build:
     known = subprocess.check_output(
         ["nm", "--defined-only", folder / "runtime.o"], text=True
     ).split()
-    names = sorted({name.partition("@")[0] for name in runtime} - set(known))
+    wanted = {name.partition("@")[0] for name in runtime} | driver_functions(torch)
+    names = sorted(wanted - set(known))
     (folder / "stubs.cpp").write_text(STUBS + "".join(map("STUB({})\n".format, names)))
-    (folder / "versions").write_text(f"{soname} {{ global: cuda*; fake_*; local: *; }};")
+    (folder / "versions").write_text(f"{soname} {{ global: cu*; fake_*; local: *; }};")
     shared = ("-shared", "-fPIC", "-w")
     exported = f"-Wl,-soname,{soname},--version-script={folder / 'versions'}"
     objects = (folder / "runtime.o", folder / "stubs.cpp")
     run(compiler, *shared, exported, *objects, "-o", folder / soname)
+    driver = folder / "libcuda.so.1"
+    empty = folder / "empty.cpp"
+    empty.touch()
+    needed = ("-Wl,--no-as-needed", folder / soname, f"-Wl,-rpath,{folder}")
+    run(compiler, *shared, f"-Wl,-soname,{driver.name}", empty, *needed, "-o", driver)
     nvml = folder / "libnvidia-ml.so.1"
     run(compiler, *shared, f"-Wl,-soname,{nvml.name}", HERE / "fake_nvml.cpp", "-o", nvml)
     run(
         compiler,
         *(*flags, f"-I{torch / 'include'}", f"-Wl,--no-as-needed,-rpath,{folder}"),
-        *(HERE / "driver.cpp", "-o", folder / "driver", folder / soname, nvml),
+        *(HERE / "driver.cpp", "-o", folder / "driver", folder / soname, driver, nvml),
         *(torch / "lib" / "libc10_cuda.so", torch / "lib" / "libc10.so"),
         f"-Wl,--disable-new-dtags,-rpath,{torch / 'lib'}",
     )
@@ -288,6 +295,12 @@ def undefined(library: Path) -> list[str]:
         return []
     said = subprocess.check_output(["nm", "-D", "--undefined-only", library], text=True)
     return re.findall(r"\bcuda\w+@\S+", said)
+
+
+def driver_functions(torch: Path) -> set[str]:
+    """Returns the functions of the CUDA driver that a build looks up by name."""
+    library = (torch / "lib" / "libc10_cuda.so").read_bytes()
+    return {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", library)}
 
 
 def headers(major: str, work: Path) -> list[str]:

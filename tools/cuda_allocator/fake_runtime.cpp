@@ -9,6 +9,7 @@
 // compare.py adds a stub, which ends the program, for every other function that libc10_cuda.so
 // names.
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -40,52 +41,53 @@ std::uint64_t place(std::size_t bytes) {
   return address;
 }
 
-// --- The driver's functions, as cudaGetDriverEntryPoint hands them out. CUresult is an int.
-
-int reserve(unsigned long long* address, std::size_t bytes, std::size_t, unsigned long long,
-            unsigned long long) {
-  *address = place(bytes + kPage);
-  std::printf("reserve %llu %zu\n", *address, bytes);
-  return 0;
-}
-int create(unsigned long long* handle, std::size_t bytes, const void*, unsigned long long) {
-  if (bytes > capacity - live_bytes) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
-  live_bytes += bytes;
-  handles[*handle = next_handle++] = bytes;
-  return 0;
-}
-int release(unsigned long long handle) {
-  live_bytes -= handles.at(handle);
-  handles.erase(handle);
-  return 0;
-}
-int granularity(std::size_t* bytes, const void*, int) {
-  *bytes = kPage;
-  return 0;
-}
-int succeed() { return 0; }
-int unknown() {
-  std::fputs("a function of the driver was called that the fake has not\n", stderr);
-  std::_Exit(3);
-}
-
 void* driver_function(const char* name) {
-  const auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
-  if (is("cuMemAddressReserve")) return reinterpret_cast<void*>(&reserve);
-  if (is("cuMemCreate")) return reinterpret_cast<void*>(&create);
-  if (is("cuMemRelease")) return reinterpret_cast<void*>(&release);
-  if (is("cuMemGetAllocationGranularity")) return reinterpret_cast<void*>(&granularity);
-  for (const char* quiet :
-       {"cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemAddressFree", "cuDeviceGet",
-        "cuDeviceGetAttribute", "cuLogsRegisterCallback", "cuLogsUnregisterCallback"}) {
-    if (is(quiet)) return reinterpret_cast<void*>(&succeed);
-  }
-  return reinterpret_cast<void*>(&unknown);
+  void* function = dlsym(RTLD_DEFAULT, name);
+  if (function != nullptr) return function;
+  return reinterpret_cast<void*>(+[] {
+    std::fputs("a function of the driver was called that the fake has not\n", stderr);
+    std::_Exit(3);
+  });
 }
 
 }  // namespace
 
 extern "C" {
+
+// --- The driver's functions. CUresult is an int. cudaGetDriverEntryPoint hands them out; torch 2.4
+// looks for them in libcuda.so.1.
+
+int cuMemAddressReserve(unsigned long long* address, std::size_t bytes, std::size_t,
+                        unsigned long long, unsigned long long) {
+  *address = place(bytes + kPage);
+  std::printf("reserve %llu %zu\n", *address, bytes);
+  return 0;
+}
+int cuMemCreate(unsigned long long* handle, std::size_t bytes, const void*, unsigned long long) {
+  if (bytes > capacity - live_bytes) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  live_bytes += bytes;
+  handles[*handle = next_handle++] = bytes;
+  return 0;
+}
+int cuMemRelease(unsigned long long handle) {
+  live_bytes -= handles.at(handle);
+  handles.erase(handle);
+  return 0;
+}
+int cuMemGetAllocationGranularity(std::size_t* bytes, const void*, int) {
+  *bytes = kPage;
+  return 0;
+}
+int cuMemMap() { return 0; }
+int cuMemUnmap() { return 0; }
+int cuMemSetAccess() { return 0; }
+int cuMemAddressFree() { return 0; }
+int cuDeviceGet() { return 0; }
+int cuDeviceGetAttribute() { return 0; }
+int cuLogsRegisterCallback() { return 0; }
+int cuLogsUnregisterCallback() { return 0; }
+
+// --- The runtime's.
 
 void fake_run(cudaStream_t stream, std::int64_t ns) {
   std::int64_t& end = stream_end[stream];

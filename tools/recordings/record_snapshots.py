@@ -126,9 +126,10 @@ def record(name: str, path: Path, device: str) -> None:
 
 
 def preset_of(version: str) -> str:
-    """Returns the preset of a version of torch: the order of equal blocks changed twice."""
+    """Returns the preset of a version of torch: the first one that is not older."""
     major, minor = (int(part) for part in version.split("+")[0].split(".")[:2])
-    return f"cuda-2.{min(max(minor, 11), 13)}" if major == 2 else "cuda-2.13"
+    known = [preset for preset in (4, 9, 11, 12, 13) if preset >= minor] if major == 2 else []
+    return f"cuda-2.{known[0] if known else 13}"
 
 
 def main() -> int:

@@ -9,9 +9,8 @@ from torch_npusim.truth.truth_record import ACTIONS
 def preset(torch: str) -> str:
     """Returns the preset that claims to be the allocator of a version of torch."""
     numbers = [int(part) for part in torch.split(".")[:2] if part.isdigit()]
-    if not numbers or numbers >= [2, 13]:
-        return "cuda-2.13"
-    return "cuda-2.12" if numbers >= [2, 12] else "cuda-2.11"
+    minor = numbers[1] if len(numbers) == 2 and numbers[0] == 2 else 13
+    return f"cuda-2.{next((known for known in (4, 9, 11, 12) if known >= minor), 13)}"
 
 
 def snapshot(answer: dict[str, Any]) -> dict[str, Any]:

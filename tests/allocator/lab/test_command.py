@@ -182,6 +182,33 @@ class Hoards(Same):
 class Loops(Same):
     def answer(self, bytes):
         while True: pass
+class Sleeps(Same):
+    def answer(self, bytes): import time; time.sleep(1e6)
+class Deaf(Same):
+    "Ignores what tells it to end, and catches what is raised."
+    def answer(self, bytes):
+        import signal
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            try: signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError): pass
+        while True:
+            try:
+                while True: pass
+            except BaseException: pass
+class HoardsSlowly(Same):
+    def attach(self, device): self.all = []; self.step = device.acquire
+    def answer(self, bytes): self.all.append(b"x" * (256 << 20)); return self.step(bytes)
+class Searches(Same):
+    "Finds the trace among all objects."
+    def attach(self, device):
+        import gc
+        for one in gc.get_objects():
+            if type(one).__name__ == "Trace": self.address = device.acquire(512 * len(one.op))
+class Reads(Same):
+    "Finds the trace in the file that the process was started with."
+    def attach(self, device):
+        import pathlib, sys
+        self.address = device.acquire(len(pathlib.Path(sys.argv[1], "trace.npt").read_bytes()))
 class Peeks(Same):
     "Finds the trace in the frames that called it."
     def attach(self, device):
@@ -248,6 +275,11 @@ def test_violations_are_the_first_thing_said_and_never_ranked(
         ("Ends", "Ends: its process ended with status 0, without an answer"),
         ("Hoards", "raised MemoryError"),
         ("Loops", "does not end within 2 s; it was stopped"),
+        ("Sleeps", "does not end within 2 s; it was stopped"),
+        ("Deaf", "does not end within 2 s; it was stopped"),
+        ("HoardsSlowly", "raised MemoryError"),
+        ("Searches", "otherwise where it cannot know the rest"),
+        ("Reads", "otherwise where it cannot know the rest"),
         ("Peeks", "otherwise where it cannot know the rest"),
         ("NoMalloc", "has no method malloc; expected attach(device), malloc(bytes, stream)"),
         ("NotMade", "RuntimeError: no licence"),
@@ -261,7 +293,7 @@ def test_what_a_policy_does_wrong_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if name == "Loops":
+    if name in ("Loops", "Sleeps", "Deaf"):
         monkeypatch.setattr("npusim_lab.stranger.LIMIT_SECONDS", 2.0)
     (tmp_path / "bad.py").write_text(POLICIES)
     trace = str(tmp_path / "a.npt")

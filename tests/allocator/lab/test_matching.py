@@ -211,6 +211,29 @@ def test_match_finds_the_version_that_a_file_of_torch_does_not_name(
     assert "the allocator, cuda-2.11: a replay of it has" in "".join(trace.info["inferred"])
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice("cuda-2.4", "expandable_segments:True"),
+        Choice("cuda-2.9", "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"),
+    ],
+    ids=str,
+)
+def test_an_older_torch_is_known_where_its_settings_tell_it(choice: Choice) -> None:
+    out = TraceBuilder()
+    for pool in (0, 1):
+        first = out.malloc(1100 << 20, pool=pool)  # in eighths of a GiB 1152 MiB, in quarters 1280
+        out.add(Op.FREE, first)
+        out.malloc(1200 << 20, pool=pool)
+        out.malloc(15 << 20, pool=pool)
+        out.malloc(15 << 20, pool=pool)
+    picture = to_snapshot(out.build(), choice, scatter_seed=5)
+    picture["allocator_settings"] = {"PYTORCH_ALLOC_CONF": choice.settings}  # torch has no preset
+    assert recorded_choice(from_snapshot(picture)) == choice
+    trace = from_snapshot(picture | {"allocator_settings": {}})
+    assert recorded_choice(trace).policy not in ("cuda-2.4", "cuda-2.9")
+
+
 def test_devices_streams_and_pools_have_a_rate_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -418,6 +441,8 @@ def test_the_script_for_a_gpu_records_on_npusim(tmp_path: Path) -> None:
     spec.loader.exec_module(script)
     assert script.preset_of("2.11.0+cu128") == "cuda-2.11"
     assert script.preset_of("2.13.1") == "cuda-2.13"
+    assert script.preset_of("2.6.0") == "cuda-2.9"
+    assert script.preset_of("2.4.1+cu121") == "cuda-2.4"
     assert script.preset_of("2.12.0+cu130") == "cuda-2.12"
     # In a process of its own: what is alive when a recording starts has an unknown order.
     words = ["--one", "cache_growth", str(tmp_path / "a.pickle"), "npusim"]
