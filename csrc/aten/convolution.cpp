@@ -63,15 +63,16 @@ double multiply_adds(const at::Tensor& input, const at::Tensor& weight, const Ge
          static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
 }
 
+bool is_depthwise(npusim::Work work) {
+  return work == npusim::Work::depthwise || work == npusim::Work::depthwise_backward;
+}
+
 // Matrix units work along the channels: images that are not channels_last are converted before, and
 // what comes out is converted back. Each of `images` elements is read and written once more. A
 // channel by itself needs no matrix units.
 double converted_bytes(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,
                        double images) {
-  if (!input.is_privateuseone() || cost.work == npusim::Work::depthwise ||
-      cost.work == npusim::Work::depthwise_backward) {
-    return 0;
-  }
+  if (!input.is_privateuseone() || is_depthwise(cost.work)) return 0;
   const auto& peak = npusim::device_spec(input.device().index()).peak_flops_per_s;
   const bool matrix_units = peak[static_cast<std::size_t>(cost.precision)] >
                             peak[static_cast<std::size_t>(npusim::Precision::f32)];
@@ -136,6 +137,10 @@ npusim::Cost cost_of(npusim::Work work, Operands operands, const at::Tensor& inp
   npusim::Cost cost = elementwise_cost(operands);
   cost.flops = 2.0 * macs;
   do_on_matrix_units(cost, work, input);
+  // A channel by itself is no product: its kernel sums on the lanes of float32.
+  if (is_depthwise(work) && cost.precision != npusim::Precision::f64) {
+    cost.precision = npusim::Precision::f32;
+  }
   const auto groups = static_cast<double>(g.groups);
   const double channels = g.transposed ? static_cast<double>(weight.size(1)) * groups
                                        : static_cast<double>(weight.size(0));

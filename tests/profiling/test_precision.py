@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from torch_npusim.profiling import diagnose, record
 from torch_npusim.sim import dry_run, timeline
-from torch_npusim.sim.timeline import PRECISIONS, PRODUCTS, Rates
+from torch_npusim.sim.timeline import DEPTHWISE, PRECISIONS, PRODUCTS, Rates
 
 DEVICE = "npusim"
 F16 = {PRECISIONS.index("f16")}
@@ -129,6 +129,20 @@ def test_matrix_work_in_bfloat16_has_the_peak_of_bfloat16(case, dry):
         assert {row.name: row.precision for row in rows if row.precision not in precisions} == {}
         arithmetic[dtype] = [h100.duration_ns(row._replace(flops=1e12, bytes=0.0)) for row in rows]
     assert min(arithmetic[torch.float32]) > 1.9 * max(arithmetic[torch.bfloat16])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_channels_by_themselves_are_summed_in_float32(dtype):
+    call = module(lambda: nn.Conv2d(4, 4, 3, groups=4), (2, 4, 9, 9))
+    rows = matrix_work(call, dtype, backward=True)
+    assert {row.work for row in rows} == set(DEPTHWISE)
+    assert {PRECISIONS[row.precision] for row in rows} == {"f32"}
+    with record() as made:
+        for _ in range(4):
+            call(dtype).sum().backward()
+    made.timeline.rates = Rates.of_spec("h100-sxm")
+    made.timeline.rows = [row._replace(flops=row.flops * 1e6) for row in made.timeline.rows]
+    assert "precision" not in {advice.cause for advice in diagnose(made).advice}
 
 
 def test_a_model_in_bfloat16_is_not_told_to_use_the_matrix_units():

@@ -100,6 +100,23 @@ def attention_of(version):
         torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
 
 
+@contextlib.contextmanager
+def norms_of(version):
+    """Norms of timm's tables: those after torch 1.12 have them in half precision under autocast.
+
+    benchmark.py has `--fast-norm` since 25 August 2022; the tables of torch 1.12 are of July. No
+    table says whether it was given. The rows of the fit do.
+    """
+    from timm.layers import is_fast_norm, set_fast_norm
+
+    before = is_fast_norm()
+    set_fast_norm(int(version) > 112)
+    try:
+        yield
+    finally:
+        set_fast_norm(before)
+
+
 def timm_families():
     """Name of a model -> the module that defines it."""
     found = timm()
@@ -261,6 +278,7 @@ def record(row):
         stack.enter_context(precision(tf32))
         if row["source"] == published_rows.TIMM:
             stack.enter_context(attention_of(row["torch"]))
+            stack.enter_context(norms_of(row["torch"]))
         step = (language_model if row["source"] == published_rows.NEUSIGHT else network)(row)
         if row["mode"] in ("train", "gradients"):  # the first step makes an optimizer's state
             step()

@@ -22,6 +22,7 @@ from torch_npusim.sim import specs
 from torch_npusim.sim.races import site_of
 from torch_npusim.sim.timeline import (
     CONVOLUTIONS,
+    DEPTHWISE,
     DOWNLOADS,
     PRECISIONS,
     PRODUCTS,
@@ -312,8 +313,9 @@ def _launches(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
 def _precision(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     """Products of a precision for which the device is slow, in the next faster one."""
     peak = rates.peak_flops
+    matrix = set(PRODUCTS) - set(DEPTHWISE)
     for slow, fast in ((_F32, _TF32), (_F32, _F16), (_TF32, _F16)):
-        products = [row for row in timeline.rows if row.precision == slow and row.work in PRODUCTS]
+        products = [row for row in timeline.rows if row.precision == slow and row.work in matrix]
         if products and peak[fast] >= _FASTER * peak[slow]:
             break
     else:

@@ -39,6 +39,8 @@ WORK = (
 #: Products and convolutions, by their number.
 PRODUCTS = tuple(range(1, 10))
 CONVOLUTIONS = (2, 5, 6, 7, 8)
+#: Convolutions of channels by themselves: they sum on the lanes of float32, whatever their dtype.
+DEPTHWISE = (5, 6)
 #: Precisions of matrix units, by their number.
 MATRIX_UNITS = (2, 3, 5)
 COMMANDS = (
