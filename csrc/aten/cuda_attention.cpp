@@ -4,8 +4,9 @@
 //   flash forward, backward   flash_api: mha_fwd, mha_bwd
 //   efficient                 attention.cu: _efficient_attention_forward;
 //                             attention_backward.cu: _efficient_attention_backward
-// cuDNN's attention, which newer torch prefers on Hopper and Blackwell, is taken for flash: it
-// saves the same tensors, and the size of its workspace is not public.
+//   cuDNN's                   sdp_utils: check_prefer_cudnn_attention; MHA.cpp: run_cudnn_SDP_fprop
+// cuDNN's workspaces are not public. Lists of an H200 (torch 2.11) have 256 bytes in the forward
+// pass; in the backward pass 256 more than the accumulator, the sums of rows and expanded groups.
 #include "csrc/aten/cuda_attention.h"
 
 #include <ATen/Context.h>
@@ -32,6 +33,8 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 using Sizes = std::vector<int64_t>;
+
+constexpr double kCudnn = 256;  // bytes
 
 int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -154,6 +157,68 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
       });
 }
 
+// Output, seed and offset come in the order of an H200's lists.
+Flash cudnn(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+            bool logsumexp_too, double /*dropout*/, bool /*causal*/, bool /*return_debug_mask*/,
+            std::optional<double> /*scale*/) {
+  return command("aten::_scaled_dot_product_cudnn_attention", {&query, &key, &value}, query, key,
+                 value, 1, 1, [&](c10::DeviceIndex device) -> Flash {
+                   const Shapes n(query, key);
+                   const Tensor seed = device_empty({}, at::kLong, device);
+                   const Tensor offset = device_empty({}, at::kLong, device);
+                   const Tensor out = like(query, device);
+                   Tensor logsumexp;
+                   if (logsumexp_too) {
+                     logsumexp = device_empty({n.batch, n.heads, n.queries, 1}, at::kFloat, device);
+                   }
+                   allocated_together({kCudnn}, device);
+                   return {out,    logsumexp, Tensor(), Tensor(), n.queries,
+                           n.keys, seed,      offset,   Tensor()};
+                 });
+}
+
+std::tuple<Tensor, Tensor, Tensor> cudnn_backward(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& out, const Tensor& logsumexp, const Tensor& /*seed*/, const Tensor& /*offset*/,
+    const Tensor& /*bias*/, const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
+    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double /*dropout*/, bool /*causal*/,
+    std::optional<double> /*scale*/) {
+  if (!grad_out.defined()) return {};
+  using Grads = std::tuple<Tensor, Tensor, Tensor>;
+  return command("aten::_scaled_dot_product_cudnn_attention_backward",
+                 {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
+                 [&](c10::DeviceIndex device) -> Grads {
+                   const Shapes n(query, key);
+                   Grads grads{like(query, device), like(key, device), like(value, device)};
+                   const double copy =
+                       grad_out.strides() == out.strides() ? 0 : bytes_of(grad_out);
+                   const double groups =
+                       static_cast<double>(n.heads) / static_cast<double>(n.key_heads);
+                   const double expanded = groups == 1 ? 0 : 2 * groups * bytes_of(key);
+                   const double sums = float_bytes({n.batch, n.heads, n.queries, n.width + 1});
+                   allocated_together({copy, sums + expanded + kCudnn}, device);
+                   return grads;
+                 });
+}
+
+bool needs_gradient(const MaybeTensor& mask) {
+  return mask.has_value() && mask->defined() && mask->requires_grad();
+}
+
+// torch prefers cuDNN on compute capability 9.0 and 10.0.
+bool cudnn_takes(const Tensor& query, const Tensor& key, const Tensor& value,
+                 const MaybeTensor& mask, const npusim::DeviceSpec& spec) {
+  const at::Context& context = at::globalContext();
+  const bool preferred =
+      spec.capability_minor == 0 && (spec.capability_major == 9 || spec.capability_major == 10);
+  const bool deterministic =
+      context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly();
+  return preferred && context.userEnabledCuDNNSDP() && !deterministic && is_half(query) &&
+         !needs_gradient(mask) && key.size(2) != 1 && query.size(-1) <= 128 &&
+         value.size(-1) <= 128 && query.size(-1) % 8 == 0 && value.size(-1) % 8 == 0 &&
+         key.size(-1) == query.size(-1);
+}
+
 bool flash_takes(const Tensor& query, const Tensor& key, const Tensor& value,
                  const npusim::DeviceSpec& spec, bool masked) {
   return spec.capability_major >= 8 && is_half(query) && !masked && query.size(-1) <= 256 &&
@@ -271,9 +336,11 @@ int64_t cuda_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& v
                      last_is_dense(value) &&
                      (gqa || (key.size(1) == query.size(1) && value.size(1) == query.size(1)));
   auto chosen = at::SDPBackend::math;
-  if (usual && context.userEnabledFlashSDP() && flash_takes(query, key, value, spec, masked)) {
+  if (usual && cudnn_takes(query, key, value, mask, spec)) {
+    chosen = at::SDPBackend::cudnn_attention;
+  } else if (usual && context.userEnabledFlashSDP() && flash_takes(query, key, value, spec, masked)) {
     chosen = at::SDPBackend::flash_attention;
-  } else if (usual && context.userEnabledMemEfficientSDP() &&
+  } else if (usual && context.userEnabledMemEfficientSDP() && !needs_gradient(mask) &&
              efficient_takes(query, key, value, spec)) {
     chosen = at::SDPBackend::efficient_attention;
   }
@@ -284,6 +351,8 @@ void begin_cuda_attention() {
   torch::Library& kernels = new_library(c10::DispatchKey::PrivateUse1);
   kernels.impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
   kernels.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
+  kernels.impl("_scaled_dot_product_cudnn_attention", TORCH_FN(cudnn));
+  kernels.impl("_scaled_dot_product_cudnn_attention_backward", TORCH_FN(cudnn_backward));
   kernels.impl("scaled_dot_product_attention", TORCH_FN(attention));
   torch::Library& recorded = new_library(c10::DispatchKey::AutogradPrivateUse1);
   recorded.impl("scaled_dot_product_attention", TORCH_FN(attention));

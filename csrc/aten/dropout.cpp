@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include "csrc/aten/random_fill.h"
+#include "csrc/routes/cuda_temporaries.h"
 
 namespace torch_npusim {
 
@@ -40,9 +41,14 @@ void drop(const at::Tensor& out, const at::Tensor& mask, const at::Tensor& input
 template <class Mask>
 std::tuple<at::Tensor, at::Tensor> dropped(const char* op, const at::Tensor& input, double keep,
                                            const MaybeGenerator& generator) {
-  at::Tensor out = at::empty_like(input);
-  at::Tensor mask =
-      at::empty_like(input, input.options().dtype(c10::CppTypeToScalarType<Mask>::value));
+  const auto made = [&](at::ScalarType dtype) {
+    return at::empty_like(input, input.options().dtype(dtype));
+  };
+  constexpr at::ScalarType kMask = c10::CppTypeToScalarType<Mask>::value;
+  at::Tensor out, mask;
+  if (as_cuda()) mask = made(kMask);  // CUDA makes it first
+  out = made(input.scalar_type());
+  if (!mask.defined()) mask = made(kMask);
   const PhiloxState state = reserve_philox(generator, input.device().index());
   const auto body = [&](c10::DeviceIndex device) {
     CpuCall call(op, device);

@@ -238,11 +238,21 @@ void reduction(const Call& call) {
 constexpr double kIndex = 8;       // bytes
 constexpr double kOneTile = 2048;  // as many are sorted without a copy
 
-double sort_buffer(double count) { return count <= kOneTile ? 1 : 2 * kIndex * count; }
+// CUB's radix sort of pairs: both lists once more, histograms of eight passes, a counter, and a
+// state of 256 numbers for each tile. H200 lists of 4,096, 8,192 and 16,384 indices have these sizes
+// for each length of a tile from 4,096 to 5,461.
+double sort_buffer(double count) {
+  constexpr double kTile = 4608, kPasses = 8 * 256 * 8, kCounter = 256, kAlignment = 255;
+  if (count <= kOneTile) return 1;
+  const double lists = 2 * 256 * std::ceil(kIndex * count / 256);
+  return lists + kPasses + kCounter + 1024 * std::ceil(count / kTile) + kAlignment;
+}
+
+constexpr double kScan = 1279;  // CUB's scan of up to 16,384 numbers; longer ones need little more
 
 constexpr double kFewIndices = 3072;
 
-// Operands: the gradient, the indices.
+// Operands: the gradient, the indices; the first number is that of the weight's rows.
 void embedding_backward(const Call& call) {
   const double count = call.numel(1);
   const double index = static_cast<double>(call.operands[1]->itemsize()) * count;
@@ -250,8 +260,21 @@ void embedding_backward(const Call& call) {
   const auto sorted = allocate_on_device(static_cast<std::size_t>(index), call.device);
   const auto order = allocate_on_device(static_cast<std::size_t>(index), call.device);
   allocated_together({index, sort_buffer(count)}, call.device);
+  const auto held = [&](double bytes) {
+    return allocate_on_device(static_cast<std::size_t>(bytes), call.device);
+  };
+  const auto& numbers = call.arguments.dims;
+  const double rows = numbers.empty() ? count : static_cast<double>(numbers[0]);
+  const double segments = std::min(count, rows);
+  const double parts = std::floor(count / 10) + segments;  // at most; ten rows make a part
   const double per_value = std::max<double>(4, static_cast<double>(call.operands[0]->itemsize()));
-  allocated_together({index, 8, index, index, 8, index, call.numel(0) * per_value}, call.device);
+  const auto offsets = held(index), number = held(8);
+  allocated_together({index, kScan}, call.device);
+  const double in_segments = index / count * segments;
+  const auto per_segment = held(in_segments), first_of_segment = held(in_segments);
+  allocated_together({kScan}, call.device);
+  allocated_together({8, index / count * parts, call.numel(0) / count * per_value * parts},
+                     call.device);
 }
 
 // Operands: self, the indices, the values. Without accumulate CUDA needs nothing.
@@ -323,11 +346,10 @@ constexpr Row kRows[] = {
     {"aten::amin", &reduction<0>, "partial values", kReduce, kReduceWhen},
     {"aten::embedding_dense_backward", &embedding_backward,
      "sorted indices and their order, the sort's buffer, four lists of segments, and a row in "
-     "float "
-     "per index",
+     "float for each part of a segment",
      "Embedding.cu: embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu: "
      "embedding_backward_cuda_kernel",
-     "more than 3,072 indices"},
+     "more than 3,072 indices; the buffer of the sort: lists of an H200 under torch 2.11"},
     {"aten::_index_put_impl_", &index_put,
      "linear indices, sorted, their order, the sort's buffer; a copy of values that are not "
      "contiguous",

@@ -46,6 +46,9 @@ struct CallArguments {
   void add(const int64_t& dim) {
     if (!found) dims.push_back(dim), found = true;
   }
+  void add(const c10::SymInt& given) {
+    if (const auto number = given.maybe_as_int(); number.has_value()) add(*number);
+  }
   void add(const at::IntArrayRef& given) {
     if (!found) dims.assign(given.begin(), given.end()), found = true;
   }

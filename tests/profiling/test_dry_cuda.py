@@ -50,7 +50,35 @@ def attention_ops(query, key, **options):
     return [name for name in names.seen if "scaled_dot" in name]
 
 
-def test_attention_has_the_names_that_cuda_has(as_cuda):
+@pytest.fixture
+def as_ampere():
+    with dry_run(spec="a100-80-sxm", temporaries="cuda") as run:
+        yield run
+
+
+def test_cudnn_attention_allocates_what_an_h200_did(as_cuda):
+    # gpt2 of blind_peaks.md: 8 x 1024, bfloat16; and the groups of its Llama.
+    for key_heads, heads, batch, backward in ((12, 12, 8, 25559296), (8, 32, 2, 33816832)):
+        query = torch.empty(batch, 1024, heads, 64, **HALF).transpose(1, 2).requires_grad_()
+        key = torch.empty(batch, 1024, key_heads, 64, **HALF).transpose(1, 2).requires_grad_()
+        options = {"is_causal": True, "enable_gqa": heads != key_heads}
+        with Names() as names:
+            out = F.scaled_dot_product_attention(query, key, key, **options)
+        assert "_scaled_dot_product_cudnn_attention" in names.seen
+        grad = torch.empty_like(out)
+        needed, grads = peak_of(as_cuda, lambda: torch.autograd.grad(out, (query,), grad))
+        assert needed == query.nbytes + 2 * key.nbytes + backward
+        del out, grads
+
+
+def test_attention_whose_mask_learns_is_not_fused(as_cuda):
+    query = torch.empty(2, 8, 128, 64, device="npusim", requires_grad=True)
+    bias = torch.empty(1, 8, 128, 128, device="npusim", requires_grad=True)
+    assert attention_ops(query, query, attn_mask=bias) == []
+    assert bias.grad.shape == bias.shape
+
+
+def test_attention_has_the_names_that_cuda_has(as_ampere):
     query = torch.empty(2, 8, 128, 64, **HALF, requires_grad=True)
     key = torch.empty(2, 2, 128, 64, **HALF, requires_grad=True)
     flash = "_scaled_dot_product_flash_attention"
@@ -67,7 +95,7 @@ def test_attention_has_the_names_that_cuda_has(as_cuda):
     assert attention_ops(query, key, attn_mask=mask, enable_gqa=True) == []
 
 
-def test_a_narrow_head_is_padded_for_flash_attention(as_cuda):
+def test_a_narrow_head_is_padded_for_flash_attention(as_ampere):
     query = torch.empty(2, 8, 128, 60, **HALF, requires_grad=True)
     out = F.scaled_dot_product_attention(query, query, query)
     out.sum().backward()
@@ -81,12 +109,12 @@ def test_attention_has_its_own_names_afterwards():
     assert attention_ops(query, query) == ["_scaled_dot_product_flash_attention_for_cpu"]
 
 
-def test_flash_attention_backward_accumulates_in_float(as_cuda):
+def test_flash_attention_backward_accumulates_in_float(as_ampere):
     shape = (1, 4, 100, 64)  # rows are rounded up to 128
     query, key, value = (torch.empty(shape, **HALF, requires_grad=True) for _ in range(3))
     out = F.scaled_dot_product_attention(query, key, value)
     grad = torch.empty_like(out)
-    needed, grads = peak_of(as_cuda, lambda: torch.autograd.grad(out, (query, key, value), grad))
+    needed, grads = peak_of(as_ampere, lambda: torch.autograd.grad(out, (query, key, value), grad))
     assert len(grads) == 3
     accumulated = 4 * (4 * 128) + 4 * (4 * 128 * 64)
     copied = grad.nbytes + out.nbytes  # the kernel wants them by time
