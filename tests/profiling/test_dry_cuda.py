@@ -56,19 +56,21 @@ def as_ampere():
         yield run
 
 
-def test_cudnn_attention_allocates_what_an_h200_did(as_cuda):
-    # gpt2 of blind_peaks.md: 8 x 1024, bfloat16; and the groups of its Llama.
-    for key_heads, heads, batch, backward in ((12, 12, 8, 25559296), (8, 32, 2, 33816832)):
-        query = torch.empty(batch, 1024, heads, 64, **HALF).transpose(1, 2).requires_grad_()
-        key = torch.empty(batch, 1024, key_heads, 64, **HALF).transpose(1, 2).requires_grad_()
-        options = {"is_causal": True, "enable_gqa": heads != key_heads}
-        with Names() as names:
-            out = F.scaled_dot_product_attention(query, key, key, **options)
-        assert "_scaled_dot_product_cudnn_attention" in names.seen
-        grad = torch.empty_like(out)
-        needed, grads = peak_of(as_cuda, lambda: torch.autograd.grad(out, (query,), grad))
-        assert needed == query.nbytes + 2 * key.nbytes + backward
-        del out, grads
+# gpt2 of blind_peaks.md, in bfloat16, and the groups of its Llama.
+@pytest.mark.parametrize(
+    ("key_heads", "heads", "batch", "backward"), [(12, 12, 8, 25559296), (8, 32, 2, 33816832)]
+)
+def test_cudnn_attention_allocates_what_an_h200_did(as_cuda, key_heads, heads, batch, backward):
+    query = torch.empty(batch, 1024, heads, 64, **HALF).transpose(1, 2).requires_grad_()
+    key = torch.empty(batch, 1024, key_heads, 64, **HALF).transpose(1, 2).requires_grad_()
+    with Names() as names:
+        out = F.scaled_dot_product_attention(
+            query, key, key, is_causal=True, enable_gqa=heads != key_heads
+        )
+    assert "_scaled_dot_product_cudnn_attention" in names.seen
+    grad = torch.empty_like(out)
+    needed, _ = peak_of(as_cuda, lambda: torch.autograd.grad(out, (query,), grad))
+    assert needed == query.nbytes + 2 * key.nbytes + backward
 
 
 def test_attention_whose_mask_learns_is_not_fused(as_cuda):
