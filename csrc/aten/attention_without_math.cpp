@@ -301,11 +301,9 @@ Efficient efficient_backward(const Tensor& grad_out, const Tensor& query, const 
   return {grad_query, grad_key, grad_value, Tensor()};
 }
 
-using Cudnn =
-    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
-
-Cudnn cudnn(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
-            bool /*logsumexp_too*/, double dropout, bool causal, bool /*debug_mask*/, Scale scale) {
+Flash cudnn(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+            bool logsumexp_too, double dropout, bool causal, bool /*debug_mask*/, Scale scale) {
+  if (as_cuda()) return dry_cudnn_attention(query, key, value, logsumexp_too);
   auto [out, logsumexp] = forward("aten::_scaled_dot_product_cudnn_attention", query, key, value,
                                   bias, dropout, causal, scale);
   return {out,         logsumexp,   Tensor(), Tensor(), query.sym_size(2), key.sym_size(2),
@@ -318,6 +316,9 @@ std::tuple<Tensor, Tensor, Tensor> cudnn_backward(
     const Tensor& bias, const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
     c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout, bool causal, Scale scale) {
   if (!grad_out.defined()) return {};
+  if (as_cuda()) {
+    return dry_cudnn_attention_backward(grad_out, query, key, value, out, logsumexp);
+  }
   return backward("aten::_scaled_dot_product_cudnn_attention_backward", grad_out, query, key, value,
                   bias, out, logsumexp, dropout, causal, scale);
 }

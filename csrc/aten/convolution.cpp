@@ -93,28 +93,36 @@ double biased_bytes(const npusim::Cost& cost, const at::Tensor& input, const at:
   return 2 * results * static_cast<double>(input.itemsize());
 }
 
-// Workspaces of cuDNN's kernels for matrix units, where it converts: NHWC copies of the operands it
-// reads (and in the gradient of the input, of what it writes), and 16 bytes. Seen in a recording of
-// an H100 (torch 2.11, TF32, 3 x 3): exact for the forward pass and the gradient of the input. That
-// of the weight takes partial sums besides, whose number cuDNN's heuristics choose: they are not
-// here. ResNet-50 on an H200 shows filters of 1 x 1: the forward pass converts nothing, the
-// gradients the images alone.
+// Workspaces of cuDNN's kernels for matrix units, where it converts: NHWC copies of the operands,
+// and 16 bytes. From a recording of an H100 and lists of an H200 (torch 2.11, TF32: ResNet-50,
+// DeepLab, VGG-16, a U-Net, R3D-18), within 4 MiB:
+//   forward, filters of 1 x 1                           nothing
+//   forward, 3 channels                                 nothing up to 3 x 3, else all operands
+//   forward, at most 64 channels become twice as many   images and filters
+//   forward, others                                     all operands
+//   gradients                                           all operands; 1 x 1: images
+// Gradients of the input are exact. Those of the weight take partial sums besides, whose number
+// cuDNN's heuristics choose: they are not here.
 class Workspace {
  public:
   Workspace(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,
             const Geometry& g)
       : device_(input.device().index()) {
     if (!as_cuda() || weight.dim() < 4 || g.transposed) return;
-    pointwise_ = weight.numel() == weight.size(0) * weight.size(1);
-    const auto channel = static_cast<int64_t>(input.itemsize()) * weight.size(1);
-    used_ = channel % 16 == 0 && converted_bytes(cost, input, weight, 1) > 0;
+    converts_ = converted_bytes(cost, input, weight, 1) > 0;
+    window_ = weight.size(1) == 0 ? 0 : weight.numel() / (weight.size(0) * weight.size(1));
+    aligned_ = static_cast<int64_t>(input.itemsize()) * weight.size(1) % 16 == 0;
+    widens_ = weight.size(1) <= 64 && weight.size(0) == 2 * weight.size(1);
   }
-  void take_forward(const at::Tensor& input, const at::Tensor& weight) const {
-    if (used_ && !pointwise_) take(input.nbytes() + weight.nbytes());
+  void take_forward(const at::Tensor& out, const at::Tensor& input,
+                    const at::Tensor& weight) const {
+    if (!converts_ || window_ <= (aligned_ ? 1 : 9)) return;
+    take(input.nbytes() + weight.nbytes() + (widens_ ? 0 : out.nbytes()));
   }
   void take_backward(const at::Tensor& grad, const at::Tensor& input,
                      const at::Tensor& weight) const {
-    if (used_) take(grad.nbytes() + input.nbytes() + (pointwise_ ? 0 : weight.nbytes()));
+    if (!converts_ || !aligned_) return;
+    take(grad.nbytes() + input.nbytes() + (window_ == 1 ? 0 : weight.nbytes()));
   }
 
  private:
@@ -122,7 +130,8 @@ class Workspace {
     allocated_together({static_cast<double>(bytes + 16)}, device_);
   }
   c10::DeviceIndex device_;
-  bool used_ = false, pointwise_ = false;
+  bool converts_ = false, aligned_ = false, widens_ = false;
+  int64_t window_ = 0;  // elements of a filter
 };
 
 npusim::Work work_of(const at::Tensor& weight, const Geometry& g, bool backward) {
@@ -239,7 +248,7 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
                                      dilation, transposed, output_padding, groups);
     call.finish();
     at::Tensor made = call.result(format.of(out));
-    workspace.take_forward(input, weight);
+    workspace.take_forward(made, input, weight);
     return made;
   });
 }

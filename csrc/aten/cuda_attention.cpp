@@ -21,6 +21,7 @@
 #include <cmath>
 #include <memory>
 
+#include "csrc/aten/cuda_rnn.h"
 #include "csrc/launch/launch.h"
 #include "csrc/operands/device_empty.h"
 #include "csrc/routes/cuda_temporaries.h"
@@ -95,9 +96,6 @@ auto command(const char* op, std::initializer_list<const at::TensorBase*> operan
   return launch({op, npusim::CommandKind::kernel, cost}, device, [&] { return body(device); });
 }
 
-using Flash =
-    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
-
 Flash flash(const Tensor& query, const Tensor& key, const Tensor& value, double /*dropout*/,
             bool /*causal*/, bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
   return command("aten::_scaled_dot_product_flash_attention", {&query, &key, &value}, query, key,
@@ -155,50 +153,6 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
             device);
         return grads;
       });
-}
-
-// Output, seed and offset come in the order of an H200's lists.
-Flash cudnn(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
-            bool logsumexp_too, double /*dropout*/, bool /*causal*/, bool /*return_debug_mask*/,
-            std::optional<double> /*scale*/) {
-  return command("aten::_scaled_dot_product_cudnn_attention", {&query, &key, &value}, query, key,
-                 value, 1, 1, [&](c10::DeviceIndex device) -> Flash {
-                   const Shapes n(query, key);
-                   const Tensor seed = device_empty({}, at::kLong, device);
-                   const Tensor offset = device_empty({}, at::kLong, device);
-                   const Tensor out = like(query, device);
-                   Tensor logsumexp;
-                   if (logsumexp_too) {
-                     logsumexp = device_empty({n.batch, n.heads, n.queries, 1}, at::kFloat, device);
-                   }
-                   allocated_together({kCudnn}, device);
-                   return {out,    logsumexp, Tensor(), Tensor(), n.queries,
-                           n.keys, seed,      offset,   Tensor()};
-                 });
-}
-
-std::tuple<Tensor, Tensor, Tensor> cudnn_backward(
-    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& out, const Tensor& logsumexp, const Tensor& /*seed*/, const Tensor& /*offset*/,
-    const Tensor& /*bias*/, const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
-    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double /*dropout*/, bool /*causal*/,
-    std::optional<double> /*scale*/) {
-  if (!grad_out.defined()) return {};
-  using Grads = std::tuple<Tensor, Tensor, Tensor>;
-  return command("aten::_scaled_dot_product_cudnn_attention_backward",
-                 {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
-                 [&](c10::DeviceIndex device) -> Grads {
-                   const Shapes n(query, key);
-                   Grads grads{like(query, device), like(key, device), like(value, device)};
-                   const double copy =
-                       grad_out.strides() == out.strides() ? 0 : bytes_of(grad_out);
-                   const double groups =
-                       static_cast<double>(n.heads) / static_cast<double>(n.key_heads);
-                   const double expanded = groups == 1 ? 0 : 2 * groups * bytes_of(key);
-                   const double sums = float_bytes({n.batch, n.heads, n.queries, n.width + 1});
-                   allocated_together({copy, sums + expanded + kCudnn}, device);
-                   return grads;
-                 });
 }
 
 bool needs_gradient(const MaybeTensor& mask) {
@@ -275,6 +229,44 @@ torch::Library& new_library(c10::DispatchKey key) {
 
 }  // namespace
 
+// Output, seed and offset come in the order of an H200's lists.
+Flash dry_cudnn_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                          bool logsumexp_too) {
+  return command("aten::_scaled_dot_product_cudnn_attention", {&query, &key, &value}, query, key,
+                 value, 1, 1, [&](c10::DeviceIndex device) -> Flash {
+                   const Shapes n(query, key);
+                   const Tensor seed = device_empty({}, at::kLong, device);
+                   const Tensor offset = device_empty({}, at::kLong, device);
+                   const Tensor out = like(query, device);
+                   Tensor logsumexp;
+                   if (logsumexp_too) {
+                     logsumexp = device_empty({n.batch, n.heads, n.queries, 1}, at::kFloat, device);
+                   }
+                   allocated_together({kCudnn}, device);
+                   return {out,    logsumexp, Tensor(), Tensor(), n.queries,
+                           n.keys, seed,      offset,   Tensor()};
+                 });
+}
+
+std::tuple<Tensor, Tensor, Tensor> dry_cudnn_attention_backward(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& out, const Tensor& logsumexp) {
+  using Grads = std::tuple<Tensor, Tensor, Tensor>;
+  return command("aten::_scaled_dot_product_cudnn_attention_backward",
+                 {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
+                 [&](c10::DeviceIndex device) -> Grads {
+                   const Shapes n(query, key);
+                   Grads grads{like(query, device), like(key, device), like(value, device)};
+                   const double copy = grad_out.strides() == out.strides() ? 0 : bytes_of(grad_out);
+                   const double groups =
+                       static_cast<double>(n.heads) / static_cast<double>(n.key_heads);
+                   const double expanded = groups == 1 ? 0 : 2 * groups * bytes_of(key);
+                   const double sums = float_bytes({n.batch, n.heads, n.queries, n.width + 1});
+                   allocated_together({copy, sums + expanded + kCudnn}, device);
+                   return grads;
+                 });
+}
+
 Efficient dry_efficient_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                   bool logsumexp_too) {
   return command("aten::_scaled_dot_product_efficient_attention", {&query, &key, &value}, query,
@@ -338,7 +330,8 @@ int64_t cuda_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& v
   auto chosen = at::SDPBackend::math;
   if (usual && cudnn_takes(query, key, value, mask, spec)) {
     chosen = at::SDPBackend::cudnn_attention;
-  } else if (usual && context.userEnabledFlashSDP() && flash_takes(query, key, value, spec, masked)) {
+  } else if (usual && context.userEnabledFlashSDP() &&
+             flash_takes(query, key, value, spec, masked)) {
     chosen = at::SDPBackend::flash_attention;
   } else if (usual && context.userEnabledMemEfficientSDP() && !needs_gradient(mask) &&
              efficient_takes(query, key, value, spec)) {
@@ -351,9 +344,8 @@ void begin_cuda_attention() {
   torch::Library& kernels = new_library(c10::DispatchKey::PrivateUse1);
   kernels.impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
   kernels.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
-  kernels.impl("_scaled_dot_product_cudnn_attention", TORCH_FN(cudnn));
-  kernels.impl("_scaled_dot_product_cudnn_attention_backward", TORCH_FN(cudnn_backward));
   kernels.impl("scaled_dot_product_attention", TORCH_FN(attention));
+  register_cuda_rnn(kernels);
   torch::Library& recorded = new_library(c10::DispatchKey::AutogradPrivateUse1);
   recorded.impl("scaled_dot_product_attention", TORCH_FN(attention));
 }

@@ -12,11 +12,12 @@
 
 namespace torch_npusim {
 
-// begin_cuda_attention() registers these kernels for npusim, end_cuda_attention() removes them.
+// begin_cuda_attention() registers these kernels for npusim, and those of recurrent layers;
+// end_cuda_attention() removes them.
 void begin_cuda_attention();
 void end_cuda_attention();
 
-// The kernels of efficient attention in such a run.
+// The kernels of efficient and of cuDNN's attention in such a run.
 using Efficient = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 Efficient dry_efficient_attention(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value, bool logsumexp_too);
@@ -24,6 +25,15 @@ Efficient dry_efficient_attention_backward(const at::Tensor& grad_out, const at:
                                            const at::Tensor& key, const at::Tensor& value,
                                            const at::Tensor& bias, const at::Tensor& out,
                                            const at::Tensor& logsumexp, bool bias_too);
+
+// The kernels of flash and of cuDNN's attention return this.
+using Flash = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt,
+                         at::Tensor, at::Tensor, at::Tensor>;
+Flash dry_cudnn_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          bool logsumexp_too);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> dry_cudnn_attention_backward(
+    const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp);
 
 // cuda_sdp_backend() is the at::SDPBackend that CUDA takes on the device of `query`.
 int64_t cuda_sdp_backend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -20,6 +20,7 @@
 #include <ATen/ops/tanh.h>
 #include <torch/library.h>
 
+#include "csrc/aten/cuda_rnn.h"
 #include "csrc/cuda_rules/cudnn_rnn.h"
 
 namespace torch_npusim {
@@ -29,7 +30,7 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-enum class Kind : std::uint8_t { tanh, relu, gru, lstm };
+enum class Kind : std::uint8_t { relu, tanh, lstm, gru };  // as cudnnRNNMode_t
 
 struct Weights {
   Tensor input, hidden, input_bias, hidden_bias, projection;
@@ -176,18 +177,20 @@ Pass run_packed_reversed(Kind kind, const Tensor& data, at::IntArrayRef batch_si
   return {at::cat(outputs, 0), std::move(state)};
 }
 
+at::IntArrayRef lengths(const Tensor& sizes) {
+  TORCH_CHECK(sizes.is_cpu() && sizes.scalar_type() == at::kLong && sizes.dim() == 1 &&
+                  sizes.is_contiguous() && sizes.numel() > 0,
+              "batch_sizes must be a vector of int64 on the CPU, as in a PackedSequence, but got ",
+              sizes.toString(), " of sizes ", sizes.sizes());
+  return {sizes.const_data_ptr<int64_t>(), static_cast<std::size_t>(sizes.numel())};
+}
+
 Pass run_pass(Kind kind, const Sequence& sequence, const State& state, const Weights& w,
               bool reversed) {
   if (!sequence.batch_sizes.has_value()) {
     return run_padded(kind, sequence.data, state, w, reversed);
   }
-  const Tensor& sizes = *sequence.batch_sizes;
-  TORCH_CHECK(sizes.is_cpu() && sizes.scalar_type() == at::kLong && sizes.dim() == 1 &&
-                  sizes.is_contiguous() && sizes.numel() > 0,
-              "batch_sizes must be a vector of int64 on the CPU, as in a PackedSequence, but got ",
-              sizes.toString(), " of sizes ", sizes.sizes());
-  const at::IntArrayRef batches(sizes.const_data_ptr<int64_t>(),
-                                static_cast<std::size_t>(sizes.numel()));
+  const at::IntArrayRef batches = lengths(*sequence.batch_sizes);
   return reversed ? run_packed_reversed(kind, sequence.data, batches, state, w)
                   : run_packed(kind, sequence.data, batches, state, w);
 }
@@ -262,6 +265,12 @@ std::tuple<Tensor, Tensor> rnn_padded(const Tensor& input, const Tensor& hx, Ten
                                       bool has_biases, int64_t num_layers, double dropout,
                                       bool train, bool bidirectional, bool batch_first) {
   at::native::check_attributes(input, params, {hx}, /*check_dtype=*/false);
+  if (dry_cudnn_takes(input)) {
+    const auto [out, last, none] =
+        dry_cudnn_rnn(input, params, has_biases, hx, Tensor(), static_cast<int64_t>(kind),
+                      num_layers, batch_first, dropout, train, bidirectional);
+    return {out, last};
+  }
   const Operands of = operands_of(input, hx, params, train);
   const Tensor by_time = batch_first ? of.data.transpose(0, 1) : of.data;
   auto [output, hidden] = run_single_state(kind, {by_time, std::nullopt}, of.states[0], of.params,
@@ -274,6 +283,12 @@ std::tuple<Tensor, Tensor> rnn_packed(const Tensor& data, const Tensor& batch_si
                                       const Tensor& hx, TensorList params, bool has_biases,
                                       int64_t num_layers, double dropout, bool train,
                                       bool bidirectional) {
+  if (dry_cudnn_takes(data)) {
+    const auto [out, last, none] = dry_cudnn_rnn(
+        data, params, has_biases, hx, Tensor(), static_cast<int64_t>(kind), num_layers,
+        /*batch_first=*/false, dropout, train, bidirectional, lengths(batch_sizes));
+    return {out, last};
+  }
   const Operands of = operands_of(data, hx, params, train);
   return run_single_state(kind, {of.data, batch_sizes}, of.states[0], of.params, has_biases,
                           {num_layers, dropout, train, bidirectional});
@@ -329,6 +344,11 @@ std::tuple<Tensor, Tensor, Tensor> lstm_padded(const Tensor& sequence, TensorLis
   const Options options{num_layers, dropout, train, bidirectional};
   check_lstm_states(initial, options);
   at::native::check_attributes(sequence, weights_of_all, initial, /*check_dtype=*/false);
+  if (dry_cudnn_takes(sequence)) {
+    return dry_cudnn_rnn(sequence, weights_of_all, has_biases, initial[0], initial[1],
+                         static_cast<int64_t>(Kind::lstm), num_layers, batch_first, dropout, train,
+                         bidirectional);
+  }
   const auto [input, hx, params] = operands_of(sequence, initial, weights_of_all, train);
   const bool has_projections = hx[0].size(2) != hx[1].size(2);
   if (!has_projections && uses_onednn_layers(input)) {
@@ -354,6 +374,11 @@ std::tuple<Tensor, Tensor, Tensor> lstm_packed(const Tensor& data, const Tensor&
                                                bool bidirectional) {
   const Options options{num_layers, dropout, train, bidirectional};
   check_lstm_states(hx, options);
+  if (dry_cudnn_takes(data)) {
+    return dry_cudnn_rnn(data, params, has_biases, hx[0], hx[1], static_cast<int64_t>(Kind::lstm),
+                         num_layers, /*batch_first=*/false, dropout, train, bidirectional,
+                         lengths(batch_sizes));
+  }
   const Operands of = operands_of(data, hx, params, train);
   return run_lstm({of.data, batch_sizes}, of.states, of.params, has_biases, options);
 }

@@ -239,8 +239,8 @@ constexpr double kIndex = 8;       // bytes
 constexpr double kOneTile = 2048;  // as many are sorted without a copy
 
 // CUB's radix sort of pairs: both lists once more, histograms of eight passes, a counter, and a
-// state of 256 numbers for each tile. H200 lists of 4,096, 8,192 and 16,384 indices have these sizes
-// for each length of a tile from 4,096 to 5,461.
+// state of 256 numbers for each tile. H200 lists of 4,096, 8,192 and 16,384 indices have these
+// sizes for each length of a tile from 4,096 to 5,461.
 double sort_buffer(double count) {
   constexpr double kTile = 4608, kPasses = 8 * 256 * 8, kCounter = 256, kAlignment = 255;
   if (count <= kOneTile) return 1;
@@ -291,6 +291,8 @@ void index_put(const Call& call) {
   allocated_together({index, index}, call.device);
   allocated_together({index, index, copied, index, sort_buffer(count)}, call.device);
 }
+
+void nothing(const Call& /*call*/) {}  // the kernel of the dry run allocates them
 
 struct Row {
   const char* op;
@@ -344,6 +346,12 @@ constexpr Row kRows[] = {
     {"aten::argmin", &reduction<16>, "partial pairs of value and index", kReduce, kReduceWhen},
     {"aten::amax", &reduction<0>, "partial values", kReduce, kReduceWhen},
     {"aten::amin", &reduction<0>, "partial values", kReduce, kReduceWhen},
+    {"aten::_cudnn_rnn", &nothing,
+     "a workspace: a list of states for each gate and layer, and some states; in training a list "
+     "for each gate, cell and inner layer, kept",
+     "cudnn/RNN.cpp: _cudnn_rnn; csrc/aten/cuda_rnn.cpp", "sizes: one LSTM of an H200"},
+    {"aten::_cudnn_rnn_backward", &nothing, "the workspace, twice; the gradients of all weights",
+     "cudnn/RNN.cpp: _cudnn_rnn_backward; csrc/aten/cuda_rnn.cpp", "as the forward pass"},
     {"aten::embedding_dense_backward", &embedding_backward,
      "sorted indices and their order, the sort's buffer, four lists of segments, and a row in "
      "float for each part of a segment",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Dry runs that allocate as CUDA does: temporaries, attention, and peaks that others measured."""
 
+import functools
+
 import pytest
 import torch
 from pages import calculators, published_peaks
@@ -71,6 +73,16 @@ def test_cudnn_attention_allocates_what_an_h200_did(as_cuda, key_heads, heads, b
     grad = torch.empty_like(out)
     needed, _ = peak_of(as_cuda, lambda: torch.autograd.grad(out, (query,), grad))
     assert needed == query.nbytes + 2 * key.nbytes + backward
+
+
+def test_a_dry_run_replaces_no_kernel(run_script):
+    code = """
+from torch_npusim.sim import dry_run
+with dry_run(spec="h100-sxm", temporaries="cuda"):
+    pass
+"""
+    done = run_script(code)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_attention_whose_mask_learns_is_not_fused(as_cuda):
@@ -154,17 +166,75 @@ def test_a_product_with_a_bias_keeps_a_workspace_of_cublaslt(as_cuda):
     assert requested(as_cuda) - before == (1 << 20) + made.nbytes
 
 
-# The layer `conv2d` of the recording of an H100 (torch 2.11); without TF32 or with channels_last
-# the forward pass has no workspace there.
+# The layer `conv2d` of the recording of an H100 (torch 2.11), where channels_last and 3 channels
+# have no workspace; layers of ResNet-50, DeepLab and a U-Net on an H200, the first two within 147.
 @pytest.mark.parametrize(
-    ("channels", "last", "forward"), [(32, False, 1679376), (32, True, 0), (3, False, 0)]
+    ("image", "filters", "last", "forward"),
+    [
+        ((4, 32, 56, 56), (64, 3, 1), False, 1679376),
+        ((4, 32, 56, 56), (64, 3, 1), True, 0),
+        ((4, 3, 56, 56), (64, 3, 1), False, 0),
+        ((8, 64, 64, 64), (128, 3, 1), False, 8683536),
+        ((64, 3, 224, 224), (64, 7, 2), False, 244093712),
+        ((4, 512, 40, 40), (512, 3, 1), False, 35651600),
+    ],
 )
-def test_images_are_converted_in_a_workspace_of_cudnn(as_cuda, channels, last, forward):
+def test_images_are_converted_in_a_workspace_of_cudnn(as_cuda, image, filters, last, forward):
     layout = torch.channels_last if last else torch.contiguous_format
-    x = torch.empty(4, channels, 56, 56, device="npusim").to(memory_format=layout)
-    weight = torch.empty(64, channels, 3, 3, device="npusim").to(memory_format=layout)
-    needed, made = peak_of(as_cuda, lambda: F.conv2d(x, weight, padding=1))
+    channels, size, stride = filters
+    x = torch.empty(image, device="npusim").to(memory_format=layout)
+    weight = torch.empty(channels, image[1], size, size, device="npusim").to(memory_format=layout)
+    run = functools.partial(F.conv2d, x, weight, padding=size // 2, stride=stride)
+    needed, made = peak_of(as_cuda, run)
     assert needed == made.nbytes + forward
+
+
+# The step's list of an H200 under torch 2.11: 64 sequences of 128, 512 features, two layers.
+def test_cudnn_has_the_buffers_of_a_recurrent_layer(as_cuda):
+    layer = torch.nn.LSTM(512, 512, 2, batch_first=True, device="npusim")
+    x = torch.empty(64, 128, 512, device="npusim", requires_grad=True)
+    state, reserve, workspace = 262144, 184549632, 136839936
+    with Names() as names:
+        needed, (out, _) = peak_of(as_cuda, lambda: layer(x))
+    assert "_cudnn_rnn" in names.seen
+    assert (out.shape, out.stride()) == (x.shape, (512, 64 * 512, 1))
+    # Two states for zeros, the sequence by time, the result and last states.
+    assert needed == 2 * x.nbytes + 4 * state + reserve + workspace
+    held = requested(as_cuda)
+    grad = torch.empty_like(out)
+    needed, grads = peak_of(
+        as_cuda, lambda: torch.autograd.grad(out, [x, *layer.parameters()], grad)
+    )
+    assert [each.shape for each in grads] == [x.shape, *(p.shape for p in layer.parameters())]
+    weights = sum(parameter.nbytes for parameter in layer.parameters())
+    assert weights == 16809984
+    assert requested(as_cuda) <= held + grad.nbytes + x.nbytes + weights - reserve
+    # Of the last states, which nobody asked for, and of the first; the sequence by time once more.
+    assert needed == 2 * x.nbytes + 4 * state + weights + workspace
+
+
+@pytest.mark.parametrize(
+    ("kind", "share"), [("LSTM", 5 + 5 + 1), ("GRU", 4 + 4 + 1), ("RNN", 1 + 1 + 1)]
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_a_recurrent_layer_keeps_for_its_gradient(as_cuda, kind, share, packed):
+    layer = getattr(torch.nn, kind)(16, 64, 2, bidirectional=True, device="npusim")
+    x = torch.empty(10, 4, 16, device="npusim")
+    rows = 40
+    if packed:
+        rows, lengths = 25, torch.tensor([10, 8, 4, 3])
+        x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: sizes.append(t.nbytes) or t, lambda t: t
+    ):
+        layer(x)
+    assert share * rows * 2 * 64 * 4 + 256 in sizes
+    sizes.clear()
+    layer.eval()(x)
+    with torch.backends.cudnn.flags(enabled=False), Names() as names:
+        layer(x)
+    assert "_cudnn_rnn" not in names.seen
 
 
 def test_the_gradient_of_an_image_is_converted_too(as_cuda):
@@ -225,7 +295,9 @@ def test_the_gradient_of_an_index_sorts(as_cuda):
     index = torch.zeros(5000, dtype=torch.int64, device="npusim")
     out, grad = weight[index], torch.empty(5000, 8, device="npusim")
     needed, _ = peak_of(as_cuda, lambda: torch.autograd.grad(out, weight, grad))
-    assert needed == weight.nbytes + 4 * index.nbytes + 2 * index.nbytes
+    # CUB: two lists to multiples of 256, eight histograms, a counter, two tiles, an alignment.
+    sort = 2 * 40192 + 8 * 256 * 8 + 256 + 2 * 1024 + 255
+    assert needed == weight.nbytes + 4 * index.nbytes + sort
 
 
 def test_a_convolution_has_the_format_of_its_operands(as_cuda):

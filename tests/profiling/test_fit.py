@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from torch_npusim import cli
 from torch_npusim.profiling.fitting import outside, page, remedies, text, trials, watch
@@ -120,6 +121,37 @@ def test_ranks_in_threads_have_peaks_and_no_time_of_a_step(tmp_path, ranks):
     told = "The time of a step is not stated: optimizers ran on 2 threads, which share one clock"
     for words in (text.as_text(found), page.as_page(found)):
         assert (told in words) == (found.step is None) == (ranks == 2)
+
+
+OF_TORCHRUN = """import os, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl", device_id=torch.device("npusim", int(os.environ["LOCAL_RANK"])))
+assert (dist.get_rank(), dist.get_world_size()) == (0, int(os.environ["WORLD_SIZE"]))
+half = dist.new_group(list(range(dist.get_world_size() // 2)), backend="gloo")
+assert half.size() == dist.get_world_size() // 2
+mesh = init_device_mesh("npusim", (dist.get_world_size(),))
+model = torch.nn.Linear(1024, 1024, bias=False, device="npusim")
+optimizer = torch.optim.AdamW(fully_shard(model, mesh=mesh).parameters())
+for _ in range(3):
+    model(torch.zeros(8, 1024, device="npusim")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_of_torchrun_is_one_of_many_ranks(tmp_path):
+    script = tmp_path / "of_torchrun.py"
+    script.write_text(OF_TORCHRUN)
+    before = dict(os.environ)
+    for ranks in (8, 64):
+        found = fit_script(str(script), ranks=ranks)
+        assert found.error == ""
+        (device,) = found.devices.values()
+        assert device.at_peak["parameters"] == 4 * MIB // ranks
+        assert device.at_peak["optimizer state"] // MIB == 8 // ranks
+    assert dict(os.environ) == before
+    assert not torch.distributed.is_initialized()
 
 
 def test_the_time_of_a_step_counts_samples_and_tokens():
@@ -376,6 +408,8 @@ def test_what_is_reserved_decides_on_the_highest_peak():
         (["--selected", "2", SCRIPT], "--selected is a share from 0 to 1, got 2"),
         (["--sweep", "--batch", SCRIPT], "--sweep '--batch'; expected ARGUMENT=V1,V2"),
         (["--sweep", "4=1,2", SCRIPT, "8"], "--sweep: the script has 1 arguments, and no number 4"),
+        (["--ranks", "0", SCRIPT], "--ranks is at least 1, got 0"),
+        (["--fabric", "rope", SCRIPT], "there is no fabric 'rope'; known are ascend-910b"),
         (["nowhere.py"], "there is no script nowhere.py"),
         ([], "name a script"),
     ],
@@ -466,6 +500,33 @@ def test_memory_outside_of_the_allocator_may_be_given():
     found = fit_script(SCRIPT, ["8"], outside="140MiB", **options)
     assert not found.fits
     assert "beside 140.00 MiB outside of the allocator" in found.verdict
+
+
+CONVOLVES = """import torch
+layer = torch.nn.Conv2d(64, 64, 3, device="npusim", dtype=torch.{dtype})
+layer(torch.empty(8, 64, 128, 128, device="npusim", dtype=torch.{dtype}))
+"""
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 0.205), ("bfloat16", 0.068)])
+def test_convolutions_leave_the_verdict_open_as_far_as_peaks_were_missed(tmp_path, dtype, share):
+    script = tmp_path / "convolves.py"
+    script.write_text(CONVOLVES.format(dtype=dtype))
+    (device,) = fit_script(str(script), spec="t4").devices.values()
+    context, workspaces = device.outside
+    assert (workspaces.what, workspaces.low) == (outside.WORKSPACES, 0)
+    assert workspaces.high == pytest.approx(share * device.peak_reserved, rel=0.01)
+    limit = device.peak_reserved + context.high
+    for beside, fits in ((1.01 * workspaces.high, True), (0.99 * workspaces.high, False)):
+        memory = f"{int((limit + beside) / 1024)}KiB"
+        job = Job(str(script), settings={"spec": "t4", "memory": memory})
+        answer = fit_script(str(script), spec="t4", memory=memory)
+        found = answer.as_dict()
+        trials.settle(job, found, lambda _: None)
+        assert (found["fits"], found["close"]) == (fits, not fits)
+    answer.fits, answer.close, answer.fails_at = False, True, found["fails_at"]
+    assert "outside of the allocator or not in the run" in answer.verdict
+    assert "workspaces of convolutions, not in the run" in text.as_text(answer)
 
 
 def test_chips_of_the_table_have_a_context_and_others_do_not():

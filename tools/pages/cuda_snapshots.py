@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The list of allocations of a real GPU beside that of a dry run of the same model.
 
-    python tools/pages/cuda_snapshots.py SNAPSHOT.pickle [--length 128] [--mixed] [--forward]
+    python tools/pages/cuda_snapshots.py SNAPSHOT [--length 128] [--mixed] [--forward] [--cold]
 
 The snapshot is one of torch.cuda.memory of a training step of a known program: a decoder of the
 course CS336, 2.7 billion parameters, 4 sequences, on an H100. The program below is written anew
@@ -33,7 +33,7 @@ def sizes(trace: list[Any]) -> list[tuple[str, int]]:
     return [(kinds[e["action"]], e["size"]) for e in trace if e["action"] in kinds and e["size"]]
 
 
-def program(length: int, mixed: bool, forward_only: bool) -> list[Any]:
+def program(length: int, mixed: bool, forward_only: bool, cold: bool) -> list[Any]:
     """Returns the trace of a dry run."""
     import torch
     from torch import nn
@@ -50,9 +50,13 @@ def program(length: int, mixed: bool, forward_only: bool) -> list[Any]:
             self.weight = nn.Parameter(torch.empty(out, width))
 
         def forward(self, x):
-            # torch.einsum of the snapshot's version: the weight is the left factor.
+            # torch.einsum of the snapshot's version: the weight is the left factor, and the first
+            # that autocast converts.
+            weight = self.weight
+            if mixed:
+                weight, x = weight.to(torch.bfloat16), x.to(torch.bfloat16)
             rows = x.reshape(1, -1, x.size(-1)).transpose(1, 2)
-            out = torch.bmm(self.weight.unsqueeze(0), rows)
+            out = torch.bmm(weight.unsqueeze(0), rows)
             return out.view(-1, *x.shape[:-1]).permute(1, 2, 0)
 
     class Norm(nn.Module):
@@ -63,7 +67,9 @@ def program(length: int, mixed: bool, forward_only: bool) -> list[Any]:
         def forward(self, x):
             norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             scale = torch.sqrt(norm**2 / WIDTH + 1e-5)
-            return torch.einsum("d,...d->...d", self.weight, x / scale)
+            scaled = x / scale
+            out = torch.einsum("d,...d->...d", self.weight, scaled)
+            return out.to(x.dtype)
 
     class Rope(nn.Module):
         def __init__(self):
@@ -118,9 +124,9 @@ def program(length: int, mixed: bool, forward_only: bool) -> list[Any]:
             h = self.attend(h)
             x = x + h
             h = self.norm_2(x)
-            gate = self.gate(h)
+            gate, up = self.gate(h), self.up(h)
             gate = gate * torch.sigmoid(gate)
-            h = self.down(gate * self.up(h))
+            h = self.down(gate * up)
             return x + h
 
     def attention(query, key, value, mask):
@@ -154,7 +160,8 @@ def program(length: int, mixed: bool, forward_only: bool) -> list[Any]:
         with torch.device(device):
             model = Decoder()
         batch = torch.randint(0, VOCABULARY, (BATCH, length)).to(device)
-        torch.mm(*torch.empty(2, 8, 8, device=device))  # their process had a workspace
+        if not cold:
+            torch.mm(*torch.empty(2, 8, 8, device=device))  # makes the workspace of cuBLAS
         memory._record_memory_history(max_entries=1 << 20, stacks="python")
         with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
             logits = model(batch)
@@ -169,12 +176,13 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--forward", action="store_true")
+    parser.add_argument("--cold", action="store_true", help="the first product is in the list")
     parser.add_argument("--show", type=int, default=20, help="differences")
     given = parser.parse_args()
     os.environ["NPUSIM_ALLOCATOR"] = "cuda-2.13"
     with given.snapshot.open("rb") as file:
         theirs = Plain(file).load()["device_traces"][0]
-    real, dry = sizes(theirs), sizes(program(given.length, given.mixed, given.forward))
+    real, dry = sizes(theirs), sizes(program(given.length, given.mixed, given.forward, given.cold))
     if not given.forward:  # without their optimizer, which is a class of their own
         real = real[: len(dry)]
     print(f"{len(real)} events of the GPU, {len(dry)} of the dry run")

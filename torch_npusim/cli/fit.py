@@ -45,6 +45,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="what a command costs the host, as for `npusim profile`; default: eager, the host of "
         "the published figures",
     )
+    add(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="the script is the first of N ranks, as torchrun starts them; the others are like it",
+    )
+    add("--fabric", help="what connects the ranks: a name of `npusim fabric`")
     add("--selected", type=float, default=0.5, help="share of elements that masks select")
     add(
         "--require-fits",
@@ -80,7 +87,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         default=[],
         metavar="ARGUMENT=V1,V2",
         help="run each point of a grid: an argument of the script, or spec, memory, allocator, "
-        "host",
+        "host, ranks, fabric",
     )
     add("--jobs", type=int, metavar="N", help="runs at a time; default: by the machine's cores")
     add("script", nargs="?", default="")
@@ -119,7 +126,7 @@ def _checked(arguments: argparse.Namespace) -> int | None:
     Raises:
         ValueError: For an option that cannot be.
     """
-    from torch_npusim.sim import specs
+    from torch_npusim.sim import fabric, specs
     from torch_npusim_entry_points.byte_sizes import parse_bytes
 
     if arguments.script.startswith("-"):
@@ -140,6 +147,10 @@ def _checked(arguments: argparse.Namespace) -> int | None:
                 raise ValueError(f"--{option.replace('_', '-')}: {problem}") from None
     if not 0 <= arguments.selected <= 1:
         raise ValueError(f"--selected is a share from 0 to 1, got {arguments.selected:g}")
+    if arguments.ranks is not None and arguments.ranks < 1:
+        raise ValueError(f"--ranks is at least 1, got {arguments.ranks}")
+    if arguments.fabric is not None:
+        fabric.values(arguments.fabric)
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"--jobs is at least 1, got {arguments.jobs}")
     for text in arguments.sweep:
@@ -149,13 +160,10 @@ def _checked(arguments: argparse.Namespace) -> int | None:
 
 
 def _job(arguments: argparse.Namespace) -> "Job":
-    from torch_npusim.profiling.fitting.trials import Job
+    from torch_npusim.profiling.fitting.trials import SETTINGS, Job
 
-    settings = {
-        name: getattr(arguments, name)
-        for name in ("spec", "memory", "allocator", "temporaries", "outside", "host")
-        if getattr(arguments, name)
-    }
+    given = {name: getattr(arguments, name, None) for name in (*SETTINGS, "temporaries")}
+    settings = {name: str(value) for name, value in given.items() if value}
     return Job(
         arguments.script, tuple(arguments.arguments), settings, arguments.selected,
         tuple(arguments.change),
@@ -201,7 +209,10 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
     from torch_npusim.profiling.fitting import page, remedies, text, trials
     from torch_npusim.profiling.fitting.changes import Change
     from torch_npusim.profiling.fitting.run import fit_script
+    from torch_npusim.sim import fabric
 
+    if arguments.fabric:
+        fabric.use(arguments.fabric)
     fit = fit_script(
         job.script,
         job.arguments,
@@ -211,6 +222,7 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
         temporaries=arguments.temporaries,
         outside=arguments.outside or "low",
         host=arguments.host,
+        ranks=arguments.ranks or 0,
         changes=[Change(name) for name in job.changes],
         snapshot=arguments.snapshot,
         tell=_tell if sys.stderr.isatty() else None,

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory of a device that the allocator does not see, from specs/outside.toml."""
+"""Memory of a device that the allocator of a dry run does not see, from specs/outside.toml."""
 
 import functools
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch_npusim.profiling.fitting.result import Outside
+from torch_npusim.profiling.fitting.result import NOT_IN_RUN, Outside
 from torch_npusim.sim import specs
 from torch_npusim_entry_points.byte_sizes import parse_bytes
 
 _ROUNDED = 15 << 20  # three numbers, each to 0.01 GiB
 CONTEXT, COMMUNICATORS, GIVEN = "context of the driver", "communicators of NCCL", "as given"
+WORKSPACES = "workspaces of convolutions"
 
 
 @functools.cache
@@ -42,6 +43,25 @@ def communicators(ranks: Sequence[int]) -> Outside | None:
     if not count:
         return None
     return Outside(f"{COMMUNICATORS} ({count})", count * min(sizes), count * max(sizes))
+
+
+def convolutions(peak: int, precisions: Iterable[str]) -> Outside | None:
+    """Returns the workspaces of cuDNN that a run may lack; None without convolutions.
+
+    Args:
+        peak: Bytes that the run reserved.
+        precisions: Of its convolutions: names of timeline.PRECISIONS.
+    """
+    found = set(precisions)
+    shares = [
+        measured / predicted - 1
+        for row in table()["convolution"]
+        if found.intersection(row["precision"])
+        for measured, predicted, _ in row["seen"]
+    ]
+    if not shares:
+        return None
+    return Outside(WORKSPACES, 0, int(max(shares) * peak), NOT_IN_RUN)
 
 
 def asked(text: str, spec: str | None) -> tuple[int, Outside | None]:

@@ -9,7 +9,7 @@ from torch_npusim._page_shell import page
 from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting import text
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
-from torch_npusim.profiling.fitting.result import DeviceFit, Fit, between
+from torch_npusim.profiling.fitting.result import DeviceFit, Fit
 from torch_npusim.profiling.fitting.watch import WORKSPACES
 
 _COLOURS = {
@@ -115,8 +115,7 @@ def _device(number: int, device: DeviceFit) -> str:
         for kind, held in kinds.items()
     )
     when = "when memory ran out" if device.asked else "at the peak"
-    low, high = device.outside_between()
-    beside = f", beside {between(low, high)} outside of the allocator" if high else ""
+    beside = f", beside {device.beside}" if device.beside else ""
     most = max((module.bytes for module in device.modules), default=1)
     modules = (
         (

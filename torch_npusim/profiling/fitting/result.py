@@ -22,6 +22,9 @@ __all__ = [
 ]
 
 
+OUTSIDE, NOT_IN_RUN = "outside of the allocator", "not in the run"
+
+
 def between(low: int, high: int) -> str:
     """Returns an interval of bytes."""
     return format_bytes(low) if low == high else f"{format_bytes(low)} to {format_bytes(high)}"
@@ -63,17 +66,19 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Outside:
-    """Memory of a device that the allocator does not see (specs/outside.toml).
+    """Memory of a device that the allocator of the run does not see (specs/outside.toml).
 
     Attributes:
         what: Its name.
         low: The least that was seen, in bytes.
         high: The most.
+        where: OUTSIDE, or NOT_IN_RUN of what the allocator of a GPU sees.
     """
 
     what: str
     low: int
     high: int
+    where: str = OUTSIDE
 
 
 @dataclass
@@ -117,6 +122,13 @@ class DeviceFit:
         """Returns the least and the most of what the allocator does not see."""
         parts = self.outside
         return sum(part.low for part in parts), sum(part.high for part in parts)
+
+    @property
+    def beside(self) -> str:
+        """That interval in words; empty if there is none."""
+        low, high = self.outside_between()
+        where = dict.fromkeys(part.where for part in self.outside if part.high)
+        return f"{between(low, high)} {' or '.join(where)}" if high else ""
 
 
 @dataclass(frozen=True)
@@ -280,7 +292,7 @@ class Fit:
         others = f", the fullest of {len(self.devices)}" if len(self.devices) > 1 else ""
         place = f"npusim:{number} ({self.spec}, {format_bytes(device.capacity)}{others})"
         low, high = device.outside_between()
-        beside = f" beside {between(low, high)} outside of the allocator" if high else ""
+        beside = f" beside {device.beside}" if high else ""
         if self.fits:
             share = (device.peak_reserved + high) / device.capacity
             return (
@@ -291,8 +303,8 @@ class Fit:
         if self.close:
             return (
                 f"{self.script} is close to the capacity of {place}: it fits with "
-                f"{format_bytes(low)} outside of the allocator, and runs out of memory at "
-                f"{self.fails_at} with {format_bytes(high)}.{need}"
+                f"the least of {device.beside}, and runs out of memory at {self.fails_at} with the "
+                f"most.{need}"
             )
         if self.fails_at:
             return (

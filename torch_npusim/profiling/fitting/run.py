@@ -15,7 +15,13 @@ import torch
 from torch_npusim import _C, npusim
 from torch_npusim._blame import to_blame
 from torch_npusim.profiling.fitting.changes import Change
-from torch_npusim.profiling.fitting.outside import CONTEXT, asked, communicators
+from torch_npusim.profiling.fitting.one_of_ranks import one_of
+from torch_npusim.profiling.fitting.outside import (
+    CONTEXT,
+    asked,
+    communicators,
+    convolutions,
+)
 from torch_npusim.profiling.fitting.parts import History, device_fit
 from torch_npusim.profiling.fitting.result import Fit
 from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
@@ -36,6 +42,7 @@ def fit_script(
     temporaries: str = "cuda",
     outside: str = "low",
     host: str = "eager",
+    ranks: int = 0,
     changes: Sequence[Change] = (),
     snapshot: str | None = None,
     tell: Callable[[str], None] | None = None,
@@ -52,6 +59,8 @@ def fit_script(
         outside: The memory outside of the allocator: the "low" or "high" end of what was seen of
             the driver's context, or a number of bytes.
         host: The cost of a command, as for specs.dispatch_us().
+        ranks: That torchrun would start; the script is the first, and the others are like it. 0:
+            the script starts its own.
         changes: Of the program, made from outside.
         snapshot: File for the allocator's history, in torch's format and with npusim's entries.
         tell: Hears every few seconds how far the run is.
@@ -69,12 +78,13 @@ def fit_script(
         )
         fit.spec = npusim.get_device_name()
         with contextlib.ExitStack() as stack:
+            stack.enter_context(one_of(ranks))
             if tell is not None:
                 stack.enter_context(reporting(tell, every_s=2))
             for change in changes:
                 stack.enter_context(change.made())
             _run(path, arguments, fit, watch)
-        watch.look_at_workspaces()
+        watch.end()
         whole = _C.whole_memory_history()
         npusim.memory._record_memory_history(enabled=None)
         for index, trace in enumerate(whole["device_traces"]):
@@ -82,9 +92,16 @@ def fit_script(
                 history = History(watch, index, trace, failed=not fit.fits)
                 capacity = npusim.mem_get_info(index)[1]
                 ranks = [size for at, size in _C.communicators()[made_before:] if at == index]
-                buffers = communicators(ranks) if known and known.what == CONTEXT else None
-                parts = [part for part in (known, buffers) if part is not None]
-                fit.devices[index] = device_fit(history, capacity, run.stats(index), parts, left)
+                stats = run.stats(index)
+                parts = [known]
+                if known and known.what == CONTEXT:
+                    parts.append(communicators(ranks))
+                    if temporaries == "cuda":
+                        peak = stats["reserved_bytes.all.peak"]
+                        parts.append(convolutions(peak, watch.convolutions))
+                fit.devices[index] = device_fit(
+                    history, capacity, stats, [part for part in parts if part is not None], left
+                )
         fit.answers = run.answers()
         peaks = Rates.of_device().peak_flops
     fit.step = watch.step_time(spec, peaks, max(1, len(fit.devices)))

@@ -167,7 +167,7 @@ def _device(number: int, device: DeviceFit) -> list[str]:
             ]
     lines.append(f"  {format_bytes(device.unused_at_peak):>12}  reserved and not in use")
     lines += [
-        f"  {format_bytes(part.high):>12}  {part.what}, outside of the allocator"
+        f"  {format_bytes(part.high):>12}  {part.what}, {part.where}"
         + (f", at least {format_bytes(part.low)}" if part.low < part.high else "")
         for part in device.outside
     ]

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting.own_server import Process
-from torch_npusim.profiling.fitting.result import Fit
+from torch_npusim.profiling.fitting.result import NOT_IN_RUN, Fit
 
-SETTINGS = ("spec", "memory", "allocator", "conf", "outside", "host")
+SETTINGS = ("spec", "memory", "allocator", "conf", "outside", "host", "ranks", "fabric")
 _MOST = 1 << 24  # of a batch
 
 
@@ -118,6 +118,7 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     """Sends the answer of a run; what the script prints goes nowhere."""
     from torch_npusim.profiling.fitting.changes import Change
     from torch_npusim.profiling.fitting.run import fit_script
+    from torch_npusim.sim import fabric
 
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -126,12 +127,14 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     for name, variable in (("conf", "PYTORCH_ALLOC_CONF"), ("allocator", "NPUSIM_ALLOCATOR")):
         if name in settings:
             os.environ[variable] = settings[name]
+    if "fabric" in settings:
+        fabric.use(settings["fabric"])
     changes = [Change(name) for name in job.changes]
     fit = fit_script(
         job.script, job.arguments, spec=settings.get("spec"), memory=settings.get("memory"),
         selected=job.selected, temporaries=settings.get("temporaries", "cuda"),
         outside=settings.get("outside", "high"), host=settings.get("host", "eager"),
-        changes=changes, snapshot=snapshot,
+        ranks=int(settings.get("ranks", 0)), changes=changes, snapshot=snapshot,
     )  # fmt: skip
     sender.send(fit.as_dict())
 
@@ -174,7 +177,22 @@ def settle(job: Job, found: dict[str, Any], tell: Callable[[str], None]) -> Job:
             failed = next(each for each in again["devices"].values() if each["asked"])
             found |= {"fits": False, "close": end == "high", "fails_at": failed["peak_line"]}
             break
-    return job.leaving(str(sizes["high"]))
+    return job.leaving(str(max((_most(device) for device in devices), default=0)))
+
+
+def _most(device: dict[str, Any]) -> int:
+    """Returns the most that any run of the job must leave to others.
+
+    What is not in the run grows with its peak, so the part of the capacity is what it would be of a
+    run that fills the rest.
+    """
+    others, share = 0, 0.0
+    for part in device["outside"]:
+        if part["where"] == NOT_IN_RUN:
+            share += part["high"] / max(device["peak_reserved"], 1)
+        else:
+            others += part["high"]
+    return int(others + (device["capacity"] - others) * share / (1 + share))
 
 
 def processes() -> int:

@@ -97,6 +97,7 @@ class Watch:
         self._calls = 0
         self.hooks: list[RemovableHandle] = []
         self.threads: set[int] = set()
+        self.convolutions: set[str] = set()  # precisions of those that ran
         self.tally = _C.begin_command_tally()
 
     # --- hooks ------------------------------------------------------------------------------
@@ -178,8 +179,9 @@ class Watch:
         for optimizer in list(self._optimizers):
             self._look_at(optimizer)
 
-    def look_at_workspaces(self) -> None:
-        """Notes the workspaces of cuBLAS: they are kept until the dry run ends."""
+    def end(self) -> None:
+        """Notes what the run leaves: workspaces of cuBLAS, commands behind the last step."""
+        self._end_tally()
         for device, address in _C.cublas_workspaces():
             self.owners.append((_C.newest_allocation(), device, address, WORKSPACES))
 
@@ -204,6 +206,9 @@ class Watch:
         )
         self.busy_ns.append(sum(row["modelled_ns"] for row in rows.values()))
         self.not_counted.append(not_counted(rows))
+        for command, row in rows.items():
+            if "convolution" in command:
+                self.convolutions.update(name for name in PRECISIONS if row[name])
 
     # --- time -------------------------------------------------------------------------------
 
