@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Sizes and their order are those of torch's cudnn/RNN.cpp: _cudnn_rnn, _cudnn_rnn_backward_input,
-// _cudnn_rnn_backward_weight. What cuDNN itself wants is not public. One LSTM of an H200 (torch
-// 2.11: two layers, 128 x 64 x 512, float32) has
+// _cudnn_rnn_backward_weight. The buffers of cuDNN itself are not public. One LSTM of an H200
+// (torch 2.11: two layers, 128 x 64 x 512, float32) has
 //   reserve     11 lists of a state for each row, 256 bytes:
 //               four gates and the cell of each layer, and the output of the first
 //   workspace   8 such lists, 20 states, 768 bytes: the gates of each layer
@@ -62,37 +62,31 @@ void take_workspace(const Layout& n) {
   allocated_together({static_cast<double>(n.workspace())}, n.device);
 }
 
-// A layer is a product of all steps, and for each step one product and one pointwise kernel.
-// Their factors are as `passes` times those of the forward pass.
+// A layer is a product of all steps, and a command for each step: its product and what is
+// pointwise. cuDNN launches about three kernels for it, without the host's part of an operator. The
+// factors of a product are `passes` times those of the forward pass.
 void launch_kernels(const char* op, const Layout& n, const Tensor& input, TensorList weights,
                     double passes) {
-  const auto run = [&](const npusim::Cost& cost) {
-    launch({op, npusim::CommandKind::kernel, cost}, n.device, [] {});
-  };
-  const auto product = [&](double rows, const Tensor& weight, double times) {
-    const auto macs = rows * static_cast<double>(weight.numel());
+  const auto product = [&](double rows, const Tensor& weight, double times, double more_bytes) {
     npusim::Cost cost;
     do_on_matrix_units(cost, npusim::Work::matmul, input);
-    cost.flops = 2 * times * macs;
-    cost.bytes = times * static_cast<double>(n.itemsize) *
-                 (static_cast<double>(weight.numel()) +
-                  rows * static_cast<double>(weight.size(0) + weight.size(1)));
+    cost.flops = 2 * times * rows * static_cast<double>(weight.numel());
+    cost.bytes = more_bytes + times * static_cast<double>(n.itemsize) *
+                                  (static_cast<double>(weight.numel()) +
+                                   rows * static_cast<double>(weight.size(0) + weight.size(1)));
     cost.tiles = npusim::tiles_of(1, rows, static_cast<double>(weight.size(0)));
-    run(cost);
+    launch({op, npusim::CommandKind::kernel, cost}, n.device, [] {});
   };
-  npusim::Cost pointwise;
-  pointwise.bytes = static_cast<double>(n.itemsize * n.batch * n.hidden * (2 * n.gates + 3));
-  pointwise.flops = static_cast<double>(10 * n.batch * n.hidden);
+  const auto pointwise = static_cast<double>(n.itemsize * n.batch * n.hidden * (2 * n.gates + 3));
   const auto group = static_cast<int64_t>(weights.size()) / (n.layers * n.directions);
   for (int64_t i = 0; i < n.layers * n.directions; ++i) {
     const Tensor& of_input = weights[static_cast<std::size_t>(i * group)];
     const Tensor& of_state = weights[static_cast<std::size_t>(i * group + 1)];
-    product(static_cast<double>(n.rows), of_input, passes);
+    product(static_cast<double>(n.rows), of_input, passes, 0);
     for (int64_t step = 0; step < n.steps; ++step) {
-      product(static_cast<double>(n.batch), of_state, 1);
-      run(pointwise);
+      product(static_cast<double>(n.batch), of_state, 1, pointwise);
     }
-    if (passes > 1) product(static_cast<double>(n.rows), of_state, 1);  // the weight's gradient
+    if (passes > 1) product(static_cast<double>(n.rows), of_state, 1, 0);  // the weight's gradient
   }
 }
 

@@ -183,8 +183,7 @@ def settle(job: Job, found: dict[str, Any], tell: Callable[[str], None]) -> Job:
 def _most(device: dict[str, Any]) -> int:
     """Returns the most that any run of the job must leave to others.
 
-    What is not in the run grows with its peak, so the part of the capacity is what it would be of a
-    run that fills the rest.
+    Memory that is not in the run grows with its peak: counted is that of a run that fills the rest.
     """
     others, share = 0, 0.0
     for part in device["outside"]:
