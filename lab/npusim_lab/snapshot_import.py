@@ -224,11 +224,8 @@ class _Importer:
 
     def run(self) -> Trace:
         reserved, older = self._initial_reserved(), self._older()
-        held = held_after(self.entries, reserved)
-        failed_at = capacity_at_failures(self.entries, held)
+        failed_at = capacity_at_failures(self.entries, reserved)
         self.full = self.full or failed_at
-        self.most_reserved = int(held.max(initial=reserved))
-        del held
         is_late = bool(older) or reserved > 0
         start, begun = Start(), {"initial_mallocs": 0}
         if is_late:
@@ -555,7 +552,9 @@ class _Importer:
         if taken == end and not is_mapped:
             return True  # a whole segment is only given back for another one
         if self.full is None:  # a replay on a device without limit needs it either way
-            self.is_open = True
+            if not self.is_open:
+                held = held_after(self.entries, self._initial_reserved())
+                self.is_open, self.most_reserved = True, int(held.max())
             self._say_once(
                 f"entry {position}: cached memory is given back before more is used; without the "
                 f"capacity a full device would look the same: it is taken for empty_cache()"

@@ -98,11 +98,12 @@ def held_after(entries: _lab.SnapshotEntries, reserved: int) -> NDArray[np.int64
     return reserved + np.cumsum(np.where(np.isin(op, TAKEN), bytes, 0) - given_back)
 
 
-def capacity_at_failures(entries: _lab.SnapshotEntries, held: NDArray[np.int64]) -> int | None:
+def capacity_at_failures(entries: _lab.SnapshotEntries, reserved: int) -> int | None:
     """Return the most that was reserved, or free on the device, when a request failed."""
     failed = np.flatnonzero(entries["op"] == Op.OOM)
     if not len(failed):
         return None
+    held = held_after(entries, reserved)
     free = entries["address"][failed].tolist()
     full = max(one + other for one, other in zip(held[failed].tolist(), free, strict=True))
     return full if 0 < full <= 1 << 50 else None
