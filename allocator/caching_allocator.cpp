@@ -162,7 +162,8 @@ Block* CachingAllocator::Impl::allocate(Request& request) {
   }
   const MemoryPool& pool = *request.shelf->pool;
   const bool was_split = block->is_split();
-  const bool splits_finely = request.is_small || request.is_expandable;
+  const bool is_setting_enough = !config.expandable_in_pools && config.expandable_segments;
+  const bool splits_finely = request.is_small || request.is_expandable || is_setting_enough;
   if (!pool.options.no_split &&
       should_split(config, splits_finely, block->bytes, request.rounded_bytes)) {
     Block* tail = block;

@@ -37,6 +37,15 @@ def test_private_pools_expand_from_torch_2_5_on(preset: str, reserved: int) -> N
     assert allocator.stats()["reserved_bytes.all.current"] == (reserved + 20) * MIB
 
 
+def test_pools_of_torch_2_4_split_as_finely_as_if_they_expanded() -> None:
+    """Of 16 MiB for 15.5, half a MiB is cut off; segments of fixed size keep up to a MiB."""
+    settings = "expandable_segments:True"
+    for preset, more, taken in (("cuda-2.4", settings, 15.5), ("cuda-2.4", "", 16)):
+        allocator = Allocator(SimulatedDevice(1 << 30), preset, more)
+        allocator.malloc(31 * MIB // 2, pool=allocator.create_pool())
+        assert allocator.stats()["allocated_bytes.all.current"] == taken * MIB
+
+
 def test_a_handle_frees_once_even_when_its_memory_serves_again(device: SimulatedDevice) -> None:
     allocator = Allocator(device)
     block = allocator.malloc(100)

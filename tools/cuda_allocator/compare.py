@@ -84,7 +84,8 @@ to the older segment from 2.13 on. Up to 2.12, pending frees wait while anything
 private pool; the device and replays do not do so, since a recording does not hold those scopes.
 [0015](../understand/decisions/0015-no-scopes-of-pools.md) says what differs because of it.
 Up to 2.9 the last value of a list of divisions (`>`) holds for its last size, too: that is
-`cuda-2.9`. In 2.4 private pools do not expand: that is `cuda-2.4`. Otherwise both are `cuda-2.11`.
+`cuda-2.9`. In 2.4 the segments of private pools do not expand, but are split as finely: that is
+`cuda-2.4`. Otherwise both are `cuda-2.11`.
 """
 
 
