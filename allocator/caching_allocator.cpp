@@ -42,13 +42,17 @@ CachingAllocator::Impl::Impl(Provider& provider_in, const Config& config_in, Sha
       config(validate(config_in)),
       plain_rounding(rounds_plainly(config)),
       mutex(sharing == Sharing::threads) {
-  if (config.expandable_segments && !provider.can_map()) {
+  require_mappable(config);
+  set_fraction(config.memory_fraction);
+  default_pool = &add_pool({}, {});
+}
+
+void CachingAllocator::Impl::require_mappable(const Config& wanted) const {
+  if (wanted.expandable_segments && !provider.can_map()) {
     throw InvalidArgument(
         "allocator config: expandable_segments is True, but this device cannot map memory by the "
         "page; leave the key out");
   }
-  set_fraction(config.memory_fraction);
-  default_pool = &add_pool({}, {});
 }
 
 inline void CachingAllocator::Impl::record_block(HistoryAction action, const Block* block,
@@ -119,6 +123,11 @@ Block* CachingAllocator::Impl::take_free_block(const Request& request) {
   }
   FreeIndex& index = request.shelf->free;
   Block* block = index.find(request.rounded_bytes);
+  if (has_both_kinds) [[unlikely]] {
+    while (block && block->segment->is_expandable && !request.is_expandable) {
+      block = index.after(block);
+    }
+  }
   if (!block) return nullptr;
   if (request.is_expandable) [[unlikely]] {
     if (config.fit == Fit::best) block = prefer_bounded(index, block);
@@ -149,6 +158,21 @@ Block* CachingAllocator::Impl::split(Block* block, std::size_t bytes) {
   return low;
 }
 
+void CachingAllocator::Impl::book_allocation(Block* block, std::size_t requested_bytes,
+                                             ContextId context) {
+  const bool is_small = block->segment->is_small;
+  block->state = BlockState::allocated;
+  block->requested_bytes = requested_bytes;
+  block->context = history_mode == HistoryMode::off ? 0 : context;
+  record_block(HistoryAction::alloc, block, context);
+  ledger.increase(Ledger::kAllocation, is_small, 1);
+  ledger.increase(Ledger::kAllocatedBytes, is_small, signed_bytes(block->bytes));
+  ledger.increase(Ledger::kActive, is_small, 1);
+  ledger.increase(Ledger::kActiveBytes, is_small, signed_bytes(block->bytes));
+  ledger.increase(Ledger::kRequestedBytes, is_small, signed_bytes(requested_bytes));
+  if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.increase(1);
+}
+
 // The statistic inactive_split counts free pieces of whole segments. Four cases: a split of a whole
 // segment adds its tail; a split of a piece shrinks that piece; a piece that is used whole leaves;
 // a whole segment that is used whole changes nothing.
@@ -164,11 +188,12 @@ Block* CachingAllocator::Impl::allocate(Request& request) {
   const bool was_split = block->is_split();
   const bool is_setting_enough = !config.expandable_in_pools && config.expandable_segments;
   const bool splits_finely = request.is_small || request.is_expandable || is_setting_enough;
+  const bool has_pages = has_both_kinds ? block->segment->is_expandable : request.is_expandable;
   if (!pool.options.no_split &&
       should_split(config, splits_finely, block->bytes, request.rounded_bytes)) {
     Block* tail = block;
     block = split(block, request.rounded_bytes);
-    if (request.is_expandable) {
+    if (has_pages) {
       // Not booked: what is free of an expandable segment can be given back by the page.
     } else if (was_split) {
       ledger.decrease(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(block->bytes));
@@ -176,20 +201,11 @@ Block* CachingAllocator::Impl::allocate(Request& request) {
       ledger.increase(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(tail->bytes));
       ledger.increase(Ledger::kInactiveSplit, request.is_small, 1);
     }
-  } else if (was_split && !request.is_expandable) {
+  } else if (was_split && !has_pages) {
     ledger.decrease(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(block->bytes));
     ledger.decrease(Ledger::kInactiveSplit, request.is_small, 1);
   }
-  block->state = BlockState::allocated;
-  block->requested_bytes = request.requested_bytes;
-  block->context = history_mode == HistoryMode::off ? 0 : request.context;
-  record_block(HistoryAction::alloc, block, request.context);
-  ledger.increase(Ledger::kAllocation, request.is_small, 1);
-  ledger.increase(Ledger::kAllocatedBytes, request.is_small, signed_bytes(block->bytes));
-  ledger.increase(Ledger::kActive, request.is_small, 1);
-  ledger.increase(Ledger::kActiveBytes, request.is_small, signed_bytes(block->bytes));
-  ledger.increase(Ledger::kRequestedBytes, request.is_small, signed_bytes(request.requested_bytes));
-  if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.increase(1);
+  book_allocation(block, request.requested_bytes, request.context);
   return block;
 }
 

@@ -60,10 +60,15 @@ class CachingAllocator final : public LiveAllocator {
   // process_events() returns pending blocks whose work is done to their pools, as malloc() does.
   void process_events();
 
-  void empty_cache(PoolId pool = {}) override;
+  void empty_cache(PoolId pool = {}, ContextId context = 0) override;
   void retain_pool(PoolId pool, const PoolOptions& options = {}) override;
   void release_pool(PoolId pool) override;
   std::vector<PoolInfo> pools() const override;
+
+  // restore_pool() gives a private pool the live blocks that its segments had in an earlier
+  // picture: others are freed, and their addresses returned; missing ones are made anew. Throws
+  // InvalidArgument where that memory is no longer the pool's.
+  std::vector<Address> restore_pool(PoolId pool, const std::vector<SegmentInfo>& then);
 
   // enter_pool_scope() and leave_pool_scope() are torch's beginAllocateToPool() and
   // endAllocateToPool(), for Config::defers_in_pool_scopes alone. The live device calls neither: a
@@ -74,7 +79,11 @@ class CachingAllocator final : public LiveAllocator {
   void set_memory_fraction(double fraction) override;
   double memory_fraction() const override;
 
-  const Config& config() const noexcept;  // as constructed; memory_fraction() may have moved on
+  const Config& config() const noexcept;  // the latest; memory_fraction() may have moved on
+  // change_config() lets requests from now on follow other rules for sizes, splits, collection and
+  // expandable segments, as torch's settings do at run time. Throws InvalidArgument where another
+  // rule differs. A recording does not hold the change, so its replay would differ.
+  void change_config(const Config& config);
   Stats stats() const override;
   AllocatorTotals totals() const noexcept;  // without the lock: for a caller that is alone
   void reset_peak_stats() override;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The rules of the caching allocator as one value, and the pure functions that follow from it.
-// Invariant: a Config that reached an allocator has passed validate() and never changes again.
+// Invariant: a Config that reached an allocator has passed validate().
 // CachingAllocator, the lab and the tests read it; names in quotes below are PyTorch's.
 #pragma once
 
@@ -111,9 +111,13 @@ Config preset(std::string_view name);
 // expandable_segments, backend:native) and our own (quantum_bytes, pad_bytes, fit, tie_break,
 // search_after_sync, defers_in_pool_scopes, expandable_in_pools, oversize_rules_on_expandable,
 // refuse_over_one_exabyte, divisions_rest_with_last: before the list).
-// Keys that belong to the host allocator (pinned_*) go to `skipped`.
+// Keys that belong to the host allocator (pinned_*) or change no placement go to `skipped`.
 Config parse_config(const Config& base, std::string_view text,
                     std::vector<std::string>* skipped = nullptr);
+
+// with_settings() is parse_config() for a text that comes later, as upstream reads it: limits of
+// splits, divisions and the threshold of collection that it does not name are off again.
+Config with_settings(const Config& base, std::string_view text);
 
 // round_request() is the block size for a request: pad, power-of-two divisions, quantum. Nothing
 // where the request is 1 EB or more; then no arithmetic wraps.

@@ -110,6 +110,22 @@ void refuse(const Setting& setting, bool harmless) {
   }
 }
 
+// Keys of the host allocator and of what takes no time here; their values are checked.
+bool is_of_no_effect(const Setting& s) {
+  if (s.key == "pinned_num_register_threads") {
+    constexpr std::string_view expected = "a power of two up to 128";
+    const std::size_t threads = parse_number(s, s.value, expected);
+    if (!std::has_single_bit(threads) || threads > 128) reject(s, expected);
+    return true;
+  }
+  if (s.key.starts_with("pinned_use_") || s.key.starts_with("release_lock_on_") ||
+      s.key == "graph_capture_record_stream_reuse") {
+    parse_bool(s);
+    return true;
+  }
+  return s.key.starts_with("pinned_");
+}
+
 void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
   const std::string& key = s.key;
   if (key == "large_segment_size_mb") {
@@ -150,7 +166,7 @@ void apply(Config& c, const Setting& s, std::vector<std::string>* skipped) {
     c.expandable_segments = parse_bool(s);
   } else if (key == "backend") {
     refuse(s, s.value == "native");
-  } else if (key.starts_with("pinned_")) {
+  } else if (is_of_no_effect(s)) {
     if (skipped) skipped->push_back(key);
   } else {
     throw InvalidArgument("allocator config: \"" + key +
@@ -204,6 +220,14 @@ Config parse_config(const Config& base, std::string_view text, std::vector<std::
   if (sets_segment && !sets_rounding)
     config.max_non_split_rounding_bytes = config.large_segment_bytes;
   return validate(config);
+}
+
+Config with_settings(const Config& base, std::string_view text) {
+  Config config = base;
+  config.max_split_bytes = kUnlimited;
+  config.roundup_power2_divisions = {};
+  config.garbage_collection_threshold = 0.0;
+  return parse_config(config, text);
 }
 
 }  // namespace npusim::alloc

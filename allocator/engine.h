@@ -34,6 +34,7 @@ struct CachingAllocator::Impl {
   Impl(Provider& provider_in, const Config& config_in, Sharing sharing, CachingAllocator* owner_in);
 
   // --- caching_allocator.cpp
+  void require_mappable(const Config& wanted) const;  // throws InvalidArgument
   // allocate() is malloc() after rounding: a free block or a new segment, split, booked; or null,
   // and the request's report is filled.
   Block* allocate(Request& request);
@@ -44,8 +45,9 @@ struct CachingAllocator::Impl {
     }
     return (bytes + config.pad_bytes + config.quantum_bytes - 1) & ~(config.quantum_bytes - 1);
   }
-  Block* take_free_block(const Request& request);         // null, or a block out of its index
-  Block* split(Block* block, std::size_t bytes);          // the new block is the low part
+  Block* take_free_block(const Request& request);  // null, or a block out of its index
+  Block* split(Block* block, std::size_t bytes);   // the new block is the low part
+  void book_allocation(Block* block, std::size_t requested_bytes, ContextId context);
   void release_to_pool(Block* block, ContextId context);  // merge, index, book
   Block* merge(Block* block, Block* neighbour);  // the neighbour, if free, becomes part of block
   void absorb(Block* block, Block* neighbour) noexcept;  // the addresses of a merge
@@ -123,6 +125,7 @@ struct CachingAllocator::Impl {
   // pool_with_users() throws InvalidArgument, named by `verb`, for a pool that nobody retains.
   MemoryPool& pool_with_users(PoolId id, const char* verb);
   MemoryPool& add_pool(PoolId id, const PoolOptions& options);
+  bool expands(const MemoryPool& pool) const noexcept;  // whether its new segments are expandable
   void record_retain(const MemoryPool& pool);
   void record_pools();                            // all there are, for a history that begins
   Block* borrow(Request& request);                // from a pool with use_on_oom
@@ -130,17 +133,23 @@ struct CachingAllocator::Impl {
   std::vector<PoolInfo> pool_infos() const;
   void end_pool(MemoryPool& pool);  // has no segments, or ranges without memory
 
+  // --- checkpoint.cpp
+  void carve(const MemoryPool& pool, const BlockInfo& info);
+
   // --- adoption.cpp
   void adopt(const SegmentInfo& info, const AdoptionVisitor& visit);
 
   // --- inspect.cpp
+  void count_oversize(std::int64_t sign);
   Block* block_at(Address address) const;  // the block the address lies in, or null
   Snapshot picture();                      // a copy: valid after the lock is gone
 
   Provider& provider;
   CachingAllocator* const owner;
-  const Config config;
-  const bool plain_rounding;  // round_request() has nothing to look up
+  Config config;        // changes under the lock; fit, quantum and sizes of segments never
+  bool plain_rounding;  // round_request() has nothing to look up
+  ContextId reclaim_context = 0;  // of what gives memory back to the provider now
+  bool has_both_kinds = false;    // of segments, maybe: expandable_segments has changed
 
   WordLock mutex;  // guards everything below, and the fields of blocks and segments
   std::map<PoolId, MemoryPool> pools;

@@ -203,7 +203,8 @@ void CachingAllocator::Impl::unmap_pages(Block* block, Address begin, Address en
   shelf.unmapped.emplace(block->address, block);
   book_reserved(*shelf.pool, shelf.is_small, -signed_bytes(end - begin));
   ++ledger.num_device_free;
-  record(HistoryAction::segment_unmap, begin, end - begin, block->stream, 0, shelf.pool->id);
+  record(HistoryAction::segment_unmap, begin, end - begin, block->stream, reclaim_context,
+         shelf.pool->id);
   provider.unmap(begin, end - begin);
   if (!block->is_split()) release_range(block);
 }

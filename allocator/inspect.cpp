@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "allocator/engine.h"
+#include "allocator/error.h"
 
 namespace npusim::alloc {
 
@@ -123,6 +124,43 @@ double CachingAllocator::memory_fraction() const {
 }
 
 const Config& CachingAllocator::config() const noexcept { return impl_->config; }
+
+// Takes what there is out of the counters of oversize blocks (sign: -1), or puts it in.
+void CachingAllocator::Impl::count_oversize(std::int64_t sign) {
+  for (const auto& [address, segment] : segments) {
+    const bool is_large = segment.bytes >= config.max_split_bytes && !segment.is_expandable;
+    ledger.oversize_segments.change(is_large ? sign : 0);
+    for (const Block* block = segment.first; block; block = block->next) {
+      const bool counts = block->state == BlockState::allocated;
+      const bool is_oversize = counts && block->bytes >= config.max_split_bytes;
+      ledger.oversize_allocations.change(is_oversize ? sign : 0);
+    }
+  }
+}
+
+void CachingAllocator::change_config(const Config& config) {
+  const Lock lock(impl_->mutex);
+  Impl& impl = *impl_;
+  Config next = impl.config;
+  next.roundup_power2_divisions = config.roundup_power2_divisions;
+  next.max_split_bytes = config.max_split_bytes;
+  next.max_non_split_rounding_bytes = config.max_non_split_rounding_bytes;
+  next.garbage_collection_threshold = config.garbage_collection_threshold;
+  next.expandable_segments = config.expandable_segments;
+  if (next != config) {
+    throw InvalidArgument(
+        "allocator config: the allocator is in use already; only roundup_power2_divisions, "
+        "max_split_size_mb, max_non_split_rounding_mb, garbage_collection_threshold and "
+        "expandable_segments change then");
+  }
+  impl.require_mappable(validate(next));
+  impl.count_oversize(-1);
+  impl.has_both_kinds |= next.expandable_segments != impl.config.expandable_segments;
+  impl.config = next;
+  impl.plain_rounding = rounds_plainly(next);
+  impl.count_oversize(1);
+  for (auto& [id, pool] : impl.pools) pool.is_expandable = impl.expands(pool);
+}
 
 Stats CachingAllocator::stats() const {
   const Lock lock(impl_->mutex);

@@ -58,7 +58,7 @@ class LiveAllocator {
   // empty_cache() waits for pending frees and releases every segment, or page of an expandable one,
   // that is entirely free: of the default pool and of all private pools without users; or of one
   // private pool, if that has no users (else nothing happens, as upstream).
-  virtual void empty_cache(PoolId pool = {}) = 0;
+  virtual void empty_cache(PoolId pool = {}, ContextId context = 0) = 0;
 
   // retain_pool() makes a private pool with one user, or adds a user to one that there is (whose
   // users are gone, but not its memory, maybe); release_pool() takes one away. The options are

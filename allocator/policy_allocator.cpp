@@ -394,11 +394,11 @@ void PolicyAllocator::record_stream(Block* block, StreamId stream) {
 
 // --- Pools and limits ---------------------------------------------------------------------------
 
-void PolicyAllocator::empty_cache(PoolId pool) {
+void PolicyAllocator::empty_cache(PoolId pool, ContextId context) {
   if (!pool.is_default()) return;
   const Lock lock(mutex_);
   device_->begin(0, 0, {});
-  record(HistoryAction::empty_cache, 0, 0, 0, 0, {});
+  record(HistoryAction::empty_cache, 0, 0, 0, context, {});
   complete_pending();
   policy_->empty_cache();
   throw_misuse();

@@ -48,7 +48,7 @@ class PolicyAllocator final : public LiveAllocator {
   // Of the default pool: the policy is asked to release what is free, of all pools. Of a private
   // pool: nothing happens. Pools are numbers that the policy gets with each request, and may
   // ignore; they have no options.
-  void empty_cache(PoolId pool = {}) override;
+  void empty_cache(PoolId pool = {}, ContextId context = 0) override;
   void retain_pool(PoolId pool, const PoolOptions& options = {}) override;
   void release_pool(PoolId pool) override;
   std::vector<PoolInfo> pools() const override;

@@ -29,9 +29,13 @@ MemoryPool& CachingAllocator::Impl::add_pool(PoolId id, const PoolOptions& optio
   pool.id = id;
   pool.options = options;
   pool.provider = options.provider ? options.provider : &provider;
-  pool.is_expandable = config.expandable_segments && !options.provider &&
-                       (config.expandable_in_pools || id.is_default());
+  pool.is_expandable = expands(pool);
   return pool;
+}
+
+bool CachingAllocator::Impl::expands(const MemoryPool& pool) const noexcept {
+  return config.expandable_segments && pool.provider == &provider &&
+         (config.expandable_in_pools || pool.id.is_default());
 }
 
 // As upstream, from free blocks only, never from expandable segments, and the pool that is borrowed
@@ -77,9 +81,10 @@ void CachingAllocator::Impl::end_pool(MemoryPool& pool) {
   pools.erase(pool.id);
 }
 
-void CachingAllocator::empty_cache(PoolId pool) {
+void CachingAllocator::empty_cache(PoolId pool, ContextId context) {
   const Lock lock(impl_->mutex);
-  impl_->record(HistoryAction::empty_cache, 0, 0, 0, 0, pool);
+  impl_->reclaim_context = context;
+  impl_->record(HistoryAction::empty_cache, 0, 0, 0, context, pool);
   if (!pool.is_default()) {
     impl_->release_unused_pools(&pool);
     return;

@@ -23,6 +23,7 @@ void CachingAllocator::Impl::set_fraction(double fraction) {
 // collection (only with a threshold), a new segment, a block of a pool that lends, oversize
 // segments, everything pending, the whole cache. Only the last failure is reported.
 Block* CachingAllocator::Impl::acquire_or_reclaim(Request& request) {
+  reclaim_context = request.context;
   if (limited() && config.garbage_collection_threshold > 0) collect_garbage();
   if (Block* block = buy_segment(request, false)) return block;
   if (Block* block = borrow(request)) return block;
@@ -137,7 +138,8 @@ void CachingAllocator::Impl::release(const std::vector<Block*>& whole_segments) 
     const Segment& segment = *block->segment;
     MemoryPool& pool = *segment.shelf->pool;
     segment.shelf->free.erase(block);
-    record(HistoryAction::segment_free, segment.address, segment.bytes, segment.stream, 0, pool.id);
+    record(HistoryAction::segment_free, segment.address, segment.bytes, segment.stream,
+           reclaim_context, pool.id);
     ledger.decrease(Ledger::kSegment, segment.is_small, 1);
     book_reserved(pool, segment.is_small, -signed_bytes(segment.bytes));
     if (segment.bytes >= config.max_split_bytes) ledger.oversize_segments.decrease(1);
@@ -164,7 +166,10 @@ bool CachingAllocator::Impl::release_oversize(const Request& request) {
   if (config.max_split_bytes == kUnlimited || request.is_expandable) return false;
   const std::size_t wanted = std::max(request.rounded_bytes, config.max_split_bytes);
   FreeIndex& index = request.shelf->free;
-  if (Block* block = index.best(wanted); block && !block->is_split()) {
+  const auto is_whole = [](const Block* block) {
+    return !block->is_split() && !block->segment->is_expandable;
+  };
+  if (Block* block = index.best(wanted); block && is_whole(block)) {
     release({block});
     return true;
   }
@@ -173,7 +178,7 @@ bool CachingAllocator::Impl::release_oversize(const Request& request) {
   const std::vector<Block*> blocks = index.in_order();
   for (auto it = blocks.rbegin(); it != blocks.rend() && chosen_bytes < wanted; ++it) {
     if ((*it)->bytes < config.max_split_bytes) break;
-    if ((*it)->is_split()) continue;
+    if (!is_whole(*it)) continue;
     chosen.push_back(*it);
     chosen_bytes += (*it)->bytes;
   }
@@ -188,12 +193,14 @@ void CachingAllocator::Impl::collect_garbage() {
                                                   static_cast<double>(allowed_bytes));
   const auto reserved = static_cast<std::size_t>(ledger.current(Ledger::kReservedBytes));
   if (reserved <= threshold) return;
-  if (default_pool->is_expandable) return;
+  if (default_pool->is_expandable && !has_both_kinds) return;
   const auto age = [this](const Block* block) {
     return default_pool->searches[0] - block->idle_since;
   };
   std::vector<Block*> candidates = free_blocks(*default_pool, false);
-  std::erase_if(candidates, [](const Block* block) { return block->is_split(); });
+  std::erase_if(candidates, [](const Block* block) {
+    return block->is_split() || block->segment->is_expandable;
+  });
   std::size_t reclaimed = 0;
   while (reclaimed < reserved - threshold && !candidates.empty()) {
     std::uint64_t total_age = 0;
@@ -252,12 +259,14 @@ void CachingAllocator::Impl::release_free_memory(MemoryPool& pool) {
   std::vector<Block*> blocks = free_blocks(pool, small_first);
   const std::vector<Block*> others = free_blocks(pool, !small_first);
   blocks.insert(blocks.end(), others.begin(), others.end());
-  if (pool.is_expandable) {
-    unmap_free_pages(blocks);
-    return;
-  }
+  const auto pages = std::stable_partition(blocks.begin(), blocks.end(), [](const Block* block) {
+    return !block->segment->is_expandable;
+  });
+  const std::vector<Block*> mapped(pages, blocks.end());
+  blocks.erase(pages, blocks.end());
   std::erase_if(blocks, [](const Block* block) { return block->is_split(); });
   release(blocks);
+  if (!mapped.empty()) unmap_free_pages(mapped);
 }
 
 // Walks all blocks: for reports only.

@@ -44,7 +44,7 @@ struct MemoryPool {
   PoolId id;
   PoolOptions options;
   Provider* provider = nullptr;               // never null once the pool is made
-  bool is_expandable = false;                 // fixed when the pool is made
+  bool is_expandable = false;                 // what new segments are
   std::size_t users = 1;                      // 0: no request may name the pool
   std::size_t segments = 0;                   // held, ranges of expandable ones included
   std::array<std::uint64_t, 2> searches{};    // [is_small], counted while collection is on

@@ -3,7 +3,10 @@
 #include "backend/device.h"
 
 #include <atomic>
+#include <cstdlib>
+#include <deque>
 #include <mutex>
+#include <vector>
 
 #include "backend/config.h"
 #include "backend/dry.h"
@@ -11,6 +14,7 @@
 #include "backend/fault.h"
 #include "backend/memory.h"
 #include "backend/stream.h"
+#include "backend/visible_devices.h"
 
 namespace npusim {
 
@@ -20,7 +24,11 @@ namespace {
 
 std::mutex g_initialize_mutex;  // guards the one run of the body of initialize()
 constinit std::atomic<bool> g_initialized{false};
+std::mutex g_visible_mutex;  // guards what visible_devices() has seen
+constinit std::atomic<const std::vector<int>*> g_visible_devices{nullptr};  // once in use
 constinit std::atomic<const DeviceSpec*> g_spec_of_dry_run{nullptr};
+
+const char* environment(const char* name) { return std::getenv(name); }
 
 DeviceSpec configured_spec() {
   DeviceSpec spec;
@@ -35,9 +43,18 @@ DeviceSpec configured_spec() {
 
 }  // namespace
 
+const std::vector<int>& visible_devices() {
+  if (const auto* settled = g_visible_devices.load(std::memory_order_acquire)) return *settled;
+  static auto* seen = new std::deque<std::vector<int>>;  // callers keep references
+  std::vector<int> now = parse_config(environment).visible_devices;
+  const std::lock_guard lock(g_visible_mutex);
+  if (seen->empty() || seen->back() != now) seen->push_back(std::move(now));
+  return seen->back();
+}
+
 int device_count() noexcept {
   try {
-    return static_cast<int>(config().visible_devices.size());
+    return static_cast<int>(visible_devices().size());
   } catch (...) {  // config() says why to whoever asks; a count cannot
     return 0;
   }
@@ -51,6 +68,7 @@ void initialize() {
   const std::lock_guard lock(g_initialize_mutex);
   if (initialized()) return;
   const Config& configuration = config();
+  g_visible_devices.store(&visible_devices(), std::memory_order_release);
   const std::vector<Fault> faults = parse_fault_script(configuration.fault);
   detail::map_device_memory();
   detail::install_fork_handler();

@@ -60,8 +60,6 @@ at::Tensor flatten_indices(const at::Tensor& indices, at::IntArrayRef size) {
 // tests/ops/test_sparse.py recomputes the lists from the dispatcher.
 constexpr std::array kShadowed = {"abs",
                                   "abs_",
-                                  "add.Tensor",
-                                  "add_.Tensor",
                                   "addmm",
                                   "asin",
                                   "asin_",
@@ -137,12 +135,11 @@ constexpr std::array kShadowedCoo = {"addmm_",
                                      "norm.ScalarOpt_dim_dtype",
                                      "permute",
                                      "pow.Tensor_Scalar",
-                                     "sub.Tensor",
-                                     "sub_.Tensor",
                                      "unsqueeze",
                                      "zeros.out"};
-constexpr std::array kShadowedCompressed = {"_conj_physical", "conj_physical_", "mul.Scalar",
-                                            "mul_.Scalar", "select_copy.int"};
+constexpr std::array kShadowedCompressed = {"add.Tensor",     "add_.Tensor", "_conj_physical",
+                                            "conj_physical_", "mul.Scalar",  "mul_.Scalar",
+                                            "select_copy.int"};
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/visible_devices.h"
 #include "csrc/distributed/call.h"
 #include "csrc/distributed/caller.h"
 #include "csrc/errors.h"
@@ -223,7 +224,7 @@ WorkPtr Simccl::start(Call& call) {
   what.bytes = call.bytes;
   what.peer = call.peer;
   what.queued = call.queued;
-  what.device = npusim::config().visible_devices.at(static_cast<std::size_t>(device));
+  what.device = npusim::visible_devices().at(static_cast<std::size_t>(device));
   what.numel_in = total_numel(call.reads);
   what.numel_out = total_numel(call.writes);
 

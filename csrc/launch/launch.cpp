@@ -2,12 +2,22 @@
 // Operand checks.
 #include "csrc/launch/launch.h"
 
+#include <cstring>
+
 #include "csrc/operands/alignment.h"
+#include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
 
 namespace {
+
+// CUDA checks indices in a place of its own.
+void refuse_indices(const char* op, const at::TensorBase& self) {
+  TORCH_CHECK(!is_called_cuda() || std::strcmp(op, "aten::index.Tensor") != 0,
+              "indices should be either on cpu or on the same device as the indexed tensor (",
+              self.device(), ")");
+}
 
 [[noreturn]] void refuse_devices(const char* op, c10::Device first, c10::Device other) {
   TORCH_CHECK(false,
@@ -26,6 +36,7 @@ c10::DeviceIndex common_device(const char* op, c10::ArrayRef<const at::TensorBas
     if (first == nullptr) {
       first = operand;
     } else if (operand->device() != first->device()) {
+      refuse_indices(op, *operands[0]);
       refuse_devices(op, first->device(), operand->device());
     }
     check_within_storage(op, *operand);
@@ -37,7 +48,9 @@ c10::DeviceIndex common_device(const char* op, c10::ArrayRef<const at::TensorBas
     const bool host_scalar = operand->is_cpu() && operand->dim() == 0;
     const bool accepted = host_scalar && (host_scalars == HostScalars::accepted ||
                                           operand->unsafeGetTensorImpl()->is_wrapped_number());
-    if (!accepted) refuse_devices(op, first->device(), operand->device());
+    if (accepted) continue;
+    refuse_indices(op, *operands[0]);
+    refuse_devices(op, first->device(), operand->device());
   }
   return first->device().index();
 }

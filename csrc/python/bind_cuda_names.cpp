@@ -22,6 +22,26 @@ void set_event_attribute(const std::string& name, const py::object& value) {
   if (failed != 0) throw py::error_already_set();
 }
 
+py::function& event_repr() {
+  static auto* kept = new py::function;
+  return *kept;
+}
+
+// torch's own again without a function.
+void set_event_repr(const py::object& describe) {
+  static const reprfunc kOwn = THPEventType.tp_repr;
+  static const py::handle kOwnMember =
+      py::handle(PyDict_GetItemString(THPEventType.tp_dict, "__repr__")).inc_ref();
+  THPEventType.tp_repr = kOwn;
+  set_event_attribute(
+      "__repr__", describe.is_none() ? py::reinterpret_borrow<py::object>(kOwnMember) : describe);
+  if (describe.is_none()) return;
+  event_repr() = describe.cast<py::function>();
+  THPEventType.tp_repr = [](PyObject* event) -> PyObject* {
+    return PyObject_CallOneArg(event_repr().ptr(), event);
+  };
+}
+
 // Numbers are those of CUDA's observers: device, bytes of the segment, allowed and free bytes.
 void attach_observer(const py::function& observer) {
   const py::handle kept = observer.inc_ref();
@@ -39,6 +59,7 @@ void bind_cuda_names(py::module& m) {
   m.def("call_npusim_cuda", &call_npusim_cuda, py::arg("on"));
   m.def("set_sdp_capability", &set_sdp_capability);
   m.def("set_event_attribute", &set_event_attribute);
+  m.def("set_event_repr", &set_event_repr);
   m.def("attach_out_of_memory_observer", &attach_observer);
 }
 

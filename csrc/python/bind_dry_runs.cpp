@@ -70,6 +70,9 @@ void bind_dry_runs(py::module& m) {
     }
     return out;
   });
+  m.def("cublas_workspace_bytes", &cublas_workspace_bytes);
+  m.def("choose_cublas_workspace_bytes", &choose_cublas_workspace_bytes);
+  m.def("clear_cublas_workspaces", &clear_cublas_workspaces);
   m.def("cublas_workspaces", [] {
     py::list out;
     for (const auto& [device, address] : cublas_workspaces()) {

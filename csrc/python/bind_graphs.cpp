@@ -40,11 +40,8 @@ void begin(Graph& graph, PoolNumber pool, const std::string& mode) {
   graph.capture_begin(pool_of(pool), chosen);
 }
 
-// Handles outlive the graphs that use them.
 PoolNumber pool_handle() {
-  static auto* handles = new std::vector<std::shared_ptr<PrivatePool>>;
-  handles->push_back(make_pool(false, false, std::nullopt));
-  const npusim::alloc::PoolId id = handles->back()->id();
+  const npusim::alloc::PoolId id = make_pool_handle();
   return {id.first, id.second};
 }
 

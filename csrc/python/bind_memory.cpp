@@ -2,6 +2,8 @@
 // Bindings of the device allocators and the pinned host allocator.
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/memory_history.h"
@@ -73,6 +75,45 @@ py::dict host_memory_stats() {
   return out;
 }
 
+// What a private pool of a device has, for restore_pool().
+struct PoolCheckpoint {
+  npusim::alloc::PoolId pool;
+  std::vector<npusim::alloc::SegmentInfo> segments;
+};
+
+PoolCheckpoint pool_checkpoint(int device, std::pair<std::uint64_t, std::uint64_t> pool) {
+  PoolCheckpoint out{{pool.first, pool.second}, allocator_at(device).inspect().segments};
+  std::erase_if(out.segments, [&](const auto& segment) { return segment.pool != out.pool; });
+  return out;
+}
+
+// Storages whose block goes stop owning it; others begin to own theirs.
+void restore_pool(int device, const PoolCheckpoint& then, const std::vector<std::intptr_t>& stale,
+                  const std::vector<std::intptr_t>& owners) {
+  auto* allocator = dynamic_cast<npusim::alloc::CachingAllocator*>(&allocator_at(device));
+  TORCH_CHECK(allocator != nullptr, "a placement policy has no checkpoints of its pools");
+  const auto storage = [](std::intptr_t pointer) {
+    return reinterpret_cast<c10::StorageImpl*>(pointer);  // NOLINT: as CUDA's own binding
+  };
+  const std::vector<npusim::alloc::Address> freed =
+      translated([&] { return allocator->restore_pool(then.pool, then.segments); });
+  for (const std::intptr_t pointer : stale) {
+    c10::StorageImpl& impl = *storage(pointer);
+    void* const data = impl.mutable_data();
+    const auto address = reinterpret_cast<npusim::alloc::Address>(data);
+    if (std::find(freed.begin(), freed.end(), address) == freed.end()) continue;
+    c10::DataPtr owner = impl.set_data_ptr(c10::DataPtr(data, impl.device()));
+    owner.release_context();
+  }
+  for (const std::intptr_t pointer : owners) {
+    c10::StorageImpl& impl = *storage(pointer);
+    void* const data = impl.mutable_data();
+    npusim::alloc::Block* block = block_at(reinterpret_cast<npusim::alloc::Address>(data));
+    TORCH_CHECK(block != nullptr, "a storage that is to own its memory is none of the checkpoint");
+    impl.set_data_ptr_noswap(c10::DataPtr(data, block, &free_block_deleter, impl.device()));
+  }
+}
+
 void bind_pools(py::module& m) {
   py::class_<PluggableFunctions>(m, "_PluggableFunctions")
       .def(py::init([](std::uintptr_t alloc, std::uintptr_t free) {
@@ -86,7 +127,17 @@ void bind_pools(py::module& m) {
           [](const PrivatePool& pool) { return py::make_tuple(pool.id().first, pool.id().second); })
       .def("device", &PrivatePool::device)
       .def("use_count", &PrivatePool::use_count);
-  m.def("begin_allocating_from", &begin_allocating_from);
+  m.def("begin_allocating_from", [](const PrivatePool& pool, c10::DeviceIndex device) {
+    begin_allocating_from(pool, device);
+  });
+  m.def("begin_allocating_from_on_stream", [](const PrivatePool& pool, c10::DeviceIndex device) {
+    begin_allocating_from(pool, device, &npusim::current_stream(checked_device(device)));
+  });
+  m.def("find_pool",
+        [](std::uint64_t first, std::uint64_t second) { return find_pool({first, second}); });
+  py::class_<PoolCheckpoint>(m, "_PoolCheckpoint");
+  m.def("pool_checkpoint", &pool_checkpoint);
+  m.def("restore_pool", &restore_pool);
   m.def("end_allocating_from", &end_allocating_from);
   m.def("change_allocator", py::overload_cast<const std::string&>(&change_allocator));
   m.def("change_allocator", py::overload_cast<const PluggableFunctions&>(&change_allocator));

@@ -75,6 +75,7 @@ ContextTable& contexts() {
 }
 
 std::atomic<bool> g_cpp_stacks{false};
+std::atomic<bool> g_stacks_of_traces{true};  // else of live blocks alone
 
 template <class Visit>
 void for_each_allocator(const Visit& visit) {
@@ -195,7 +196,7 @@ py::dict segment_dict(const npusim::alloc::SegmentInfo& segment, int device, Fra
 py::dict entry_dict(const npusim::alloc::HistoryEntry& entry, Frames& frames) {
   py::dict out;
   for_each_field(entry, DictPut{out});
-  out["frames"] = frames.list_for(entry.context);
+  out["frames"] = frames.list_for(g_stacks_of_traces ? entry.context : 0);
   return out;
 }
 
@@ -280,7 +281,9 @@ void record_memory_history(const std::optional<std::string>& enabled,
   static const bool installed = (torch::installCapturedTracebackPython(), true);
   (void)installed;
   g_cpp_stacks = stacks == "all";
-  set_context_gatherer(enabled.has_value() && context.has_value() ? &gather : nullptr);
+  set_context_gatherer(enabled.has_value() && context.has_value() ? &gather : nullptr,
+                       /*of_frees_too=*/context == "all");
+  g_stacks_of_traces = context != "state";
   translated([] { npusim::initialize(); });
   for_each_allocator([&](int, npusim::alloc::LiveAllocator& allocator) {
     if (clear) allocator.clear_history();

@@ -47,8 +47,14 @@ int this_thread() {
   return number;
 }
 
+constexpr std::int64_t kNotChosen = -1;
+std::atomic<std::int64_t> g_chosen_bytes{kNotChosen};
+
 // CUBLAS_WORKSPACE_CONFIG is a list of ":KiB:count".
 std::size_t workspace_bytes(c10::DeviceIndex device) {
+  if (const std::int64_t chosen = g_chosen_bytes.load(); chosen != kNotChosen) {
+    return static_cast<std::size_t>(chosen);
+  }
   if (const char* config = std::getenv("CUBLAS_WORKSPACE_CONFIG")) {
     std::size_t total = 0;
     for (const char* at = config; *at == ':';) {
@@ -389,6 +395,18 @@ std::vector<std::pair<c10::DeviceIndex, const void*>> cublas_workspaces() {
     out.emplace_back(static_cast<c10::DeviceIndex>(std::get<0>(key)), held.get());
   }
   return out;
+}
+
+std::size_t cublas_workspace_bytes(c10::DeviceIndex device) { return workspace_bytes(device); }
+
+void choose_cublas_workspace_bytes(std::optional<std::size_t> bytes) {
+  g_chosen_bytes.store(bytes.has_value() ? static_cast<std::int64_t>(*bytes) : kNotChosen);
+}
+
+void clear_cublas_workspaces() {
+  Workspaces held;
+  const std::lock_guard<std::mutex> lock(g_workspaces_mutex);
+  held.swap(workspaces());
 }
 
 void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex device) {

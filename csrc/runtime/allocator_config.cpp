@@ -7,8 +7,10 @@
 
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "backend/backend.h"
+#include "csrc/runtime/device_allocator.h"
 
 namespace torch_npusim {
 
@@ -24,7 +26,7 @@ struct Choice {
   bool is_made = false;
   std::optional<std::string> text;
   std::optional<PluggableFunctions> functions;
-  std::string settings;  // of set_allocator_settings(), applied last
+  std::vector<std::string> settings;  // of set_allocator_settings(), applied last
 };
 
 Choice& choice() {
@@ -66,16 +68,22 @@ Config changed(const Config& config, const std::string& keys, const char* variab
 }
 
 // `settings`: of set_allocator_settings().
-Config settings_of(const Setting& setting, const char* variable, const std::string& settings) {
+Config settings_of(const Setting& setting, const char* variable,
+                   const std::vector<std::string>& settings) {
   Config config = naming(variable, [&] { return preset_of(setting); });
   config = changed(config, setting.keys, variable);
   config =
       changed(config, c10::utils::get_env("PYTORCH_ALLOC_CONF").value_or(""), "PYTORCH_ALLOC_CONF");
-  return changed(config, settings, "set_allocator_settings");
+  for (const std::string& text : settings) {
+    config = naming("set_allocator_settings",
+                    [&] { return npusim::alloc::with_settings(config, text); });
+  }
+  return config;
 }
 
 std::unique_ptr<LiveAllocator> allocator_of(const std::string& text, Provider& provider,
-                                            const char* variable, const std::string& settings) {
+                                            const char* variable,
+                                            const std::vector<std::string>& settings) {
   const Setting setting(text);
   TORCH_CHECK_VALUE(setting.name.find(".py:") == std::string::npos, variable, ": the policy ",
                     setting.name,
@@ -155,22 +163,42 @@ void change_allocator(const PluggableFunctions& functions) {
   change([&](Choice& chosen) { chosen.functions = functions; });
 }
 
+// The allocators are made without the lock of the choice, which making them takes.
 void set_allocator_settings(const std::string& text) {
-  change([&](Choice& chosen) {
+  Choice& chosen = choice();
+  std::optional<Config> config;
+  {
+    const std::lock_guard lock(chosen.mutex);
     const Setting setting(chosen.text.value_or(npusim::config().allocator));
     TORCH_CHECK_VALUE(!chosen.functions.has_value() && !setting.is_policy,
                       "set_allocator_settings: the settings are the caching allocator's, but "
                       "another allocator was chosen");
-    const std::string all = chosen.settings + (chosen.settings.empty() ? "" : ",") + text;
-    settings_of(setting, "NPUSIM_ALLOCATOR", all);  // raises for a text that is not understood
-    chosen.settings = all;
-  });
+    std::vector<std::string> all = chosen.settings;
+    all.push_back(text);
+    config = settings_of(setting, "NPUSIM_ALLOCATOR", all);  // raises for what is not understood
+    if (!chosen.is_made) {
+      chosen.settings = std::move(all);
+      return;
+    }
+  }
+  for (int i = 0; i < npusim::device_count(); ++i) {
+    auto* allocator = dynamic_cast<npusim::alloc::CachingAllocator*>(
+        &live_allocator(static_cast<c10::DeviceIndex>(i)));
+    if (allocator == nullptr) continue;
+    naming("set_allocator_settings", [&] { allocator->change_config(*config); });
+  }
+  const std::lock_guard lock(chosen.mutex);
+  chosen.settings.push_back(text);
 }
 
 std::string allocator_settings() {
   Choice& chosen = choice();
   const std::lock_guard lock(chosen.mutex);
-  return chosen.settings;
+  std::string all;
+  for (const std::string& text : chosen.settings) {
+    if (!text.empty()) all += (all.empty() ? "" : ",") + text;
+  }
+  return all;
 }
 
 std::string allocator_choice() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which allocator stands behind the live devices: chosen before the first allocation, by
-// change_allocator() or else by NPUSIM_ALLOCATOR, PYTORCH_ALLOC_CONF and set_allocator_settings(),
-// and fixed from then on.
+// change_allocator() or else by NPUSIM_ALLOCATOR and PYTORCH_ALLOC_CONF, and fixed from then on.
+// Some rules of the caching allocator change later, by set_allocator_settings().
 #pragma once
 
 #include <memory>
@@ -25,9 +25,10 @@ std::unique_ptr<npusim::alloc::LiveAllocator> make_allocator(npusim::alloc::Prov
 void change_allocator(const std::string& text);
 void change_allocator(const PluggableFunctions& functions);
 
-// set_allocator_settings() adds keys of PYTORCH_ALLOC_CONF, which win over the environment's.
-// allocator_settings() are all that were added. Raises ValueError for keys that are not understood,
-// and as change_allocator() once an allocator has been made.
+// set_allocator_settings() takes keys of PYTORCH_ALLOC_CONF, which win over the environment's and
+// earlier ones (alloc::with_settings()). allocator_settings() are all that were given. Raises
+// ValueError for keys that are not understood, and once an allocator has been made for those that
+// change_config() refuses.
 void set_allocator_settings(const std::string& text);
 std::string allocator_settings();
 

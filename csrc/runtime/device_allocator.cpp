@@ -82,6 +82,7 @@ bool is_backed(const LiveAllocator* owner) noexcept {
 }
 
 std::atomic<ContextGatherer> g_gatherer{nullptr};
+std::atomic<bool> g_gathers_of_frees{false};
 
 void report_to_profiler(const Block& block, int64_t bytes, c10::DeviceIndex device) {
   if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
@@ -343,7 +344,7 @@ void free_block_deleter(void* context) noexcept {
     }
     report_to_profiler(*block, -static_cast<int64_t>(block->bytes),
                        static_cast<c10::DeviceIndex>(npusim::device_of(address)));
-    block->owner->free(block, gather_context());
+    block->owner->free(block, gather_context_of_free());
   } catch (const std::exception& error) {
     // A deleter has nobody to throw to; this is a bug of ours and must be seen.
     TORCH_WARN("npusim: freeing a block failed: ", error.what());
@@ -396,7 +397,7 @@ void release_cached_memory(npusim::alloc::PoolId pool) {
   npusim::collect_sent();
   for (int i = 0; i < npusim::device_count(); ++i) {
     LiveAllocator& allocator = live_allocator(static_cast<c10::DeviceIndex>(i));
-    translated([&] { allocator.empty_cache(pool); });
+    translated([&] { allocator.empty_cache(pool, gather_context_of_free()); });
   }
 }
 
@@ -405,8 +406,13 @@ npusim::alloc::ContextId gather_context() {
   return C10_LIKELY(gatherer == nullptr) ? 0 : gatherer();
 }
 
-void set_context_gatherer(ContextGatherer gatherer) noexcept {
+npusim::alloc::ContextId gather_context_of_free() {
+  return g_gathers_of_frees.load(std::memory_order_relaxed) ? gather_context() : 0;
+}
+
+void set_context_gatherer(ContextGatherer gatherer, bool of_frees_too) noexcept {
   g_gatherer.store(gatherer, std::memory_order_relaxed);
+  g_gathers_of_frees.store(of_frees_too, std::memory_order_relaxed);
 }
 
 void register_device_allocator() { c10::SetAllocator(c10::kPrivateUse1, device_allocator()); }

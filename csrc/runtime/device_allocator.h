@@ -89,10 +89,12 @@ npusim::alloc::Block* block_at(npusim::alloc::Address address);
 // private pools without users, or of one private pool if that has none.
 void release_cached_memory(npusim::alloc::PoolId pool = {});
 
-// A frame description for a gathered context id; set by the Python bindings (memory history).
+// A frame description for a gathered context id; set by the Python bindings (memory history). What
+// is freed and given back has one only on request.
 using ContextGatherer = npusim::alloc::ContextId (*)();
-void set_context_gatherer(ContextGatherer gatherer) noexcept;
+void set_context_gatherer(ContextGatherer gatherer, bool of_frees_too) noexcept;
 npusim::alloc::ContextId gather_context();  // 0 without a gatherer
+npusim::alloc::ContextId gather_context_of_free();
 
 void register_device_allocator();
 

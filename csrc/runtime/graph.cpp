@@ -256,13 +256,9 @@ bool Graph::is_ours(npusim::Address address) const {
   return after != ours_.begin() && address < std::prev(after)->second;
 }
 
-bool Graph::is_ours(const c10::Storage& storage) const {
-  return is_ours(reinterpret_cast<npusim::Address>(storage.data()));
-}
-
-// A tensor of the pool becomes one that does not own its memory, so that the capture may reuse it;
-// others are kept alive. A number on the host is copied, because core reuses its memory. Later
-// changes of the original's metadata do not show in the result.
+// A tensor of the pool becomes one that does not own its memory, so that this and later captures
+// from the pool may reuse it; others are kept alive. A number on the host is copied, because core
+// reuses its memory. Later changes of the original's metadata do not show in the result.
 at::Tensor Graph::frozen(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return tensor;
   const bool number = tensor.is_cpu() && tensor.dim() == 0;
@@ -274,7 +270,7 @@ at::Tensor Graph::frozen(const at::Tensor& tensor) const {
   }
   auto impl = tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
       c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true);
-  if (is_ours(tensor.storage())) {
+  if (pool_->was_captured(reinterpret_cast<npusim::Address>(tensor.storage().data()))) {
     void* const data = const_cast<void*>(tensor.storage().data());  // NOLINT: an address only
     impl->set_storage_keep_dtype(c10::Storage(c10::make_intrusive<DeviceStorage>(
         c10::StorageImpl::use_byte_size_t(), tensor.storage().sym_nbytes(),
@@ -304,8 +300,9 @@ c10::IValue Graph::frozen(const c10::IValue& value) const {
 void Graph::keep_before_write(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    if (npusim::dry() || !tensor.has_storage() || is_ours(tensor.storage())) return;
+    if (npusim::dry() || !tensor.has_storage()) return;
     const c10::Storage& storage = tensor.storage();
+    if (is_ours(reinterpret_cast<npusim::Address>(storage.data()))) return;
     if (storage.nbytes() == 0 || !is_kept_.insert(storage.unsafeGetStorageImpl()).second) return;
     PreImage image{storage, 0, std::vector<char>(storage.nbytes())};
     std::memcpy(image.bytes.data(), reachable(storage), image.bytes.size());
@@ -431,6 +428,7 @@ void Graph::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack)
   for (const npusim::alloc::Block& block : node.blocks) {
     npusim::Address& end = ours_[block.address];
     end = std::max(end, block.address + block.bytes);
+    pool_->note_captured(block.address, end);
   }
   if (!is_view(schema)) nodes_.push_back(std::move(node));
 }
@@ -517,8 +515,7 @@ void Graph::reset() {
   pool_.reset();
 }
 
-// --- Inputs that are gone
-// --------------------------------------------------------------------------
+// --- Inputs that are gone -----------------------------------------------------------------------
 
 std::string Graph::freed_inputs() const {
   struct Held {

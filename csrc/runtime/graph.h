@@ -120,7 +120,6 @@ class Graph {
   c10::IValue frozen(const c10::IValue& value) const;
   at::Tensor frozen(const at::Tensor& tensor) const;
   bool is_ours(npusim::Address address) const;
-  bool is_ours(const c10::Storage& storage) const;
   void keep_before_write(const c10::IValue& value);
   void keep_before_write(const Kernel::Range& range);
   void put_back();

@@ -4,10 +4,12 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "backend/backend.h"
 #include "csrc/errors.h"
@@ -26,6 +28,7 @@ std::atomic<std::uint64_t> g_last_id{0};
 struct Scope {
   PoolId pool;
   c10::DeviceIndex device;
+  const npusim::Stream* stream;  // whose allocations; null: of all streams
   Scope* outer;
 };
 constinit thread_local Scope* t_innermost = nullptr;
@@ -38,9 +41,9 @@ Scope** find_scope(PoolId pool, c10::DeviceIndex device) noexcept {
 
 }  // namespace
 
-PrivatePool::PrivatePool(bool use_on_oom, bool no_split,
+PrivatePool::PrivatePool(PoolId id, bool use_on_oom, bool no_split,
                          const std::optional<PluggableFunctions>& functions)
-    : id_{0, ++g_last_id},
+    : id_(id),
       device_(checked_device(static_cast<c10::DeviceIndex>(-1))),
       options_{.use_on_oom = use_on_oom, .no_split = no_split, .provider = nullptr},
       functions_(functions) {
@@ -70,38 +73,71 @@ std::size_t PrivatePool::use_count() const {
   return 0;
 }
 
+void PrivatePool::note_captured(npusim::Address begin, npusim::Address end) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  npusim::Address& known = captured_[begin];
+  known = std::max(known, end);
+}
+
+bool PrivatePool::was_captured(npusim::Address address) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto after = captured_.upper_bound(address);
+  return after != captured_.begin() && address < std::prev(after)->second;
+}
+
 namespace {
 struct KnownPools {
   std::mutex mutex;  // guards the rest
   std::map<std::uint64_t, std::weak_ptr<PrivatePool>> pools;
+  std::set<std::uint64_t> handles;
 };
 KnownPools& known_pools() {
   static auto* made = new KnownPools;
   return *made;
 }
+
+std::shared_ptr<PrivatePool> make_known(PoolId id, bool use_on_oom, bool no_split,
+                                        const std::optional<PluggableFunctions>& functions) {
+  auto pool = std::make_shared<PrivatePool>(id, use_on_oom, no_split, functions);
+  const std::lock_guard<std::mutex> lock(known_pools().mutex);
+  std::erase_if(known_pools().pools, [](const auto& known) { return known.second.expired(); });
+  known_pools().pools[id.second] = pool;
+  return pool;
+}
 }  // namespace
 
 std::shared_ptr<PrivatePool> make_pool(bool use_on_oom, bool no_split,
                                        const std::optional<PluggableFunctions>& functions) {
-  auto pool = std::make_shared<PrivatePool>(use_on_oom, no_split, functions);
+  return make_known({0, ++g_last_id}, use_on_oom, no_split, functions);
+}
+
+PoolId make_pool_handle() {
+  const PoolId id{0, ++g_last_id};
   const std::lock_guard<std::mutex> lock(known_pools().mutex);
-  std::erase_if(known_pools().pools, [](const auto& known) { return known.second.expired(); });
-  known_pools().pools[pool->id().second] = pool;
-  return pool;
+  known_pools().handles.insert(id.second);
+  return id;
 }
 
 std::shared_ptr<PrivatePool> find_pool(PoolId id) {
-  const std::lock_guard<std::mutex> lock(known_pools().mutex);
-  const auto known = known_pools().pools.find(id.second);
-  return id.first != 0 || known == known_pools().pools.end() ? nullptr : known->second.lock();
+  if (id.first != 0) return nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(known_pools().mutex);
+    const auto known = known_pools().pools.find(id.second);
+    if (known != known_pools().pools.end()) {
+      if (std::shared_ptr<PrivatePool> pool = known->second.lock()) return pool;
+    }
+    if (known_pools().handles.count(id.second) == 0) return nullptr;
+  }
+  return make_known(id, false, false, std::nullopt);
 }
 
-void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device) {
+void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device,
+                           const npusim::Stream* stream) {
   const c10::DeviceIndex index = checked_device(device);
   TORCH_CHECK(*find_scope(pool.id(), index) == nullptr, "this thread allocates from pool (",
               pool.id().first, ", ", pool.id().second, ") of device ", static_cast<int>(index),
               " already; leave that scope before entering it again");
-  auto scope = std::make_unique<Scope>(Scope{pool.id(), index, t_innermost});
+  auto scope = std::make_unique<Scope>(Scope{pool.id(), index, stream, t_innermost});
   translated([&] { live_allocator(index).retain_pool(pool.id(), pool.options_on(index)); });
   t_innermost = scope.release();
 }
@@ -119,7 +155,10 @@ void end_allocating_from(const PrivatePool& pool, c10::DeviceIndex device) {
 
 PoolId current_pool(c10::DeviceIndex device) noexcept {
   for (const Scope* scope = t_innermost; scope != nullptr; scope = scope->outer) {
-    if (scope->device == device) return scope->pool;
+    if (scope->device != device) continue;
+    if (scope->stream == nullptr || scope->stream == &npusim::current_stream(device)) {
+      return scope->pool;
+    }
   }
   return {};
 }

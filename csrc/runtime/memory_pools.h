@@ -6,10 +6,13 @@
 
 #include <c10/core/Device.h>
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "allocator/allocator.h"
+#include "backend/backend.h"
 #include "csrc/runtime/pluggable_allocator.h"
 
 namespace torch_npusim {
@@ -20,7 +23,8 @@ class PrivatePool {
  public:
   // The constructor makes the pool on the current device. With functions its segments come from
   // them (pluggable_allocator.h).
-  PrivatePool(bool use_on_oom, bool no_split, const std::optional<PluggableFunctions>& functions);
+  PrivatePool(npusim::alloc::PoolId id, bool use_on_oom, bool no_split,
+              const std::optional<PluggableFunctions>& functions);
   ~PrivatePool();
   PrivatePool(const PrivatePool&) = delete;
   PrivatePool& operator=(const PrivatePool&) = delete;
@@ -30,22 +34,33 @@ class PrivatePool {
   std::size_t use_count() const;  // on device(): this object, and every scope that is open there
   npusim::alloc::PoolOptions options_on(c10::DeviceIndex device) const;
 
+  // Memory that captures have had from this pool: their graphs use it without owning it. The
+  // addresses stay the pool's for as long as it lives.
+  void note_captured(npusim::Address begin, npusim::Address end);
+  bool was_captured(npusim::Address address) const;
+
  private:
   npusim::alloc::PoolId id_;
   c10::DeviceIndex device_;
   npusim::alloc::PoolOptions options_;
   std::optional<PluggableFunctions> functions_;
+  mutable std::mutex mutex_;                             // guards the rest
+  std::map<npusim::Address, npusim::Address> captured_;  // begin -> end
 };
 
 // make_pool() is a pool that find_pool() finds while it lives; find_pool() returns nullptr else.
+// A handle is the id of a pool that find_pool() makes whenever none of that id lives.
 std::shared_ptr<PrivatePool> make_pool(bool use_on_oom, bool no_split,
                                        const std::optional<PluggableFunctions>& functions);
 std::shared_ptr<PrivatePool> find_pool(npusim::alloc::PoolId id);
+npusim::alloc::PoolId make_pool_handle();
 
 // begin_allocating_from() sends this thread's allocations on the device to the pool, until
-// end_allocating_from(); the innermost scope of a device counts. Raises where this thread is in a
-// scope of that pool and device already, or, at the end, in none.
-void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device);
+// end_allocating_from(); with a stream those for that stream alone. The innermost scope of a device
+// counts. Raises where this thread is in a scope of that pool and device already, or, at the end,
+// in none.
+void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device,
+                           const npusim::Stream* stream = nullptr);
 void end_allocating_from(const PrivatePool& pool, c10::DeviceIndex device);
 
 // current_pool() is where this thread's allocations on the device go.

@@ -129,15 +129,17 @@ except ValueError as error:
     print(error)
 x = torch.ones(1, device="cuda")
 print(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_bytes"])
+torch.cuda.memory._set_allocator_settings("max_split_size_mb:32")
+print(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_bytes"])
 try:
-    torch.cuda.memory._set_allocator_settings("max_split_size_mb:32")
-except RuntimeError as error:
+    torch.cuda.memory._set_allocator_settings("quantum_bytes:64")
+except ValueError as error:
     print(error)
 print(torch.cuda.device_count(), torch.cuda.memory_allocated(torch.cuda.device(0)))
 """
 
 
-def test_settings_of_the_allocator_count_before_the_first_allocation():
+def test_settings_of_the_allocator_count_before_and_after_the_first_allocation():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SETTINGS],
         env={
@@ -150,10 +152,11 @@ def test_settings_of_the_allocator_count_before_the_first_allocation():
         text=True,
         timeout=300,
     )
-    wrong, size, late, count = done.stdout.splitlines()
+    wrong, size, later, late, count = done.stdout.splitlines()
     assert wrong.startswith("set_allocator_settings: ")
     assert "no_such_key" in wrong
     assert size == str(64 << 20)
+    assert later == str(32 << 20)
     assert "in use already" in late
     assert count == "1 32"
 

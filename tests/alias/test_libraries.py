@@ -69,3 +69,69 @@ def test_the_older_types_warn_as_those_of_cuda():
             assert torch.cuda.FloatTensor([1.0]).is_cuda
     finally:
         torch.set_warn_always(False)
+
+
+def test_workspaces_of_cublas_have_a_size_to_set():
+    default = torch.backends.cuda.cublas_workspace_size()
+    assert torch.backends.cuda.cublas_workspace_size(1 << 20) == 1 << 20
+    torch._C._cuda_resetCublasWorkspaceSize()
+    assert torch.backends.cuda.cublas_workspace_size() == default > 0
+
+
+def test_an_event_says_that_it_is_one_of_cuda():
+    event = torch.cuda.Event()
+    assert repr(event) == "<torch.cuda.Event uninitialized>"
+    event.record()
+    assert repr(event) == f"<torch.cuda.Event {event.cuda_event:#x}>" == str(event)
+
+
+def test_indices_on_another_device_are_refused_in_the_words_of_cuda():
+    words = r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)"
+    with pytest.raises(RuntimeError, match=words):
+        torch.ones(3)[torch.tensor([0], device="cuda")]
+
+
+def test_sums_of_sparse_half_tensors_have_the_entries_of_both():
+    indices = torch.tensor([[0, 1], [2, 0]])
+    values = torch.tensor([3.0, 4.0], dtype=torch.half)
+    x = torch.sparse_coo_tensor(indices, values, (2, 3)).cuda()
+    in_place = x.clone().add_(x)
+    for total, factor in ((x + x, 2), (torch.add(x, x, alpha=2), 3), (x - x, 0), (in_place, 2)):
+        assert total._nnz() == 4
+        assert total.to_dense().tolist() == [[0, 0, 3 * factor], [4 * factor, 0, 0]]
+    embedding = nn.Embedding(10, 3, sparse=True).half().cuda()
+    for _ in range(2):
+        embedding(torch.tensor([7, 1], device="cuda")).sum().backward()
+    assert embedding.weight.grad._indices().tolist() == [[7, 1, 7, 1]]
+
+
+def test_convolutions_of_cudnn_are_convolutions():
+    x, weight = torch.randn(2, 4, 8, 8, device="cuda"), torch.randn(6, 4, 3, 3, device="cuda")
+    direct = torch.cudnn_convolution(x, weight, (1, 1), (2, 2), (1, 1), 1, False, True, True)
+    assert torch.equal(direct, nn.functional.conv2d(x, weight, stride=2, padding=1))
+
+
+@pytest.mark.parametrize(
+    ("context", "freed", "allocated"),
+    [("state", False, False), ("alloc", False, True), ("all", True, True)],
+)
+def test_stacks_of_a_history_are_those_asked_for(context, freed, allocated):
+    def the_allocation():
+        return torch.ones(3, device="cuda")
+
+    def the_free():
+        held.clear()
+
+    held = [torch.ones(3, device="cuda")]  # so that no segment is taken
+    torch.cuda.memory._record_memory_history(context=context, clear_history=True)
+    try:
+        held.append(the_allocation())
+        held.pop(0)
+        the_free()
+        torch.cuda.empty_cache()
+        trace = str(torch.cuda.memory._snapshot()["device_traces"][0])
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    assert ("the_free" in trace) is freed
+    assert ("the_allocation" in trace) is allocated
+    assert ("empty_cache" in trace) is freed

@@ -386,6 +386,42 @@ def test_graphs_share_a_pool():
         captured(lambda: x + 1, pool=(0, 10**9))
 
 
+def test_a_later_capture_has_the_memory_that_was_freed_since():
+    x = torch.ones(1 << 14, device=DEVICE)
+    first, results = captured(lambda: [x + 1, x + 2])
+    second, y = captured(lambda: results[1] + 3, pool=first.pool())
+    address = results.pop().data_ptr()
+    third, z = captured(lambda: results[0] + 4, pool=first.pool())
+    assert z.data_ptr() == address
+    for graph in (first, second, third):
+        graph.replay()
+    assert (y[0].item(), z[0].item()) == (6, 6)
+    for graph in (first, third, second):
+        graph.replay()
+    assert y[0].item() == 9  # the third left six there
+
+
+def test_a_pool_of_a_handle_lives_as_long_as_its_graphs():
+    pool = torch.npusim.graph_pool_handle()
+
+    def of_pool():
+        segments = torch.npusim.memory._snapshot()["segments"]
+        return [segment for segment in segments if segment["segment_pool_id"] == pool]
+
+    x = torch.ones(1 << 14, device=DEVICE)
+    for _ in range(2):  # the handle serves again
+        graph, y = captured(lambda: x + 1, pool=pool)
+        assert of_pool()
+        del graph, y
+        torch.npusim.empty_cache()
+        assert not of_pool()
+
+
+def test_an_empty_capture_warns():
+    with pytest.warns(UserWarning, match="graph is empty"):
+        captured(lambda: None)
+
+
 def test_memory_comes_back_when_graph_and_results_are_gone():
     x = torch.ones(1 << 18, device=DEVICE)
     torch.npusim.empty_cache()

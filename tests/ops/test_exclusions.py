@@ -32,9 +32,7 @@ REFUSED = {
     "aten::quantized_rnn_tanh_cell": lambda: torch.quantized_rnn_tanh_cell(
         *(square() for _ in range(10)), 1, 1, 0, 0
     ),
-    "aten::cudnn_convolution": lambda: aten.cudnn_convolution(
-        square(), square(), [0], [1], [1], 1, False, False, False
-    ),
+    "aten::cudnn_grid_sampler": lambda: aten.cudnn_grid_sampler(square(), square()),
     "aten::mkldnn_linear": lambda: aten.mkldnn_linear(square(), square()),
     "aten::_cslt_compress": lambda: aten._cslt_compress(square()),
 }

@@ -51,10 +51,7 @@ def test_resize_output():
     ("name", "call"),
     [
         ("aten::linear_backward", lambda x: aten.linear_backward(x, x, x, [True] * 3)),
-        (
-            "aten::cudnn_convolution",
-            lambda x: aten.cudnn_convolution(x, x, [0], [1], [1], 1, False, False, False),
-        ),
+        ("aten::cudnn_grid_sampler", lambda x: aten.cudnn_grid_sampler(x, x)),
         ("aten::_cslt_compress", lambda x: aten._cslt_compress(x)),
         ("aten::to_mkldnn", lambda x: x.to_mkldnn()),
     ],

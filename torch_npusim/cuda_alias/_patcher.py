@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Changes of torch by the alias, which TorchScript follows."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch.jit import _builtins
@@ -27,6 +28,11 @@ class Patcher(Changes):
         """Gives torch.Event a member that it has not, which Python itself forbids."""
         _C.set_event_attribute(name, member)
         self._undo.append(lambda: _C.set_event_attribute(name, None))
+
+    def describe_events(self, describe: Callable[[Any], str]) -> None:
+        """Gives torch.Event another repr()."""
+        _C.set_event_repr(describe)
+        self._undo.append(lambda: _C.set_event_repr(None))
 
     def undo(self) -> None:
         """Restores every attribute."""

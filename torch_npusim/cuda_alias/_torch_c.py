@@ -86,12 +86,62 @@ class _Number:
 _lt_workspace = _Number(1 << 20)
 _benchmark_limit = _Number(10)
 
+
+def _cublas_workspace_size() -> int:
+    """Returns the bytes of a workspace of cuBLAS, which a dry run counts."""
+    return _C.cublas_workspace_bytes(npusim.current_device())
+
+
+#: Users of private pools, by device and pool: begin...ToPool() adds one, releasePool() takes it.
+_pool_users: dict[tuple[int, tuple[int, int]], list[_C._PrivatePool]] = {}
+
+
+def _begin_allocating(begin: Callable[[_C._PrivatePool, int], None]) -> Callable[..., None]:
+    def begin_allocating(device: int, pool: tuple[int, int]) -> None:
+        if (known := _C.find_pool(*pool)) is None:
+            raise RuntimeError(f"there is no memory pool {tuple(pool)}")
+        begin(known, device)
+        _pool_users.setdefault((device, tuple(pool)), []).append(known)
+
+    return begin_allocating
+
+
+def _end_allocating(device: int, pool: tuple[int, int]) -> None:
+    """Ends what the last begin...ToPool() for the pool began; releasePool() gives it up."""
+    _C.end_allocating_from(_pool_users[device, tuple(pool)][-1], device)
+
+
+def _release_pool(device: int, pool: tuple[int, int]) -> None:
+    """Gives up one use of the pool."""
+    _pool_users[device, tuple(pool)].pop()
+
+
+def _check_pool_live(device: int, pool: tuple[int, int], addresses: set[int]) -> bool:
+    """Returns whether exactly the blocks at these addresses are allocated in the pool."""
+    live = {
+        block["address"]
+        for segment in _C.memory_snapshot(pool, False)["segments"]
+        if segment["device"] == device
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+    return live == addresses
+
+
 WORKS: dict[str, Callable[..., Any]] = {
-    "CUDAAllocator_AllocatorState": type("_AllocatorState", (), {"__doc__": "Never made."}),
+    "CUDAAllocator_AllocatorState": _C._PoolCheckpoint,
+    "beginAllocateCurrentStreamToPool": _begin_allocating(_C.begin_allocating_from_on_stream),
+    "beginAllocateCurrentThreadToPool": _begin_allocating(_C.begin_allocating_from),
+    "beginAllocateToPool": _begin_allocating(_C.begin_allocating_from),
+    "checkPoolLiveAllocations": _check_pool_live,
+    "endAllocateToPool": _end_allocating,
+    "getCheckpointState": _C.pool_checkpoint,
+    "releasePool": _release_pool,
+    "setCheckpointPoolState": _C.restore_pool,
     "annotateMemory": lambda address, metadata: None,  # as with each allocator without metadata
     "attach_out_of_memory_observer": _C.attach_out_of_memory_observer,
     "canDeviceAccessPeer": npusim.can_device_access_peer,
-    "clearCublasWorkspaces": lambda: None,  # there are none
+    "clearCublasWorkspaces": _C.clear_cublas_workspaces,
     "cudaCachingAllocator_is_enabled": lambda: True,
     "cudaCachingAllocator_raw_alloc": _alloc,
     "cudaCachingAllocator_raw_delete": npusim.caching_allocator_delete,
@@ -105,6 +155,9 @@ WORKS: dict[str, Callable[..., Any]] = {
     "getDefaultStream": _default_stream,
     "getDevice": npusim.current_device,
     "getDeviceCount": npusim.device_count,
+    "getCublasWorkspaceSize": _cublas_workspace_size,
+    "setCublasWorkspaceSize": _C.choose_cublas_workspace_bytes,
+    "resetCublasWorkspaceSize": lambda: _C.choose_cublas_workspace_bytes(None),
     "getCublasLtWorkspaceSize": _lt_workspace.get,
     "setCublasLtWorkspaceSize": _lt_workspace.set,
     "resetCublasLtWorkspaceSize": _lt_workspace.reset,
@@ -141,24 +194,14 @@ WORKS: dict[str, Callable[..., Any]] = {
 }
 
 _LIBRARIES = "there are no cuBLAS, cuDNN and cuSOLVER behind npusim."
-_POOLS = "use torch.cuda.MemPool and torch.cuda.use_mem_pool()."
 _TUNING = "npusim has one implementation of each operator, so there is nothing to tune."
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
         (
-            "getCublasWorkspaceSize", "getCurrentBlasHandle", "getCurrentSolverHandle",
-            "getHipblasltVersion", "get_conv_benchmark_empty_cache", "resetCublasWorkspaceSize",
-            "setCublasWorkspaceSize",
+            "getCurrentBlasHandle", "getCurrentSolverHandle", "getHipblasltVersion",
+            "get_conv_benchmark_empty_cache",
         ),
         _LIBRARIES,
-    ),
-    **dict.fromkeys(
-        (
-            "beginAllocateCurrentStreamToPool", "beginAllocateCurrentThreadToPool",
-            "beginAllocateToPool", "checkPoolLiveAllocations", "endAllocateToPool",
-            "getCheckpointState", "releasePool", "setCheckpointPoolState",
-        ),
-        _POOLS,
     ),
     **dict.fromkeys(
         (
@@ -234,3 +277,4 @@ def patch(patcher: Patcher) -> None:
     for name, reason in REFUSED.items():
         patcher.set(torch._C, f"_cuda_{name}", _refuse(f"_cuda_{name}", reason))
     patcher.set(torch._C, "_accelerator_setAllocatorSettings", _C.set_allocator_settings)
+    patcher.set(torch._C, "_host_emptyCache", _C.empty_host_cache)

@@ -180,6 +180,13 @@ _OF_EVENTS = {
     "_as_parameter_": property(lambda self: ctypes.c_void_p(self.event_id)),
 }
 
+
+def _repr_of_event(event: torch.Event) -> str:
+    if not event.event_id:
+        return "<torch.cuda.Event uninitialized>"
+    return f"<torch.cuda.Event {event.event_id:#x}>"
+
+
 # Values that torch.npusim answers when asked: here too, by the module's __getattr__.
 _ASKED = ("_initialized", "default_generators")
 
@@ -209,6 +216,7 @@ def patch(patcher: Patcher) -> None:
         patcher.set(npusim.Stream, name, member)
     for name, member in _OF_EVENTS.items():
         patcher.extend_events(name, member)
+    patcher.describe_events(_repr_of_event)
     patcher.set(torch.cuda, "__getattr__", _ask)
     patcher.set(torch.version, "cuda", CUDA_VERSION)
 

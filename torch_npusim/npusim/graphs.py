@@ -8,6 +8,7 @@ Differences from torch.cuda stand in docs/use/graphs.md.
 
 import gc
 import os
+import warnings
 from collections.abc import Sequence
 from traceback import walk_tb
 from types import TracebackType
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_npusim import _C
+from torch_npusim._names import device_type
 from torch_npusim.npusim import _device, memory, streams
 from torch_npusim.npusim._lazy import _lazy_init
 from torch_npusim.sim import races
@@ -81,7 +83,7 @@ def graph_pool_handle() -> tuple[int, int]:
     """Returns a new pool's number, for the captures of graphs that are to share memory.
 
     Graphs may share a pool if they are replayed in the order of their captures, and never at the
-    same time. The pool lives as long as the process.
+    same time. The pool lives as long as a graph that has it.
     """
     _lazy_init()
     return _C.graph_pool_handle()
@@ -146,6 +148,13 @@ class NPUSIMGraph:
                 joined. The graph is empty then, and nothing of the capture is left.
         """
         self._graph.capture_end()
+        if self._graph.size() == 0:
+            graph = "CUDA Graph" if device_type() == "cuda" else "graph"
+            warnings.warn(
+                f"The {graph} is empty. This usually means that the graph was attempted to be "
+                "captured on wrong device or stream.",
+                stacklevel=2,
+            )
 
     def instantiate(self) -> None:
         """Does nothing more: a capture can be replayed at once.

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which devices this process sees. As CUDA does, it looks at the variable again until it uses a
+// device: programs set it after their imports.
+#pragma once
+
+#include <vector>
+
+namespace npusim {
+
+// visible_devices() maps a device's number to the configured one; throws as config() does.
+const std::vector<int>& visible_devices();
+
+}  // namespace npusim
