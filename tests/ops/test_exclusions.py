@@ -93,17 +93,6 @@ def test_fused_sgd_leaves_whole_vectors_of_half_parameters(dtype):
 
 
 @HALF
-@pytest.mark.parametrize("device", ["cpu", DEVICE])
-def test_sparse_gradients_of_half_embeddings_do_not_add_up(device, dtype):
-    """When this fails, its row in docs/reference/exclusions.md can go."""
-    embedding = torch.nn.Embedding(5, 3, sparse=True, device=device, dtype=dtype)
-    chosen = torch.tensor([1, 1, 2], device=device)
-    embedding(chosen).sum().backward()
-    with pytest.raises(NotImplementedError, match="add_out_sparse_cpu"):
-        embedding(chosen).sum().backward()
-
-
-@HALF
 def test_grid_sample_computes_coordinates_in_half_precision(dtype):
     """When this fails, its row in docs/reference/exclusions.md can go."""
     generator = torch.Generator().manual_seed(1)
