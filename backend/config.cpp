@@ -13,6 +13,7 @@
 #include "backend/device.h"
 #include "backend/error.h"
 #include "backend/fault.h"
+#include "backend/visible_devices.h"
 
 namespace npusim {
 
@@ -288,5 +289,7 @@ const Config& config() {
   static const Config* const kConfig = new Config(parse_config(environment));
   return *kConfig;
 }
+
+std::vector<int> visible_devices_now() { return parse_config(environment).visible_devices; }
 
 }  // namespace npusim

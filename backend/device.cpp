@@ -3,7 +3,6 @@
 #include "backend/device.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <vector>
@@ -28,8 +27,6 @@ std::mutex g_visible_mutex;  // guards what visible_devices() has seen
 constinit std::atomic<const std::vector<int>*> g_visible_devices{nullptr};  // once in use
 constinit std::atomic<const DeviceSpec*> g_spec_of_dry_run{nullptr};
 
-const char* environment(const char* name) { return std::getenv(name); }
-
 DeviceSpec configured_spec() {
   DeviceSpec spec;
   try {
@@ -46,7 +43,7 @@ DeviceSpec configured_spec() {
 const std::vector<int>& visible_devices() {
   if (const auto* settled = g_visible_devices.load(std::memory_order_acquire)) return *settled;
   static auto* seen = new std::deque<std::vector<int>>;  // callers keep references
-  std::vector<int> now = parse_config(environment).visible_devices;
+  std::vector<int> now = visible_devices_now();
   const std::lock_guard lock(g_visible_mutex);
   if (seen->empty() || seen->back() != now) seen->push_back(std::move(now));
   return seen->back();

@@ -10,4 +10,7 @@ namespace npusim {
 // visible_devices() maps a device's number to the configured one; throws as config() does.
 const std::vector<int>& visible_devices();
 
+// visible_devices_now() is what the variables say.
+std::vector<int> visible_devices_now();
+
 }  // namespace npusim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Sums of sparse COO tensors of half precision, which CUDA has and the CPU lacks: the entries of
-// both, one behind the other, as CUDA does it. They are merged where they become more than the
+// both, one behind the other, as CUDA does it. Entries are merged where there are more of them than
 // elements. Other sums are the fallback's.
 #include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>

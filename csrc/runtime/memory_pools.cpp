@@ -73,13 +73,13 @@ std::size_t PrivatePool::use_count() const {
   return 0;
 }
 
-void PrivatePool::note_captured(npusim::Address begin, npusim::Address end) {
+void PrivatePool::note_captured(npusim::alloc::Address begin, npusim::alloc::Address end) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  npusim::Address& known = captured_[begin];
+  npusim::alloc::Address& known = captured_[begin];
   known = std::max(known, end);
 }
 
-bool PrivatePool::was_captured(npusim::Address address) const {
+bool PrivatePool::was_captured(npusim::alloc::Address address) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto after = captured_.upper_bound(address);
   return after != captured_.begin() && address < std::prev(after)->second;

@@ -12,8 +12,11 @@
 #include <optional>
 
 #include "allocator/allocator.h"
-#include "backend/backend.h"
 #include "csrc/runtime/pluggable_allocator.h"
+
+namespace npusim {
+class Stream;
+}
 
 namespace torch_npusim {
 
@@ -36,16 +39,16 @@ class PrivatePool {
 
   // Memory that captures have had from this pool: their graphs use it without owning it. The
   // addresses stay the pool's for as long as it lives.
-  void note_captured(npusim::Address begin, npusim::Address end);
-  bool was_captured(npusim::Address address) const;
+  void note_captured(npusim::alloc::Address begin, npusim::alloc::Address end);
+  bool was_captured(npusim::alloc::Address address) const;
 
  private:
   npusim::alloc::PoolId id_;
   c10::DeviceIndex device_;
   npusim::alloc::PoolOptions options_;
   std::optional<PluggableFunctions> functions_;
-  mutable std::mutex mutex_;                             // guards the rest
-  std::map<npusim::Address, npusim::Address> captured_;  // begin -> end
+  mutable std::mutex mutex_;                                           // guards the rest
+  std::map<npusim::alloc::Address, npusim::alloc::Address> captured_;  // begin -> end
 };
 
 // make_pool() is a pool that find_pool() finds while it lives; find_pool() returns nullptr else.
