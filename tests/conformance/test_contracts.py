@@ -311,11 +311,14 @@ BROKEN_BY = {
         lambda right, gradients, *others: right(gradients[-1:], *others),
     ),
     "amp/autocast_casts_weights_anew": method("__matmul__", remembers({})),
+    "storage/as_strided_begins_where_the_tensor_does": method(
+        "as_strided", lambda right, self, *given: right(self, *given[:2], *(given[2:] or (0,)))
+    ),
     "storage/what_is_no_view_is_refused": method(
         "view", lambda right, self, *shape: right(self.contiguous(), *shape)
     ),
     "storage/elementwise_results_keep_channels_last": around(torch, "relu", in_rows),
-    "storage/layers_keep_channels_last": around(torch.nn.functional, "max_pool2d", in_rows),
+    "storage/poolings_keep_channels_last": around(torch.nn.functional, "max_pool2d", in_rows),
     "sharing/sending_works_or_is_refused": sending_fails_without_a_reason,
     "accelerator/device_index_restores": instead(ACCELERATOR, "device_index", index_stays),
     "profiler/records_operators": instead(

@@ -61,18 +61,31 @@ def elementwise_results_keep_channels_last(run: Run) -> None:
 
 
 @contract()
-def layers_keep_channels_last(run: Run) -> None:
-    """Convolutions and poolings of images in channels_last give results in channels_last."""
+def convolutions_keep_channels_last(run: Run) -> None:
+    """Convolutions of images in channels_last give results in channels_last."""
+    weight, conv2d = torch.ones(4, 3, 2, 2), torch.nn.functional.conv2d
+    _keep_their_format(run, {"conv2d()": lambda images: conv2d(images, weight.to(images.device))})
+
+
+@contract()
+def poolings_keep_channels_last(run: Run) -> None:
+    """Poolings of images in channels_last give results in channels_last."""
     functions = torch.nn.functional
-    weight = torch.ones(4, 3, 2, 2)
     _keep_their_format(
         run,
         {
-            "conv2d()": lambda images: functions.conv2d(images, weight.to(images.device)),
             "max_pool2d()": lambda images: functions.max_pool2d(images, 2),
             "avg_pool2d()": lambda images: functions.avg_pool2d(images, 2),
         },
     )
+
+
+@contract()
+def as_strided_begins_where_the_tensor_does(run: Run) -> None:
+    """as_strided() without an offset begins at the tensor's own, and with one at the storage's."""
+    part = torch.arange(12.0).view(3, 4).to(run.device)[1:]
+    same("without an offset", part.as_strided((3,), (2,)), torch.tensor([4.0, 6.0, 8.0]))
+    same("with an offset", part.as_strided((3,), (2,), 1), torch.tensor([1.0, 3.0, 5.0]))
 
 
 @contract()
@@ -96,7 +109,6 @@ def views_share_it(run: Run) -> None:
         "select": base[2],
         "expand": base[:, :1].expand(4, 6),
         "as_strided": base.as_strided((3,), (7,), 1),
-        "as_strided of a slice": base[1:].as_strided((3,), (1,)),
         "diagonal": base.diagonal(),
         "detach": base.detach(),
         "unsqueeze": base.unsqueeze(0),
