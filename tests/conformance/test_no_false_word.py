@@ -171,6 +171,21 @@ def test_steps_of_mixed_dtypes_may_be_single(bench, off, status):
     assert outcome.status is status, outcome.message
 
 
+def test_an_operand_that_is_read_wrong_is_not_a_call_s(bench, monkeypatch):
+    right = torch.Tensor.cpu
+
+    def cpu(self):
+        sizes = sorted(zip(self.stride(), self.shape, strict=True))
+        gaps = self.device.type == "npusim" and sizes and sizes[0][0] > 1
+        return right(self) + 1 if gaps else right(self)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
+    outcome = bench.outcome("op:nn.functional.pixel_shuffle/edges")
+    assert outcome.status is FAIL
+    assert outcome.message.startswith("an operand comes back wrong before any call: operand")
+    assert outcome.culprit == ""
+
+
 def test_the_sign_of_zero_counts(bench):
     bench.plant("abs", lambda right, x: right(x).where(x != 0, x))
     outcome = bench.outcome("op:abs/special_values/float32")

@@ -29,6 +29,7 @@ from npusim_conformance.properties.base import (
 from npusim_conformance.properties.calls import tried
 from npusim_conformance.properties.errors import works_on
 from npusim_conformance.properties.forms import forms_of, with_gradients
+from npusim_conformance.verdict import Mismatch
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 TAILS = range(65, 73)  # every rest after groups of eight elements
@@ -379,8 +380,13 @@ class Edges(Property):
             if error is not None:
                 raise error
             _agreement(run, call).check(expected, got, device)
-            tensors = tensors_of(call), tensors_of(there)
-            run.agreement.check(*tensors, device, "input after the call")
+            try:
+                run.agreement.check(
+                    tensors_of(call), tensors_of(there), device, "input after the call"
+                )
+            except Mismatch:
+                _check_untouched(run, call, device)
+                raise
             if run.subject.name in BY_COLUMNS:
                 same = got.stride() == expected.stride()
                 require(same, f"strides {got.stride()}, on the CPU {expected.stride()}")
@@ -391,6 +397,16 @@ class Edges(Property):
         # With which exception is the property `errors`'s question, and no device's alone.
         require(error is not None, f"accepted; the CPU says: {str(refused).splitlines()[0]}")
         works_on(device)
+
+
+def _check_untouched(run: Run, call: Call, device: torch.device) -> None:
+    """Raises Mismatch where the operands of a call come back wrong without a call."""
+    untouched = tensors_of(Transfer(device)(call))
+    try:
+        run.agreement.check(tensors_of(call), untouched, device, "operand")
+    except Mismatch as wrong:
+        message = f"an operand comes back wrong before any call: {wrong}"
+        raise Mismatch(message, wrong.error, is_cause=True) from wrong
 
 
 def _agreement(run: Run, call: Call) -> Agreement:
