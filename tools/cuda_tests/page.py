@@ -31,7 +31,9 @@ skip themselves. The twin of a file runs first.
 | excluded | it fails on the CPU too, or a machine with one GPU of capability 8.0 skips it too |
 
 The first run of a file fixes which tests count. "First" is its result; `results.json` names each
-test that is excluded or fails. 1/n means every n-th test by name.
+test that is excluded or fails. 1/n means every n-th test by name, and the twins of those. Words of
+skips were added to the gates after a file's first run: each was read in the test, and is in
+`tables.py`.
 
 {share}
 

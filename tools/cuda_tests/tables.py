@@ -60,6 +60,7 @@ CAUSES = {
     r"_as_parameter_|'mock' to (be|have been) called": "no callbacks of `torch.cuda._gpu_trace`; "
     "events have no handle",
     r"[bB]lasWorkspace|no cuBLAS": "no workspace of cuBLAS to set",
+    r"could not download|Name or service": "no network",
     r"CUDNN|cuDNN|cudnn": "no cuDNN",
     r"cudaHostRegister": "registered host memory is refused",
     r"longer than|of the processor": _TIME,
