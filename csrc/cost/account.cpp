@@ -179,8 +179,14 @@ npusim::Cost elementwise_cost(TensorPointers operands, double flops_per_element)
 }
 
 Account::Account(const CostTraits& traits, TensorPointers operands,
-                 c10::ArrayRef<OperandRole> roles, c10::ArrayRef<int64_t> numbers, bool flag)
-    : traits_(traits), operands_(operands), roles_(roles), numbers_(numbers), flag_(flag) {
+                 c10::ArrayRef<OperandRole> roles, c10::ArrayRef<int64_t> numbers, bool flag,
+                 bool zero)
+    : traits_(traits),
+      operands_(operands),
+      roles_(roles),
+      numbers_(numbers),
+      flag_(flag),
+      zero_(zero) {
   if (C10_UNLIKELY(part_of_another_)) return;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const at::TensorBase& operand = *operands[i];
@@ -264,7 +270,7 @@ void Account::settle_results(TensorPointers made) const {
     cost.work = npusim::Work::strided;
   }
   if (traits_.formula != nullptr && have_sizes(operands_) && have_sizes(made)) {
-    traits_.formula({operands_, roles_, numbers_, made, flag_}, cost);
+    traits_.formula({operands_, roles_, numbers_, made, flag_, zero_}, cost);
   }
   npusim::recharge(cost);
   if (C10_LIKELY(!npusim::command_failed())) return;

@@ -26,6 +26,7 @@ struct CostedCall {
   c10::ArrayRef<int64_t> numbers;    // the integer arguments in order, lists spread out
   TensorPointers results;            // new ones
   bool flag = false;                 // the first boolean argument: training, of batch norms
+  bool zero = false;                 // the first Scalar argument is 0: beta, of products
 };
 
 // A formula corrects the default cost of a call, which it gets in `cost`.
@@ -60,7 +61,7 @@ npusim::Cost elementwise_cost(TensorPointers operands, double flops_per_element 
 class Account {
  public:
   Account(const CostTraits& traits, TensorPointers operands, c10::ArrayRef<OperandRole> roles = {},
-          c10::ArrayRef<int64_t> numbers = {}, bool flag = false);
+          c10::ArrayRef<int64_t> numbers = {}, bool flag = false, bool zero = false);
   // For kernels that compute the cost of their operands themselves.
   explicit Account(const npusim::Cost& operands);
 
@@ -100,6 +101,7 @@ class Account {
   c10::ArrayRef<OperandRole> roles_;
   c10::ArrayRef<int64_t> numbers_;
   bool flag_ = false;
+  bool zero_ = false;
   npusim::Cost cost_;
   bool part_of_another_ = npusim::in_command_body();
   bool has_gaps_ = false;  // an operand is not row-major

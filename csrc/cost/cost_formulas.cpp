@@ -64,6 +64,8 @@ void product(const Call& call, Cost& cost) {
   const at::TensorBase& left = *read[read.size() - 2];
   const bool batched = left.layout() == at::kStrided && left.dim() > 2 && left.size(0) > 1;
   do_on_matrix_units(cost, batched ? npusim::Work::batched_matmul : npusim::Work::matmul, left);
+  // A product with beta=0 does not read its addend.
+  if (call.zero && call.operands.size() > 2) cost.bytes -= touched_bytes(*call.operands[0]);
   const at::TensorBase& right = *read.back();
   if (left.layout() == at::kStrided && right.layout() != at::kStrided) {
     cost.flops = 2.0 * stored(right) * static_cast<double>(left.size(-2));

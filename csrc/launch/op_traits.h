@@ -61,6 +61,9 @@ class CallOperands {
   void add_flag(bool flag) {
     if (!flag_.has_value()) flag_ = flag;
   }
+  void add_scalar(const at::Scalar& number) {
+    if (!zero_.has_value()) zero_ = !number.isSymbolic() && number.equal(0);
+  }
   void set_device(c10::Device device) { device_argument_ = device; }
   void set_size_is_known() { size_is_known_ = true; }
 
@@ -78,7 +81,8 @@ class CallOperands {
 
   // account() is the cost of the call before its results are known; it points into this object.
   Account account(const OpTraits& traits) const {
-    return Account(traits.cost, tensors_, roles_, numbers_, flag_.value_or(false));
+    return Account(traits.cost, tensors_, roles_, numbers_, flag_.value_or(false),
+                   zero_.value_or(false));
   }
 
  private:
@@ -88,6 +92,7 @@ class CallOperands {
   c10::SmallVector<Role, 8> roles_;
   c10::SmallVector<int64_t, 8> numbers_;  // the integer arguments, lists spread out
   std::optional<bool> flag_;              // the first boolean argument
+  std::optional<bool> zero_;              // whether the first Scalar argument is 0
   std::optional<c10::Device> device_argument_;
   bool size_is_known_ = false;
 };

@@ -59,6 +59,9 @@ inline void collect(CallOperands& operands, const c10::List<std::optional<at::Te
 }
 inline void collect(CallOperands& operands, const int64_t& number) { operands.add_number(number); }
 inline void collect(CallOperands& operands, const bool& flag) { operands.add_flag(flag); }
+inline void collect(CallOperands& operands, const at::Scalar& number) {
+  operands.add_scalar(number);
+}
 inline void collect(CallOperands& operands, const c10::SymInt& number) {
   if (const auto known = number.maybe_as_int()) operands.add_number(*known);
 }

@@ -94,7 +94,8 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
       check_within_storage(about.name.c_str(), *tensors.all[i]);
     }
     const Account account(about.cost, {tensors.all.data(), tensors.count}, {},
-                          {tensors.numbers.data(), tensors.number_count});
+                          {tensors.numbers.data(), tensors.number_count}, /*flag=*/false,
+                          tensors.zero.value_or(false));
     const npusim::CommandInfo info{about.name.c_str(), npusim::CommandKind::kernel, account.cost()};
     return launch(info, tensors.device, [&] {
       note_route(Route::structured);

@@ -50,10 +50,14 @@ struct Tensors {
   bool simple = true;                       // on one device, but for wrapped numbers
   std::array<int64_t, capacity> numbers{};  // for the account: integer arguments, but no lists
   std::size_t number_count = 0;
+  std::optional<bool> zero;  // for the account: whether the first Scalar argument is 0
 
   template <class Argument>
   void add(const Argument&) {}
   void add(const int64_t& number) { numbers[number_count++] = number; }
+  void add(const at::Scalar& number) {
+    if (!zero.has_value()) zero = !number.isSymbolic() && number.equal(0);
+  }
   void add(const c10::SymInt& number) {
     if (const auto known = number.maybe_as_int()) add(*known);
   }

@@ -53,6 +53,7 @@ def operands():
         "z": matrix(),
         "row": torch.rand(1024, device=device),
         "thin": matrix(1024, 8),
+        "narrow": matrix(1024, 8),
         "mask": matrix() > 0.5,
         "long": matrix(4, 1 << 18),
         "table": matrix(8192, 256),
@@ -120,6 +121,15 @@ BYTES = {
     "mm": (lambda o: o["x"] @ o["thin"], N + 2 * 32768),
     "mm, transposed": (lambda o: o["x"].t() @ o["thin"], N + 2 * 32768),
     "addmm": (lambda o: torch.addmm(o["row"][:8], o["x"], o["thin"]), N + 2 * 32768 + 32),
+    "addmm, beta=0": (
+        lambda o: torch.addmm(o["narrow"], o["x"], o["thin"], beta=0),
+        N + 2 * 32768,
+    ),
+    "addmm_, beta=0": (
+        lambda o: o["narrow"].addmm_(o["x"], o["thin"], beta=0),
+        N + 2 * 32768,
+    ),
+    "addmm_": (lambda o: o["narrow"].addmm_(o["x"], o["thin"]), N + 3 * 32768),
     "bmm": (lambda o: torch.bmm(o["batch"], o["thin_batch"]), N + 2 * 65536),
     "softmax": (lambda o: o["x"].softmax(1), 2 * N),
     "softmax of long rows": (lambda o: o["long"].softmax(1), 3 * N),
