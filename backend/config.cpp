@@ -4,6 +4,7 @@
 #include "backend/config.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +23,15 @@ namespace {
 constexpr std::size_t kMaxDeviceBytes = std::size_t{64} << 40;
 constexpr std::size_t kMinDeviceBytes = std::size_t{64} << 10;
 
+std::atomic<bool> g_follows_cuda{false};
+
 const char* environment(const char* name) { return std::getenv(name); }
+
+// The environment, in which an alias that a program switched on is one of the environment's.
+const char* environment_with_alias(const char* name) {
+  if (g_follows_cuda && std::strcmp(name, "NPUSIM_AS_CUDA") == 0) return "1";
+  return environment(name);
+}
 
 // The text in effect; "set but empty" means the default.
 std::string text_of(GetVariable get, const char* name) {
@@ -70,8 +79,8 @@ int parse_device_count(GetVariable get) {
   return count;
 }
 
-// The variable that says which devices are visible. Under the CUDA alias of the environment
-// CUDA_VISIBLE_DEVICES does; empty or -1 it hides the host's GPUs, not the simulated devices.
+// The variable that says which devices are visible. Under the CUDA alias CUDA_VISIBLE_DEVICES
+// does; empty or -1 it hides the host's GPUs, not the simulated devices.
 const char* visible_devices_variable(GetVariable get) {
   constexpr const char* kOwn = "NPUSIM_VISIBLE_DEVICES";
   constexpr const char* kOfCuda = "CUDA_VISIBLE_DEVICES";
@@ -286,10 +295,14 @@ Config parse_config(GetVariable get) {
 
 const Config& config() {
   // Deliberately leaked: destructors of other static objects may still ask at exit.
-  static const Config* const kConfig = new Config(parse_config(environment));
+  static const Config* const kConfig = new Config(parse_config(environment_with_alias));
   return *kConfig;
 }
 
-std::vector<int> visible_devices_now() { return parse_config(environment).visible_devices; }
+std::vector<int> visible_devices_now() {
+  return parse_config(environment_with_alias).visible_devices;
+}
+
+void follow_cuda(bool on) noexcept { g_follows_cuda = on; }
 
 }  // namespace npusim

@@ -13,4 +13,8 @@ const std::vector<int>& visible_devices();
 // visible_devices_now() is what the variables say.
 std::vector<int> visible_devices_now();
 
+// follow_cuda() says whether the CUDA alias is on: CUDA_VISIBLE_DEVICES is one of them then, as it
+// is with NPUSIM_AS_CUDA=1.
+void follow_cuda(bool on) noexcept;
+
 }  // namespace npusim

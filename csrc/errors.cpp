@@ -4,12 +4,23 @@
 
 #include <c10/util/Exception.h>
 
+#include <string>
+#include <string_view>
+
 namespace torch_npusim {
 
 namespace {
 // The code that torch.AcceleratorError carries for a fault of the simulated device.
 constexpr int32_t kDeviceFaultCode = 1;
 constexpr int32_t kInvalidDeviceCode = 101;  // cudaErrorInvalidDevice
+
+std::string with_cuda_named(std::string text) {
+  constexpr std::string_view kOwn = "npusim";
+  for (std::size_t at = 0; (at = text.find(kOwn, at)) != text.npos;) {
+    text.replace(at, kOwn.size(), "CUDA");
+  }
+  return text;
+}
 }  // namespace
 
 void rethrow_as_torch_error() {
@@ -26,7 +37,8 @@ void rethrow_as_torch_error() {
       throw c10::AcceleratorError(here, kInvalidDeviceCode,
                                   "CUDA error: invalid device ordinal\n" + text);
     }
-    throw c10::Error(here, text);
+    // A forked child is refused in CUDA's words: PyTorch's own tests and libraries look for them.
+    throw c10::Error(here, g_speaks_cuda && npusim::in_bad_fork() ? with_cuda_named(text) : text);
   } catch (const std::exception& error) {
     throw c10::Error(here, error.what());
   }

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch._aot_autograd.utils import register_graphsafe_rng_device_type
-from torch._utils import CallbackRegistry
 from torch.utils import backend_registration
 
 from torch_npusim import _preconditions
@@ -28,13 +27,8 @@ __version__ = "0.1.0"
 
 
 def _register() -> None:
-    # 0. TORCH_CUDA_SANITIZER has switched on a dispatch mode that asks CUDA; races.py answers.
-    sanitizer = sys.modules.get("torch.cuda._sanitizer") if _preconditions.alias_wanted() else None
-    if sanitized := sanitizer is not None and sanitizer.cuda_sanitizer.enabled:
-        sanitizer.cuda_sanitizer.disable()
-        for registry in vars(sanitizer.gpu_trace).values():
-            if isinstance(registry, CallbackRegistry):
-                registry.callback_list.clear()
+    # 0. The sanitizer's dispatch mode asks CUDA at each operator.
+    sanitized = _preconditions.alias_wanted() and _preconditions.take_over_sanitizer()
 
     # 1. Say in one sentence why it cannot work, before anything is half registered.
     _preconditions.check()

@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import torch
+from torch._utils import CallbackRegistry
 
 _PACKAGE = Path(__file__).parent
 
@@ -101,6 +102,18 @@ def privateuse1_owner() -> str | None:
 def alias_wanted() -> bool:
     """Returns whether the environment asks for the CUDA alias (torch_npusim.cuda_alias)."""
     return os.environ.get("NPUSIM_AS_CUDA") == "1"
+
+
+def take_over_sanitizer() -> bool:
+    """Returns whether TORCH_CUDA_SANITIZER was on, and ends it: sim.races answers instead."""
+    sanitizer = sys.modules.get("torch.cuda._sanitizer")
+    if sanitizer is None or not sanitizer.cuda_sanitizer.enabled:
+        return False
+    sanitizer.cuda_sanitizer.disable()
+    for registry in vars(sanitizer.gpu_trace).values():
+        if isinstance(registry, CallbackRegistry):
+            registry.callback_list.clear()
+    return True
 
 
 def alias_problem() -> str | None:

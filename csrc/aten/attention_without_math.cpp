@@ -197,6 +197,12 @@ bool chooses_as_cuda(const sdp_params& params) {
   return capability() != 0 && !sdp::has_for_nested_inputs(params);
 }
 
+bool can_take(at::SDPBackend backend, const sdp_params& params, bool debug) {
+  return (backend == at::SDPBackend::flash_attention && flash_takes(params, debug)) ||
+         (backend == at::SDPBackend::efficient_attention && efficient_takes(params, debug)) ||
+         (backend == at::SDPBackend::cudnn_attention && cudnn_takes(params, debug));
+}
+
 at::SDPBackend choose_as_cuda(const sdp_params& params) {
   const at::Context& context = at::globalContext();
   TORCH_CHECK(context.userEnabledFlashSDP() || context.userEnabledMemEfficientSDP() ||
@@ -204,11 +210,7 @@ at::SDPBackend choose_as_cuda(const sdp_params& params) {
               "No viable backend for scaled_dot_product_attention was found. ",
               "This is likely due to turning off both the math kernel and the fused kernels.");
   for (const at::SDPBackend backend : at::globalContext().sDPPriorityOrder()) {
-    const bool taken =
-        (backend == at::SDPBackend::flash_attention && flash_takes(params, false)) ||
-        (backend == at::SDPBackend::efficient_attention && efficient_takes(params, false)) ||
-        (backend == at::SDPBackend::cudnn_attention && cudnn_takes(params, false));
-    if (taken) return backend;
+    if (can_take(backend, params, false)) return backend;
   }
   TORCH_WARN("Memory efficient kernel not used because:");
   efficient_takes(params, true);

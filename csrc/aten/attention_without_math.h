@@ -18,4 +18,7 @@ bool chooses_as_cuda(const sdp::sdp_params& params);
 // after its warnings, where there is none.
 at::SDPBackend choose_as_cuda(const sdp::sdp_params& params);
 
+// can_take() is whether CUDA's kernel of that name takes these operands; `debug` warns why not.
+bool can_take(at::SDPBackend backend, const sdp::sdp_params& params, bool debug);
+
 }  // namespace torch_npusim

@@ -14,7 +14,8 @@ namespace torch_npusim {
 namespace {
 
 bool is_half_coo(const at::Tensor& tensor) {
-  return tensor.layout() == at::kSparse && tensor.scalar_type() == at::kHalf;
+  return tensor.layout() == at::kSparse &&
+         (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
 }
 
 at::Tensor half_sum(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
@@ -30,8 +31,10 @@ template <bool subtracts, bool in_place>
 void half_add(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const at::Tensor self = torch::jit::peek(*stack, 0, 3).toTensor();
   const at::Tensor other = torch::jit::peek(*stack, 1, 3).toTensor();
-  const bool is_plain = is_half_coo(self) && is_half_coo(other) && self.sizes() == other.sizes() &&
-                        self.sparse_dim() == other.sparse_dim() && self.device() == other.device();
+  const bool is_plain = is_half_coo(self) && is_half_coo(other) &&
+                        self.scalar_type() == other.scalar_type() &&
+                        self.sizes() == other.sizes() && self.sparse_dim() == other.sparse_dim() &&
+                        self.device() == other.device();
   if (!is_plain) return cpu_fallback(op, keys, stack);
   const at::Scalar alpha = torch::jit::peek(*stack, 2, 3).toScalar();
   at::Tensor result = half_sum(self, other, subtracts ? -alpha : alpha);

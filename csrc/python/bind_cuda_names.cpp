@@ -53,11 +53,25 @@ void attach_observer(const py::function& observer) {
       });
 }
 
+// `params` is a torch.backends.cuda.SDPAParams.
+bool can_use_attention(int backend, const py::object& params, bool debug) {
+  const auto is_set = [&](const char* name) { return params.attr(name).cast<bool>(); };
+  const auto tensor = [&](const char* name) { return params.attr(name).cast<at::Tensor>(); };
+  std::optional<at::Tensor> mask;
+  if (!params.attr("attn_mask").is_none()) mask = tensor("attn_mask");
+  return can_take(
+      static_cast<at::SDPBackend>(backend),
+      {tensor("query"), tensor("key"), tensor("value"), mask, params.attr("dropout").cast<double>(),
+       is_set("is_causal"), is_set("enable_gqa")},
+      debug);
+}
+
 }  // namespace
 
 void bind_cuda_names(py::module& m) {
   m.def("call_npusim_cuda", &call_npusim_cuda, py::arg("on"));
   m.def("set_sdp_capability", &set_sdp_capability);
+  m.def("can_use_attention", &can_use_attention);
   m.def("set_event_attribute", &set_event_attribute);
   m.def("set_event_repr", &set_event_repr);
   m.def("attach_out_of_memory_observer", &attach_observer);

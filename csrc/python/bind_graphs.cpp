@@ -101,6 +101,11 @@ class GraphImpl final : public at::GraphImplInterface {
 }  // namespace
 
 void bind_graphs(py::module& m) {
+  // The key is the device's name, which the CUDA alias changes; torch built for CUDA has its own.
+  if (!at::GraphImplRegistry()->Has("CUDA")) {
+    at::GraphImplRegistry()->Register(
+        "CUDA", [](const at::GraphImplArgs& args) { return std::make_unique<GraphImpl>(args); });
+  }
   py::class_<Graph, std::shared_ptr<Graph>>(m, "_Graph")
       .def(py::init<>())
       .def("capture_begin", &begin)

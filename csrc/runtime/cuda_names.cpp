@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/visible_devices.h"
 #include "csrc/cuda_rules/cuda_words.h"
 #include "csrc/errors.h"
 
@@ -204,6 +205,7 @@ void call_npusim_cuda(bool on) {
     for (const Slot& slot : *redirected) store(slot, slot.before);
     redirected->clear();
     g_speaks_cuda = false;
+    npusim::follow_cuda(false);
     g_called_cuda.store(false, std::memory_order_release);
     return;
   }
@@ -218,6 +220,7 @@ void call_npusim_cuda(bool on) {
   for (const Slot& slot : found.slots) store(slot, slot.after);
   *redirected = std::move(found.slots);
   g_speaks_cuda = true;
+  npusim::follow_cuda(true);
   g_called_cuda.store(true, std::memory_order_release);
 }
 

@@ -91,15 +91,16 @@ def test_indices_on_another_device_are_refused_in_the_words_of_cuda():
         torch.ones(3)[torch.tensor([0], device="cuda")]
 
 
-def test_sums_of_sparse_half_tensors_have_the_entries_of_both():
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+def test_sums_of_sparse_tensors_of_half_precision_have_the_entries_of_both(dtype):
     indices = torch.tensor([[0, 1], [2, 0]])
-    values = torch.tensor([3.0, 4.0], dtype=torch.half)
+    values = torch.tensor([3.0, 4.0], dtype=dtype)
     x = torch.sparse_coo_tensor(indices, values, (2, 3)).cuda()
     in_place = x.clone().add_(x)
     for total, factor in ((x + x, 2), (torch.add(x, x, alpha=2), 3), (x - x, 0), (in_place, 2)):
         assert total._nnz() == 4
         assert total.to_dense().tolist() == [[0, 0, 3 * factor], [4 * factor, 0, 0]]
-    embedding = nn.Embedding(10, 3, sparse=True).half().cuda()
+    embedding = nn.Embedding(10, 3, sparse=True).to(dtype).cuda()
     for _ in range(2):
         embedding(torch.tensor([7, 1], device="cuda")).sum().backward()
     assert embedding.weight.grad._indices().tolist() == [[7, 1, 7, 1]]
@@ -123,11 +124,13 @@ def test_stacks_of_a_history_are_those_asked_for(context, freed, allocated):
         held.clear()
 
     held = [torch.ones(3, device="cuda")]  # so that no segment is taken
+    segment = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")  # of nobody else
     torch.cuda.memory._record_memory_history(context=context, clear_history=True)
     try:
         held.append(the_allocation())
         held.pop(0)
         the_free()
+        del segment
         torch.cuda.empty_cache()
         trace = str(torch.cuda.memory._snapshot()["device_traces"][0])
     finally:
@@ -135,3 +138,36 @@ def test_stacks_of_a_history_are_those_asked_for(context, freed, allocated):
     assert ("the_free" in trace) is freed
     assert ("the_allocation" in trace) is allocated
     assert ("empty_cache" in trace) is freed
+
+
+@pytest.mark.parametrize("width", [16, 12])
+def test_which_kernels_of_attention_take_the_operands(width):
+    cuda = torch.backends.cuda
+    q = torch.ones(1, 1, 4, width, dtype=torch.half, device="cuda")
+
+    def answers(q):
+        params = cuda.SDPAParams(q, q, q, None, 0.0, False, False)
+        asked = cuda.can_use_flash_attention, cuda.can_use_efficient_attention
+        return [can_use(params) for can_use in (*asked, cuda.can_use_cudnn_attention)]
+
+    assert cuda.is_flash_attention_available()
+    assert answers(q) == [True, width == 16, width == 16]
+    assert answers(q.float()) == [False, True, False]
+    assert answers(q.cpu()) == [False, False, False]
+
+
+def test_a_storage_has_the_type_of_cuda():
+    storage = torch.cuda.FloatStorage(3)
+    assert storage.type() == "torch.cuda.FloatStorage"
+    assert storage.cpu().type() == "torch.FloatStorage"
+    assert isinstance(storage, torch.cuda.FloatStorage)
+
+
+def test_the_graph_of_the_accelerator_is_that_of_cuda():
+    x = torch.ones(4, device="cuda")
+    graph, stream = torch.accelerator.Graph(), torch.Stream("cuda")
+    with stream, graph:
+        y = x * 3
+    graph.replay()
+    torch.accelerator.synchronize()
+    assert y.tolist() == [3] * 4

@@ -99,7 +99,7 @@ def test_a_real_device_is_not_hidden(monkeypatch):
 
 
 def test_limits_are_sentences_by_name():
-    assert "torch.cuda.temperature" in cuda_alias.LIMITS
+    assert "torch.cuda.temperature(), power_draw()" in cuda_alias.LIMITS
     assert all(reason for reason in cuda_alias.LIMITS.values())
 
 

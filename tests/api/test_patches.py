@@ -98,6 +98,17 @@ def test_scatter():
     assert placed(comm.scatter(rows.float(), out=out)) == [(1, [0, 1, 2]), (0, [3, 4])]
 
 
+def test_copies_to_and_from_nowhere_are_refused():
+    with pytest.raises(RuntimeError, match=r"^Expected at least one device to scatter to"):
+        comm.scatter(torch.arange(5), [])
+    with pytest.raises(RuntimeError, match=r"^Expected at least one output tensor to scatter to"):
+        comm.scatter(torch.arange(5), out=[])
+    with pytest.raises(RuntimeError, match=r"^Expected at least one tensor to gather from"):
+        comm.gather([])
+    with pytest.raises(RuntimeError, match=r"^Expected at least one tensor to gather from"):
+        comm.gather([], out=torch.empty(0, device="npusim"))
+
+
 def test_gather_and_add():
     assert placed([comm.gather(both(3.0), destination="npusim:1")]) == [(1, [3.0] * 4)]
     assert comm.gather(both(3.0), destination="cpu").device.type == "cpu"

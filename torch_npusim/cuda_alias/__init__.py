@@ -24,7 +24,7 @@ from torch_npusim import _C, _preconditions, inductor
 from torch_npusim.cuda_alias import _elsewhere, _nvml, _torch_c, _torch_cuda
 from torch_npusim.cuda_alias._limits import DIFFERENT, REFUSED
 from torch_npusim.cuda_alias._patcher import Patcher
-from torch_npusim.sim import rules
+from torch_npusim.sim import races, rules
 
 __all__ = ["LIMITS", "disable", "enable", "is_enabled", "scope"]
 
@@ -53,6 +53,8 @@ def enable() -> None:
             return
         if problem := _preconditions.real_cuda_problem():
             raise RuntimeError(problem)
+        if _preconditions.take_over_sanitizer():
+            races.set_race_detection("error")
         _settle_names_of_types()
         _call_npusim_cuda(True)
         patcher = Patcher()

@@ -32,6 +32,28 @@ def patch(patcher: Patcher) -> None:
     patcher.set(torch._utils, "_is_privateuse1_backend_available", lambda: False)
     patcher.set(torch.backends.cuda, "is_built", lambda: True)
     _patch_cudnn(patcher)
+    _patch_attention(patcher)
+
+
+# --- Attention
+
+
+def _patch_attention(patcher: Patcher) -> None:
+    backends = torch._C._SDPBackend
+    for name, backend in (
+        ("flash", backends.FLASH_ATTENTION),
+        ("mem_efficient", backends.EFFICIENT_ATTENTION),
+        ("cudnn", backends.CUDNN_ATTENTION),
+    ):
+        can_use = functools.partial(_can_use_attention, backend)
+        patcher.set(torch._C, f"_can_use_{name}_attention", can_use)
+    patcher.set(torch._C, "_is_flash_attention_available", lambda: True)
+
+
+def _can_use_attention(backend: Any, params: Any, debug: bool) -> bool:
+    """Returns whether CUDA's kernel takes the operands; none of them takes those of the CPU."""
+    on_device = is_npusim(params.query.device)
+    return on_device and _C.can_use_attention(backend.value, params, debug)
 
 
 # --- cuDNN
@@ -131,6 +153,14 @@ def _patch_tensors(patcher: Patcher) -> None:
         answer = original_type(self, dtype, *args, **kwargs)
         return answer.replace("torch.npusim.", "torch.cuda.") if dtype is None else answer
 
+    original_storage_type = torch.TypedStorage.type
+
+    @functools.wraps(original_storage_type)
+    def storage_type(self: torch.TypedStorage, *args: Any, **kwargs: Any) -> Any:
+        answer = original_storage_type(self, *args, **kwargs)
+        return answer.replace("torch.npusim.", "torch.cuda.") if isinstance(answer, str) else answer
+
+    patcher.set(torch.TypedStorage, "type", storage_type)
     patcher.set(torch.Tensor, "cuda", _cuda)
     patcher.set(torch.Tensor, "is_cuda", property(_tensor_is_cuda))
     patcher.set(torch.Tensor, "type", type_)

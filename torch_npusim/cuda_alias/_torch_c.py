@@ -54,9 +54,13 @@ def _memory_snapshot(arguments: tuple[int, int, bool] | None) -> dict[str, Any]:
 
 
 def _has_primary_context(index: int) -> bool:
-    """Returns whether the device is in use; the devices of npusim come into use together."""
-    npusim.get_device_name(index)  # raises for a device that is not there
-    return npusim.is_initialized()
+    """Returns whether memory of the device was ever used."""
+    if not 0 <= index < npusim.device_count():
+        raise RuntimeError("CUDA error: invalid device ordinal")
+    if not npusim.is_initialized():
+        return False
+    allocations = npusim.memory.memory_stats_as_nested_dict(index)["allocation"]["all"]
+    return allocations["allocated"] > 0
 
 
 def _alloc(size: int, stream: int) -> int:

@@ -37,6 +37,8 @@ def _scatter(
     dim: int,
     streams: Sequence[torch.Stream | None] | None,
 ) -> list[torch.Tensor]:
+    if not devices:
+        raise RuntimeError("Expected at least one device to scatter to")
     parts = (
         tensor.chunk(len(devices), dim)
         if chunk_sizes is None
@@ -55,17 +57,26 @@ def _scatter_out(
     dim: int,
     streams: Sequence[torch.Stream | None] | None,
 ) -> Sequence[torch.Tensor]:
+    if not out:
+        raise RuntimeError("Expected at least one output tensor to scatter to")
     parts = torch.split(tensor, [one.size(dim) for one in out], dim)
     for part, one in zip(parts, out, strict=True):
         one.copy_(part)
     return out
 
 
+def _check_some(tensors: Sequence[torch.Tensor]) -> None:
+    if not tensors:
+        raise RuntimeError("Expected at least one tensor to gather from")
+
+
 def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int) -> torch.Tensor:
+    _check_some(tensors)
     return torch.cat([tensor.to(_on(destination)) for tensor in tensors], dim)
 
 
 def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
+    _check_some(tensors)
     return torch.cat([tensor.to(out.device) for tensor in tensors], dim, out=out)
 
 
