@@ -97,7 +97,8 @@ def write_page(results: dict[str, Any]) -> str:
         "file weighted by its n,\nso that `test_cuda.py` counts whole, it is "
         f"**{_share(weights['passed'], weights['tests'])}; the goal is 97 %.**\n"
         f"Of the {lost} that do not pass, {older} are older than the torch that runs them: by "
-        "their words, or by torch's\nheaders, they would fail on a GPU too. They count as failures here."
+        "their words,\nor by torch's headers, they would fail on a GPU too. "
+        "They count as failures here."
     )
     head = HEAD.format(
         torch=", ".join(sorted({found["torch"] for found in results.values()})),
