@@ -14,7 +14,7 @@ namespace torch_npusim {
 std::vector<std::pair<c10::DeviceIndex, const void*>> cublas_workspaces();
 
 // cublas_workspace_bytes() is the size of the next one on a device. A size that is chosen counts
-// before the variable CUBLAS_WORKSPACE_CONFIG; nothing takes the choice back.
+// before the variable CUBLAS_WORKSPACE_CONFIG; std::nullopt takes the choice back.
 std::size_t cublas_workspace_bytes(c10::DeviceIndex device);
 void choose_cublas_workspace_bytes(std::optional<std::size_t> bytes);
 

@@ -84,6 +84,7 @@ def test_the_others_can_be_called(name):
     result = getattr(torch._C, f"_cuda_{name}")(*arguments)
     if name == "cudaCachingAllocator_raw_alloc":
         torch.cuda.caching_allocator_delete(result)
+    torch._C._cuda_resetCublasWorkspaceSize()
 
 
 def test_devices_and_streams_are_those_of_torch_cuda():
