@@ -364,9 +364,9 @@ Block* CachingAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryR
                                 ContextId context, PoolId pool) {
   if (bytes == 0) return nullptr;
   Impl& impl = *impl_;
-  const std::size_t rounded = impl.round(bytes);
   Request request{.requested_bytes = bytes, .stream = stream, .context = context, .report = report};
   const Lock lock(impl.mutex);
+  const std::size_t rounded = impl.round(bytes);
   MemoryPool& from = pool.is_default() ? *impl.default_pool : impl.pool_with_users(pool, "malloc");
   request.is_small = rounded <= impl.config.small_limit_bytes;
   request.is_expandable = from.is_expandable;

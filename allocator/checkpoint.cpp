@@ -39,6 +39,22 @@ std::vector<Address> CachingAllocator::restore_pool(PoolId id,
       }
     }
   }
+  // Everything is checked before anything changes.
+  const auto goes = [&](const Block* block) {
+    return block->state == BlockState::free ||
+           (std::find(extra.begin(), extra.end(), block) != extra.end() && !block->has_stream_uses);
+  };
+  for (const auto& [address, info] : missing) {
+    const Block* block = impl_->block_at(address);
+    bool is_free = block && block->segment->shelf->pool == &pool && goes(block);
+    while (is_free && block->address + block->bytes < address + info.bytes) {
+      block = block->next;
+      is_free = block && goes(block);
+    }
+    if (!is_free) {
+      throw InvalidArgument("restore_pool: the memory of a block of the checkpoint is not free");
+    }
+  }
   std::vector<Address> freed;
   for (Block* block : extra) {
     freed.push_back(block->address);

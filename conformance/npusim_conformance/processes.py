@@ -34,7 +34,13 @@ def ended(pid: int) -> int | None:
 
 def end_of(status: int) -> str:
     """How a process ended, of subprocess's exit status: "by SIGSEGV" or "with status 1"."""
-    return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+    return f"by {name_of(-status)}" if status < 0 else f"with status {status}"
+
+
+def name_of(number: int) -> str:
+    """The name of a signal; those for real time have a number alone."""
+    known = {int(each): each.name for each in signal.Signals}
+    return known.get(number, f"signal {number}")
 
 
 def end(pid: int, patience_seconds: float = 0.0) -> int:

@@ -101,6 +101,7 @@ double biased_bytes(const npusim::Cost& cost, const at::Tensor& input, const at:
 //   forward, at most 64 channels become twice as many   images and filters
 //   forward, others                                     all operands
 //   gradients                                           all operands; 1 x 1: images
+//   gradients, channels not of 16 bytes                 nothing
 // Gradients of the input are exact. Those of the weight take partial sums besides, whose number
 // cuDNN's heuristics choose: they are not here.
 class Workspace {
@@ -110,7 +111,7 @@ class Workspace {
       : device_(input.device().index()) {
     if (!as_cuda() || weight.dim() < 4 || g.transposed) return;
     converts_ = converted_bytes(cost, input, weight, 1) > 0;
-    window_ = weight.size(1) == 0 ? 0 : weight.numel() / (weight.size(0) * weight.size(1));
+    window_ = weight.numel() == 0 ? 0 : weight.numel() / (weight.size(0) * weight.size(1));
     aligned_ = static_cast<int64_t>(input.itemsize()) * weight.size(1) % 16 == 0;
     widens_ = weight.size(1) <= 64 && weight.size(0) == 2 * weight.size(1);
   }

@@ -134,7 +134,9 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> backward(
   const auto given = [](const MaybeTensor& tensor) {
     return tensor.has_value() && tensor->defined();
   };
-  if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) return {};
+  if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) {
+    return {Tensor(), Tensor(), Tensor(), std::vector<Tensor>(weights.size())};
+  }
   TORCH_CHECK(train, "cudnn RNN backward can only be called in training mode");
   const bool packed = !batch_sizes.empty();
   const Layout n(input, hx, mode, hidden_size.expect_int(), num_layers, bidirectional, batch_sizes);

@@ -2,6 +2,7 @@
 // Sums of sparse COO tensors of half precision, which CUDA has and the CPU lacks: the entries of
 // both, one behind the other, as CUDA does it. Entries are merged where there are more of them than
 // elements. Other sums are the fallback's.
+#include <ATen/native/BinaryOps.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/cat.h>
@@ -37,6 +38,7 @@ void half_add(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
                         self.device() == other.device();
   if (!is_plain) return cpu_fallback(op, keys, stack);
   const at::Scalar alpha = torch::jit::peek(*stack, 2, 3).toScalar();
+  at::native::alpha_check(self.scalar_type(), alpha);
   at::Tensor result = half_sum(self, other, subtracts ? -alpha : alpha);
   if (in_place) {
     at::sparse::alias_into_sparse(self, result._indices(), result._values());

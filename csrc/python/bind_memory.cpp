@@ -95,6 +95,10 @@ void restore_pool(int device, const PoolCheckpoint& then, const std::vector<std:
   const auto storage = [](std::intptr_t pointer) {
     return reinterpret_cast<c10::StorageImpl*>(pointer);  // NOLINT: as CUDA's own binding
   };
+  for (const std::intptr_t pointer : owners) {
+    TORCH_CHECK(storage(pointer)->data_ptr().get_context() == nullptr,
+                "a storage that is to own its memory owns some already");
+  }
   const std::vector<npusim::alloc::Address> freed =
       translated([&] { return allocator->restore_pool(then.pool, then.segments); });
   for (const std::intptr_t pointer : stale) {
@@ -108,8 +112,11 @@ void restore_pool(int device, const PoolCheckpoint& then, const std::vector<std:
   for (const std::intptr_t pointer : owners) {
     c10::StorageImpl& impl = *storage(pointer);
     void* const data = impl.mutable_data();
-    npusim::alloc::Block* block = block_at(reinterpret_cast<npusim::alloc::Address>(data));
-    TORCH_CHECK(block != nullptr, "a storage that is to own its memory is none of the checkpoint");
+    const auto address = reinterpret_cast<npusim::alloc::Address>(data);
+    npusim::alloc::Block* block = block_at(address);
+    TORCH_CHECK(block != nullptr && block->address == address &&
+                    block->state == npusim::alloc::BlockState::allocated,
+                "a storage that is to own its memory is none of the checkpoint");
     impl.set_data_ptr_noswap(c10::DataPtr(data, block, &free_block_deleter, impl.device()));
   }
 }

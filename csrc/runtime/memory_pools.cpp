@@ -101,7 +101,9 @@ std::shared_ptr<PrivatePool> make_known(PoolId id, bool use_on_oom, bool no_spli
   auto pool = std::make_shared<PrivatePool>(id, use_on_oom, no_split, functions);
   const std::lock_guard<std::mutex> lock(known_pools().mutex);
   std::erase_if(known_pools().pools, [](const auto& known) { return known.second.expired(); });
-  known_pools().pools[id.second] = pool;
+  std::weak_ptr<PrivatePool>& known = known_pools().pools[id.second];
+  if (auto other = known.lock()) return other;  // another thread has made it meanwhile
+  known = pool;
   return pool;
 }
 }  // namespace

@@ -32,7 +32,7 @@ _ACQUIRED = (Op.SEGMENT_ALLOC, Op.SEGMENT_RESERVE)
 _OF_SEGMENTS = (*_ACQUIRED, Op.SEGMENT_MAP, Op.SEGMENT_FREE)
 # The presets of most versions come first: two releases changed the order of equal blocks.
 _PRESETS = ("cuda-2.13", "cuda-2.11", "cuda-2.12", "cuda-2.9", "cuda-2.4", "ascend", "npusim")
-_BY_SETTING = {"cuda-2.9": "[", "cuda-2.4": "expandable"}  # without it they are cuda-2.11
+_BY_SETTING = {"cuda-2.9": "[", "cuda-2.4": "expandable"}  # without it they place as cuda-2.11
 _Numbers = NDArray[np.int64]
 
 

@@ -133,7 +133,7 @@ def _frames(stack: str) -> str:
     lines = (stack or "(no stack was recorded)").split("\n")
     text = [short(line).replace("/", "/<wbr>") for line in map(escape, lines)]
     more = f'<br><span class="soft">{"<br>".join(text[1:])}</span>' if text[1:] else ""
-    whole = escape("&#10;".join(lines)).replace("&amp;#10;", "&#10;")
+    whole = "&#10;".join(map(escape, lines))
     return f'<td class="mono frames" title="{whole}">{text[0]}{more}</td>'
 
 

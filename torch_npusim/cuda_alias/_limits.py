@@ -134,8 +134,8 @@ DIFFERENT: dict[str, str] = {
     "torch.version.cuda": "names a version although no CUDA library is there; a package that loads "
     "CUDA libraries because of it ends in its own ImportError",
     "torch.backends.cudnn": "is there with the version of torch's build for CUDA, and refuses what "
-    "cuDNN refuses; of its flags, which can be set and read, only `enabled` changes something, for "
-    "RNNs; weights of RNNs are not made one chunk of memory",
+    "cuDNN refuses; of its flags, which can be set and read, `enabled` changes RNNs and "
+    "`allow_tf32` modelled times, the others nothing; weights of RNNs are not made one chunk of memory",
     "torch.cuda.temperature(), power_draw()": "never move: there are no sensors; utilization() is "
     "100 while the current stream has unfinished work, and clock_rate() follows from the "
     "specification's peak rate",

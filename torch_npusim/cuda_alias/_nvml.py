@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from torch_npusim import npusim
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.npusim._utils import DeviceLike
-from torch_npusim.sim.specs import capability
 
 #: There are no sensors: these are of the order that idle cards show.
 TEMPERATURE = 40  # degrees Celsius
@@ -19,7 +18,7 @@ POWER = 60_000  # mW
 
 #: Cores for float32 of a multiprocessor by capability ("Arithmetic Instructions" in CUDA's
 #: programming guide); others have 128.
-_CORES = {(7, 0): 64, (7, 5): 64, (8, 0): 64}
+_CORES = {(6, 0): 64, (7, 0): 64, (7, 5): 64, (8, 0): 64}
 
 
 def _handle(device: DeviceLike = None) -> int:
@@ -51,7 +50,7 @@ def nvmlDeviceGetPowerUsage(handle: int) -> int:
 def nvmlDeviceGetClockInfo(handle: int, kind: int) -> int:
     """Returns the clock, in MHz, that gives the specification's peak rate."""
     properties = npusim.get_device_properties(handle)
-    cores = _CORES.get(capability(), 128)
+    cores = _CORES.get((properties.major, properties.minor), 128)
     per_cycle = 2 * cores * max(properties.multi_processor_count, 1)
     return round(properties.peak_flops["float32"] / per_cycle / 1e6)
 

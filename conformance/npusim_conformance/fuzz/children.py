@@ -24,6 +24,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from npusim_conformance.processes import name_of
+
 _POLL_SECONDS = 0.01
 _STATE = struct.Struct("<qqq")  # the call that is being made, how many returned, how many raised
 READ_MAX = 1 << 20  # elements of a result that is looked at
@@ -104,7 +106,7 @@ class _Child:
         code = os.waitstatus_to_exitcode(status)
         how = self._killed
         if not how and code < 0:
-            how = signal.Signals(-code).name
+            how = name_of(-code)
         elif not how and code > 0:
             how = f"exit {code}"
         return Ending(how, call, returned, raised)

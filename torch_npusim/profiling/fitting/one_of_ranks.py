@@ -42,10 +42,9 @@ def one_of(ranks: int) -> Iterator[None]:
         original("uniform", store=store, rank=0, world_size=ranks, **kept)
 
     @functools.wraps(distributed_c10d.new_group)
-    def group(members: Any = None, timeout: Any = None, backend: Any = None, *_: Any,
-              **options: Any) -> Any:  # fmt: skip
-        members = options.get("ranks", members)
-        return original_group(members, options.get("timeout", timeout), "uniform")
+    def group(ranks: Any = None, timeout: Any = None, *_: Any, **options: Any) -> Any:
+        kept = {name: options[name] for name in ("group_desc",) if name in options}
+        return original_group(ranks, timeout, "uniform", **kept)
 
     original, original_group = distributed_c10d.init_process_group, distributed_c10d.new_group
     for module in (dist, distributed_c10d, device_mesh):
@@ -55,8 +54,10 @@ def one_of(ranks: int) -> Iterator[None]:
     try:
         yield
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        changes.undo()
-        os.environ.clear()
-        os.environ.update(before)
+        try:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        finally:
+            changes.undo()
+            os.environ.clear()
+            os.environ.update(before)
