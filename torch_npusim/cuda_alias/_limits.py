@@ -135,7 +135,8 @@ DIFFERENT: dict[str, str] = {
     "CUDA libraries because of it ends in its own ImportError",
     "torch.backends.cudnn": "is there with the version of torch's build for CUDA, and refuses what "
     "cuDNN refuses; of its flags, which can be set and read, `enabled` changes RNNs and "
-    "`allow_tf32` modelled times, the others nothing; weights of RNNs are not made one chunk of memory",
+    "`allow_tf32` modelled times, the others nothing; weights of RNNs are not made one chunk of "
+    "memory",
     "torch.cuda.temperature(), power_draw()": "never move: there are no sensors; utilization() is "
     "100 while the current stream has unfinished work, and clock_rate() follows from the "
     "specification's peak rate",

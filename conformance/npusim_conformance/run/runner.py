@@ -29,7 +29,6 @@ from typing import Any
 from npusim_conformance import processes
 from npusim_conformance.backend.device import DeviceUnusable
 from npusim_conformance.case import Case
-from npusim_conformance.processes import name_of
 from npusim_conformance.run import worker as worker_module
 from npusim_conformance.run.budget import Budget
 from npusim_conformance.run.flight import CallInFlight, Flight
@@ -511,5 +510,5 @@ def _apart(failed: dict[str, Outcome]) -> list[list[str]]:
 
 def _how(ended: int) -> str:
     if os.WIFSIGNALED(ended):
-        return name_of(os.WTERMSIG(ended))
+        return processes.name_of(os.WTERMSIG(ended))
     return f"exit status {os.waitstatus_to_exitcode(ended)}"
