@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from torch_npusim import npusim
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.npusim._utils import DeviceLike
+from torch_npusim.sim.specs import capability
 
 #: There are no sensors: these are of the order that idle cards show.
 TEMPERATURE = 40  # degrees Celsius
@@ -50,7 +51,8 @@ def nvmlDeviceGetPowerUsage(handle: int) -> int:
 def nvmlDeviceGetClockInfo(handle: int, kind: int) -> int:
     """Returns the clock, in MHz, that gives the specification's peak rate."""
     properties = npusim.get_device_properties(handle)
-    cores = _CORES.get((properties.major, properties.minor), 128)
+    own = properties.major, properties.minor  # below 6.0: the device says none of CUDA's
+    cores = _CORES.get(own if own >= (6, 0) else capability(), 128)
     per_cycle = 2 * cores * max(properties.multi_processor_count, 1)
     return round(properties.peak_flops["float32"] / per_cycle / 1e6)
 
