@@ -428,7 +428,7 @@ void Graph::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack)
   for (const npusim::alloc::Block& block : node.blocks) {
     npusim::Address& end = ours_[block.address];
     end = std::max(end, block.address + block.bytes);
-    pool_->note_captured(block.address, end);
+    pool_->add_captured(block.address, end);
   }
   if (!is_view(schema)) nodes_.push_back(std::move(node));
 }

@@ -73,7 +73,7 @@ std::size_t PrivatePool::use_count() const {
   return 0;
 }
 
-void PrivatePool::note_captured(npusim::alloc::Address begin, npusim::alloc::Address end) {
+void PrivatePool::add_captured(npusim::alloc::Address begin, npusim::alloc::Address end) {
   const std::lock_guard<std::mutex> lock(mutex_);
   npusim::alloc::Address& known = captured_[begin];
   known = std::max(known, end);

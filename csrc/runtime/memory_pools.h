@@ -39,7 +39,7 @@ class PrivatePool {
 
   // Memory that captures have had from this pool: their graphs use it without owning it. The
   // addresses stay the pool's for as long as it lives.
-  void note_captured(npusim::alloc::Address begin, npusim::alloc::Address end);
+  void add_captured(npusim::alloc::Address begin, npusim::alloc::Address end);
   bool was_captured(npusim::alloc::Address address) const;
 
  private:
