@@ -259,13 +259,15 @@ void CachingAllocator::Impl::release_free_memory(MemoryPool& pool) {
   std::vector<Block*> blocks = free_blocks(pool, small_first);
   const std::vector<Block*> others = free_blocks(pool, !small_first);
   blocks.insert(blocks.end(), others.begin(), others.end());
-  const auto pages = std::stable_partition(blocks.begin(), blocks.end(), [](const Block* block) {
-    return !block->segment->is_expandable;
-  });
-  const std::vector<Block*> mapped(pages, blocks.end());
-  blocks.erase(pages, blocks.end());
-  std::erase_if(blocks, [](const Block* block) { return block->is_split(); });
-  release(blocks);
+  std::vector<Block*> whole, mapped;
+  for (Block* block : blocks) {
+    if (block->segment->is_expandable) {
+      mapped.push_back(block);
+    } else if (!block->is_split()) {
+      whole.push_back(block);
+    }
+  }
+  release(whole);
   if (!mapped.empty()) unmap_free_pages(mapped);
 }
 

@@ -346,8 +346,8 @@ class _Importer:
             return {**found, "start_unknown": start.unknown}
         addresses = sorted(older)
         sizes = [start.block_bytes[address] for address in addresses]
-        numbers = {address: number for number, address in enumerate(addresses)}
-        self.sizes = {numbers[address]: other for address, other in start.inferred.items()}
+        places = {address: number for number, address in enumerate(addresses)}
+        self.sizes = {places[address]: other for address, other in start.inferred.items()}
         found |= {"initial_small": small} if small else {}
         return {**found, "initial_segments": segments, "initial_block_bytes": sizes}
 

@@ -67,7 +67,7 @@ def _patch_cudnn(patcher: Patcher) -> None:
     patcher.set(torch._C, "_has_cudnn", True)
     patcher.set(cudnn.m, "_init", lambda: True)  # type: ignore[attr-defined]
     patcher.set(cudnn.m, "version", lambda: CUDNN_VERSION)  # type: ignore[attr-defined]
-    limit = torch.backends.ContextProp(
+    limit = torch.backends.ContextProp(  # type: ignore[no-untyped-call]
         torch._C._cuda_get_cudnn_benchmark_limit, torch._C._cuda_set_cudnn_benchmark_limit
     )
     patcher.set(type(cudnn), "benchmark_limit", limit)

@@ -60,7 +60,7 @@ def _has_primary_context(index: int) -> bool:
     if not npusim.is_initialized():
         return False
     allocations = npusim.memory.memory_stats_as_nested_dict(index)["allocation"]["all"]
-    return allocations["allocated"] > 0
+    return bool(allocations["allocated"] > 0)
 
 
 def _alloc(size: int, stream: int) -> int:
@@ -105,19 +105,19 @@ def _begin_allocating(begin: Callable[[_C._PrivatePool, int], None]) -> Callable
         if (known := _C.find_pool(*pool)) is None:
             raise RuntimeError(f"there is no memory pool {tuple(pool)}")
         begin(known, device)
-        _pool_users.setdefault((device, tuple(pool)), []).append(known)
+        _pool_users.setdefault((device, (pool[0], pool[1])), []).append(known)
 
     return begin_allocating
 
 
 def _end_allocating(device: int, pool: tuple[int, int]) -> None:
     """Ends what the last begin...ToPool() for the pool began; releasePool() gives it up."""
-    _C.end_allocating_from(_pool_users[device, tuple(pool)][-1], device)
+    _C.end_allocating_from(_pool_users[device, (pool[0], pool[1])][-1], device)
 
 
 def _release_pool(device: int, pool: tuple[int, int]) -> None:
     """Gives up one use of the pool."""
-    _pool_users[device, tuple(pool)].pop()
+    _pool_users[device, (pool[0], pool[1])].pop()
 
 
 def _check_pool_live(device: int, pool: tuple[int, int], addresses: set[int]) -> bool:

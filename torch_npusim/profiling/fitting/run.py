@@ -91,11 +91,11 @@ def fit_script(
             if any(entry["action"] in ("alloc", "oom") for entry in trace):
                 history = History(watch, index, trace, failed=not fit.fits)
                 capacity = npusim.mem_get_info(index)[1]
-                ranks = [size for at, size in _C.communicators()[made_before:] if at == index]
+                sizes = [size for at, size in _C.communicators()[made_before:] if at == index]
                 stats = run.stats(index)
                 parts = [known]
                 if known and known.what == CONTEXT:
-                    parts.append(communicators(ranks))
+                    parts.append(communicators(sizes))
                     if temporaries == "cuda":
                         peak = stats["reserved_bytes.all.peak"]
                         parts.append(convolutions(peak, watch.convolutions))
