@@ -40,6 +40,9 @@ std::vector<Address> CachingAllocator::restore_pool(PoolId id,
     }
   }
   // Everything is checked before anything changes.
+  if (!extra.empty() && impl_->defers()) {
+    throw InvalidArgument("restore_pool: blocks cannot go while a scope allocates to a pool");
+  }
   const auto goes = [&](const Block* block) {
     return block->state == BlockState::free ||
            (std::find(extra.begin(), extra.end(), block) != extra.end() && !block->has_stream_uses);
@@ -60,18 +63,14 @@ std::vector<Address> CachingAllocator::restore_pool(PoolId id,
     freed.push_back(block->address);
     impl_->free_live(block, 0);
   }
-  for (const auto& [address, info] : missing) impl_->carve(pool, info);
+  for (const auto& [address, info] : missing) impl_->carve(info);
   return freed;
 }
 
-// An allocated block at exactly these addresses, which must be free.
-void CachingAllocator::Impl::carve(const MemoryPool& pool, const BlockInfo& info) {
+// An allocated block at exactly these addresses, which are free: restore_pool() has checked it.
+void CachingAllocator::Impl::carve(const BlockInfo& info) {
   reserve_blocks();
   Block* block = block_at(info.address);
-  if (!block || block->state != BlockState::free || block->segment->shelf->pool != &pool ||
-      block->address + block->bytes < info.address + info.bytes) {
-    throw InvalidArgument("restore_pool: the memory of a block of the checkpoint is not free");
-  }
   Segment& segment = *block->segment;
   FreeIndex& index = segment.shelf->free;
   const bool is_small = segment.is_small;

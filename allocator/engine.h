@@ -134,7 +134,7 @@ struct CachingAllocator::Impl {
   void end_pool(MemoryPool& pool);  // has no segments, or ranges without memory
 
   // --- checkpoint.cpp
-  void carve(const MemoryPool& pool, const BlockInfo& info);
+  void carve(const BlockInfo& info);
 
   // --- adoption.cpp
   void adopt(const SegmentInfo& info, const AdoptionVisitor& visit);

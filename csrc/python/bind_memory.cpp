@@ -75,7 +75,7 @@ py::dict host_memory_stats() {
   return out;
 }
 
-// What a private pool of a device has, for restore_pool().
+// The segments of a private pool of a device, for restore_pool().
 struct PoolCheckpoint {
   npusim::alloc::PoolId pool;
   std::vector<npusim::alloc::SegmentInfo> segments;

@@ -165,6 +165,8 @@ void change_allocator(const PluggableFunctions& functions) {
 
 // The allocators are made without the lock of the choice, which making them takes.
 void set_allocator_settings(const std::string& text) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard turn(one_at_a_time);
   Choice& chosen = choice();
   std::optional<Config> config;
   {
@@ -181,24 +183,19 @@ void set_allocator_settings(const std::string& text) {
       return;
     }
   }
-  for (int i = 0; i < npusim::device_count(); ++i) {
-    auto* allocator = dynamic_cast<npusim::alloc::CachingAllocator*>(
-        &live_allocator(static_cast<c10::DeviceIndex>(i)));
-    if (allocator == nullptr) continue;
+  for_each_allocator([&](LiveAllocator& each) {
+    auto* allocator = dynamic_cast<npusim::alloc::CachingAllocator*>(&each);
+    if (allocator == nullptr) return;
     naming("set_allocator_settings", [&] { allocator->change_config(*config); });
-  }
+  });
   const std::lock_guard lock(chosen.mutex);
   chosen.settings.push_back(text);
 }
 
-std::string allocator_settings() {
+std::vector<std::string> allocator_settings() {
   Choice& chosen = choice();
   const std::lock_guard lock(chosen.mutex);
-  std::string all;
-  for (const std::string& text : chosen.settings) {
-    if (!text.empty()) all += (all.empty() ? "" : ",") + text;
-  }
-  return all;
+  return chosen.settings;
 }
 
 std::string allocator_choice() {

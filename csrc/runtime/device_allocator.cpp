@@ -214,6 +214,13 @@ LiveAllocator& live_allocator(c10::DeviceIndex device) {
   });
 }
 
+void for_each_allocator(c10::function_ref<void(LiveAllocator&)> visit) {
+  for (const auto& memory : real_memory()) visit(*memory->allocator);
+  const Memory* dry = g_dry_memory.load(std::memory_order_acquire);
+  if (dry == nullptr) return;
+  for (const auto& memory : *dry) visit(*memory->allocator);
+}
+
 namespace {
 // What ended runs have cached; a run without any tensor left goes as a whole.
 void forget_ended_dry_runs() {

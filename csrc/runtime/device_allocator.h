@@ -21,6 +21,9 @@ c10::DeviceAllocator* device_allocator() noexcept;
 // live_allocator() validates device and initialises the simulator on first use.
 npusim::alloc::LiveAllocator& live_allocator(c10::DeviceIndex device);
 
+// for_each_allocator() visits the allocators of all devices, and those of a dry run that is on.
+void for_each_allocator(c10::function_ref<void(npusim::alloc::LiveAllocator&)> visit);
+
 // A dry run has an allocator of its own for each device, empty at first: what was cached before
 // does not show in it, and none of its segments comes back afterwards. begin_dry_run() says what
 // the devices are until end_dry_run(), and how much of each is taken by what is no allocator's.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a snapshot leaves open, decided by the replay that places most blocks where they lay.
+"""Questions that a snapshot leaves open; the replay that places most blocks where they lay decides.
 
 Open are the version of torch, the sizes of older blocks and the order of older segments.
 """

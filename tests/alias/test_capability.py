@@ -136,6 +136,8 @@ try:
 except ValueError as error:
     print(error)
 print(torch.cuda.memory_allocated(torch.cuda.device(0)))
+torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+print(torch.cuda.memory._snapshot()["allocator_settings"]["PYTORCH_ALLOC_CONF"])
 """
 
 
@@ -151,10 +153,12 @@ def test_settings_of_the_allocator_count_before_and_after_the_first_allocation()
         text=True,
         timeout=300,
     )
-    wrong, size, later, late, allocated = done.stdout.splitlines()
+    wrong, size, later, late, allocated, rules = done.stdout.splitlines()
     assert wrong.startswith("set_allocator_settings: ")
     assert "no_such_key" in wrong
     assert size == str(64 << 20)
     assert later == str(32 << 20)
     assert "in use already" in late
     assert allocated == "32"
+    assert rules.endswith(",expandable_segments:True")
+    assert "max_split" not in rules

@@ -159,3 +159,23 @@ TEST(a_pool_gets_its_earlier_blocks_back) {
     CHECK_THROWS(allocator.restore_pool({0, 2}, then), InvalidArgument);
   }
 }
+
+TEST(a_pool_that_cannot_go_back_stays_as_it_is) {
+  const PoolId pool{0, 1};
+  FakeProvider device(8 * kGiB);
+  CachingAllocator allocator(device);
+  allocator.retain_pool(pool);
+  Block* early = allocator.malloc(4 * kMiB, 0, nullptr, 0, pool);
+  const std::vector<SegmentInfo> then = segments_of(allocator, pool);
+  allocator.free(early);
+  // Half of the memory is lent again, and another stream may still use it when it is freed.
+  Block* used = allocator.malloc(2 * kMiB, 0, nullptr, 0, pool);
+  Block* other = allocator.malloc(3 * kMiB, 0, nullptr, 0, pool);
+  allocator.record_stream(used, 1);
+  const Picture before = picture_of(segments_of(allocator, pool));
+  CHECK_THROWS(allocator.restore_pool(pool, then), InvalidArgument);
+  CHECK(picture_of(segments_of(allocator, pool)) == before);
+  CHECK_EQ(first_violation(allocator), "");
+  allocator.free(used);
+  allocator.free(other);
+}

@@ -58,7 +58,7 @@ def _can_use_attention(backend: Any, params: Any, debug: bool) -> bool:
 
 # --- cuDNN
 
-#: That of torch's build for CUDA_VERSION. What cuDNN refuses is in cuda_rules.csv and in csrc.
+#: That of torch's build for CUDA_VERSION. Refusals of cuDNN are in cuda_rules.csv and in csrc.
 CUDNN_VERSION = 92000
 
 

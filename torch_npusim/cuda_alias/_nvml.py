@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch.cuda asks NVML: memory and clocks of the specification, and sensors that never move.
+"""NVML for torch.cuda: memory and clocks of the specification, and sensors that never move.
 
 It stands for the package pynvml within torch.cuda alone; a program that imports pynvml itself gets
 that package, if it is installed, and no device from it.

@@ -7,6 +7,7 @@ import torch
 
 from npusim_conformance.contracts import contract
 from npusim_conformance.contracts.apart.script import ends_well, run_script
+from npusim_conformance.processes import name_of
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import Mismatch
 
@@ -44,9 +45,9 @@ def _child(run: Run, body: str, before: str = _USED_HERE, after: str = _STILL_RI
     ends_well(done)
     said = done.stdout.strip()
     if said.startswith("signal"):
-        number = signal.Signals(int(said.removeprefix("signal ")))
-        hung = number is signal.SIGALRM
-        raise Mismatch(f"the child {'hung' if hung else f'died by {number.name}'}")
+        number = int(said.removeprefix("signal "))
+        hung = number == signal.SIGALRM
+        raise Mismatch(f"the child {'hung' if hung else f'died by {name_of(number)}'}")
     return said
 
 
