@@ -7,6 +7,7 @@
 #include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 
@@ -82,6 +83,24 @@ void repeat_interleave(const char* op, Arguments given) {
   given.become(on_meta(given[0].toTensor(), {length}));
 }
 
+// The second result has a row for each target and each gap. Lengths from the device read as zeros.
+void ctc_loss(const char* /*op*/, Arguments given) {
+  const Tensor log_probs = given[0].toTensor(), targets = given[1].toTensor();
+  const int64_t batch = log_probs.size(1);
+  int64_t longest = 0;
+  for (const int64_t length : given[3].toIntVector()) longest = std::max(longest, length);
+  if (longest == 0) {
+    longest = targets.dim() == 2 ? targets.size(1) : targets.numel() / std::max<int64_t>(batch, 1);
+  }
+  given.become(on_meta(log_probs, {batch}),
+               on_meta(log_probs, {batch, log_probs.size(0), 2 * longest + 1}));
+}
+
+void ctc_loss_backward(const char* /*op*/, Arguments given) {
+  const Tensor log_probs = given[1].toTensor();
+  given.become(on_meta(log_probs, log_probs.sizes()));
+}
+
 void equal(const char* op, Arguments given) { given.become(answer_of(op, at::kBool, 1).toBool()); }
 
 // No gradient is infinite, and the optimizer's step is taken. Arguments: gradients, whether one is
@@ -102,6 +121,8 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       {"aten::_unique2", &unique2},
       {"aten::bincount", &bincount},
       {"aten::repeat_interleave.Tensor", &repeat_interleave},
+      {"aten::_ctc_loss", &ctc_loss},
+      {"aten::_ctc_loss_backward", &ctc_loss_backward},
       {"aten::equal", &equal},
       {"aten::_fused_adagrad_", &nothing_returned},
       {"aten::_fused_adagrad_.tensor_lr", &nothing_returned},

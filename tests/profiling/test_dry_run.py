@@ -252,6 +252,13 @@ def mask(*sizes):
     return ones(*sizes) > 0
 
 
+def aligned(lengths):
+    scores = torch.zeros(5, 2, 6, device=DEVICE, requires_grad=True)
+    loss, table = torch._ctc_loss(scores, indices(2, 3), [5, 5], lengths.tolist())
+    loss.sum().backward()
+    return loss, table, scores.grad
+
+
 def coo():
     return torch.sparse_coo_tensor(indices(2, 5), ones(5), (4, 4))
 
@@ -308,6 +315,7 @@ DEPENDS_ON_SHAPES = {
     "resize": lambda: ones(4).resize_(3),
     "out": lambda: torch.add(ones(4), ones(3, 1), out=ones(1).resize_(0)),
     "stft": lambda: torch.stft(ones(40), 16, window=ones(16), return_complex=True),
+    "ctc_loss": lambda: aligned(torch.tensor([3, 2])),
     "inverse": lambda: torch.linalg.inv(ones(4, 4).triu()),
     "packed": lambda: nn.utils.rnn.pack_padded_sequence(ones(4, 2, 3), torch.tensor([4, 2])).data,
 }
@@ -364,6 +372,12 @@ def test_a_shape_that_depends_on_shapes_is_known(case):
     with dry_run() as run:
         assert shapes(call()) == real
     assert all(answer.what == "value" for answer in run.answers())
+
+
+def test_lengths_of_the_device_are_as_long_as_they_can_be():
+    real = shapes(aligned(torch.tensor([3, 2])))
+    with dry_run():
+        assert shapes(aligned(unknown(2))) == real
 
 
 def test_a_scaler_takes_its_steps():

@@ -11,30 +11,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from profiling.fit_process import fit
 
-from torch_npusim import cli
 from torch_npusim.profiling.fitting import outside, page, remedies, text, trials, watch
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
-from torch_npusim.profiling.fitting.result import Fit, MaxPeak
 from torch_npusim.profiling.fitting.run import fit_script
-from torch_npusim.profiling.fitting.trials import Job, TrialError, largest_batch
+from torch_npusim.profiling.fitting.trials import Job
 from torch_npusim.sim import specs
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT, BLOCKS = str(SCRIPTS / "fitted.py"), str(SCRIPTS / "fitted_blocks.py")
 DECODER = str(SCRIPTS / "fitted_decoder.py")
 MIB = 1 << 20
-
-
-def fit(*words):
-    words = [sys.executable, "-m", "torch_npusim.cli", "fit", *words]
-    # With the allocator of the command: it does not begin again.
-    environment = {**os.environ, "NPUSIM_ALLOCATOR": "cuda-2.13"}
-    done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 def blocks(*changes, batch=8):
@@ -368,100 +357,6 @@ assert vars(server) == before and server._forkserver_pid is None
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
-def test_a_script_that_does_not_fit_fails_where_that_is_required():
-    words = ["--remedies", "never", "--memory", "64MiB", "--require-fits", SCRIPT, "65536"]
-    status, out, _ = fit(*words)
-    assert status == 1
-    assert f"does not fit npusim:0 (npusim-one, 64.00 MiB): {SCRIPT}:11 asks for" in out
-    assert "Memory ran out" in out
-
-
-def test_what_is_reserved_decides_on_the_highest_peak():
-    # A little more than 32 MiB are allocated, and more than 36 MiB are reserved.
-    words = ["--memory", "1GiB", "--max-peak", "36MiB", "--json", "--temporaries", "npusim"]
-    status, out, error = fit(*words, SCRIPT, "8")
-    found = json.loads(out)
-    (device,) = found["devices"].values()
-    asked = found["max_peak"]
-    assert (status, found["fits"], asked["exceeded"]) == (1, True, True)
-    assert (asked["decides"], asked["limit"]) == ("reserved", 36 * MIB)
-    assert asked["reserved"] == device["peak_reserved"] > 36 * MIB
-    assert asked["allocated"] == device["peak_allocated"] < 36 * MIB
-    told = text.max_peak_text(MaxPeak(**asked))
-    assert (
-        "reserved, more than the 36.00 MiB of --max-peak, which counts what is reserved; " in told
-    )
-    assert told in error
-    plain = fit_script(SCRIPT, ["8"], temporaries="npusim")
-    plain.max_peak = plain.limited(asked["reserved"])
-    assert not plain.max_peak.exceeded
-    assert "reserved, within the" in text.as_text(plain)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--max-peak", "much", SCRIPT], "--max-peak: expected a number of bytes such as 512MiB"),
-        (["--memory", "much", SCRIPT], "--memory: expected a number of bytes such as 512MiB"),
-        (["--outside", "much", SCRIPT], "--outside: expected a number of bytes such as 512MiB"),
-        (["--spec", "t5", SCRIPT], "there is no device specification `t5`; accepted: npusim-one"),
-        (["--selected", "2", SCRIPT], "--selected is a share from 0 to 1, got 2"),
-        (["--sweep", "--batch", SCRIPT], "--sweep '--batch'; expected ARGUMENT=V1,V2"),
-        (["--sweep", "4=1,2", SCRIPT, "8"], "--sweep: the script has 1 arguments, and no number 4"),
-        (["--ranks", "0", SCRIPT], "--ranks is at least 1, got 0"),
-        (["--fabric", "rope", SCRIPT], "there is no fabric 'rope'; known are ascend-910b"),
-        (["nowhere.py"], "there is no script nowhere.py"),
-        ([], "name a script"),
-    ],
-)
-def test_bad_input_is_refused_before_the_run(words, told, capsys):
-    assert cli.main(["fit", *words]) == 2
-    assert f"npusim fit: {told}" in capsys.readouterr().err
-
-
-def test_an_error_of_the_script_keeps_the_answer_until_then(tmp_path):
-    script = tmp_path / "saves.py"
-    script.write_text(f"""import torch
-weights = torch.ones(1 << 20, device="npusim")
-torch.save(weights, {str(tmp_path / "weights.pt")!r})
-""")
-    found = fit_script(str(script))
-    told = text.as_text(found)
-    assert f"ended early, with RuntimeError at {script}:3: a tensor of device npusim:0" in told
-    assert "4.00 MiB allocated" in told
-    assert f"{script}:3" in page.as_page(found)
-
-
-def test_a_script_that_uses_no_device_says_so(tmp_path):
-    script = tmp_path / "cpu.py"
-    script.write_text("import torch\ntorch.ones(3)\n")
-    found = fit_script(str(script))
-    assert found.devices == {}
-    assert text.as_text(found) == f"{script} allocates nothing on the device."
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name", "after"),
-    [
-        (("--batch-size", "8", "x"), "--batch-size", ("--batch-size", "16", "x")),
-        (("--batch-size=8",), "batch_size", ("--batch-size=16",)),
-        (("train.batch=8",), "train.batch", ("train.batch=16",)),
-        (("-b", "8"), "-b", ("-b", "16")),
-        (("8", "x"), "1", ("16", "x")),
-        ((), "--batch", ("--batch", "16")),
-    ],
-)
-def test_an_argument_of_the_script_is_replaced(arguments, name, after):
-    job = Job("train.py", arguments)
-    assert job.having(name, "16").arguments == after
-    assert job.number(name) == (8 if arguments else None)
-
-
-def test_settings_of_the_command_are_axes_too():
-    job = Job("train.py", ("--memory-format", "x")).having("memory", "8GiB")
-    assert (job.arguments, job.settings) == (("--memory-format", "x"), {"memory": "8GiB"})
-
-
 ASKS = """import torch
 kept = torch.empty(100 << 20, dtype=torch.uint8, device="npusim")
 """
@@ -538,37 +433,3 @@ def test_chips_of_the_table_have_a_context_and_others_do_not():
     assert outside.communicators([1, 1]) is None
     two = outside.communicators([8, 1, 2])
     assert (two.low >> 20, two.high >> 20) == (820, 1376)
-
-
-class Modelled(Job):
-    """A job whose memory is 100 bytes and 7 for each of a batch, of 1,000."""
-
-    def run(self, snapshot=None):
-        batch = int(self.arguments[-1])
-        if batch > 600:
-            raise TrialError("ValueError at train.py:3")
-        peak = 100 + 7 * batch
-        return {"fits": peak <= 1000, "devices": {"0": {"peak_reserved": min(peak, 1000)}}}
-
-
-def answer(job):
-    found = job.run()
-    peak = found["devices"]["0"]["peak_reserved"]
-    device = SimpleNamespace(capacity=1050, peak_reserved=peak, outside_between=lambda: (0, 50))
-    return Fit("train.py", fits=found["fits"], devices={0: device})
-
-
-@pytest.mark.parametrize("batch", [1, 100, 128, 129, 500])
-def test_the_largest_batch_is_found_from_any_start(batch):
-    job = Modelled("train.py", ("--batch", str(batch)))
-    told = []
-    assert largest_batch(job, "--batch", answer(job), told.append) == 128
-    assert len(told) < 10
-
-
-def test_a_sweep_has_a_row_for_each_point():
-    status, out, _ = fit("--sweep", "--batch=1", "--sweep", "memory=32MiB,1GiB", BLOCKS)
-    header, *rows = out.splitlines()
-    assert header.split()[:3] == ["--batch", "memory", "fits"]
-    assert [row.split()[:3] for row in rows] == [["1", "32MiB", "no"], ["1", "1GiB", "yes"]]
-    assert status == 0

@@ -116,8 +116,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sweep:
         return _sweep(arguments, job, limit)
     _begin_again(arguments)
-    with _own_output(arguments.json) as write:
-        return _fit(arguments, job, limit, write)
+    try:
+        with _own_output(arguments.json) as write:
+            return _fit(arguments, job, limit, write)
+    except ValueError as problem:  # of the allocator's preset or settings
+        _tell(str(problem))
+        return 2
 
 
 def _checked(arguments: argparse.Namespace) -> int | None:
@@ -126,7 +130,6 @@ def _checked(arguments: argparse.Namespace) -> int | None:
     Raises:
         ValueError: For an option that cannot be.
     """
-    from torch_npusim.sim import fabric, specs
     from torch_npusim_entry_points.byte_sizes import parse_bytes
 
     if arguments.script.startswith("-"):
@@ -135,35 +138,43 @@ def _checked(arguments: argparse.Namespace) -> int | None:
         raise ValueError("name a script: npusim fit [options] script.py [its arguments]")
     if not Path(arguments.script).is_file():
         raise ValueError(f"there is no script {arguments.script}")
-    if arguments.spec and arguments.spec not in specs.BUILT_IN:
-        specs.load(arguments.spec)
-    specs.dispatch_us(arguments.host, arguments.spec)
-    limits = {}
-    for option in ("memory", "max_peak", "outside"):
-        if (text := getattr(arguments, option)) is not None:
-            try:
-                limits[option] = parse_bytes(text)
-            except ValueError as problem:
-                raise ValueError(f"--{option.replace('_', '-')}: {problem}") from None
+    job = _job(arguments)
+    job.check()
+    for text in arguments.sweep:
+        name, _, values = text.partition("=")
+        if not (name and values):
+            raise ValueError(f"--sweep {text!r}; expected ARGUMENT=V1,V2")
+        for value in values.split(","):
+            with _named("--sweep"):
+                job.having(name, value).check()
+    if arguments.find_batch:
+        with _named(f"--find-batch {arguments.find_batch}"):
+            job.having(arguments.find_batch, "1")
     if not 0 <= arguments.selected <= 1:
         raise ValueError(f"--selected is a share from 0 to 1, got {arguments.selected:g}")
-    if arguments.ranks is not None and arguments.ranks < 1:
-        raise ValueError(f"--ranks is at least 1, got {arguments.ranks}")
-    if arguments.fabric is not None:
-        fabric.values(arguments.fabric)
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"--jobs is at least 1, got {arguments.jobs}")
-    for text in arguments.sweep:
-        if not all(text.partition("=")):
-            raise ValueError(f"--sweep {text!r}; expected ARGUMENT=V1,V2")
-    return limits.get("max_peak")
+    for option in ("page", "snapshot"):
+        folder = Path(getattr(arguments, option) or "").absolute().parent
+        if not folder.is_dir():
+            raise ValueError(f"--{option}: there is no folder {folder}")
+    with _named("--max-peak"):
+        return None if arguments.max_peak is None else parse_bytes(arguments.max_peak)
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as problem:
+        raise ValueError(f"{option}: {problem}") from None
 
 
 def _job(arguments: argparse.Namespace) -> "Job":
     from torch_npusim.profiling.fitting.trials import SETTINGS, Job
 
     given = {name: getattr(arguments, name, None) for name in (*SETTINGS, "temporaries")}
-    settings = {name: str(value) for name, value in given.items() if value}
+    settings = {name: str(value) for name, value in given.items() if value is not None}
     return Job(
         arguments.script, tuple(arguments.arguments), settings, arguments.selected,
         tuple(arguments.change),
@@ -251,7 +262,11 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
     write(json.dumps(fit.as_dict(), indent=1) if arguments.json else text.as_text(fit))
     if problem:
         _tell(problem)
-    missed = bool(problem or fit.error) or (arguments.require_fits and not fit.fits)
+    if not (fit.devices or arguments.as_cuda):
+        _tell('nothing ran on the device; a script for "cuda" needs --as-cuda')
+    missed = bool(problem or fit.error)
+    if arguments.require_fits and not (fit.fits and fit.devices):
+        missed = True
     if fit.max_peak is not None and fit.max_peak.exceeded:
         _tell(text.max_peak_text(fit.max_peak))
         missed = True
@@ -266,14 +281,10 @@ def _sweep(arguments: argparse.Namespace, job: "Job", limit: int | None) -> int:
         name, _, values = axis.partition("=")
         axes.append((name, values.split(",")))
     os.environ.update(_environment(arguments))  # for the processes of the runs
-    try:
-        rows = trials.sweep(job, axes, arguments.jobs or trials.processes(), _tell)
-    except ValueError as problem:
-        _tell(f"--sweep: {problem}")
-        return 2
+    rows = trials.sweep(job, axes, arguments.jobs or trials.processes(), _tell)
     if arguments.page:
         Path(arguments.page).write_text(page.sweep_page(job.script, rows), encoding="utf-8")
     print(json.dumps(rows, indent=1) if arguments.json else text.sweep_text(rows))
-    missed = arguments.require_fits and not all(row["fits"] for row in rows)
+    missed = arguments.require_fits and not all(row["fits"] and row["devices"] for row in rows)
     above = limit is not None and any(trials.peak_of(row) > limit for row in rows)
     return int(missed or above or any(row["error"] for row in rows))

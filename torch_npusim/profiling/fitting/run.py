@@ -106,6 +106,7 @@ def fit_script(
         peaks = Rates.of_device().peak_flops
     fit.step = watch.step_time(spec, peaks, max(1, len(fit.devices)))
     fit.step_threads = len(watch.threads)
+    fit.fits = fit.fits and not fit.error
     fit.changes = {change.name: list(change.where) for change in changes}
     if snapshot is not None:
         Path(snapshot).write_bytes(pickle.dumps(whole, protocol=4))
@@ -121,13 +122,18 @@ def _run(path: str, arguments: Sequence[str], fit: Fit, watch: Watch) -> None:
             watch.look()
         except SystemExit as end:
             if end.code not in (None, 0):
-                fit.error = f"SystemExit: {end.code}"
+                fit.error = f"SystemExit at {_place(end)}: {end.code}"
         except Exception as error:
-            rows = [
-                (row.filename, row.lineno or 0, row.name) for row in extract_tb(error.__traceback__)
-            ]
-            file, line, _ = to_blame(reversed(rows))[0]
-            fit.error = f"{type(error).__name__} at {file}:{line}: {error}"
+            fit.error = f"{type(error).__name__} at {_place(error)}: {error}"
+
+
+def _place(error: BaseException) -> str:
+    """Returns the line of the program that an error ended."""
+    if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
+        return f"{error.filename}:{error.lineno}"
+    rows = [(row.filename, row.lineno or 0, row.name) for row in extract_tb(error.__traceback__)]
+    file, line, _ = to_blame(reversed(rows))[0]
+    return f"{file}:{line}"
 
 
 @contextlib.contextmanager

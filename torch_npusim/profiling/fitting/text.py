@@ -28,7 +28,7 @@ def left_out_text(fit: Fit) -> str:
 def as_text(fit: Fit) -> str:
     """Returns the answer for people."""
     lines = [fit.verdict]
-    if fit.error:
+    if fit.error and fit.devices:
         lines.append("The rest is of the run until then.")
     for name, places in fit.changes.items():
         lines.append(f"--change {name}: {', '.join(places) or 'found nothing to change'}")

@@ -3,6 +3,7 @@
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,28 @@ from typing import Any
 from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting.own_server import Process
 from torch_npusim.profiling.fitting.result import NOT_IN_RUN, Fit
+from torch_npusim.sim import fabric, specs
+from torch_npusim_entry_points.byte_sizes import parse_bytes
 
 SETTINGS = ("spec", "memory", "allocator", "conf", "outside", "host", "ranks", "fabric")
 _MOST = 1 << 24  # of a batch
+
+
+def _spec(name: str) -> None:
+    if name not in specs.BUILT_IN:
+        specs.load(name)
+
+
+def _ranks(text: str) -> None:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"a number of at least 1, got {text}")
+
+
+# Raise ValueError for a value that cannot be. A run judges "allocator" and "conf".
+_CHECKS: dict[str, Callable[[str], Any]] = {
+    "spec": _spec, "memory": parse_bytes, "outside": parse_bytes, "host": specs.dispatch_us,
+    "ranks": _ranks, "fabric": fabric.values,
+}  # fmt: skip
 
 
 class TrialError(Exception):
@@ -62,6 +82,18 @@ class Job:
             return replace(self, settings={**self.settings, name: value})
         flag = name if name.startswith("-") else f"--{name}"
         return replace(self, arguments=(*words, flag, value))
+
+    def check(self) -> None:
+        """Refuses settings that cannot be, before anything runs.
+
+        Raises:
+            ValueError: It names the setting.
+        """
+        for name, value in self.settings.items():
+            try:
+                _CHECKS.get(name, str)(value)
+            except ValueError as problem:
+                raise ValueError(f"--{name}: {problem}") from None
 
     def leaving(self, outside: str) -> "Job":
         """Returns the job with other memory outside of the allocator, as fit_script() takes it."""
@@ -118,11 +150,12 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     """Sends the answer of a run; what the script prints goes nowhere."""
     from torch_npusim.profiling.fitting.changes import Change
     from torch_npusim.profiling.fitting.run import fit_script
-    from torch_npusim.sim import fabric
 
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
+    for number in (0, 1):
         os.dup2(nowhere, number)
+    complaints = os.memfd_create("stderr")
+    os.dup2(complaints, 2)
     settings = job.settings
     for name, variable in (("conf", "PYTORCH_ALLOC_CONF"), ("allocator", "NPUSIM_ALLOCATOR")):
         if name in settings:
@@ -130,12 +163,19 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     if "fabric" in settings:
         fabric.use(settings["fabric"])
     changes = [Change(name) for name in job.changes]
-    fit = fit_script(
-        job.script, job.arguments, spec=settings.get("spec"), memory=settings.get("memory"),
-        selected=job.selected, temporaries=settings.get("temporaries", "cuda"),
-        outside=settings.get("outside", "high"), host=settings.get("host", "eager"),
-        ranks=int(settings.get("ranks", 0)), changes=changes, snapshot=snapshot,
-    )  # fmt: skip
+    try:
+        fit = fit_script(
+            job.script, job.arguments, spec=settings.get("spec"), memory=settings.get("memory"),
+            selected=job.selected, temporaries=settings.get("temporaries", "cuda"),
+            outside=settings.get("outside", "high"), host=settings.get("host", "eager"),
+            ranks=int(settings.get("ranks", 0)), changes=changes, snapshot=snapshot,
+        )  # fmt: skip
+    except ValueError as problem:  # of a setting
+        fit = Fit(job.script, error=str(problem))
+    if fit.error.startswith("SystemExit"):  # the script has said why
+        sys.stderr.flush()
+        said = os.pread(complaints, 1 << 16, max(0, os.fstat(complaints).st_size - (1 << 16)))
+        fit.error = ": ".join([fit.error, *said.decode(errors="replace").splitlines()[-1:]])
     sender.send(fit.as_dict())
 
 
@@ -203,7 +243,7 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
     """Returns the largest batch that fits; 0 if 1 does not.
 
     Two runs tell how much memory one more of the batch takes. The next guess is where that reaches
-    the capacity; once a batch did not fit, it is half way between that and the largest that did.
+    the capacity, then its neighbours at a distance that doubles.
 
     Args:
         job: With any batch, or none, among the arguments.
@@ -226,17 +266,20 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
         low, peaks[present] = present, now.peak_reserved
     elif present:
         high = present
-    growth = 16  # one more in so many
+    step = 1
     while high - low > 1:
         guess = max(1, 2 * low) if high == _MOST else (low + high) // 2
-        if len(peaks) > 1 and high == _MOST:
-            first, last = min(peaks), max(peaks)
-            more = (peaks[last] - peaks[first]) / (last - first)
-            if more > 0:
-                end = last + int((capacity - peaks[last]) / more)
-                guess = max(end, low + max(1, low // growth))
-                growth = max(1, growth // 2)
-        guess = min(max(guess, low + 1), high - 1)
+        # Far enough apart for the allocator's steps to matter little.
+        earlier = [batch for batch in peaks if 10 * batch <= 9 * low]
+        first = max(earlier, default=low)
+        if earlier and (more := peaks[low] - peaks[first]) > 0:
+            end = low + int((capacity - peaks[low]) * (low - first) / more)
+            if high == _MOST:
+                guess = min(end, 16 * low)
+            elif 10 * end < 11 * high and 2 * step < high - low:
+                guess = min(max(end, low + step), high - step)
+                step *= 2
+        guess = min(max(guess, low + step), high - 1)
         found = job.having(name, str(guess)).run()
         tell(f"batch {guess}: {'fits' if found['fits'] else 'does not fit'}")
         if not found["fits"]:
