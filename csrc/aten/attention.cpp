@@ -21,8 +21,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "csrc/aten/attention_without_math.h"
 #include "csrc/aten/cuda_attention.h"
+#include "csrc/aten/cuda_attention_choice.h"
 #include "csrc/operands/nested_members.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/on_host_views.h"
@@ -84,7 +84,7 @@ Tensor shape_of(const Tensor& operand) {
 
 // CUDA's kernel, whose work is the fused kernel's here; math where the CPU's lacks something.
 int64_t choose_without_math(const sdp::sdp_params& params) {
-  const at::SDPBackend chosen = choose_as_cuda(params);
+  const at::SDPBackend chosen = choose_as_cuda(params, sdp_capability());
   const MaybeTensor& mask = params.attn_mask;
   const bool mask_wants_gradient = mask.has_value() && mask->defined() && mask->requires_grad();
   const bool same = params.query.sym_size(-1) == params.value.sym_size(-1) &&
@@ -97,12 +97,13 @@ int64_t choose_without_math(const sdp::sdp_params& params) {
 int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
                            const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                            std::optional<double> scale, bool enable_gqa) {
-  if (as_cuda()) return cuda_sdp_backend(query, key, value, attn_mask, dropout_p, enable_gqa);
   const bool masked = attn_mask.has_value() && attn_mask->defined();
+  const sdp::sdp_params params{query,     key,       value,     masked ? attn_mask : std::nullopt,
+                               dropout_p, is_causal, enable_gqa};
+  if (as_cuda()) return cuda_sdp_backend(params);
   if (C10_UNLIKELY(!at::globalContext().userEnabledMathSDP())) {
-    const sdp::sdp_params params{query,     key,       value,     masked ? attn_mask : std::nullopt,
-                                 dropout_p, is_causal, enable_gqa};
-    if (chooses_as_cuda(params)) return choose_without_math(params);
+    const bool is_of_cuda = sdp_capability() != 0 && !sdp::has_for_nested_inputs(params);
+    if (is_of_cuda) return choose_without_math(params);
   }
   return at::native::_fused_sdp_choice_stub(
       c10::kCPU, shape_of(query), shape_of(key), shape_of(value),

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tensors that CUDA's attention kernels save, and their temporaries. Sources, of torch 2.13:
-//   the choice                sdp_utils: use_flash_attention, use_mem_efficient_attention
 //   flash forward, backward   flash_api: mha_fwd, mha_bwd
 //   efficient                 attention.cu: _efficient_attention_forward;
 //                             attention_backward.cu: _efficient_attention_backward
-//   cuDNN's                   sdp_utils: check_prefer_cudnn_attention; MHA.cpp: run_cudnn_SDP_fprop
+//   cuDNN's                   MHA.cpp: run_cudnn_SDP_fprop
 // cuDNN's workspaces are not public. Lists of an H200 (torch 2.11) have 256 bytes in the forward
 // pass; in the backward pass 256 more than the accumulator, the sums of rows and expanded groups.
 #include "csrc/aten/cuda_attention.h"
@@ -21,6 +20,7 @@
 #include <cmath>
 #include <memory>
 
+#include "csrc/aten/cuda_attention_choice.h"
 #include "csrc/aten/cuda_rnn.h"
 #include "csrc/launch/launch.h"
 #include "csrc/operands/device_empty.h"
@@ -155,43 +155,6 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
       });
 }
 
-bool needs_gradient(const MaybeTensor& mask) {
-  return mask.has_value() && mask->defined() && mask->requires_grad();
-}
-
-// torch prefers cuDNN on compute capability 9.0 and 10.0.
-bool cudnn_takes(const Tensor& query, const Tensor& key, const Tensor& value,
-                 const MaybeTensor& mask, const npusim::DeviceSpec& spec) {
-  const at::Context& context = at::globalContext();
-  const bool preferred =
-      spec.capability_minor == 0 && (spec.capability_major == 9 || spec.capability_major == 10);
-  const bool deterministic =
-      context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly();
-  return preferred && context.userEnabledCuDNNSDP() && !deterministic && is_half(query) &&
-         !needs_gradient(mask) && key.size(2) != 1 && query.size(-1) <= 128 &&
-         value.size(-1) <= 128 && query.size(-1) % 8 == 0 && value.size(-1) % 8 == 0 &&
-         key.size(-1) == query.size(-1);
-}
-
-bool flash_takes(const Tensor& query, const Tensor& key, const Tensor& value,
-                 const npusim::DeviceSpec& spec, bool masked) {
-  return spec.capability_major >= 8 && is_half(query) && !masked && query.size(-1) <= 256 &&
-         key.size(-1) == query.size(-1) && value.size(-1) == query.size(-1);
-}
-
-bool efficient_takes(const Tensor& query, const Tensor& key, const Tensor& value,
-                     const npusim::DeviceSpec& spec) {
-  const at::ScalarType dtype = query.scalar_type();
-  const bool modern = spec.capability_major >= 8;
-  if (dtype != at::kFloat && dtype != at::kHalf && !(dtype == at::kBFloat16 && modern)) {
-    return false;
-  }
-  const int64_t alignment = is_half(query) ? (spec.capability_major >= 7 ? 8 : 1) : modern ? 4 : 1;
-  return key.size(1) == query.size(1) && value.size(1) == query.size(1) &&
-         query.size(-1) % alignment == 0 && key.size(-1) == query.size(-1) &&
-         value.size(-1) % alignment == 0;
-}
-
 Tensor padded(const Tensor& tensor) {
   const int64_t missing = rounded_up(tensor.size(-1), 8) - tensor.size(-1);
   return missing == 0 ? tensor : at::constant_pad_nd(tensor, {0, missing});
@@ -204,7 +167,10 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
   const bool plain = query.is_privateuseone() && !query.is_nested() && query.dim() == 4 &&
                      key.dim() == 4 && value.dim() == 4;
   const auto flash_backend = static_cast<int64_t>(at::SDPBackend::flash_attention);
-  if (!plain || cuda_sdp_backend(query, key, value, mask, dropout, gqa) != flash_backend) {
+  const bool masked = mask.has_value() && mask->defined();
+  const sdp::sdp_params params{query,   key,    value, masked ? mask : std::nullopt,
+                               dropout, causal, gqa};
+  if (!plain || cuda_sdp_backend(params) != flash_backend) {
     return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale,
                                                     gqa);
   }
@@ -317,27 +283,11 @@ Efficient dry_efficient_attention_backward(const Tensor& grad_out, const Tensor&
       });
 }
 
-int64_t cuda_sdp_backend(const Tensor& query, const Tensor& key, const Tensor& value,
-                         const MaybeTensor& mask, double /*dropout*/, bool gqa) {
-  const npusim::DeviceSpec& spec = npusim::device_spec(query.device().index());
-  const at::Context& context = at::globalContext();
-  const bool masked = mask.has_value() && mask->defined();
-  const auto last_is_dense = [](const Tensor& tensor) { return tensor.stride(-1) == 1; };
-  const bool usual = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && query.size(-2) > 0 &&
-                     key.size(-2) > 0 && last_is_dense(query) && last_is_dense(key) &&
-                     last_is_dense(value) &&
-                     (gqa || (key.size(1) == query.size(1) && value.size(1) == query.size(1)));
-  auto chosen = at::SDPBackend::math;
-  if (usual && cudnn_takes(query, key, value, mask, spec)) {
-    chosen = at::SDPBackend::cudnn_attention;
-  } else if (usual && context.userEnabledFlashSDP() &&
-             flash_takes(query, key, value, spec, masked)) {
-    chosen = at::SDPBackend::flash_attention;
-  } else if (usual && context.userEnabledMemEfficientSDP() && !needs_gradient(mask) &&
-             efficient_takes(query, key, value, spec)) {
-    chosen = at::SDPBackend::efficient_attention;
-  }
-  return static_cast<int64_t>(chosen);
+int64_t cuda_sdp_backend(const sdp::sdp_params& params) {
+  if (sdp::has_for_nested_inputs(params)) return static_cast<int64_t>(at::SDPBackend::math);
+  const npusim::DeviceSpec& spec = npusim::device_spec(params.query.device().index());
+  return static_cast<int64_t>(
+      choose_as_cuda(params, 10 * spec.capability_major + spec.capability_minor));
 }
 
 void begin_cuda_attention() {

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
 
-#include <optional>
 #include <tuple>
 
 #include "csrc/cost/account.h"
@@ -35,9 +35,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dry_cudnn_attention_backward(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
     const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp);
 
-// cuda_sdp_backend() is the at::SDPBackend that CUDA takes on the device of `query`.
-int64_t cuda_sdp_backend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         const std::optional<at::Tensor>& mask, double dropout, bool gqa);
+// cuda_sdp_backend() is the at::SDPBackend that CUDA takes on the device of the query; math for
+// nested tensors.
+int64_t cuda_sdp_backend(const sdp::sdp_params& params);
 
 // attention_cost() is the cost of so many products of queries with keys and with values.
 npusim::Cost attention_cost(npusim::Work work, TensorPointers operands, const at::Tensor& query,

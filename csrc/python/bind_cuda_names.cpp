@@ -2,7 +2,7 @@
 // Binding of what torch_npusim.cuda_alias needs below Python.
 #include <torch/csrc/Event.h>
 
-#include "csrc/aten/attention_without_math.h"
+#include "csrc/aten/cuda_attention_choice.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/out_of_memory_observers.h"
@@ -63,7 +63,7 @@ bool can_use_attention(int backend, const py::object& params, bool debug) {
       static_cast<at::SDPBackend>(backend),
       {tensor("query"), tensor("key"), tensor("value"), mask, params.attr("dropout").cast<double>(),
        is_set("is_causal"), is_set("enable_gqa")},
-      debug);
+      sdp_capability(), debug);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ import pytest
 import torch
 from pages import calculators, published_peaks
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_npusim
@@ -85,11 +86,27 @@ with dry_run(spec="h100-sxm", temporaries="cuda"):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_attention_whose_mask_learns_is_not_fused(as_cuda):
-    query = torch.empty(2, 8, 128, 64, device="npusim", requires_grad=True)
-    bias = torch.empty(1, 8, 128, 128, device="npusim", requires_grad=True)
-    assert attention_ops(query, query, attn_mask=bias) == []
+def test_a_mask_that_learns_gets_its_gradient_from_efficient_attention(as_cuda):
+    query = torch.empty(2, 8, 128, 64, **HALF, requires_grad=True)
+    bias = torch.empty(1, 8, 128, 128, **HALF, requires_grad=True)
+    efficient = "_scaled_dot_product_efficient_attention"
+    assert attention_ops(query, query, attn_mask=bias) == [efficient, f"{efficient}_backward"]
     assert bias.grad.shape == bias.shape
+
+
+def test_attention_that_no_kernel_of_cuda_takes_is_refused(as_ampere):
+    single = torch.empty(2, 8, 128, 64, device="npusim")
+    with (
+        sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+        pytest.warns(UserWarning, match="kernel not used because"),
+        pytest.raises(RuntimeError, match="No available kernel"),
+    ):
+        F.scaled_dot_product_attention(single, single, single)
+
+
+def test_causal_attention_over_more_keys_is_efficient_attention(as_ampere):
+    query, key = torch.empty(2, 8, 16, 64, **HALF), torch.empty(2, 8, 128, 64, **HALF)
+    assert attention_ops(query, key, is_causal=True) == ["_scaled_dot_product_efficient_attention"]
 
 
 def test_attention_has_the_names_that_cuda_has(as_ampere):

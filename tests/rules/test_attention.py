@@ -94,6 +94,16 @@ def test_what_a_backend_of_cuda_refuses_is_refused_in_its_words(backend, operand
     assert any(words in str(each.message) for each in warned)
 
 
+def test_efficient_attention_takes_no_grouped_heads():
+    query, key, _ = tensors(shape=(2, 4, 8, 16))
+    with (
+        sdpa_kernel(EFFICIENT),
+        pytest.warns(UserWarning, match="to have the same num_heads"),
+        pytest.raises(RuntimeError, match=r"^No available kernel"),
+    ):
+        attention(query, key[:, :2], key[:, :2], enable_gqa=True)
+
+
 def test_with_math_allowed_nothing_is_refused():
     with sdpa_kernel([FLASH, SDPBackend.MATH]):
         assert attention(*tensors(torch.float32)).dtype == torch.float32

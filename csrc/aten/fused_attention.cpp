@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The operators of efficient and cuDNN attention: the CPU's fused attention under CUDA's names, so
+// commands, saved tensors and selective checkpoints are named as on CUDA. Bits are the CPU's. The
+// CPU's kernel lacks dropout, masks that want a gradient, values of another width and grouped
+// heads: attention.cpp sends these to torch's composite of matmul and softmax. A dry run that
+// allocates as CUDA does has the kernels of cuda_attention.cpp.
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <array>
+
+#include "csrc/aten/cuda_attention.h"
+#include "csrc/operands/device_empty.h"
+#include "csrc/routes/cuda_temporaries.h"
+#include "csrc/routes/on_host_views.h"
+
+namespace torch_npusim {
+
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+using Scale = std::optional<double>;
+
+void check_has_no_dropout(const char* op, double dropout) {
+  TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, op,
+                              " on npusim has no dropout; got dropout_p=", dropout,
+                              ". torch.nn.functional.scaled_dot_product_attention computes it.");
+}
+
+std::tuple<Tensor, Tensor> forward(const char* op, const Tensor& query, const Tensor& key,
+                                   const Tensor& value, const MaybeTensor& bias, double dropout,
+                                   bool causal, Scale scale) {
+  check_has_no_dropout(op, dropout);
+  const Tensor no_bias;
+  const std::array<const at::TensorBase*, 4> operands = {&query, &key, &value,
+                                                         bias.has_value() ? &*bias : &no_bias};
+  const auto cost = attention_cost(npusim::Work::attention, operands, query, key, value, 1, 1);
+  return on_host_views(op, operands, cost, [&](CpuCall& call) {
+    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        call.view(query, false), call.view(key, false), call.view(value, false), 0, causal,
+        view_of(call, bias), scale);
+    call.finish();
+    return std::tuple<Tensor, Tensor>{call.result(out), call.result(logsumexp)};
+  });
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward(const char* op, const Tensor& grad_out,
+                                            const Tensor& query, const Tensor& key,
+                                            const Tensor& value, const Tensor& bias,
+                                            const Tensor& out, const Tensor& logsumexp,
+                                            double dropout, bool causal, Scale scale) {
+  check_has_no_dropout(op, dropout);
+  const std::array<const at::TensorBase*, 7> operands = {&grad_out, &query, &key,      &value,
+                                                         &bias,     &out,   &logsumexp};
+  const auto cost =
+      attention_cost(npusim::Work::attention_backward, operands, query, key, value, 3, 2);
+  return on_host_views(op, operands, cost, [&](CpuCall& call) {
+    auto [grad_query, grad_key, grad_value] =
+        at::_scaled_dot_product_flash_attention_for_cpu_backward(
+            call.view(grad_out, false), call.view(query, false), call.view(key, false),
+            call.view(value, false), call.view(out, false), call.view(logsumexp, false), 0, causal,
+            view_of(call, bias), scale);
+    call.finish();
+    return std::tuple<Tensor, Tensor, Tensor>{call.result(grad_query), call.result(grad_key),
+                                              call.result(grad_value)};
+  });
+}
+
+// Seeds and offsets are of a dropout that there is not.
+Tensor no_number() { return at::empty({}, at::dtype(at::kLong)); }
+
+Efficient efficient(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const MaybeTensor& bias, bool logsumexp_too, double dropout, bool causal,
+                    Scale scale) {
+  if (as_cuda()) return dry_efficient_attention(query, key, value, logsumexp_too);
+  auto [out, logsumexp] = forward("aten::_scaled_dot_product_efficient_attention", query, key,
+                                  value, bias, dropout, causal, scale);
+  return {out, logsumexp, no_number(), no_number()};
+}
+
+Efficient efficient_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                             const Tensor& value, const Tensor& bias, const Tensor& out,
+                             const Tensor& logsumexp, const Tensor& /*seed*/,
+                             const Tensor& /*offset*/, double dropout, std::array<bool, 4> wanted,
+                             bool causal, Scale scale) {
+  if (!grad_out.defined()) return {};
+  if (as_cuda()) {
+    return dry_efficient_attention_backward(grad_out, query, key, value, bias, out, logsumexp,
+                                            wanted[3]);
+  }
+  constexpr char kOp[] = "aten::_scaled_dot_product_efficient_attention_backward";
+  TORCH_CHECK_NOT_IMPLEMENTED(!wanted[3] || !bias.defined(), kOp,
+                              " on npusim has no gradient of attn_bias; ",
+                              "torch.nn.functional.scaled_dot_product_attention computes it.");
+  auto [grad_query, grad_key, grad_value] =
+      backward(kOp, grad_out, query, key, value, bias, out, logsumexp, dropout, causal, scale);
+  return {grad_query, grad_key, grad_value, Tensor()};
+}
+
+Flash cudnn(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+            bool logsumexp_too, double dropout, bool causal, bool /*debug_mask*/, Scale scale) {
+  if (as_cuda()) return dry_cudnn_attention(query, key, value, logsumexp_too);
+  auto [out, logsumexp] = forward("aten::_scaled_dot_product_cudnn_attention", query, key, value,
+                                  bias, dropout, causal, scale);
+  return {out,         logsumexp,   Tensor(), Tensor(), query.sym_size(2), key.sym_size(2),
+          no_number(), no_number(), Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> cudnn_backward(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& out, const Tensor& logsumexp, const Tensor& /*seed*/, const Tensor& /*offset*/,
+    const Tensor& bias, const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
+    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout, bool causal, Scale scale) {
+  if (!grad_out.defined()) return {};
+  if (as_cuda()) {
+    return dry_cudnn_attention_backward(grad_out, query, key, value, out, logsumexp);
+  }
+  return backward("aten::_scaled_dot_product_cudnn_attention_backward", grad_out, query, key, value,
+                  bias, out, logsumexp, dropout, causal, scale);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient));
+  m.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_backward));
+  m.impl("_scaled_dot_product_cudnn_attention", TORCH_FN(cudnn));
+  m.impl("_scaled_dot_product_cudnn_attention_backward", TORCH_FN(cudnn_backward));
+}
+
+}  // namespace torch_npusim
