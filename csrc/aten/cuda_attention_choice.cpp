@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Conditions are those of ATen/native/transformers/cuda/sdp_utils.cpp. Those that all devices share
+// Conditions are those of ATen/native/transformers/cuda/sdp_utils.cpp. Conditions of all devices
 // are torch's own functions. cuDNN is one of 9.11 or later. Efficient attention takes no grouped
 // heads before pytorch#191085.
 #include "csrc/aten/cuda_attention_choice.h"
@@ -27,9 +27,9 @@ struct Question {
 };
 using Condition = bool (*)(const Question&);
 
-template <bool (*check)(const sdp_params&, bool debug)>
+template <bool (*Check)(const sdp_params&, bool debug)>
 bool of_torch(const Question& asked) {
-  return check(asked.params, asked.debug);
+  return Check(asked.params, asked.debug);
 }
 
 template <class... Words>
