@@ -6,9 +6,11 @@
 The lists were committed before their first prediction. published/blind_times.csv has every eager
 row of the named files, on a chip of specs/devices; fresh_times.csv, made later, has the first and
 the last batch of three of AITemplate's tables, a small and a middle model of transformer-deploy's,
-and the steps of one length of a language model. CLONES is a folder with git directories of the
-repositories, named owner+name/repo. Language models are read there, as their authors have them;
-they need einops, einx and jaxtyping, the networks timm, encoders transformers.
+and the steps of one length of a language model. unseen_times.csv was committed before its first
+prediction: BERT and ResNet-50 in half precision on each single GPU of Lambda's table with a
+specification, and both tables of BERT in the documentation of transformers. CLONES is a folder with
+git directories of the repositories, named owner+name/repo. Language models are read there, as their
+authors have them; they need einops, einx and jaxtyping, the networks timm, encoders transformers.
 """
 
 import contextlib
@@ -32,7 +34,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from torch_npusim.sim import clock, dry_run, specs, timeline
 
-LISTS = ("blind_times.csv", "fresh_times.csv")
+LISTS = ("blind_times.csv", "fresh_times.csv", "unseen_times.csv")
+LAMBDA, TRANSFORMERS = "lambdal/deeplearning-benchmark", "huggingface/transformers"
 AITEMPLATE, DEPLOY = "facebookincubator/AITemplate", "ELS-RD/transformer-deploy"
 LUKE, LUKES_MODEL = "luke396/assignment2-systems", "luke396/assignment1-basics"
 #: Repository -> the commit that was read.
@@ -128,6 +131,7 @@ def language_model(row, clones):
 #: Width, layers, heads, class of transformers.
 ENCODERS = {
     "bert-base": (768, 12, 12, "Bert"),
+    "bert-large": (1024, 24, 16, "Bert"),
     "minilm-l6-h384": (384, 6, 12, "Bert"),
     "roberta-base": (768, 12, 12, "Roberta"),
 }
@@ -157,6 +161,48 @@ def encoder(row):
                 model.bert.encoder(states)
             else:
                 model(input_ids=tokens, attention_mask=tokens)
+
+    return step
+
+
+def tuned(row):
+    """BERT of Lambda's table (DeepLearningExamples, SQuAD), or of transformers' documentation.
+
+    The first trains under autocast, with clipped gradients; the second is a model of words, half.
+    """
+    import transformers
+
+    width, layers, heads, _ = ENCODERS[row["model"]]
+    config = transformers.BertConfig(
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=4 * width, attn_implementation=row["layout"] or "eager", is_decoder=False,
+    )  # fmt: skip
+    squad = row["source"] == LAMBDA
+    name = "QuestionAnswering" if squad else "MaskedLM"
+    with torch.device("npusim"):
+        model = getattr(transformers, f"BertFor{name}")(config).train(row["mode"] != "infer")
+        tokens = torch.ones(int(row["batch"]), int(row["size"]), dtype=torch.int64)
+        ends = torch.zeros(int(row["batch"]), dtype=torch.int64)
+    if not squad:
+        model = model.half()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True) if squad else None
+    mask = {} if row["layout"] == "sdpa" else {"attention_mask": tokens}
+
+    def step():
+        if row["mode"] == "infer":
+            with torch.inference_mode():
+                model(input_ids=tokens, **mask)
+            return
+        model.zero_grad()
+        with torch.autocast("npusim", torch.float16, enabled=squad):
+            ask = {"start_positions": ends, "end_positions": ends} if squad else {}
+            out = model(input_ids=tokens, **mask, **ask)
+        if not squad:
+            out.logits.sum().backward()
+            return
+        out.loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
 
     return step
 
@@ -232,6 +278,8 @@ def modelled(row, clones):
         torch.backends.cudnn.allow_tf32 = True
         if row["model"] in SIZES:
             step = language_model(row, clones)
+        elif row["source"] in (LAMBDA, TRANSFORMERS) and row["model"] in ENCODERS:
+            step = tuned(row)
         elif row["model"] in ENCODERS:
             step = encoder(row)
         else:
