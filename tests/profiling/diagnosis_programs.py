@@ -426,10 +426,18 @@ def micro_batches():
         optimizer.zero_grad()
 
 
+def dropout_in_attention():
+    """an encoder of bfloat16 whose attention has dropout."""
+    layer = nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True)
+    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).to(DEVICE, BF16)
+    x = torch.ones(32, 512, 1024, device=DEVICE, dtype=BF16)
+    run(training(model, [x]))
+
+
 GOOD = [
     a_graph, a_quick_loader, a_prefetch, products, streaming, mixed_precision,
     images_in_channels_last, inference, checkpoints_that_memory_needs, sentences_of_a_length,
-    a_loss_now_and_then, micro_batches,
+    a_loss_now_and_then, micro_batches, dropout_in_attention,
 ]  # fmt: skip
 
 

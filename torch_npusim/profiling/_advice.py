@@ -311,9 +311,15 @@ def _launches(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
 
 
 def _precision(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
-    """Products of a precision for which the device is slow, in the next faster one."""
+    """Products of a precision for which the device is slow, in the next faster one.
+
+    Beside layers of half precision batched ones do not count: npusim has no kernel for attention
+    with dropout and writes it out in float32, where CUDA's kernels stay in half precision.
+    """
     peak = rates.peak_flops
     matrix = set(PRODUCTS) - set(DEPTHWISE)
+    if any(row.precision == _F16 and WORK[row.work] == "matmul" for row in timeline.rows):
+        matrix.remove(WORK.index("batched_matmul"))
     for slow, fast in ((_F32, _TF32), (_F32, _F16), (_TF32, _F16)):
         products = [row for row in timeline.rows if row.precision == slow and row.work in matrix]
         if products and peak[fast] >= _FASTER * peak[slow]:
