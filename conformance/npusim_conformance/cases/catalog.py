@@ -2,6 +2,7 @@
 """Which cases there are, and which of them a selection asks for."""
 
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 
@@ -39,7 +40,7 @@ def resolve(case: Case) -> tuple[Property, Subject, torch.dtype | None]:
     if prop is None:
         known = sorted(name for kind, name in properties() if kind == case.kind)
         raise UnknownCase(f"{case}: no property {case.property!r}; there are {', '.join(known)}")
-    subject = prop.subjects().get(case.subject)
+    subject = _subjects_of(prop).get(case.subject)
     if subject is None:
         raise UnknownCase(f"{case}: no {case.kind} {case.subject!r}; `list` prints all names")
     dtype = getattr(torch, case.dtype, None) if case.dtype else None
@@ -48,10 +49,15 @@ def resolve(case: Case) -> tuple[Property, Subject, torch.dtype | None]:
     return prop, subject, dtype
 
 
+@cache
+def _subjects_of(prop: Property) -> dict[str, Subject]:
+    return prop.subjects()
+
+
 def _all_cases(profile: str) -> Iterator[Case]:
     for kind in KINDS:
         of_kind = [prop for (owner, _), prop in properties().items() if owner == kind]
-        asked = [(prop, prop.subjects()) for prop in of_kind if profile in prop.profiles]
+        asked = [(prop, _subjects_of(prop)) for prop in of_kind if profile in prop.profiles]
         names: dict[str, Subject] = {}
         for _, of_property in asked:
             names.update(of_property)

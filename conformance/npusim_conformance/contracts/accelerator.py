@@ -95,14 +95,29 @@ def synchronize_by_index(run: Run) -> None:
 def questions_leave_the_current_device(run: Run) -> None:
     """Waiting for the second device, and asking it, leaves the first one current."""
     accelerator, module, second = _accelerator(run), run.under_test.module, other_device(run)
-    stream = torch.Stream(second)
+    stream, there = torch.Stream(second), torch.ones(3).to(second)
+    recorded = torch.Event(second, enable_timing=True)
+    recorded.record(stream)
     asked: dict[str, Callable[[], object]] = {
         "synchronize()": lambda: accelerator.synchronize(second),
         "current_stream()": lambda: accelerator.current_stream(second),
         "Stream.synchronize()": stream.synchronize,
         "Stream.query()": stream.query,
         "Event.record()": lambda: torch.Event(second).record(stream),
+        "Event.synchronize()": recorded.synchronize,
+        "Event.query()": recorded.query,
+        "Event.wait()": lambda: recorded.wait(stream),
+        "Event.elapsed_time()": lambda: recorded.elapsed_time(recorded),
+        "Stream()": lambda: torch.Stream(second),
+        "Stream.wait_stream()": lambda: stream.wait_stream(accelerator.current_stream(second)),
         "empty()": lambda: torch.empty(3, device=second),
+        "a copy there": lambda: torch.ones(3).to(second),
+        "a copy back": there.cpu,
+        "a copy to another device": lambda: there.to(run.device),
+        "clone()": there.clone,
+        "fill_()": lambda: there.fill_(1),
+        "item()": lambda: there[0].item(),
+        "resize_()": lambda: torch.empty(0, device=second).resize_(8),
         "Generator()": lambda: torch.Generator(second),
     }
     if hasattr(module, "get_rng_state"):
@@ -197,11 +212,50 @@ def memory_info_is_plausible(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU, needs=("torch.accelerator.get_device_capability",))
 def capability_names_dtypes(run: Run) -> None:
-    """get_device_capability() names the dtypes that the device supports."""
+    """get_device_capability() names the dtypes that the device supports, float32 among them."""
+    require(torch.float32 in _capable(run), "float32 is not among them")
+
+
+def _capable(run: Run) -> list[torch.dtype]:
     found = _accelerator(run).get_device_capability(run.device)
     dtypes = found.get("supported_dtypes")
     require(isinstance(dtypes, (set, frozenset, list)) and bool(dtypes), f"it is {found!r}")
-    require(torch.float32 in dtypes, "float32 is not among them")
-    for dtype in dtypes:
-        same(f"dtype of a tensor of {dtype}", torch.empty(2, dtype=dtype, device=run.device).dtype,
-             dtype)  # fmt: skip
+    return sorted(dtypes, key=str)
+
+
+@contract(no_cpu=_NO_CPU, needs=("torch.accelerator.get_device_capability",))
+def dtypes_that_it_names_can_be_made(run: Run) -> None:
+    """Of each dtype that get_device_capability() names, a tensor can be made."""
+    refused = []
+    for dtype in _capable(run):
+        try:
+            made = torch.empty(2, dtype=dtype, device=run.device).dtype
+        except RuntimeError:
+            refused.append(dtype)
+        else:
+            same(f"dtype of a tensor of {dtype}", made, dtype)
+    require(not refused, f"no tensor can be made of {', '.join(map(str, refused))}")
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True)
+def synchronize_waits_for_the_device_named(run: Run) -> None:
+    """After synchronize(device), what was recorded there is complete, whichever is current."""
+    accelerator = _accelerator(run)
+    for device in (run.device, other_device(run)):
+        stream = torch.Stream(device)
+        for round_ in range(30):
+            event = stream.record_event()
+            accelerator.synchronize(device)
+            same(f"query() of an event of {device}, round {round_}", event.query(), True)
+
+
+@contract(no_cpu=_NO_CPU)
+def synchronize_completes_every_stream(run: Run) -> None:
+    """After synchronize(), events in all streams of the current device are complete."""
+    accelerator = _accelerator(run)
+    streams = [torch.Stream(run.device) for _ in range(4)]
+    for round_ in range(10):
+        events = [stream.record_event() for stream in streams]
+        accelerator.synchronize()
+        answers = [event.query() for event in events]
+        same(f"query() in round {round_}", answers, [True] * len(streams))

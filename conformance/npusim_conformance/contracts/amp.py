@@ -91,7 +91,7 @@ def autocast_restores_after_exceptions(run: Run) -> None:
 
 @contract()
 def autocast_trains(run: Run) -> None:
-    """Gradients of parameters are float32 after a step in autocast."""
+    """A layer's result has the lower dtype in autocast, and gradients of its weights float32."""
     module = torch.nn.Linear(4, 4).to(run.device)
     with torch.autocast(run.device.type, dtype=_dtype(run)):
         output = module(torch.ones(2, 4).to(run.device))
@@ -194,3 +194,72 @@ def scaler_state_goes_round(run: Run) -> None:
     other.load_state_dict(scaler.state_dict())
     same("get_scale()", other.get_scale(), scaler.get_scale())
     require(other.is_enabled(), "it is disabled")
+
+
+@contract()
+def autocast_leaves_doubles_and_integers(run: Run) -> None:
+    """A product of float64 stays float64 in autocast, and integers stay integers."""
+    left_out = run.under_test.expectations.unsupported_dtypes
+    with torch.autocast(run.device.type, dtype=_dtype(run)):
+        if "float64" not in left_out:
+            double = torch.ones(2, 2, dtype=torch.float64).to(run.device)
+            same("a product of float64", (double @ double).dtype, torch.float64)
+        whole = torch.ones(2, dtype=torch.int64).to(run.device)
+        same("a sum of int64", (whole + whole).dtype, torch.int64)
+
+
+# Operators of one operand for which torch's own lists say float32.
+_PRECISE = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
+    softmax.int log_softmax.int cumprod cumsum sum prod norm.Scalar""".split()
+
+
+@contract(no_cpu="autocast of the CPU has lists of its own")
+def autocast_knows_its_operators(run: Run) -> None:
+    """Operators that the backend itself registers for autocast have the dtype of torch's lists."""
+    kind = run.device.type
+    key = "AutocastPrivateUse1" if kind == torch._C._get_privateuse1_backend_name() else ""
+    listed = dict.fromkeys(_PRECISE, torch.float32)
+    listed |= {name: _dtype(run) for name in ("mm", "matmul", "bmm", "mv", "addmm", "linear")}
+    asked = 0
+    for name, expected in listed.items():
+        full = f"aten::{name}"
+        if not key or not torch._C._dispatch_has_kernel_for_dispatch_key(full, key):
+            continue
+        asked += 1
+        given = torch.full((2, 2), 0.5).to(run.device)
+        if expected == torch.float32:
+            given = given.to(_dtype(run))
+        with torch.autocast(kind, dtype=_dtype(run)):
+            same(f"dtype of {full}", _called(name, given).dtype, expected)
+    if not asked:
+        raise NotApplicable("the backend registers none of torch's lists")
+
+
+def _called(name: str, given: torch.Tensor) -> torch.Tensor:
+    packet, _, overload = name.partition(".")
+    function = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    more: tuple[object, ...] = ()
+    if packet in ("mm", "matmul", "linear"):
+        more = (given,)
+    elif packet == "bmm":
+        return function(given[None], given[None])  # type: ignore[no-any-return]
+    elif packet == "mv":
+        more = (given[0],)
+    elif packet == "addmm":
+        more = (given, given)
+    elif packet in ("softmax", "log_softmax", "cumprod", "cumsum"):
+        more = (0,)
+    return function(given, *more)  # type: ignore[no-any-return]
+
+
+@contract(no_cpu="autocast of the CPU takes it")
+def autocast_refuses_what_overflows(run: Run) -> None:
+    """binary_cross_entropy() in autocast raises, or computes in float32."""
+    values = torch.full((4,), 0.5).to(run.device)
+    with torch.autocast(run.device.type, dtype=_dtype(run)):
+        try:
+            loss = torch.nn.functional.binary_cross_entropy(values, values)
+        except RuntimeError as error:
+            require("autocast" in str(error), f"it raised {str(error)[:120]!r}")
+            return
+    same("dtype of the loss", loss.dtype, torch.float32)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Copies between the CPU and the device, within it, and between two of its kind."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
@@ -90,14 +90,10 @@ def _whole(dtype: torch.dtype, lies: Lies) -> torch.Tensor:
     return torch.tensor(numbers, dtype=dtype).repeat(count // len(numbers) + 1)[:count]
 
 
-def _copied(run: Run, source: Lies, target: Lies, kinds: tuple[torch.dtype, ...],
-            places: tuple[torch.device, ...], blocks: bool) -> str:  # fmt: skip
+def _copied(run: Run, there: torch.Tensor, source: Lies, clean: torch.Tensor,
+            expected: torch.Tensor, target: Lies, blocks: bool) -> str:  # fmt: skip
     """The fault of one copy, or nothing. Only whole contiguous tensors are moved for it."""
-    is_plain = kinds == (torch.float32, torch.float32)
-    here = torch.arange(float(_room(source))) if is_plain else _whole(kinds[0], source)
-    expected = torch.full((_room(target),), 77, dtype=kinds[1])
-    there, got = here.to(places[0]), expected.to(places[1], copy=True)
-    expected.as_strided(*target).copy_(here.as_strided(*source))
+    got = clean.clone()
     got.as_strided(*target).copy_(there.as_strided(*source), non_blocking=not blocks)
     run.under_test.synchronize()
     if torch.equal(got.cpu(), expected):
@@ -110,8 +106,13 @@ def _copied(run: Run, source: Lies, target: Lies, kinds: tuple[torch.dtype, ...]
 
 def _check(run: Run, shape: tuple[int, ...], names: tuple[str, str], lies: tuple[Lies, Lies],
            kinds: tuple[torch.dtype, ...], places: tuple[torch.device, ...]) -> None:  # fmt: skip
+    is_plain = kinds == (torch.float32, torch.float32)
+    here = torch.arange(float(_room(lies[0]))) if is_plain else _whole(kinds[0], lies[0])
+    expected = torch.full((_room(lies[1]),), 77, dtype=kinds[1])
+    there, clean = here.to(places[0]), expected.to(places[1], copy=True)
+    expected.as_strided(*lies[1]).copy_(here.as_strided(*lies[0]))
     for blocks in (True, False):
-        wrong = _copied(run, *lies, kinds, places, blocks)
+        wrong = _copied(run, there, lies[0], clean, expected, lies[1], blocks)
         if wrong:
             sides = " to ".join(
                 f"{name} {dtype_name(kind)} on {place}"
@@ -121,8 +122,12 @@ def _check(run: Run, shape: tuple[int, ...], names: tuple[str, str], lies: tuple
             raise Mismatch(f"{sides}, {'x'.join(map(str, shape))}{how}: {wrong}")
 
 
-def _all_layouts(run: Run, places: tuple[torch.device, ...]) -> None:
-    for shape in SHAPES:
+def _all_layouts(
+    run: Run,
+    places: tuple[torch.device, ...],
+    shapes: tuple[tuple[int, ...], ...] = SHAPES,
+) -> None:
+    for shape in shapes:
         for one, source in _sources(shape):
             for other, target in _targets(shape):
                 kinds = (torch.float32, torch.float32)
@@ -290,24 +295,56 @@ def scalars_cross_devices(run: Run) -> None:
         same(f"[1] from {one} to {other}", on(one, 6).to(other), torch.tensor([6.0]))
 
 
+_COMPLEX = torch.tensor([1 + 2j, -3 + 0.5j, 0 - 1j])
+_BITS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "conj": torch.Tensor.conj,
+    "neg": lambda values: values.conj().imag,
+    "conj of a part": lambda values: values[1:].conj(),
+}
+
+
+def _resolved(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().resolve_conj().resolve_neg()
+
+
+def _bits_are_kept(run: Run, copied: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    """Asks for each view what `copied` makes of it, given as it lies here and there."""
+    for name, view in _BITS.items():
+        here = view(_COMPLEX)
+        same(name, _resolved(copied(here, view(_COMPLEX.to(run.device)))), _resolved(here))
+
+
 @contract()
-def conj_and_neg_views_are_copied_right(run: Run) -> None:
-    """Conj and neg views keep their values when copied there, back and within."""
-    values = torch.tensor([1 + 2j, -3 + 0.5j, 0 - 1j])
-    there = values.to(run.device)
-    for name, here, other in (
-        ("conj", values.conj(), there.conj()),
-        ("neg", values.conj().imag, there.conj().imag),
-        ("conj of a part", values[1:].conj(), there[1:].conj()),
-    ):
-        expected = here.clone().resolve_conj().resolve_neg()
-        same(f"{name} back", other.cpu().resolve_conj().resolve_neg(), expected)
-        same(f"{name} there", here.to(run.device).resolve_conj().resolve_neg(), expected)
-        same(f"{name} within", torch.empty_like(other).copy_(other), expected)
-        same(f"{name} by clone()", other.clone().resolve_conj().resolve_neg(), expected)
-        target = torch.zeros_like(there)[: len(here)].conj() if name != "neg" else None
-        if target is not None:
-            same(f"into a {name} view", target.copy_(here).resolve_conj(), expected)
+def conj_and_neg_views_go_there(run: Run) -> None:
+    """Conj and neg views of the CPU keep their values on the way to the device."""
+    _bits_are_kept(run, lambda here, _: here.to(run.device))
+
+
+@contract()
+def conj_and_neg_views_come_back(run: Run) -> None:
+    """Conj and neg views of the device keep their values on the way to the CPU."""
+    _bits_are_kept(run, lambda _, there: there.cpu())
+
+
+@contract()
+def conj_and_neg_views_are_copied_there(run: Run) -> None:
+    """copy_() of a conj or neg view within the device keeps its values."""
+    _bits_are_kept(run, lambda _, there: torch.empty_like(there).copy_(there))
+
+
+@contract()
+def conj_and_neg_views_are_cloned(run: Run) -> None:
+    """clone() and resolve_conj() of a conj or neg view keep its values."""
+    _bits_are_kept(run, lambda _, there: there.clone())
+    _bits_are_kept(run, lambda _, there: there.resolve_conj().resolve_neg())
+
+
+@contract()
+def conj_views_are_written_to(run: Run) -> None:
+    """copy_() into a conj view writes the conjugates into its base."""
+    base = torch.zeros(3, dtype=torch.complex64).to(run.device)
+    base.conj().copy_(_COMPLEX.to(run.device))
+    same("the base", base, _COMPLEX.conj().resolve_conj())
 
 
 @contract()
@@ -367,9 +404,10 @@ def large_copies_arrive(run: Run) -> None:
 def copies_between_devices(run: Run) -> None:
     """Copies between two devices keep values, dtypes and layouts, in both directions."""
     second = other_device(run)
-    for places in ((run.device, second), (second, run.device), (second, second)):
+    for places in ((run.device, second), (second, run.device)):
         _all_layouts(run, places)
         _all_kinds(run, places)
+    _all_layouts(run, (second, second), (SMALL,))
     here = torch.arange(6.0).view(2, 3).t()
     across = here.to(run.device).to(second)
     same("device", across.device, second)
@@ -385,3 +423,93 @@ def gradients_follow_copies(run: Run) -> None:
     assert leaf.grad is not None
     same("device of grad", leaf.grad.device.type, "cpu")
     same("grad", leaf.grad, torch.tensor([3.0, 3.0]))
+
+
+# Around powers of two, where blocks and pages end.
+_ENDS = sorted(2**power + more for power in (0, 2, 4, 6, 9, 12, 14, 16, 18) for more in (-1, 0, 1))
+
+
+@contract()
+def every_byte_arrives_at_block_ends(run: Run) -> None:
+    """Copies of sizes around powers of two, from odd places, arrive whole and touch no more."""
+    for size in _ENDS:
+        here = (torch.arange(size + 2) % 251).to(torch.uint8)
+        there = here.to(run.device)
+        part = there[1:-1]
+        same(f"{size} bytes back", part.cpu(), here[1:-1])
+        same(f"{size} bytes cloned", part.clone(), here[1:-1])
+        target, expected = torch.full_like(there, 255), torch.full_like(here, 255)
+        target[1:-1].copy_(part)
+        expected[1:-1] = here[1:-1]
+        same(f"{size} bytes copied between others", target, expected)
+        target[1:-1].copy_(here[1:-1].flip(0))
+        expected[1:-1] = here[1:-1].flip(0)
+        same(f"{size} bytes of the CPU between others", target, expected)
+
+
+@contract()
+def copies_take_the_values_of_their_moment(run: Run) -> None:
+    """A source that is written after a copy within the device does not change the copy."""
+    for waits in (True, False):
+        source = torch.arange(100_000.0).to(run.device)
+        target = torch.zeros(100_000).to(run.device)
+        target.copy_(source, non_blocking=not waits)
+        source.fill_(-1)
+        same(f"the copy, non_blocking={not waits}", target, torch.arange(100_000.0))
+        taken = source.to("cpu", copy=True)
+        source.fill_(-2)
+        same("what the CPU took", taken, torch.full((100_000,), -1.0))
+
+
+@contract()
+def nothing_is_copied_where_there_is_nothing(run: Run) -> None:
+    """Copies without elements keep shapes and dtypes, and raise nothing."""
+    for shape in ((0,), (0, 3), (2, 0, 4)):
+        here = torch.empty(shape, dtype=torch.int32)
+        there = here.to(run.device)
+        same(f"shape of {shape}", there.shape, here.shape)
+        same(f"shape of {shape} back", there.cpu().shape, here.shape)
+        same(f"dtype of {shape} converted", there.to(torch.float16).dtype, torch.float16)
+        there.copy_(here)
+        here.copy_(there.float())
+        torch.empty_like(there).copy_(there)
+        there.copy_(torch.tensor(1))
+    refuses("three into none", lambda: torch.empty(0, device=run.device).copy_(torch.ones(3)))
+
+
+@contract()
+def copies_return_their_target(run: Run) -> None:
+    """copy_() returns its target, counts its version up and keeps its place and its layout."""
+    target = torch.zeros(3, 2).to(run.device).t()
+    address, version, strides = target.data_ptr(), target._version, target.stride()
+    for source in (torch.ones(2, 3), torch.ones(2, 3).to(run.device), torch.ones(3).double()):
+        same("it returns its target", target.copy_(source) is target, True)
+    same("data_ptr()", target.data_ptr(), address)
+    same("stride()", target.stride(), strides)
+    require(target._version >= version + 3, "the version was not counted up")
+
+
+@contract()
+def memory_formats_are_kept_or_made(run: Run) -> None:
+    """clone(), to() and contiguous() keep or make the memory format that they are asked for."""
+    rows = torch.arange(120.0).view(2, 3, 4, 5)
+    images = rows.to(memory_format=torch.channels_last)
+    for start in (
+        rows,
+        images,
+        rows.permute(1, 0, 3, 2),
+        rows[:, :, ::2],
+        rows[:1].expand(4, 3, 4, 5),
+    ):
+        there = start.to(run.device, copy=True)
+        same("to(device)", there.stride(), start.to("cpu", copy=True).stride())
+        for form in (torch.preserve_format, torch.contiguous_format, torch.channels_last):
+            expected = start.clone(memory_format=form)
+            got = there.clone(memory_format=form)
+            same(
+                f"strides of clone() of {start.stride()} in {form}", got.stride(), expected.stride()
+            )
+            same(f"clone() of {start.stride()} in {form}", got, expected)
+            empty = torch.empty_like(there, memory_format=form).stride()
+            same(f"strides of empty_like() in {form}", empty,
+                 torch.empty_like(start, memory_format=form).stride())  # fmt: skip

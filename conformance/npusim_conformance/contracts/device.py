@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Devices: which one is current, what their names mean, what they say about themselves."""
 
+from collections.abc import Callable
+
 import torch
 
 from npusim_conformance.contracts import contract, in_thread, on, other_device, refuses, same
@@ -58,11 +60,20 @@ def counts_agree(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU, two_devices=True, needs=("set_device", "current_device"))
 def set_device_changes_current(run: Run) -> None:
-    """set_device() changes current_device(); it takes an int, a string and a torch.device."""
-    module, second = run.under_test.module, other_device(run)
-    for given in (_index(second), run.device, str(second), run.device.index):
+    """set_device(index) changes current_device()."""
+    module = run.under_test.module
+    for given in (_index(other_device(run)), run.device.index):
         module.set_device(given)
-        expected = given if isinstance(given, int) else torch.device(given).index
+        same(f"current_device() after set_device({given!r})", module.current_device(), given)
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True, needs=("set_device", "current_device"))
+def set_device_takes_devices(run: Run) -> None:
+    """set_device() takes a torch.device and its name."""
+    module, second = run.under_test.module, other_device(run)
+    for given in (second, str(run.device)):
+        module.set_device(given)
+        expected = torch.device(given).index
         same(f"current_device() after set_device({given!r})", module.current_device(), expected)
 
 
@@ -139,15 +150,45 @@ def name_without_index_is_current(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU, needs=("set_device", "current_device"))
 def no_such_index(run: Run) -> None:
-    """An index that no device has is refused everywhere, and nothing changes by it."""
+    """set_device() refuses an index that no device has, and nothing changes by it."""
     module = run.under_test.module
-    count, before = module.device_count(), module.current_device()
-    missing = f"{run.device.type}:{count}"
-    refuses(f"set_device({count})", lambda: module.set_device(count), _NO_SUCH_DEVICE)
-    refuses(f"torch.empty on {missing}", lambda: torch.empty(1, device=missing), _NO_SUCH_DEVICE)
-    refuses(f"Tensor.to({missing})", lambda: torch.ones(1).to(missing), _NO_SUCH_DEVICE)
+    _no_such(run, "set_device()", lambda missing: module.set_device(missing.index))
+
+
+def _no_such(run: Run, what: str, ask: Callable[[torch.device], object]) -> None:
+    """A question about a device with the first index that there is not must be refused."""
+    module = run.under_test.module
+    before = module.current_device()
+    missing = torch.device(run.device.type, module.device_count())
+    refuses(f"{what} of {missing}", lambda: ask(missing), _NO_SUCH_DEVICE)
     same("current_device() after it", module.current_device(), before)
     same("a copy after it", on(run.device, 1, 2).cpu(), torch.tensor([1.0, 2.0]))
+
+
+@contract(no_cpu=_NO_CPU, needs=("current_device",))
+def no_such_device_for_new_tensors(run: Run) -> None:
+    """No tensor is made on a device that there is not."""
+    _no_such(run, "torch.empty()", lambda missing: torch.empty(1, device=missing))
+
+
+@contract(no_cpu=_NO_CPU, needs=("current_device",))
+def no_such_device_for_copies(run: Run) -> None:
+    """No tensor is copied to a device that there is not."""
+    _no_such(run, "Tensor.to()", torch.ones(1).to)
+
+
+@contract(no_cpu=_NO_CPU, needs=("current_device", "get_rng_state"))
+def no_such_device_for_states(run: Run) -> None:
+    """A device that there is not has no state of a generator."""
+    module = run.under_test.module
+    _no_such(run, "get_rng_state()", lambda missing: module.get_rng_state(missing.index))
+
+
+@contract(no_cpu=_NO_CPU, needs=("current_device",))
+def no_such_device_for_streams(run: Run) -> None:
+    """A device that there is not has no stream and no event."""
+    _no_such(run, "torch.Stream()", torch.Stream)
+    _no_such(run, "current_stream()", torch.accelerator.current_stream)
 
 
 @contract()
@@ -250,6 +291,25 @@ def methods_of_tensors_and_modules(run: Run) -> None:
     same(f"is_{kind} of the CPU", getattr(torch.ones(2), f"is_{kind}"), False)
     module = getattr(torch.nn.Linear(2, 2), kind)()
     same(f"device after Module.{kind}()", module.weight.device.type, kind)
+    if run.under_test.second is not None:
+        second = getattr(torch.ones(2), kind)(run.under_test.second.index)
+        same(f"device of Tensor.{kind}(index)", second.device, run.under_test.second)
+
+
+@contract(no_cpu=_NO_CPU)
+def methods_of_storages_and_sequences(run: Run) -> None:
+    """Storages and packed sequences have <name>() and is_<name>, and they mean this device."""
+    kind = run.device.type
+    storage = torch.ones(2).untyped_storage()
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(1)])
+    asked = [one for one in (storage, packed) if hasattr(one, f"is_{kind}") and hasattr(one, kind)]
+    if not asked:
+        raise NotApplicable(f"there is no is_{kind}")
+    for one in asked:
+        name = type(one).__name__
+        there = getattr(one, kind)()
+        same(f"is_{kind} of a {name} there", getattr(there, f"is_{kind}"), True)
+        same(f"is_{kind} of a {name} of the CPU", getattr(one, f"is_{kind}"), False)
 
 
 @contract(needs=("synchronize",))

@@ -262,3 +262,50 @@ def waits_for_another_device(run: Run) -> None:
         copied = done.to(second, non_blocking=True)
     side.synchronize()
     all_are("the copy", copied, 24.0)
+
+
+@contract(no_cpu=NO_CPU)
+def time_does_not_run_backwards(run: Run) -> None:
+    """From a later event to an earlier one no positive time passes, or it is refused."""
+    start, end = _timed(run, filled(run.device, 0), 2)
+    try:
+        milliseconds = end.elapsed_time(start)
+    except (RuntimeError, ValueError):
+        return
+    require(milliseconds <= 0, f"elapsed_time() to an earlier event is {milliseconds} ms")
+
+
+@contract(no_cpu=NO_CPU)
+def events_keep_to_their_moment(run: Run) -> None:
+    """Of two events with a pause between, times to a third tell which was first."""
+    first, second, third = (torch.Event(run.device, enable_timing=True) for _ in range(3))
+    for event in (first, second, third):
+        event.record()
+        event.synchronize()
+        time.sleep(_PAUSE_SECONDS / 10)
+    long, short = first.elapsed_time(third), second.elapsed_time(third)
+    require(long >= short, f"{long} ms from the first event, {short} ms from the second")
+    same("an event asked twice", first.elapsed_time(third), long)
+
+
+@contract(no_cpu=NO_CPU, two_devices=True)
+def events_work_on_either_device(run: Run) -> None:
+    """Events of the second device are recorded, waited for and timed while the first is current."""
+    second = other_device(run)
+    start, end = (torch.Event(second, enable_timing=True) for _ in range(2))
+    stream = torch.Stream(second)
+    start.record(stream)
+    end.record(stream)
+    end.synchronize()
+    same("query()", (start.query(), end.query()), (True, True))
+    require(start.elapsed_time(end) >= 0, "their times run backwards")
+    same("device", end.device, second)
+
+
+@contract(no_cpu=NO_CPU, two_devices=True)
+def events_stay_on_their_device(run: Run) -> None:
+    """An event that was recorded on one device cannot be recorded on another."""
+    event = torch.Event(run.device)
+    event.record(current(run.device))
+    stream = torch.Stream(other_device(run))
+    refuses("record() on the other device", lambda: event.record(stream))

@@ -2,6 +2,7 @@
 """Device memory: its statistics, reuse, and what happens when there is no more of it."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -319,3 +320,99 @@ def reference_cycles_are_freed(run: Run) -> None:
     torch.autograd.backward(result)
     del ring, leaf, result
     same("bytes after all died", _allocated(run), before)
+
+
+@contract()
+def live_tensors_do_not_overlap(run: Run) -> None:
+    """Each of many live tensors, of odd sizes, keeps its values while others come and go."""
+    sizes = (1, 2, 3, 5, 15, 16, 17, 63, 127, 128, 129, 255, 511, 513, 1000, 1023, 4095, 4097)
+    kept: list[tuple[int, torch.Tensor]] = []
+    for number, size in enumerate(sizes * 3):
+        kept.append((number, torch.empty(size, dtype=torch.uint8, device=run.device)))
+        if number % 4 == 3:
+            kept.pop(number % len(kept))
+    for number, tensor in kept:
+        tensor.fill_(number + 1)
+    for number, tensor in kept:
+        expected = torch.full((len(tensor),), number + 1, dtype=torch.uint8)
+        same(f"{len(tensor)} bytes filled with {number + 1}", tensor, expected)
+
+
+@contract()
+def addresses_fit_every_dtype(run: Run) -> None:
+    """The address of a new tensor is a multiple of 16, which the widest dtype takes."""
+    for size in (1, 3, 7, 16, 100, 4097):
+        address = torch.empty(size, dtype=torch.uint8, device=run.device).data_ptr()
+        require(address % 16 == 0, f"the address of {size} bytes is {address:#x}")
+
+
+@contract()
+def threads_may_allocate_at_once(run: Run) -> None:
+    """Tensors that four threads make and fill at the same time keep their values."""
+
+    def work(value: int) -> list[torch.Tensor]:
+        made = [torch.full((size,), float(value)).to(run.device) for size in range(1, 40)]
+        return [tensor.clone() for tensor in made][::2]
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, range(4)))
+    for value, tensors in enumerate(results):
+        for tensor in tensors:
+            same("values", tensor, torch.full((len(tensor),), float(value)))
+
+
+def _counted(found: dict[str, Any], name: str) -> int:
+    if name not in found:
+        raise NotApplicable(f"memory_stats() has no {name}")
+    return int(found[name])
+
+
+@contract(no_cpu=_NO_CPU)
+def totals_grow_with_every_allocation(run: Run) -> None:
+    """memory_stats() adds up what was allocated and freed; their difference is what lives."""
+    for asked in _statistics(run, "memory_stats"):
+        before = asked.memory_stats()
+        _block(run)
+        gc.collect()
+        after = asked.memory_stats()
+        for name in ("allocated_bytes.all.allocated", "allocated_bytes.all.freed"):
+            grown = _counted(after, name) - _counted(before, name)
+            require(grown >= 4 * _MIB, f"{name} grew by {grown} bytes with a tensor of 4 MiB")
+        allocated, freed, lives = (
+            _counted(after, f"allocated_bytes.all.{name}")
+            for name in ("allocated", "freed", "current")
+        )
+        started = _counted(before, "allocated_bytes.all.current") - (
+            _counted(before, "allocated_bytes.all.allocated")
+            - _counted(before, "allocated_bytes.all.freed")
+        )
+        same("what lives", lives, started + allocated - freed)
+
+
+@contract(no_cpu=_NO_CPU)
+def totals_can_be_reset(run: Run) -> None:
+    """reset_accumulated_memory_stats() sets totals to 0, and leaves what lives."""
+    for asked in _statistics(run, "memory_stats", "reset_accumulated_memory_stats"):
+        kept = _block(run)
+        lives = _counted(asked.memory_stats(), "allocated_bytes.all.current")
+        asked.reset_accumulated_memory_stats()
+        found = asked.memory_stats()
+        same("the total allocated", _counted(found, "allocated_bytes.all.allocated"), 0)
+        same("what lives", _counted(found, "allocated_bytes.all.current"), lives)
+        require(lives >= kept.numel(), "a live tensor is not counted")
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True)
+def peaks_are_per_device(run: Run) -> None:
+    """A peak counts one device's tensors, and its reset leaves the other's."""
+    second = other_device(run)
+    for asked in _statistics(run, "max_memory_allocated", "reset_peak_memory_stats"):
+        for device in (run.device, second):
+            asked.reset_peak_memory_stats(device)
+        peaks = [asked.max_memory_allocated(device) for device in (run.device, second)]
+        torch.empty(4 * _MIB, dtype=torch.uint8, device=second)
+        same("the first's peak", asked.max_memory_allocated(run.device), peaks[0])
+        high = asked.max_memory_allocated(second)
+        require(high - peaks[1] >= 4 * _MIB, f"the second's peak grew by {high - peaks[1]} bytes")
+        asked.reset_peak_memory_stats(run.device)
+        same("the second's after the first's was reset", asked.max_memory_allocated(second), high)

@@ -29,9 +29,14 @@ def arrays_need_the_cpu(run: Run) -> None:
 
 @contract()
 def force_copies(run: Run) -> None:
-    """Tensor.numpy(force=True) copies, also what requires grad or is a conj view."""
+    """Tensor.numpy(force=True) copies, also what requires grad."""
     there = on(run.device, 1, 2).requires_grad_()
     same("values", there.numpy(force=True).tolist(), [1.0, 2.0])
+
+
+@contract()
+def force_resolves_conj(run: Run) -> None:
+    """Tensor.numpy(force=True) of a conj view has its values."""
     conjugate = torch.tensor([1 + 2j]).to(run.device).conj()
     same("values of a conj view", conjugate.numpy(force=True).tolist(), [1 - 2j])
 

@@ -144,3 +144,63 @@ def blocking_copies_have_arrived(run: Run) -> None:
     here = torch.zeros(_ELEMENTS)
     here.copy_(long_work(result))
     all_are("copy_() into the CPU", here, 48.0)
+
+
+@contract(no_cpu=_NO_CPU)
+def pinned_tensors_do_not_overlap(run: Run) -> None:
+    """Each of many live pinned tensors keeps its values while others come and go."""
+    _pinned(run, 0)
+    kept = []
+    for number, size in enumerate((1, 3, 16, 17, 100, 511, 512, 513, 4095, 4097) * 2):
+        kept.append((number, torch.empty(size, dtype=torch.uint8, pin_memory=True)))
+        if number % 4 == 3:
+            kept.pop(0)
+    for number, tensor in kept:
+        tensor.fill_(number)
+    for number, tensor in kept:
+        same("is_pinned()", tensor.is_pinned(), True)
+        same(f"{len(tensor)} bytes", tensor, torch.full((len(tensor),), number, dtype=torch.uint8))
+
+
+@contract(no_cpu=_NO_CPU)
+def nothing_can_be_pinned(run: Run) -> None:
+    """A tensor without elements can be pinned, and keeps its shape."""
+    _pinned(run, 0)
+    same("shape", torch.empty(0, 3).pin_memory().shape, torch.Size([0, 3]))
+    same("shape of a new one", torch.empty(0, 3, pin_memory=True).shape, torch.Size([0, 3]))
+
+
+@contract(no_cpu=_NO_CPU)
+def memory_that_was_pinned_is_plain_again(run: Run) -> None:
+    """Plain memory is not taken for pinned, also right beside and after pinned memory."""
+    _pinned(run, 0)
+    for size in (1, 100, 4096, 1 << 20):
+        plain, pinned = torch.ones(size), torch.ones(size).pin_memory()
+        same(f"is_pinned() of {size} plain elements", plain.is_pinned(), False)
+        same(f"is_pinned() of {size} pinned elements", pinned.is_pinned(), True)
+        same("is_pinned() of the last", pinned[-1:].is_pinned(), True)
+        same("is_pinned() of a clone", pinned.clone().is_pinned(), False)
+
+
+@contract(no_cpu=_NO_CPU)
+def devices_refuse_to_pin(run: Run) -> None:
+    """Factories refuse pin_memory=True for a tensor on the device."""
+    device = run.device
+    refuses("empty()", lambda: torch.empty(2, device=device, pin_memory=True))
+    refuses(
+        "empty_strided()", lambda: torch.empty_strided((2,), (1,), device=device, pin_memory=True)
+    )
+
+
+@contract(no_cpu=_NO_CPU)
+def pinned_memory_keeps_every_dtype(run: Run) -> None:
+    """Pinned tensors of each width go to the device and back, blocking or not, as they are."""
+    _pinned(run, 0)
+    for dtype in (torch.uint8, torch.float16, torch.float32, torch.int64, torch.complex64):
+        here = torch.arange(1000).remainder(100).to(dtype).pin_memory()
+        for waits in (True, False):
+            there = here.to(run.device, non_blocking=not waits)
+            back = torch.empty_like(here).pin_memory()
+            back.copy_(there, non_blocking=not waits)
+            run.under_test.synchronize()
+            same(f"{dtype}, non_blocking={not waits}", back, here)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Texts of tensors on the device: those of the CPU, and the device's name."""
 
+from collections.abc import Callable
+
 import torch
 
 from npusim_conformance.contracts import contract, on, same
@@ -26,11 +28,9 @@ def _same_text(what: str, here: torch.Tensor, device: torch.device) -> None:
         torch.set_printoptions(profile="default")  # type: ignore[no-untyped-call]
 
 
-@contract()
-def every_dtype_prints(run: Run) -> None:
-    """repr() of a tensor of any dtype is the CPU's and the device's name."""
+def _all_print(run: Run, chosen: Callable[[torch.dtype], bool]) -> None:
     left_out = run.under_test.expectations.unsupported_dtypes
-    for dtype in DTYPE_ORDER:
+    for dtype in filter(chosen, DTYPE_ORDER):
         name = dtype_name(dtype)
         if name in left_out:
             continue
@@ -40,6 +40,32 @@ def every_dtype_prints(run: Run) -> None:
         except (RuntimeError, NotImplementedError):
             continue  # torch cannot print it at all
         _same_text(name, here, run.device)
+
+
+@contract()
+def float32_prints(run: Run) -> None:
+    """repr() of a tensor of float32 is the CPU's and the device's name."""
+    _all_print(run, lambda dtype: dtype == torch.float32)
+
+
+@contract()
+def every_other_float_prints(run: Run) -> None:
+    """repr() of a tensor of any other floating dtype is the CPU's and the device's name."""
+    _all_print(run, lambda dtype: dtype.is_floating_point and dtype != torch.float32)
+
+
+@contract()
+def every_integer_prints(run: Run) -> None:
+    """repr() of a tensor of integers is the CPU's and the device's name."""
+    plain = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    _all_print(run, lambda dtype: dtype in plain)
+
+
+@contract()
+def every_rare_dtype_prints(run: Run) -> None:
+    """repr() of a tensor of complex numbers or wide unsigned ones is as on the CPU."""
+    wide = (torch.uint16, torch.uint32, torch.uint64)
+    _all_print(run, lambda dtype: dtype.is_complex or dtype in wide)
 
 
 @contract()

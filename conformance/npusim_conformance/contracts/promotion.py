@@ -22,6 +22,7 @@ _DTYPES = (
     torch.complex64,
 )
 _NO_CPU = "all are on the CPU"
+_OPERATORS = ("add", "sub", "mul", "truediv", "gt", "pow")
 
 
 @contract()
@@ -50,18 +51,32 @@ def numbers_promote_as_on_the_cpu(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU)
 def scalars_of_the_cpu_mix(run: Run) -> None:
-    """A 0-d tensor of the CPU may be an operand on either side; the result is the device's."""
+    """A 0-d tensor of the CPU may be the second operand; the result is the device's."""
     here, scalar = torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.0)
     there = here.to(run.device)
-    for name in ("add", "sub", "mul", "truediv", "gt", "pow"):
+    for name in _OPERATORS:
         apply = getattr(operator, name)
-        for got, expected in (
-            (apply(there, scalar), apply(here, scalar)),
-            (apply(scalar, there), apply(scalar, here)),
-        ):
-            same(f"device of {name}", got.device, run.device)
-            same(name, got, expected)
+        got = apply(there, scalar)
+        same(f"device of {name}", got.device, run.device)
+        same(name, got, apply(here, scalar))
     same("in place", there.mul_(scalar), here * 2)
+
+
+@contract(no_cpu=_NO_CPU)
+def scalars_of_the_cpu_come_first(run: Run) -> None:
+    """A 0-d tensor of the CPU may be the first operand; the values are the CPU's."""
+    here, scalar = torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.0)
+    for name in _OPERATORS:
+        apply = getattr(operator, name)
+        same(name, apply(scalar, here.to(run.device)), apply(scalar, here))
+
+
+@contract(no_cpu=_NO_CPU)
+def results_of_first_scalars_are_the_devices(run: Run) -> None:
+    """With a 0-d tensor of the CPU as the first operand, the result is on the device."""
+    scalar, there = torch.tensor(2.0), torch.tensor([1.0, 2.0, 3.0]).to(run.device)
+    for name in _OPERATORS:
+        same(f"device of {name}", getattr(operator, name)(scalar, there).device, run.device)
 
 
 @contract(no_cpu=_NO_CPU)

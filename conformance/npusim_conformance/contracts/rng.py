@@ -387,3 +387,96 @@ def chances_hold_in_every_dtype(run: Run) -> None:
             kind = "a number" if isinstance(chance, float) else f"a tensor {list(chance.shape)}"
             what = f"bernoulli_() of {dtype}, chance 0.3 as {kind}: {found} are set"
             require(abs(found - 0.3) < 0.05, what)
+
+
+@contract()
+def seeds_may_be_negative(run: Run) -> None:
+    """A generator takes negative seeds and the largest ones, and tells them as torch does."""
+    for seed in (0, -1, 2**63, 2**64 - 1):
+        expected = torch.Generator().manual_seed(seed).initial_seed()
+        made = torch.Generator(run.device).manual_seed(seed)
+        same(f"initial_seed() after {seed}", made.initial_seed(), expected)
+
+
+@contract()
+def equal_seeds_are_equal_states(run: Run) -> None:
+    """Two generators of one seed have one state, and new ones begin with the same seed."""
+    one, other = torch.Generator(run.device), torch.Generator(run.device)
+    same("initial_seed() of new ones", one.initial_seed(), torch.Generator().initial_seed())
+    same("states of new ones", one.get_state(), other.get_state())
+    one.manual_seed(5)
+    _differ("states after one was seeded", one.get_state(), other.get_state())
+    other.manual_seed(5)
+    same("states after the same seed", one.get_state(), other.get_state())
+
+
+@contract(needs=_STATE)
+def states_are_copies(run: Run) -> None:
+    """A state that is changed after it was given, or taken, changes no generator."""
+    get_state, set_state = _states(run)
+    run.under_test.seed(3)
+    taken = get_state()
+    kept = taken.clone()
+    taken.fill_(0)
+    same("the state after the one that was taken was changed", get_state(), kept)
+    given = kept.clone()
+    set_state(given)
+    given.fill_(0)
+    same("the state after the one that was given was changed", get_state(), kept)
+
+
+@contract(no_cpu="torch.get_rng_state() takes no device", needs=_STATE)
+def states_take_a_device_by_any_name(run: Run) -> None:
+    """get_rng_state() and set_rng_state() take an index, a name and a torch.device alike."""
+    module = run.under_test.module
+    for device in (run.device, run.under_test.second):
+        if device is None:
+            continue
+        names = (device.index, str(device), device)
+        run.under_test.seed(3)
+        kept = module.get_rng_state(device).clone()
+        for name in names:
+            same(f"get_rng_state({name!r})", module.get_rng_state(name), kept)
+        for name in names:
+            run.under_test.seed(4)
+            module.set_rng_state(kept, name)
+            same(f"the state after set_rng_state(state, {name!r})", module.get_rng_state(device),
+                 kept)  # fmt: skip
+
+
+@contract(no_cpu="there is one CPU", two_devices=True)
+def generators_of_both_devices_keep_their_seeds(run: Run) -> None:
+    """Generators of two devices are seeded apart."""
+    one, other = torch.Generator(run.device), torch.Generator(other_device(run))
+    one.manual_seed(3)
+    other.manual_seed(4)
+    same("initial_seed()", (one.initial_seed(), other.initial_seed()), (3, 4))
+
+
+@contract(no_cpu="there is one CPU", two_devices=True)
+def clones_of_generators_stay_on_their_device(run: Run) -> None:
+    """Generator.clone_state() of the second device's generator is the second device's."""
+    other = torch.Generator(other_device(run)).manual_seed(4)
+    clone = other.clone_state()
+    same("device of the clone", clone.device, other.device)
+    same("initial_seed() of the clone", clone.initial_seed(), 4)
+
+
+@contract(
+    no_cpu="torch.manual_seed() is the CPU's", needs=("_is_in_bad_fork", "manual_seed_all", *_STATE)
+)
+def torch_seeds_the_device(run: Run) -> None:
+    """torch.manual_seed() and torch.seed() set the device's state, of each device."""
+    module = run.under_test.module
+    for device in (run.device, run.under_test.second):
+        if device is None:
+            continue
+        seen = []
+        for seed in (5, 6, 5):
+            torch.manual_seed(seed)
+            seen.append(module.get_rng_state(device.index).clone())
+        same(f"{device}'s state after the same seed", seen[2], seen[0])
+        _differ(f"{device}'s states after two seeds", seen[1], seen[0])
+        torch.seed()
+        _differ(f"{device}'s states before and after torch.seed()",
+                module.get_rng_state(device.index), seen[2])  # fmt: skip

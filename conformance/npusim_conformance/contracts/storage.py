@@ -162,14 +162,25 @@ def writes_keep_to_the_gaps(run: Run) -> None:
 
 @contract()
 def complex_views_share_it(run: Run) -> None:
-    """.real, .imag and view_as_real() are views: writes show in the base."""
+    """.real and .imag are views: writes show in the base."""
     base = torch.tensor([1 + 2j, 3 + 4j]).to(run.device)
     base.real.fill_(7)
     same("after a write to .real", base, torch.tensor([7 + 2j, 7 + 4j]))
     base.imag.fill_(0)
     same("after a write to .imag", base, torch.tensor([7 + 0j, 7 + 0j]))
+
+
+@contract()
+def pairs_of_complex_numbers_share_it(run: Run) -> None:
+    """view_as_real() is a view: writes show in the base."""
+    base = torch.tensor([1 + 2j, 3 + 4j]).to(run.device)
     torch.view_as_real(base)[1, 1] = 9
-    same("after a write to view_as_real()", base, torch.tensor([7 + 0j, 7 + 9j]))
+    same("after a write to view_as_real()", base, torch.tensor([1 + 2j, 3 + 9j]))
+
+
+@contract()
+def complex_views_of_pairs_share_it(run: Run) -> None:
+    """view_as_complex() is a view: writes show in the base."""
     pairs = torch.zeros(2, 2).to(run.device)
     torch.view_as_complex(pairs)[0].fill_(1 + 2j)
     same("after a write to view_as_complex()", pairs, torch.tensor([[1.0, 2.0], [0.0, 0.0]]))
@@ -221,10 +232,17 @@ def set_takes_all_of_a_storage(run: Run) -> None:
 
 @contract()
 def is_set_to_sees_it(run: Run) -> None:
-    """Tensor.is_set_to() is True for a tensor that set_() made of another, and for no other."""
+    """Tensor.is_set_to() is True for a tensor that set_() made of another."""
     source, tensor = on(run.device, 1, 2, 3), torch.empty(0, device=run.device)
     tensor.set_(source)  # type: ignore[call-overload]
     same("is_set_to() of what set_() took", source.is_set_to(tensor), True)
+
+
+@contract()
+def is_set_to_tells_others_apart(run: Run) -> None:
+    """Tensor.is_set_to() is False for a part and for a copy."""
+    source, tensor = on(run.device, 1, 2, 3), torch.empty(0, device=run.device)
+    tensor.set_(source)  # type: ignore[call-overload]
     same("is_set_to() of a part", source.is_set_to(tensor[1:]), False)
     same("is_set_to() of a copy", source.is_set_to(source.clone()), False)
 
@@ -243,17 +261,49 @@ def set_takes_a_storage(run: Run) -> None:
 
 @contract()
 def resize_keeps_values(run: Run) -> None:
-    """Tensor.resize_() grows and shrinks in place and keeps the leading values."""
+    """Tensor.resize_() shrinks in place and grows back, and keeps values and memory."""
     tensor = on(run.device, 1, 2, 3)
+    address = tensor.data_ptr()
     tensor.resize_(2)
     same("shrunk", tensor, torch.tensor([1.0, 2.0]))
     tensor.resize_(3)
     same("grown back", tensor, torch.tensor([1.0, 2.0, 3.0]))
+    tensor.resize_(3, 1)
+    same("of another shape", tensor, torch.tensor([[1.0], [2.0], [3.0]]))
+    tensor.resize_(0)
+    same("elements", tensor.numel(), 0)
+    same("the address", tensor.untyped_storage().data_ptr(), address)
+    same("nbytes()", tensor.untyped_storage().nbytes(), 12)
+
+
+@contract()
+def resize_to_the_same_size_changes_nothing(run: Run) -> None:
+    """Tensor.resize_() to the size that a tensor has leaves its strides, offset and values."""
+    there = torch.arange(12.0).view(3, 4).to(run.device).t()[1:]
+    same("it returns itself", there.resize_(3, 3) is there, True)
+    same("stride()", there.stride(), (1, 4))
+    same("storage_offset()", there.storage_offset(), 1)
+    same("values", there, torch.arange(12.0).view(3, 4).t()[1:])
+
+
+@contract()
+def resize_grows(run: Run) -> None:
+    """Tensor.resize_() grows beyond the memory and keeps the leading values."""
+    tensor = on(run.device, 1, 2, 3)
     tensor.resize_(1000)
     same("leading values after growth", tensor[:3], torch.tensor([1.0, 2.0, 3.0]))
     require(tensor.untyped_storage().nbytes() >= 4000, "the storage is too small")
-    tensor.resize_(0)
-    same("elements", tensor.numel(), 0)
+
+
+@contract()
+def resize_gives_memory_to_what_has_none(run: Run) -> None:
+    """Tensor.resize_() of a tensor without elements gives it memory of its own."""
+    tensor, other = torch.empty(0, device=run.device), torch.empty(0, device=run.device)
+    tensor.resize_(2, 3).fill_(5)
+    other.resize_(7).fill_(6)
+    same("values", tensor, torch.full((2, 3), 5.0))
+    same("the other's", other, torch.full((7,), 6.0))
+    same("device", tensor.untyped_storage().device, run.device)
 
 
 @contract()

@@ -235,3 +235,47 @@ def waits_across_devices(run: Run) -> None:
         copied = done.to(second, non_blocking=True)
     there.synchronize()
     all_are("the copy", copied, float(_STEPS))
+
+
+@contract(no_cpu=NO_CPU)
+def synchronize_completes_events(run: Run) -> None:
+    """After a stream is synchronised, the events recorded in it are complete."""
+    side = torch.Stream(run.device)
+    for round_ in range(30):
+        event = side.record_event()
+        side.synchronize()
+        same(f"query() in round {round_}", event.query(), True)
+
+
+@contract(no_cpu=NO_CPU)
+def many_streams_can_be_made(run: Run) -> None:
+    """Seventy streams that live at once each become current, take work and finish it."""
+    streams = [torch.Stream(run.device) for _ in range(70)]
+    before = current(run.device)
+    for number, stream in enumerate(streams):
+        with stream:
+            require(current(run.device) == stream, f"inside stream {number}, another is current")
+            stream.record_event().synchronize()
+        stream.synchronize()
+        same(f"query() of stream {number}", stream.query(), True)
+    require(current(run.device) == before, "the stream before them was not restored")
+
+
+@contract(no_cpu=NO_CPU)
+def streams_are_known_by_their_numbers(run: Run) -> None:
+    """A stream made of another's stream_id, device_index and device_type is that stream."""
+    for stream in (torch.Stream(run.device), current(run.device)):
+        again = torch.Stream(
+            stream_id=stream.stream_id,
+            device_index=stream.device_index,
+            device_type=stream.device_type,
+        )
+        require(again == stream and hash(again) == hash(stream), f"{again!r} is not {stream!r}")
+
+
+@contract(no_cpu=NO_CPU, two_devices=True)
+def streams_of_two_devices_differ(run: Run) -> None:
+    """Streams of two devices are never equal, the current ones included."""
+    second = other_device(run)
+    require(current(run.device) != current(second), "the current streams are equal")
+    require(torch.Stream(run.device) != torch.Stream(second), "new streams are equal")

@@ -43,17 +43,23 @@ class ForeachForward(PartedProperty):
 
     @staticmethod
     def _compare(run: Run, sample: Sample, device: torch.device) -> None:
-        function = sample.operator.op
-        expected, refused = tried(lambda: call_of(sample, function, sample.copy(CPU)))
-        got, error = tried(lambda: call_of(sample, function, sample.copy(device)))
-        same_decision(refused, error, "the list")
-        if refused is not None:
-            raise NotApplicable("the CPU refuses these operands")
-        run.agreement.check(list(expected), list(got), device)
+        got = _compare_lists(run, sample, device)
         looped, _ = tried(lambda: _loop(sample.operator.ref, sample.copy(device)))
         if looped is not None:  # a loop may know fewer kinds of operands
             in_loop = Agreement(run.agreement.bitwise, where="in a loop over the tensors")
-            in_loop.check(looped, list(got), device)
+            in_loop.check(looped, got, device)
+
+
+def _compare_lists(run: Run, sample: Sample, device: torch.device) -> list[torch.Tensor]:
+    """The results there, which must be the CPU's."""
+    function = sample.operator.op
+    expected, refused = tried(lambda: call_of(sample, function, sample.copy(CPU)))
+    got, error = tried(lambda: call_of(sample, function, sample.copy(device)))
+    same_decision(refused, error, "the list")
+    if refused is not None:
+        raise NotApplicable("the CPU refuses these operands")
+    run.agreement.check(list(expected), list(got), device)
+    return list(got)
 
 
 class ForeachInplace(PartedProperty):
@@ -102,7 +108,7 @@ class ForeachMany(PartedProperty):
             return
         long = _repeated(sample)
         if sample.operator.supports_out:
-            yield partial(ForeachForward._compare, run, long)
+            yield partial(_compare_lists, run, long)
         if sample.operator.inplace_variant:
             yield partial(ForeachInplace._compare, run, _with_gaps(long))
 

@@ -23,25 +23,26 @@ Form = Callable[[Agreement, torch.device], None]
 ELEMENTS_MAX = 4096  # a longer call is asked as a function only
 
 
-def forms_of(operator: torch_testing.Operator, call: Call, result: Any) -> list[Form]:
-    """The forms that a call has whose result on the CPU is `result`."""
+def form_of(operator: torch_testing.Operator, call: Call, result: Any, turn: int) -> Form | None:
+    """The form whose turn it is for a call whose result on the CPU is `result`, if it has that."""
     given = call[0][0] if call[0] else None
     if (
         not are_plain(result)
         or sum(one.numel() for one in tensors_of((call, result))) > ELEMENTS_MAX
     ):
-        return []
-    forms: list[Form] = []
+        return None
     is_one = isinstance(result, torch.Tensor)
-    if is_one and isinstance(given, torch.Tensor) and operator.inplace_variant is not None:
-        if (result.shape, result.dtype) == (given.shape, given.dtype):
-            forms.append(partial(_in_place, operator.inplace_variant, call, result))
-    if is_one and operator.supports_out:
-        forms.append(partial(_into_gaps, operator, call, result))
+    if turn % 3 == 0 and is_one and operator.supports_out:
+        return partial(_into_gaps, operator, call, result)
     differentiable = [one for one in tensors_of(call) if one.is_floating_point()]
-    if operator.supports_autograd and differentiable and is_one and result.is_floating_point():
-        forms.append(partial(_gradient, operator, call))
-    return forms
+    has_gradient = operator.supports_autograd and differentiable
+    if turn % 3 == 1 and has_gradient and is_one and result.is_floating_point():
+        return partial(_gradient, operator, call)
+    is_changed = isinstance(given, torch.Tensor) and operator.inplace_variant is not None
+    if turn % 3 == 2 and is_one and is_changed:
+        if (result.shape, result.dtype) == (given.shape, given.dtype):
+            return partial(_in_place, operator.inplace_variant, call, result)
+    return None
 
 
 def _in_place(

@@ -55,11 +55,12 @@ class NonContiguous(PartedProperty):
         if run.agreement.rtol is None and run.agreement.atol is None:
             run.agreement.bitwise = False  # another loop may add in another order
             run.agreement.rtol = run.agreement.atol = _tolerance(run.dtype)
+        leaves = tensors_of((sample.raw.input, sample.raw.args, sample.raw.kwargs))
         gapped = _Gapped(run, sample, with_gaps)
         yield Part(gapped.forward, sample=gapped.laid)
-        if any(leaf.requires_grad for leaf in tensors_of(sample.copy(CPU))):
+        if any(leaf.requires_grad for leaf in leaves):
             yield gapped.backward
-        if any(leaf.dim() > 1 for leaf in tensors_of(sample.copy(CPU))):
+        if any(leaf.dim() > 1 for leaf in leaves):
             turned = _Gapped(run, sample, reversed_in_memory)
             yield Part(turned.forward, sample=turned.laid)
 

@@ -37,7 +37,6 @@ from npusim_conformance.verdict import DIED, FAILED, PASSED, Outcome, Status
 
 RETRIES_MAX = 200  # more failures than that are no flakes
 TIMEOUT_RETRIES_MAX = 3
-ALONE_MAX = 3  # failures of one cause that are tried again in a process of their own
 LOAD_SECONDS = 120.0  # a backend that takes longer to load does not load
 PATIENCE_SECONDS = 2.0  # for a worker that was told to end
 _LAST_WORDS_MAX = 3000
@@ -156,25 +155,38 @@ class Runner:
         self._phase = f"on the CPU alone: {len(blamed)}"
         yield from self._without_backend(blamed)
         first = {outcome.case: outcome for outcome in _worth_retrying(failed)}
+        # What died runs again under watch: the call in flight when it dies again is its cause.
+        died = [name for name, once in first.items() if once.status in DIED]
+        seen: dict[str, Outcome] = {}
+        for watched in self._watched(died, "calls"):
+            seen[watched.case] = watched
+            if watched.status in DIED and _tells(watched):
+                yield told_by(replace(first.pop(watched.case), attempt=2), watched)
         self._phase = f"failures again: {len(first)}"
         alone = batches_of(first) if self.config.upstream_root else _apart(first)
         for again in self._run(alone, fresh=True):
             once = first[again.case]
             if again.status in PASSED:
-                message = f"failed, then passed in a fresh process: {once.message}"
+                message = f"failed in company, passed in a fresh process: {once.message}"
                 yield replace(once, status=Status.FLAKE, message=message, attempt=2)
             else:
                 first[again.case] = replace(once, attempt=2)
                 yield first[again.case]
-        # A case that died twice runs a third time, under watch: the call in flight is its cause.
         # A few die only where no call of theirs is looked at: of them the sample is told.
-        died = [name for name, outcome in first.items() if is_dead(outcome)]
-        self._phase = f"crashes under watch: {len(died)}"
-        for watch in () if self.config.upstream_root else ("calls", "samples"):
-            for watched in self._run([[name] for name in died], fresh=True, watch=watch):
-                if watched.status in FAILED and (watched.culprit or watched.repro):
-                    died.remove(watched.case)
-                    yield told_by(first[watched.case], watched)
+        dead = {name: outcome for name, outcome in first.items() if is_dead(outcome)}
+        untold = [name for name in dead if not (name in seen and _tells(seen[name]))]
+        for watched in self._watched(untold, "samples"):
+            seen[watched.case] = watched
+        for name, outcome in dead.items():
+            if name in seen and _tells(seen[name]):
+                yield told_by(outcome, seen[name])
+
+    def _watched(self, names: list[str], watch: str) -> Iterator[Outcome]:
+        """Outcomes of cases that died, each in a process of its own that tells what it does."""
+        if self.config.upstream_root:
+            return
+        self._phase = f"crashes under watch: {len(names)}"
+        yield from self._run([[name] for name in names], fresh=True, watch=watch)
 
     def _without_backend(self, blamed: list[Outcome]) -> Iterator[Outcome]:
         """Failures of cases that the CPU passes in a process that has not loaded the backend."""
@@ -449,6 +461,11 @@ def _available(descriptor: int) -> bytes:
         return b""
 
 
+def _tells(watched: Outcome) -> bool:
+    """Whether an outcome under watch names what was in flight."""
+    return watched.status in FAILED and bool(watched.culprit or watched.repro)
+
+
 def is_dead(outcome: Outcome) -> bool:
     """Whether a case cost its worker twice, so that it is worth watching."""
     return outcome.attempt == 2 and outcome.status in DIED
@@ -494,18 +511,17 @@ def batches_of(names: Iterable[str]) -> list[list[str]]:
 
 
 def _apart(failed: dict[str, Outcome]) -> list[list[str]]:
-    """Deaths and the first failures of each cause alone; the other failures of a cause together."""
-    alone = []
-    causes: dict[str, list[str]] = {}
+    """Deaths and contracts alone; all others together, the last first.
+
+    In that order, none comes after what may have spoilt it; and each process costs its start.
+    """
+    alone, others = [], []
     for name, outcome in failed.items():
-        if outcome.status in DIED or not outcome.cause:
+        if outcome.status in DIED or name.startswith("contract:"):
             alone.append([name])
         else:
-            causes.setdefault(outcome.cause, []).append(name)
-    for names in causes.values():
-        alone += [[name] for name in names[:ALONE_MAX]]
-        alone += [names[ALONE_MAX:]] if len(names) > ALONE_MAX else []
-    return alone
+            others.append(name)
+    return [*alone, others[::-1]] if others else alone
 
 
 def _how(ended: int) -> str:

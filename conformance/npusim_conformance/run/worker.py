@@ -308,6 +308,7 @@ def serve(config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, nu
         for name in json.loads(line):
             answer(worker.execute(name).to_json())
         gc.collect()
+        gc.freeze()  # samples and tables that are kept need not be looked through after each batch
         if resident_bytes(os.getpid()) > config.memory_limit_bytes:
             answer({"leaving": True})
             return
