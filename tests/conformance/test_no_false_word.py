@@ -45,7 +45,7 @@ def test_a_device_that_is_set_by_index_only_breaks_one_contract(bench, monkeypat
         right(index)
 
     monkeypatch.setattr(torch.npusim, "set_device", set_device)
-    assert bench.status("contract:device/set_device_changes_current") is FAIL
+    assert bench.status("contract:device/set_device_takes_devices") is FAIL
     for case in (
         "contract:storage/views_share_it",
         "contract:rng/devices_have_their_own",
