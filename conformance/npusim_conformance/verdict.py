@@ -2,9 +2,12 @@
 """The results of a case: statuses, the record of one outcome, and the exceptions of checks."""
 
 import math
+import re
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
+
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|\[[^\]]*\]|\([^)]*\)")
 
 
 class Status(StrEnum):
@@ -112,3 +115,8 @@ class Mismatch(AssertionError):
 
 class NotApplicable(Exception):
     """Raised by a property that finds, while running, that it does not concern this case."""
+
+
+def blanked(text: str) -> str:
+    """A text without its numbers, shapes and addresses."""
+    return _VARYING.sub("#", text)

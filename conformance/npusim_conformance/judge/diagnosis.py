@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from npusim_conformance.verdict import Mismatch, Status
+from npusim_conformance.verdict import Mismatch, Status, blanked
 
 _NO_KERNEL = re.compile(
     r"Could not run '(?P<name>[\w:.]+)' with arguments from the '(?P<backend>\w+)' backend"
@@ -20,7 +20,6 @@ _REFUSED = re.compile(
 )
 # A composite kernel that only tells a backend to write one: "convolution_overrideable not ...".
 _TO_OVERRIDE = re.compile(r"^(?P<name>\w*overrideable\w*)\b.*TORCH_LIBRARY_IMPL", re.DOTALL)
-_VARYING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|\[[^\]]*\]|\([^)]*\)")
 # As backends say that no operator takes a dtype; of one operator, torch says "not implemented for".
 _NO_DTYPE = re.compile(
     r"\b(?:unsupported|unknown|unhandled) (?:data ?type|dtype|scalar ?type)"
@@ -84,11 +83,6 @@ def _missing_overload(error: BaseException, text: str) -> str:
         if to_override is not None:
             return f"aten::{to_override.group('name')}"
     return found.group("name") if found else ""
-
-
-def blanked(text: str) -> str:
-    """A text without its numbers, shapes and addresses."""
-    return _VARYING.sub("#", text)
 
 
 def _shape_of(message: str) -> str:

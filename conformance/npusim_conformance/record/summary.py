@@ -8,10 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from npusim_conformance.backend.expectations import Expectations
+from npusim_conformance.case import Case
 from npusim_conformance.record.log import RunRecord
-from npusim_conformance.verdict import NOT_EXECUTED, PASSED, UNEXPECTED, Outcome, Status
+from npusim_conformance.verdict import (
+    NOT_EXECUTED,
+    PASSED,
+    UNEXPECTED,
+    Outcome,
+    Status,
+    blanked,
+)
 
 CAUSES_SHOWN = 10
+# One sentence about one property, with so many causes, is itself the cause: it is said once.
+MANY = 8
+LEAKS = "state leaks from case to case"
+# Of wrong numbers each operator has its own reason, and its own size.
+_OWN = ("result", "gradient", "input", "buffer", "parameter")
 
 
 class Tally:
@@ -59,8 +72,9 @@ class Cause:
 
     @property
     def culprit(self) -> str:
-        """The overload that is at fault, if it was found."""
-        return self.outcomes[0].missing or self.outcomes[0].culprit
+        """The overload that is at fault, if one was found."""
+        every = {outcome.missing or outcome.culprit for outcome in self.outcomes}
+        return every.pop() if len(every) == 1 else ""
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -92,12 +106,7 @@ class Summary:
             key=lambda outcome: outcome.case,
         )
         counts = Counter(outcome.status for outcome in outcomes)
-        groups: dict[str, list[Outcome]] = {}
-        for outcome in outcomes:
-            if outcome.status in UNEXPECTED:
-                groups.setdefault(_key(outcome), []).append(outcome)
-        causes = [Cause(key, tuple(group)) for key, group in groups.items()]
-        causes.sort(key=lambda cause: (-len(cause.outcomes), cause.cause))
+        causes = _causes([outcome for outcome in outcomes if outcome.status in UNEXPECTED])
         return Summary(
             record.head,
             tuple(outcomes),
@@ -161,6 +170,10 @@ class Summary:
         for cause in self.causes[:CAUSES_SHOWN]:
             shown = ", ".join(cause.cases[:3]) + (", ..." if len(cause.cases) > 3 else "")
             who = f"{cause.culprit}: " if cause.culprit else ""
+            if cause.cause == LEAKS:
+                who = f"{LEAKS}: "
+            elif len(cause.subjects) >= MANY and not who:
+                who = f"{len(cause.subjects)} operators: "
             lines.append(f"{len(cause.cases):6} x {who}{cause.message[:160]}\n         {shown}")
         if len(self.causes) > CAUSES_SHOWN:
             lines.append(f"   ... and {len(self.causes) - CAUSES_SHOWN} more causes")
@@ -173,7 +186,29 @@ class Summary:
         return "\n".join(lines)
 
 
+def _causes(outcomes: list[Outcome]) -> list[Cause]:
+    """Outcomes by cause, the most frequent first; what depends on its company before all."""
+    by_sentence: dict[str, set[str]] = {}
+    for outcome in outcomes:
+        by_sentence.setdefault(_sentence(outcome), set()).add(_key(outcome))
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        sentence = _sentence(outcome)
+        is_common = sentence and len(by_sentence[sentence]) >= MANY
+        groups.setdefault(sentence if is_common else _key(outcome), []).append(outcome)
+    causes = [Cause(key, tuple(group)) for key, group in groups.items()]
+    return sorted(causes, key=lambda cause: (cause.cause != LEAKS, -len(cause.cases), cause.cause))
+
+
+def _sentence(outcome: Outcome) -> str:
+    """What operators may have in common: a property and what is said of it, without numbers."""
+    is_own = outcome.status is not Status.FAIL or outcome.message.startswith(_OWN)
+    return "" if is_own else f"{Case.parse(outcome.case).property}: {blanked(outcome.message)}"
+
+
 def _key(outcome: Outcome) -> str:
+    if outcome.status is Status.FLAKE:
+        return LEAKS
     if outcome.status is Status.XPASS:
         return "passed, but is expected to fail"
     return outcome.cause or outcome.status.value

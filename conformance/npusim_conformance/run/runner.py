@@ -116,6 +116,7 @@ class Runner:
         self.traps: tuple[str, ...] = ()  # what its first worker says of the backend
         self._fresh = False  # every batch in a process of its own
         self._phase = "cases"
+        self._before: dict[str, str] = {}  # of what failed, the case before it in its process
         self.on_tick: Callable[[str], None] = lambda phase: None  # called while it waits, often
 
     def machine(self) -> dict[str, Any]:
@@ -167,7 +168,9 @@ class Runner:
         for again in self._run(alone, fresh=True):
             once = first[again.case]
             if again.status in PASSED:
-                message = f"failed in company, passed in a fresh process: {once.message}"
+                before = self._before.get(again.case, "")
+                after = f" after {before}" if before else ""
+                message = f"passes alone, and failed{after}: {once.message}"
                 yield replace(once, status=Status.FLAKE, message=message, attempt=2)
             else:
                 first[again.case] = replace(once, attempt=2)
@@ -345,6 +348,8 @@ class Runner:
                 if "case" in record:
                     outcome = Outcome.from_json(record)
                     worker.pending.remove(outcome.case)
+                    if outcome.status in FAILED:
+                        self._before.setdefault(outcome.case, worker.last)
                     worker.last = outcome.case
                     yield outcome
                 elif "ready" in record:
