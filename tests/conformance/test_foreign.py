@@ -116,6 +116,27 @@ def test_the_overload_at_fault_is_found_where_tensors_are_opaque(monkeypatch):
     assert "torch.ops.aten.mul.Tensor" in found.script
 
 
+def test_views_that_are_wrong_by_as_strided_are_put_on_it():
+    right = torch.library.get_kernel("aten::as_strided", "PrivateUse1")
+    table = Library("aten", "IMPL")
+
+    def as_strided(keys, base, size, stride, offset=None):
+        return right.call_boxed(keys, base, size, stride, offset or 0)  # not the tensor's own
+
+    def examine(device):
+        part = torch.arange(12.0).view(3, 4).to(device)[1:]
+        agreement.Agreement(False).check(torch.tensor([[4.0, 8], [5, 9], [6, 10], [7, 11]]),
+                                         part.t(), device)  # fmt: skip
+
+    table.impl("as_strided", as_strided, "PrivateUse1", with_keyset=True)
+    try:
+        found = attribution.find(examine, torch.device("npusim"))
+    finally:
+        table._destroy()
+    assert (found.overload, found.fault) == ("aten::as_strided", "wrong result")
+    assert "torch.ops.aten.as_strided.default(x0, [4, 2], [1, 4])" in found.script
+
+
 @pytest.mark.parametrize("ends", ["raise SystemExit(0)", "import sys; sys.exit(3)", "1 / 0"])
 def test_a_backend_that_ends_at_import_is_said_to(tmp_path, monkeypatch, ends):
     (tmp_path / "ending_backend.py").write_text(ends)

@@ -4,6 +4,7 @@
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 
@@ -13,7 +14,7 @@ import pytest
 from npusim_conformance import report
 from npusim_conformance.backend.expectations import Expectations, parse
 from npusim_conformance.record.log import RunRecord
-from npusim_conformance.record.summary import Summary
+from npusim_conformance.record.summary import LEAKS, Summary
 from npusim_conformance.report.comparison import Comparison
 from npusim_conformance.report.grid import LETTERS, MEANINGS, worst
 from npusim_conformance.verdict import ErrorSize, Outcome, Status
@@ -102,6 +103,28 @@ def test_schema_names_every_status():
 def test_failures_of_one_kernel_are_one_cause():
     causes = {cause.cause: cause.subjects for cause in summary_of().causes}
     assert causes["aten::mul: x"] == ("op:cov", "op:var")
+
+
+def test_one_sentence_of_many_operators_is_one_cause():
+    said = "a strided out= got another storage"
+    names = [f"op:{name}/out/float32" for name in "abcdefgh"]
+    alike = [Outcome(name, Status.FAIL, said, cause=f"{name}: storage") for name in names]
+    (cause,) = summary_of(alike).causes
+    assert (cause.cause, cause.cases) == (f"out: {said}", tuple(names))
+    assert f"     8 x 8 operators: {said}" in summary_of(alike).text()
+    assert len(summary_of(alike[1:]).causes) == 7, "few may have reasons of their own"
+    numbers = [replace(one, message=f"result: largest error {i}") for i, one in enumerate(alike)]
+    assert len(summary_of(numbers).causes) == 8, "of wrong numbers each has its own"
+
+
+def test_what_passes_alone_is_said_before_all():
+    many = [Outcome(f"op:{name}/out/float32", Status.FAIL, "off", cause="x") for name in "abc"]
+    leaks = Outcome(
+        "op:z/out/float32", Status.FLAKE, "passes alone, and failed after op:y", cause="y"
+    )
+    found = summary_of([*many, leaks])
+    assert [cause.cause for cause in found.causes] == [LEAKS, "x"]
+    assert f"{LEAKS}: passes alone, and failed after op:y" in found.text()
 
 
 def test_junit_tells_failures_errors_and_skips_apart():

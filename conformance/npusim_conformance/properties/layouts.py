@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from npusim_conformance.backend.device import CPU
+from npusim_conformance.cases.selection import SAMPLES_MAX
 from npusim_conformance.inputs import torch_testing
 from npusim_conformance.inputs.samples import Call, Sample
 from npusim_conformance.inputs.subjects import Subject
@@ -56,21 +57,34 @@ class NonContiguous(PartedProperty):
             run.agreement.bitwise = False  # another loop may add in another order
             run.agreement.rtol = run.agreement.atol = _tolerance(run.dtype)
         leaves = tensors_of((sample.raw.input, sample.raw.args, sample.raw.kwargs))
-        gapped = _Gapped(run, sample, with_gaps)
+        plain: dict[torch.device, Any] = {}
+        gapped = _Gapped(run, sample, with_gaps, plain)
         yield Part(gapped.forward, sample=gapped.laid)
-        if any(leaf.requires_grad for leaf in leaves):
+        if any(leaf.requires_grad for leaf in leaves) and self._asks_gradient(run, sample):
             yield gapped.backward
         if any(leaf.dim() > 1 for leaf in leaves):
-            turned = _Gapped(run, sample, reversed_in_memory)
+            turned = _Gapped(run, sample, reversed_in_memory, plain)
             yield Part(turned.forward, sample=turned.laid)
+
+    @staticmethod
+    def _asks_gradient(run: Run, sample: Sample) -> bool:
+        """In a short run gradients, which cost most, are asked of two samples."""
+        maximum = run.source.maximum
+        is_short = maximum is not None and maximum <= SAMPLES_MAX["smoke"]
+        return not is_short or sample in run.few(2, True)
 
 
 class _Gapped:
     """One sample with contiguous inputs, and with such as `lay` makes of them."""
 
     def __init__(
-        self, run: Run, sample: Sample, lay: Callable[[torch.Tensor], torch.Tensor]
+        self,
+        run: Run,
+        sample: Sample,
+        lay: Callable[[torch.Tensor], torch.Tensor],
+        plain: dict[torch.device, Any],
     ) -> None:
+        self.plain = plain  # results for contiguous inputs
         self.run = run
         self.sample = sample
         self.lay = lay
@@ -85,7 +99,7 @@ class _Gapped:
         self.run.reseed()
         got, error = tried(lambda: self._result(self._gapped.copy(device)))
         if error is None:  # also where the CPU refuses: who takes more and is right is not wrong
-            self._compare(self._result, got, device, "result")
+            self._compare(self._result, got, device, "result", self.plain)
             return
         _, refused = tried(lambda: self._result(self._gapped.copy(CPU)))
         same_decision(refused, error, "inputs with gaps")
@@ -102,7 +116,7 @@ class _Gapped:
             _, refused = tried(lambda: function(self._gapped.copy(CPU)))
             same_decision(refused, error, "backward of inputs with gaps")
         else:
-            self._compare(function, got, device, "gradient of input")
+            self._compare(function, got, device, "gradient of input", {})
 
     def _result(self, call: Call) -> Any:
         given, args, kwargs = call
@@ -110,10 +124,17 @@ class _Gapped:
             return self.sample.finished(self.sample.operator(given, *args, **kwargs))
 
     def _compare(
-        self, function: Callable[[Call], Any], got: Any, device: torch.device, what: str
+        self,
+        function: Callable[[Call], Any],
+        got: Any,
+        device: torch.device,
+        what: str,
+        plain: dict[torch.device, Any],
     ) -> None:
-        self.run.reseed()
-        expected = function(self.sample.copy(device))
+        if device not in plain:
+            self.run.reseed()
+            plain[device] = function(self.sample.copy(device))
+        expected = plain[device]
         agreement = self.run.agreement
         if self.sample.is_random or not values_are_defined(self.sample.operator):
             agreement.check_metadata(expected, got, device, what)
