@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What breaks each contract on npusim: a function that patches, beside the names that it breaks."""
+"""Plants for contracts on npusim: functions that patch, beside the names that they break."""
 
 import contextlib
 import itertools
@@ -241,7 +241,7 @@ HERE, THERE = "npusim:0", "npusim:1"
 
 
 def or_itself(right, self, *args, **options):
-    """What a method returns, or the tensor where it is refused."""
+    """The result of a method, or the tensor where it is refused."""
     try:
         return right(self, *args, **options)
     except RuntimeError:

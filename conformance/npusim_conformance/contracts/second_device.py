@@ -61,7 +61,7 @@ def growing_stays_on_its_device(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU, two_devices=True)
 def memory_of_two_devices_is_two(run: Run) -> None:
-    """What is written on one device does not show on the other, whichever was copied."""
+    """A write on one device does not show on the other, whichever was copied."""
     second = other_device(run)
     for one, other in ((run.device, second), (second, run.device)):
         there = on(one, 1, 2, 3)
