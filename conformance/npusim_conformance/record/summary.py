@@ -201,7 +201,7 @@ def _causes(outcomes: list[Outcome]) -> list[Cause]:
 
 
 def _sentence(outcome: Outcome) -> str:
-    """The sentence that operators may have in common: a property and its message without numbers."""
+    """The sentence that operators may share: a property and its message without numbers."""
     is_own = outcome.status is not Status.FAIL or outcome.message.startswith(_OWN)
     return "" if is_own else f"{Case.parse(outcome.case).property}: {blanked(outcome.message)}"
 
