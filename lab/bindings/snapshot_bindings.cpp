@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Snapshot: the tables of a pickled memory snapshot, as columns.
+#include <cstdlib>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <string>
 #include <system_error>
 
@@ -75,6 +80,11 @@ py::dict dict_of(SnapshotTables&& tables) {
 }  // namespace
 
 void bind_snapshot(py::module_& m) {
+  m.def("give_back_memory", [] {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+  });
   py::class_<SnapshotReader>(m, "Snapshot")
       .def_static(
           "read_file",

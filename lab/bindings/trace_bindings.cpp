@@ -18,6 +18,7 @@ class Column {
     if (values.is_none()) return;
     Array array = Array::ensure(values);
     if (array && array.ndim() == 1) {
+      array.attr("setflags")(py::arg("write") = false);  // a trace does not change
       array_ = std::move(array);
     } else {
       PyErr_Clear();
@@ -34,18 +35,33 @@ class Column {
   Array array_;  // empty where no values were given
 };
 
+// What the columns of a trace lie in.
+struct Columns {
+  Column<std::uint8_t> op;
+  Column<std::uint64_t> id, bytes, time_ns;
+  Column<std::uint32_t> stream, pool, stack;
+};
+
 std::shared_ptr<Trace> make_trace(const py::object& op, const py::object& id,
                                   const py::object& bytes, const py::object& stream,
                                   const py::object& pool, const py::object& stack,
                                   const py::object& time_ns) {
-  const Column<std::uint8_t> ops("op", op);
-  const Column<std::uint64_t> ids("id", id), sizes("bytes", bytes), times("time_ns", time_ns);
-  const Column<std::uint32_t> streams("stream", stream), pools("pool", pool),
-      stacks("stack", stack);
-  const EventColumns columns{ops.span(),   ids.span(),    sizes.span(), streams.span(),
-                             pools.span(), stacks.span(), times.span()};
+  const std::shared_ptr<Columns> in(new Columns{{"op", op},
+                                                {"id", id},
+                                                {"bytes", bytes},
+                                                {"time_ns", time_ns},
+                                                {"stream", stream},
+                                                {"pool", pool},
+                                                {"stack", stack}},
+                                    [](const Columns* columns) {
+                                      const py::gil_scoped_acquire acquired;
+                                      delete columns;
+                                    });
+  const EventColumns columns{in->op.span(),     in->id.span(),   in->bytes.span(),
+                             in->stream.span(), in->pool.span(), in->stack.span(),
+                             in->time_ns.span()};
   const py::gil_scoped_release released;
-  return std::make_shared<Trace>(columns);
+  return std::make_shared<Trace>(columns, in);
 }
 
 // A view of a vector that lives as long as the trace.
@@ -90,7 +106,7 @@ void bind_trace(py::module_& m) {
       .def(py::init(&make_trace), py::arg("op"), py::arg("id"), py::arg("bytes") = py::none(),
            py::arg("stream") = py::none(), py::arg("pool") = py::none(),
            py::arg("stack") = py::none(), py::arg("time_ns") = py::none())
-      .def("__len__", [](const Trace& self) { return self.events().size(); })
+      .def("__len__", [](const Trace& self) { return self.size(); })
       .def_property_readonly("mallocs", &Trace::mallocs)
       .def_property_readonly("malloc_event", view_of(&Trace::malloc_event))
       .def_property_readonly("free_event", view_of(&Trace::free_event))

@@ -48,6 +48,14 @@ void ByteSource::skip(std::uint64_t count) {
   }
 }
 
+void ByteSource::rewind() {
+  before_ = 0;
+  next_ = 0;
+  if (!file_) return;
+  std::rewind(file_.get());
+  have_ = {};
+}
+
 // What is left of the buffer moves to its beginning; then it is filled up.
 void ByteSource::refill(std::size_t count) {
   const std::size_t kept = have_.size() - next_;

@@ -35,6 +35,7 @@ class ByteSource {
     return have_.data() + next_ - count;
   }
   void skip(std::uint64_t count);
+  void rewind();  // to the first byte
 
  private:
   struct Close {

@@ -9,6 +9,7 @@
 
 #include "allocator/error.h"
 #include "lab/engine/names.h"
+#include "lab/engine/pickle_memo.h"
 
 namespace npusim::lab {
 namespace {
@@ -43,7 +44,7 @@ constexpr OpcodeName kRefused[] = {
 
 class Machine {
  public:
-  Machine(ByteSource& source, PickleValues& values) : in_(source), values_(values) {}
+  Machine(ByteSource& source, PickleValues& values) : in_(source), values_(values), memo_(source) {}
 
   PickleValue run() {
     if (in_.left() < 2 || in_.byte() != 0x80) {
@@ -388,24 +389,22 @@ class Machine {
   // --- The memo. Every writer numbers its entries in order, or leaves few out.
 
   void put(std::size_t number) {
-    if (number >= memo_.size()) {
-      if (number > 2 * memo_.size() + 1024) {
-        refuse("memo entry ", number, " after only ", memo_.size(), "; no writer does that");
-      }
-      memo_.resize(number + 1);
+    if (number > 2 * memo_.size() + 1024) {
+      refuse("memo entry ", number, " after only ", memo_.size(), "; no writer does that");
     }
-    memo_[number] = peek();
+    memo_.put(number, peek());
   }
 
   void get(std::size_t number) {
-    if (number >= memo_.size() || memo_[number].kind() == Kind::missing) {
+    const PickleValue value = memo_.get(number);
+    if (value.kind() == Kind::missing) {
       refuse("memo entry ", number, " is used before it is set");
     }
-    push(memo_[number]);
+    push(value);
   }
 
   void check_memory() const {
-    const std::uint64_t used = values_.bytes() + memo_.size() * sizeof(PickleValue) +
+    const std::uint64_t used = values_.bytes() + memo_.bytes() +
                                stack_.capacity() * sizeof(PickleValue) +
                                marks_.capacity() * sizeof(std::size_t);
     if (used > kFreeBytes + kBytesPerByte * in_.size()) {
@@ -419,7 +418,7 @@ class Machine {
   std::uint64_t at_ = 0;  // of the opcode
   std::vector<PickleValue> stack_;
   std::vector<std::size_t> marks_;
-  std::deque<PickleValue> memo_;
+  PickleMemo memo_;
 };
 
 }  // namespace

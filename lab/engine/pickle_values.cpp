@@ -4,7 +4,10 @@
 #include "lab/engine/pickle_values.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <new>
+#include <utility>
 
 #include "allocator/error.h"
 #include "lab/engine/names.h"
@@ -15,7 +18,56 @@ namespace {
 constexpr std::size_t kLeastChunk = 256, kMostChunk = std::size_t{1} << 16;  // values
 constexpr std::size_t kMostShared = 256;      // longer lists are not looked up
 constexpr std::size_t kMostSharedFields = 4;  // of a dictionary; a frame has three
+constexpr std::size_t kLeastRows = 4096, kMostRows = std::size_t{1} << 18;  // bytes of a chunk
 constexpr std::int64_t kSmall = std::int64_t{1} << 59;
+constexpr std::uint32_t kLong = std::uint32_t{1} << 31;
+
+// A row while it is written; no field takes more than nine bytes.
+struct RowWriter {
+  std::array<std::uint8_t, 5 + 9 * PickleValues::kMostKeys> bytes;
+  std::size_t length = 0;
+
+  explicit RowWriter(std::uint32_t shape) {
+    for (; shape >= 0x80; shape >>= 7) {
+      bytes[length++] = static_cast<std::uint8_t>(shape | 0x80);
+    }
+    bytes[length++] = static_cast<std::uint8_t>(shape);
+  }
+  void add(PickleValue value) {
+    const std::int64_t number = value.number();
+    std::size_t count = 0;
+    for (std::int64_t rest = number; rest != (rest < 0 ? -1 : 0); rest >>= 8) ++count;
+    const bool reads_negative = count > 0 && (number >> (8 * count - 1) & 1) != 0;
+    if (reads_negative != (number < 0)) ++count;
+    bytes[length++] =
+        static_cast<std::uint8_t>(static_cast<std::size_t>(value.kind()) | count << 4);
+    std::memcpy(&bytes[length], &number, count);
+    length += count;
+  }
+  std::string_view text() const {
+    const void* begin = bytes.data();
+    return {static_cast<const char*>(begin), length};
+  }
+};
+
+std::uint32_t read_shape(const std::uint8_t*& row) {
+  std::uint32_t shape = 0;
+  for (int shift = 0;; shift += 7) {
+    shape |= std::uint32_t{*row & 0x7FU} << shift;
+    if ((*row++ & 0x80) == 0) return shape;
+  }
+}
+
+PickleValue read_value(const std::uint8_t* at) {
+  const std::size_t count = *at >> 4;
+  std::int64_t number = 0;
+  std::memcpy(&number, at + 1, count);
+  if (count > 0 && count < 8) {
+    const std::size_t shift = 64 - 8 * count;
+    number = static_cast<std::int64_t>(static_cast<std::uint64_t>(number) << shift) >> shift;
+  }
+  return {static_cast<PickleValue::Kind>(*at & 15), number};
+}
 
 }  // namespace
 
@@ -51,44 +103,52 @@ PickleValue PickleValues::make_text(std::string_view text) {
 }
 
 PickleValue PickleValues::make_tuple(PickleItems items) {
-  const PickleItems stored = shared(items);
-  const auto number = static_cast<std::int64_t>(tuples_.size());
-  const auto [it, is_new] = tuple_by_items_.try_emplace(stored.data(), number);
-  if (is_new) tuples_.push_back(stored);
-  return {PickleValue::Kind::tuple, it->second};
+  return {PickleValue::Kind::tuple, number_of(items)};
 }
 
 PickleValue PickleValues::make_list() {
-  lists_.emplace_back();
+  lists_.push_back(number_of({}));
   return {PickleValue::Kind::list, static_cast<std::int64_t>(lists_.size()) - 1};
 }
 
 PickleValue PickleValues::make_dict() {
-  dicts_.emplace_back();
+  dicts_.push_back(nullptr);
   return {PickleValue::Kind::dict, static_cast<std::int64_t>(dicts_.size()) - 1};
 }
 
 void PickleValues::append(PickleValue list, PickleItems items) {
-  List& to = lists_[index(list)];
   if (items.empty()) return;
-  const std::size_t length = to.length + items.size();
+  std::uint32_t& number = lists_[index(list)];
+  const PickleItems before = this->items(list);
+  if (before.empty() && items.size() <= kMostShared) {
+    number = number_of(items);
+    return;
+  }
+  const std::size_t length = before.size() + items.size();
   if (length > std::numeric_limits<std::uint32_t>::max()) {
     throw InvalidArgument("a list has 2^32 or more entries");
   }
-  if (to.length == 0) {
-    to.items = shared(items).data();
-  } else {
-    if (length > to.capacity) {
-      const std::size_t capacity = std::min<std::size_t>(
-          std::max<std::size_t>(2 * std::size_t{to.length}, length), ~std::uint32_t{0});
-      PickleValue* room = room_for(capacity);
-      std::copy_n(to.items, to.length, room);
-      to.items = to.own = room;
-      to.capacity = static_cast<std::uint32_t>(capacity);
-    }
-    std::copy(items.begin(), items.end(), to.own + to.length);
+  if ((number & kLong) == 0) {
+    LongList& fresh = long_lists_.emplace_back();
+    reserve(fresh, length);
+    std::copy(before.begin(), before.end(), fresh.items.get());
+    number = kLong | static_cast<std::uint32_t>(long_lists_.size() - 1);
   }
+  LongList& to = long_lists_[number & ~kLong];
+  if (length > to.capacity) reserve(to, std::max(length, 2 * std::size_t{to.capacity}));
+  std::copy(items.begin(), items.end(), to.items.get() + before.size());
   to.length = static_cast<std::uint32_t>(length);
+}
+
+// A long block of memory moves without a copy, and its end takes none before it is written.
+void PickleValues::reserve(LongList& list, std::size_t capacity) {
+  capacity = std::min<std::size_t>(capacity, std::numeric_limits<std::uint32_t>::max());
+  void* moved = std::realloc(list.items.get(), capacity * sizeof(PickleValue));
+  if (!moved) throw std::bad_alloc();
+  static_cast<void>(list.items.release());
+  list.items.reset(static_cast<PickleValue*>(moved));
+  long_values_ += capacity - list.capacity;
+  list.capacity = static_cast<std::uint32_t>(capacity);
 }
 
 void PickleValues::set_items(PickleValue dict, PickleItems keys_and_values) {
@@ -102,42 +162,47 @@ void PickleValues::set_items(PickleValue dict, PickleItems keys_and_values) {
     found[key] = keys_and_values[i + 1];
   }
   if (keys == 0) return;
-  Dict& to = dicts_[index(dict)];
-  const Shape before = shapes_[to.shape];
-  const std::uint32_t shape = shape_of(keys | before.keys);
-  std::array<PickleValue, kMostKeys> values;
+  Row& to = dicts_[index(dict)];
+  Row before = to;
+  const std::uint32_t keys_before = before ? shapes_[read_shape(before)].keys : 0;
+  RowWriter row(shape_of(keys | keys_before));
   std::size_t count = 0;
   for (std::size_t key = 0; key < kMostKeys; ++key) {
-    if (keys >> key & 1) {
-      values[count++] = found[key];
-    } else if (before.keys >> key & 1) {
-      values[count++] = to.values[before.slot[key]];
-    }
+    const bool is_new = (keys >> key & 1) != 0;
+    if (!is_new && (keys_before >> key & 1) == 0) continue;
+    row.add(is_new ? found[key] : field(to, key));
+    ++count;
   }
-  to = {(count <= kMostSharedFields ? shared({values.data(), count}) : kept({values.data(), count}))
-            .data(),
-        shape};
+  to = kept(row.text(), count <= kMostSharedFields);
 }
 
 PickleItems PickleValues::items(PickleValue list_or_tuple) const {
   if (list_or_tuple.kind() == PickleValue::Kind::tuple) return tuples_[index(list_or_tuple)];
-  const List& list = lists_[index(list_or_tuple)];
-  return {list.items, list.length};
+  const std::uint32_t number = lists_[index(list_or_tuple)];
+  if ((number & kLong) == 0) return tuples_[number];
+  const LongList& list = long_lists_[number & ~kLong];
+  return {list.items.get(), list.length};
 }
 
-const void* PickleValues::contents(PickleValue dict) const { return dicts_[index(dict)].values; }
+const void* PickleValues::contents(PickleValue dict) const { return dicts_[index(dict)]; }
 
 PickleValue PickleValues::field(PickleValue dict, std::size_t key) const {
-  const Dict& from = dicts_[index(dict)];
-  const Shape& shape = shapes_[from.shape];
+  return field(dicts_[index(dict)], key);
+}
+
+PickleValue PickleValues::field(Row row, std::size_t key) const {
+  if (!row) return {};
+  const Shape& shape = shapes_[read_shape(row)];
   if ((shape.keys >> key & 1) == 0) return {};
-  return from.values[shape.slot[key]];
+  for (std::size_t slot = shape.slot[key]; slot > 0; --slot) row += 1 + (*row >> 4);
+  return read_value(row);
 }
 
 std::size_t PickleValues::bytes() const noexcept {
-  return chunk_values_ * sizeof(PickleValue) + shared_.size() * 64 + tuples_.size() * 80 +
-         lists_.size() * sizeof(List) + dicts_.size() * sizeof(Dict) + wides_.size() * 8 +
-         text_bytes_;
+  return (chunk_values_ + long_values_) * sizeof(PickleValue) + row_bytes_ +
+         (shared_.size() + shared_rows_.size()) * 64 + tuples_.size() * sizeof(PickleItems) +
+         lists_.size() * 4 + long_lists_.size() * sizeof(LongList) + dicts_.size() * sizeof(Row) +
+         wides_.size() * 8 + shapes_.size() * 100 + text_bytes_;
 }
 
 bool PickleValues::SameItems::operator()(const PickleItems& a, const PickleItems& b) const {
@@ -153,37 +218,51 @@ std::size_t PickleValues::HashItems::operator()(const PickleItems& items) const 
   return hash;
 }
 
-PickleValue* PickleValues::room_for(std::size_t values) {
-  if (values > chunk_left_) {
-    const std::size_t usual = std::clamp(chunk_values_, kLeastChunk, kMostChunk);
-    const std::size_t size = std::max(values, usual);
-    chunks_.push_back(std::make_unique_for_overwrite<PickleValue[]>(size));
-    chunk_values_ += size;
-    if (size > usual) return chunks_.back().get();  // the chunk before is still in use
-    chunk_next_ = chunks_.back().get();
-    chunk_left_ = size;
-  }
-  PickleValue* room = chunk_next_;
-  chunk_next_ += values;
-  chunk_left_ -= values;
-  return room;
-}
-
-PickleItems PickleValues::shared(PickleItems items) {
+std::uint32_t PickleValues::number_of(PickleItems items) {
   const bool is_short = items.size() <= kMostShared;
   if (is_short) {
     const auto known = shared_.find(items);
-    if (known != shared_.end()) return *known;
+    if (known != shared_.end()) return known->second;
   }
-  const PickleItems stored = kept(items);
-  if (is_short) shared_.insert(stored);
-  return stored;
+  const auto number = static_cast<std::uint32_t>(tuples_.size());
+  if (number == kLong) throw InvalidArgument("2^31 different lists");
+  tuples_.push_back(kept(items));
+  if (is_short) shared_.emplace(tuples_.back(), number);
+  return number;
 }
 
 PickleItems PickleValues::kept(PickleItems items) {
-  PickleValue* room = room_for(std::max<std::size_t>(items.size(), 1));
-  std::copy(items.begin(), items.end(), room);
-  return {room, items.size()};
+  const std::size_t count = std::max<std::size_t>(items.size(), 1);
+  if (count > chunk_left_) {
+    chunk_left_ = std::max(count, std::clamp(chunk_values_, kLeastChunk, kMostChunk));
+    chunks_.push_back(std::make_unique_for_overwrite<PickleValue[]>(chunk_left_));
+    chunk_values_ += chunk_left_;
+    chunk_next_ = chunks_.back().get();
+  }
+  std::copy(items.begin(), items.end(), chunk_next_);
+  chunk_left_ -= count;
+  return {std::exchange(chunk_next_, chunk_next_ + count), items.size()};
+}
+
+PickleValues::Row PickleValues::kept(std::string_view row, bool is_shared) {
+  if (is_shared) {
+    const auto known = shared_rows_.find(row);
+    if (known != shared_rows_.end()) {
+      const void* begin = known->data();
+      return static_cast<Row>(begin);
+    }
+  }
+  if (row.size() > row_left_) {
+    row_left_ = std::clamp(row_bytes_, kLeastRows, kMostRows);
+    row_chunks_.push_back(std::make_unique_for_overwrite<std::uint8_t[]>(row_left_));
+    row_bytes_ += row_left_;
+    row_next_ = row_chunks_.back().get();
+  }
+  std::memcpy(row_next_, row.data(), row.size());
+  row_left_ -= row.size();
+  const void* begin = row_next_;
+  if (is_shared) shared_rows_.emplace(static_cast<const char*>(begin), row.size());
+  return std::exchange(row_next_, row_next_ + row.size());
 }
 
 std::uint32_t PickleValues::shape_of(std::uint32_t keys) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // PickleValues: numbers, texts, lists and dictionaries of a pickle, kept small. Short lists and
 // tuples with the same contents share them, dictionaries with the same keys share the keys, and of
-// a dictionary only the keys that the reader asked for are kept.
+// a dictionary only the keys that the reader asked for are kept, in as many bytes as they need.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <span>
@@ -76,9 +77,11 @@ class PickleValues {
   std::size_t bytes() const noexcept;  // of memory, about
 
  private:
-  struct List {
-    const PickleValue* items = nullptr;
-    PickleValue* own = nullptr;  // null: the items may be shared
+  struct Free {
+    void operator()(PickleValue* items) const { std::free(items); }
+  };
+  struct LongList {
+    std::unique_ptr<PickleValue, Free> items;
     std::uint32_t length = 0;
     std::uint32_t capacity = 0;
   };
@@ -86,10 +89,9 @@ class PickleValues {
     std::uint32_t keys = 0;  // a bit per key
     std::array<std::uint8_t, kMostKeys> slot{};
   };
-  struct Dict {
-    const PickleValue* values = nullptr;
-    std::uint32_t shape = 0;
-  };
+  // The number of its shape, in groups of seven bits; then each field: its kind, the length of its
+  // number, the number.
+  using Row = const std::uint8_t*;
   struct SameItems {
     bool operator()(const PickleItems& a, const PickleItems& b) const;
   };
@@ -98,21 +100,30 @@ class PickleValues {
   };
 
   static std::size_t index(PickleValue value) { return static_cast<std::size_t>(value.number()); }
-  PickleValue* room_for(std::size_t values);
-  PickleItems shared(PickleItems items);
+  std::uint32_t number_of(PickleItems items);  // in tuples_
   PickleItems kept(PickleItems items);
+  void reserve(LongList& list, std::size_t capacity);
+  Row kept(std::string_view row, bool is_shared);
   std::uint32_t shape_of(std::uint32_t keys);
+  PickleValue field(Row row, std::size_t key) const;
 
   std::vector<std::unique_ptr<PickleValue[]>> chunks_;
   std::size_t chunk_left_ = 0;
   std::size_t chunk_values_ = 0;  // of all chunks
   PickleValue* chunk_next_ = nullptr;
 
-  std::unordered_set<PickleItems, HashItems, SameItems> shared_;
-  std::unordered_map<const PickleValue*, std::int64_t> tuple_by_items_;
+  std::unordered_map<PickleItems, std::uint32_t, HashItems, SameItems> shared_;  // in tuples_
   std::deque<PickleItems> tuples_;
-  std::deque<List> lists_;
-  std::deque<Dict> dicts_;
+  std::deque<std::uint32_t> lists_;  // in tuples_, or kLong and in long_lists_
+  std::deque<LongList> long_lists_;
+  std::size_t long_values_ = 0;  // of all of them
+
+  std::vector<std::unique_ptr<std::uint8_t[]>> row_chunks_;
+  std::size_t row_left_ = 0;
+  std::size_t row_bytes_ = 0;
+  std::uint8_t* row_next_ = nullptr;
+  std::unordered_set<std::string_view> shared_rows_;
+  std::deque<Row> dicts_;  // null: empty
   std::vector<Shape> shapes_;
   std::unordered_map<std::uint32_t, std::uint32_t> shape_by_keys_;
   std::deque<std::uint64_t> wides_;

@@ -18,7 +18,7 @@ class Recorder {
  public:
   Recorder(const Trace& trace, const ReplayOptions& options, ReplayResult& result)
       : result_(result), has_placements_(options.placements) {
-    const auto events = static_cast<std::int64_t>(trace.events().size());
+    const auto events = static_cast<std::int64_t>(trace.size());
     const auto points = static_cast<std::int64_t>(options.curve_points);
     if (points > 0 && events > 0) {
       result.curve_every = (events + points - 1) / points;

@@ -62,15 +62,14 @@ ReplayResult run(Progress& in, Engine& engine) {
     walking += cpu_seconds() - begun;
   };
   const double start = cpu_seconds();
-  const std::vector<Trace::Event>& events = in.trace.events();
-  const auto count = static_cast<std::int64_t>(events.size());
+  const auto count = static_cast<std::int64_t>(in.trace.size());
   auto next_picture = pictures_at.begin();
   std::int64_t i = 0;
   for (; i < count && in.result.stopped_at < 0; ++i) {
     in.device.go_to(i);
-    if (i + kLookAhead < count) engine.prepare(&events[static_cast<std::size_t>(i)]);
+    if (i + kLookAhead < count) engine.prepare(static_cast<std::size_t>(i));
     const auto before = in.options.latency ? Clock::now() : Clock::time_point{};
-    engine.apply(events[static_cast<std::size_t>(i)]);
+    engine.apply(in.trace.event(static_cast<std::size_t>(i)));
     if (in.options.latency) {
       const std::chrono::nanoseconds taken = Clock::now() - before;
       in.result.latency_ns.push_back(static_cast<std::uint32_t>(
@@ -115,11 +114,11 @@ class CachingEngine {
   }
 
   // Blocks that are freed soon, then their neighbours, which are looked at for merging.
-  void prepare(const Trace::Event* event) const {
-    __builtin_prefetch(blocks_[event[kLookAhead].slot]);
-    const Trace::Event& soon = event[kLookAhead / 2];
-    const Block* block = blocks_[soon.slot];
-    if (soon.op != Op::free || !block) return;
+  void prepare(std::size_t event) const {
+    __builtin_prefetch(blocks_[in_.trace.slot(event + kLookAhead)]);
+    const std::size_t soon = event + kLookAhead / 2;
+    const Block* block = blocks_[in_.trace.slot(soon)];
+    if (in_.trace.op(soon) != Op::free || !block) return;
     __builtin_prefetch(block->prev);
     __builtin_prefetch(block->next);
   }
@@ -282,7 +281,7 @@ class PolicyEngine {
         live_(progress.trace.slots()),
         policy_(make(progress.device)) {}
 
-  void prepare(const Trace::Event*) const {}
+  void prepare(std::size_t) const {}
 
   void apply(const Trace::Event& event) {
     switch (event.op) {

@@ -69,7 +69,7 @@ Address ReplayDevice::place(std::uint64_t bytes, std::uint64_t gap) {
 void ReplayDevice::integrate() noexcept {
   const auto events = static_cast<double>(event_ - integrated_to_);
   byte_events_ += static_cast<double>(reserved_) * events;
-  const auto& times = trace_.time_ns();
+  const std::span<const std::uint64_t> times = trace_.time_ns();
   if (!times.empty() && event_ > integrated_to_) {
     const auto end = std::min(static_cast<std::size_t>(event_), times.size() - 1);
     const std::uint64_t from = times[static_cast<std::size_t>(integrated_to_)];
@@ -144,7 +144,7 @@ void ReplayDevice::adopt_range(Address address, std::uint64_t bytes, const Lent&
 void ReplayDevice::lend(Address address, std::uint64_t bytes) {
   taken_[address] = bytes;
   const auto at = static_cast<std::size_t>(event_);
-  const Trace::Event event = at < trace_.events().size() ? trace_.events()[at] : Trace::Event{};
+  const Trace::Event event = at < trace_.size() ? trace_.event(at) : Trace::Event{};
   owners_[address] = {bytes, static_cast<std::int64_t>(placed_) - 1, event.stream, event.pool};
   last_ = nullptr;
 }

@@ -51,10 +51,23 @@ class Trace::Compiler {
     if (count >= std::numeric_limits<std::uint32_t>::max()) {
       reject(count, "a trace has at most 2^32 - 1 events; cut it in pieces");
     }
-    trace_.events_.resize(count);
+    trace_.op_.resize(count);
+    trace_.slot_.resize(count);
+    const auto mallocs =
+        static_cast<std::size_t>(std::ranges::count(in_.op, static_cast<std::uint8_t>(Op::malloc)));
+    for (auto* column : {&trace_.malloc_event_, &trace_.free_event_, &trace_.completed_event_}) {
+      column->reserve(mallocs);
+    }
+    trace_.malloc_bytes_.reserve(mallocs);
+    trace_.malloc_stack_.reserve(mallocs);
     live_.reserve(1024);
-    for (std::size_t i = 0; i < count; ++i) compile(i);
-    trace_.time_ns_.assign(in_.time_ns.begin(), in_.time_ns.end());
+    for (std::size_t i = 0; i < count; ++i) {
+      Event event{trace_.bytes_[i], 0, trace_.stream_[i], trace_.pool_[i],
+                  static_cast<Op>(in_.op[i])};
+      compile(i, event);
+      trace_.op_[i] = event.op;
+      trace_.slot_[i] = event.slot;
+    }
     for (const auto& [pool, users] : pools_) {
       if (users == kImplicit) trace_.implicit_pools_.push_back(pool);
     }
@@ -71,12 +84,7 @@ class Trace::Compiler {
 
   std::uint64_t id(std::size_t i) const { return in_.id.empty() ? 0 : in_.id[i]; }
 
-  void compile(std::size_t i) {
-    Event& event = trace_.events_[i];
-    event.op = static_cast<Op>(in_.op[i]);
-    event.bytes = in_.bytes.empty() ? 0 : in_.bytes[i];
-    event.stream = in_.stream.empty() ? 0 : in_.stream[i];
-    event.pool = in_.pool.empty() ? 0 : in_.pool[i];
+  void compile(std::size_t i, Event& event) {
     switch (event.op) {
       case Op::malloc:
         add_malloc(i, event);
@@ -137,8 +145,8 @@ class Trace::Compiler {
              trace_.malloc_event_[it->second.number], "; one id is one allocation at a time");
     }
     free_slots_.pop_back();
-    const auto none = static_cast<std::int64_t>(in_.op.size());
-    trace_.malloc_event_.push_back(static_cast<std::int64_t>(i));
+    const auto none = static_cast<std::uint32_t>(in_.op.size());
+    trace_.malloc_event_.push_back(static_cast<std::uint32_t>(i));
     trace_.free_event_.push_back(none);
     trace_.completed_event_.push_back(none);
     trace_.malloc_bytes_.push_back(event.bytes);
@@ -170,8 +178,8 @@ class Trace::Compiler {
     event.slot = it->second.slot;
     const std::uint32_t number = it->second.number;
     auto& requested = trace_.free_event_[number];
-    requested = std::min(requested, static_cast<std::int64_t>(i));
-    trace_.completed_event_[number] = static_cast<std::int64_t>(i);
+    requested = std::min(requested, static_cast<std::uint32_t>(i));
+    trace_.completed_event_[number] = static_cast<std::uint32_t>(i);
     const std::uint64_t bytes = trace_.malloc_bytes_[number];
     if (bytes < kRequestLimit) live_bytes_ -= bytes;
     free_slots_.push_back(event.slot);
@@ -190,7 +198,7 @@ class Trace::Compiler {
     }
     it->second.stage = Stage::requested;
     event.slot = it->second.slot;
-    trace_.free_event_[it->second.number] = static_cast<std::int64_t>(i);
+    trace_.free_event_[it->second.number] = static_cast<std::uint32_t>(i);
   }
 
   void complete(std::size_t i, Event& event) {
@@ -226,6 +234,13 @@ class Trace::Compiler {
   std::size_t plain_end_ = std::numeric_limits<std::size_t>::max();
 };
 
-Trace::Trace(const EventColumns& columns) { Compiler(*this, columns).run(); }
+Trace::Trace(const EventColumns& columns, std::shared_ptr<const void> owner)
+    : owner_(std::move(owner)),
+      bytes_(columns.bytes),
+      stream_(columns.stream),
+      pool_(columns.pool),
+      time_ns_(columns.time_ns) {
+  Compiler(*this, columns).run();
+}
 
 }  // namespace npusim::lab

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Trace: events, checked once and compiled, to be replayed any number of times. Ids become slots:
-// small numbers that are used again once free, so a replay finds a block with one access.
+// small numbers that are used again once free, so a replay finds a block with one access. The other
+// columns are not copied.
 // Immutable: any number of threads may replay one trace.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "lab/engine/event.h"
@@ -23,20 +27,26 @@ class Trace {
   };
 
   // Throws InvalidArgument naming the event and what is wrong with it: a free of an id that is not
-  // live, a second malloc of a live id, a request of 0 bytes, a pool after its last user.
-  explicit Trace(const EventColumns& columns);
+  // live, a second malloc of a live id, a request of 0 bytes, a pool after its last user. The
+  // columns must stay as they are for as long as the trace does; `owner` is kept until then.
+  explicit Trace(const EventColumns& columns, std::shared_ptr<const void> owner = nullptr);
 
-  const std::vector<Event>& events() const noexcept { return events_; }
+  std::size_t size() const noexcept { return op_.size(); }
+  Op op(std::size_t event) const { return op_[event]; }
+  std::uint32_t slot(std::size_t event) const { return slot_[event]; }
+  Event event(std::size_t event) const {
+    return {bytes_[event], slot_[event], stream_[event], pool_[event], op_[event]};
+  }
   std::size_t slots() const noexcept { return slots_; }
   std::size_t mallocs() const noexcept { return malloc_event_.size(); }
   const std::vector<std::uint32_t>& implicit_pools() const noexcept { return implicit_pools_; }
-  const std::vector<std::uint64_t>& time_ns() const noexcept { return time_ns_; }
+  std::span<const std::uint64_t> time_ns() const noexcept { return time_ns_; }
 
   // Per malloc, in order: its event, that of its free (or free_requested), that of its completion;
-  // events().size() where there is none. The last two are equal for a plain free.
-  const std::vector<std::int64_t>& malloc_event() const noexcept { return malloc_event_; }
-  const std::vector<std::int64_t>& free_event() const noexcept { return free_event_; }
-  const std::vector<std::int64_t>& completed_event() const noexcept { return completed_event_; }
+  // size() where there is none. The last two are equal for a plain free.
+  const std::vector<std::uint32_t>& malloc_event() const noexcept { return malloc_event_; }
+  const std::vector<std::uint32_t>& free_event() const noexcept { return free_event_; }
+  const std::vector<std::uint32_t>& completed_event() const noexcept { return completed_event_; }
   const std::vector<std::uint64_t>& malloc_bytes() const noexcept { return malloc_bytes_; }
   const std::vector<std::uint32_t>& malloc_stack() const noexcept { return malloc_stack_; }
 
@@ -47,11 +57,29 @@ class Trace {
  private:
   class Compiler;
 
-  std::vector<Event> events_;
+  // A column of the caller's; an empty one has a 0 for every event.
+  template <class T>
+  class Column {
+   public:
+    explicit Column(std::span<const T> values)
+        : first_(values.empty() ? &kZero : values.data()), step_(values.empty() ? 0 : 1) {}
+    T operator[](std::size_t event) const { return first_[step_ * event]; }
+
+   private:
+    static constexpr T kZero = 0;
+    const T* first_;
+    std::size_t step_;
+  };
+
+  std::shared_ptr<const void> owner_;
+  Column<std::uint64_t> bytes_;
+  Column<std::uint32_t> stream_, pool_;
+  std::span<const std::uint64_t> time_ns_;
+  std::vector<Op> op_;
+  std::vector<std::uint32_t> slot_;
   std::size_t slots_ = 0;
   std::vector<std::uint32_t> implicit_pools_;
-  std::vector<std::uint64_t> time_ns_;
-  std::vector<std::int64_t> malloc_event_, free_event_, completed_event_;
+  std::vector<std::uint32_t> malloc_event_, free_event_, completed_event_;
   std::vector<std::uint64_t> malloc_bytes_;
   std::vector<std::uint32_t> malloc_stack_;
   std::uint64_t max_live_bytes_ = 0;

@@ -147,6 +147,9 @@ class SnapshotTables(TypedDict):
     pools: list[tuple[int, int]]
     stacks: list[tuple[tuple[str, int, str], ...]]  # file, line, function; innermost first
 
+def give_back_memory() -> None:
+    """Return freed memory to the system, where the C library keeps it for the process."""
+
 class Snapshot:
     """A pickled memory snapshot. Reading it runs nothing: a pickle that asks for code is refused.
 
@@ -243,15 +246,15 @@ class Trace:
     @property
     def mallocs(self) -> int: ...
     @property
-    def malloc_event(self) -> NDArray[np.int64]:
+    def malloc_event(self) -> NDArray[np.uint32]:
         """For the k-th malloc the index of its event."""
 
     @property
-    def free_event(self) -> NDArray[np.int64]:
+    def free_event(self) -> NDArray[np.uint32]:
         """For the k-th malloc the index of its free or free_requested; len(self): none."""
 
     @property
-    def completed_event(self) -> NDArray[np.int64]:
+    def completed_event(self) -> NDArray[np.uint32]:
         """For the k-th malloc the index of its free or free_completed; len(self): none."""
 
     @property

@@ -326,12 +326,10 @@ def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     trace = _load(options).with_attempts()
     wanted = recorded_choice(trace) if options.policy is None else _one(options.policy)
-    tried, result = ([], None) if options.policy else tried_presets(trace, wanted.settings)
-    if result is None:
-        addresses = trace.segment_addresses()
-        result = replay(trace, wanted, trace.capacity_bytes, segment_addresses=addresses)
-        tried = [(wanted, agreement(trace, result))]
-    choice, same = tried[0]
+    tried = [] if options.policy else tried_presets(trace, wanted.settings)
+    choice, addresses = tried[0][0] if tried else wanted, trace.segment_addresses()
+    result = replay(trace, choice, trace.capacity_bytes, segment_addresses=addresses)
+    same = agreement(trace, result)
     if options.out is not None:
         write_matches(matches(trace, result), options.out)
     mallocs = trace.compiled.mallocs

@@ -34,6 +34,7 @@ _OF_SEGMENTS = (*_ACQUIRED, Op.SEGMENT_MAP, Op.SEGMENT_FREE)
 _PRESETS = ("cuda-2.13", "cuda-2.11", "cuda-2.12", "cuda-2.9", "cuda-2.4", "ascend", "npusim")
 _BY_SETTING = {"cuda-2.9": "[", "cuda-2.4": "expandable"}  # without it they place as cuda-2.11
 _Numbers = NDArray[np.int64]
+_PIECE = 1 << 16  # mallocs looked at together
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ class Agreement:
 class _Places:
     """Columns with a row per malloc whose recorded place is known."""
 
-    event: _Numbers
-    malloc: _Numbers
-    segment: _Numbers  # _NOWHERE of a refused request, _PAGES where none is known to begin
+    event: NDArray[np.uint32]
+    malloc: NDArray[np.uint32]
+    segment: NDArray[np.int32]  # _NOWHERE of a refused request, _PAGES where none is known to begin
     offset: _Numbers  # in the segment; of _PAGES the address
     is_range: NDArray[np.bool_]  # segment is a range that the recording does not number
 
@@ -121,17 +122,14 @@ def agreement_by_owner(trace: Trace, replay: _lab.Replay) -> dict[tuple[int, int
     return found
 
 
-def tried_presets(
-    trace: Trace, settings: str
-) -> tuple[list[tuple[Choice, Agreement]], _lab.Replay | None]:
+def tried_presets(trace: Trace, settings: str) -> list[tuple[Choice, Agreement]]:
     """Replay a recorded trace under every preset, the one that places most as recorded first.
 
     Of presets that agree equally, the one of most versions of torch is first. Other quanta are
-    tried only where no preset of CUDA places everything as recorded. The replay is that of the
-    first; the others are not kept, since each has a row per malloc.
+    tried only where no preset of CUDA places everything as recorded. No replay is kept, since each
+    has a row per malloc.
     """
     tried: list[tuple[Choice, Agreement]] = []
-    best: tuple[int, _lab.Replay | None] = (-1, None)
     addresses, places = trace.segment_addresses(), _recorded_places(trace)
     for preset in _PRESETS:
         if preset == "ascend" and any(one.equal == one.compared for _, one in tried):
@@ -144,12 +142,9 @@ def tried_presets(
         except ValueError:
             continue  # the preset has no such setting
         if result.began_as_recorded:
-            same = _agreement(places, *_compared(places, result))
-            tried.append((choice, same))
-            if same.equal > best[0]:
-                best = same.equal, result
+            tried.append((choice, _agreement(places, *_compared(places, result))))
         del result  # before the next one is made
-    return sorted(tried, key=lambda one: -one[1].equal), best[1]
+    return sorted(tried, key=lambda one: -one[1].equal)
 
 
 def matches(trace: Trace, replay: _lab.Replay) -> list[Match]:
@@ -190,24 +185,26 @@ def _compared(places: _Places, replay: _lab.Replay) -> tuple[_Numbers, _Numbers,
     if not replay.began_as_recorded:
         empty = np.zeros(0, np.int64)
         return empty, empty, empty.astype(bool)
-    segment = replay.segment[places.malloc].astype(np.int64)
-    at = replay.offset[places.malloc].astype(np.int64)
-    number, offset = places.segment.copy(), places.offset.copy()
+    segment = replay.segment[places.malloc]
+    at = replay.offset[places.malloc].view(np.int64)
+    number, offset = places.segment, places.offset
     pages = np.flatnonzero(number == _PAGES)
     if len(pages):
+        number, offset = number.copy(), offset.copy()
         begin = offset[pages] - at[pages]
         _, first, home = np.unique(segment[pages], return_index=True, return_inverse=True)
         offset[pages] -= begin[first][home]
         number[pages] = segment[pages]
     ranges = np.flatnonzero(places.is_range)
     if len(ranges):
+        number = number.copy()
         recorded, first = np.unique(number[ranges], return_index=True)
         homes: dict[int, int] = {}  # replayed segment by recorded one: where its first block is
         for row in np.sort(first).tolist():
             at_first = int(segment[ranges[row]])
             if at_first not in homes.values():
                 homes[int(number[ranges[row]])] = at_first
-        named = np.array([homes.get(one, _NOWHERE) for one in recorded.tolist()], np.int64)
+        named = np.array([homes.get(one, _NOWHERE) for one in recorded.tolist()], np.int32)
         number[ranges] = named[np.searchsorted(recorded, number[ranges])]
     return number, offset, (number == segment) & (offset == at)
 
@@ -216,10 +213,9 @@ def _recorded_places(trace: Trace) -> _Places:
     """Return where the recorded run put each malloc that is not older than the trace."""
     if trace.address is None:
         raise TraceError("the trace has no addresses to compare with; it was not recorded")
-    older = int(trace.info.get("initial_mallocs", 0))
-    is_malloc = trace.op == Op.MALLOC
-    events = np.flatnonzero(is_malloc)
-    segment = np.full(len(events), _PAGES - 1, np.int64)  # not known
+    events = np.flatnonzero(trace.op == Op.MALLOC).astype(np.uint32)
+    older = min(int(trace.info.get("initial_mallocs", 0)), len(events))
+    segment = np.full(len(events), _PAGES - 1, np.int32)  # not known
     offset = np.zeros(len(events), np.int64)
     refused = np.isin(events, trace.info.get("attempts", ()))
     segment[refused] = _NOWHERE
@@ -237,21 +233,9 @@ def _recorded_places(trace: Trace) -> _Places:
                 ends, numbers = zip(*(homes[start] for start in starts), strict=True)
                 columns = [np.array(starts, np.uint64), np.array(ends, np.uint64)]
                 columns.append(np.array(numbers, np.int64))
-            address = trace.address[events[begin:last]]
-            at = np.searchsorted(columns[0], address, "right") - 1
-            is_known = (at >= 0) & (address < columns[1][at]) & ~refused[begin:last]
-            rows, at = np.arange(begin, last)[is_known], at[is_known]
-            over = trace.bytes[events[rows]] > columns[1][at] - address[is_known]
-            over &= columns[2][at] != _PAGES
-            if "policy" not in trace.info and over.any():  # other policies may join segments
-                wrong = events[rows[over][0]]
-                raise TraceError(
-                    f"event {wrong}: {trace.bytes[wrong]} bytes at {trace.address[wrong]:#x} go "
-                    f"beyond the end of their segment"
-                )
-            segment[rows] = columns[2][at]
-            starting = np.where(columns[2][at] == _PAGES, np.uint64(0), columns[0][at])
-            offset[rows] = (address[is_known] - starting).astype(np.int64)
+            for first in range(begin, last, _PIECE):
+                end = min(first + _PIECE, last)
+                _fill(trace, events[first:end], columns, segment[first:end], offset[first:end])
         begin = last
         if border < 0:
             break
@@ -271,9 +255,36 @@ def _recorded_places(trace: Trace) -> _Places:
         homes[start] = (start + bytes, acquired if op in _ACQUIRED else _PAGES)
         if op == Op.SEGMENT_RESERVE:
             ranges.add(acquired)
-    kept = np.flatnonzero((segment >= _PAGES) & (np.arange(len(events)) >= older))
-    is_range = np.isin(segment[kept], list(ranges) if trace.info.get("inferred_ranges") else [])
-    return _Places(events[kept], kept, segment[kept], offset[kept], is_range)
+    kept = older + np.flatnonzero(segment[older:] >= _PAGES).astype(np.uint32)
+    events, segment, offset = events[kept], segment[kept], offset[kept]
+    is_range = np.isin(segment, list(ranges) if trace.info.get("inferred_ranges") else [])
+    return _Places(events, kept, segment, offset, is_range)
+
+
+def _fill(
+    trace: Trace,
+    events: NDArray[np.uint32],
+    homes: list[NDArray[Any]],
+    segment: NDArray[np.int32],
+    offset: _Numbers,
+) -> None:
+    """Write down where some mallocs lie in segments and pages, given starts, ends and numbers."""
+    assert trace.address is not None
+    address = trace.address[events]
+    at = np.searchsorted(homes[0], address, "right") - 1
+    is_known = (at >= 0) & (address < homes[1][at]) & (segment != _NOWHERE)
+    rows, at = np.flatnonzero(is_known), at[is_known]
+    over = trace.bytes[events[rows]] > homes[1][at] - address[rows]
+    over &= homes[2][at] != _PAGES
+    if "policy" not in trace.info and over.any():  # other policies may join segments
+        wrong = events[rows[over][0]]
+        raise TraceError(
+            f"event {wrong}: {trace.bytes[wrong]} bytes at {trace.address[wrong]:#x} go beyond the "
+            f"end of their segment"
+        )
+    segment[rows] = homes[2][at]
+    starting = np.where(homes[2][at] == _PAGES, np.uint64(0), homes[0][at])
+    offset[rows] = (address[rows] - starting).astype(np.int64)
 
 
 def _is_within(

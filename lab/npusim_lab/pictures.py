@@ -129,8 +129,8 @@ def blocks(trace: Trace, result: _lab.Replay, space: Addresses) -> Boxes:
     """Return every block of a replay with placements, from its malloc until it was reusable."""
     placed = np.flatnonzero(~result.failed)
     return Boxes(
-        trace.compiled.malloc_event[placed],
-        trace.compiled.completed_event[placed],
+        trace.compiled.malloc_event[placed].astype(np.int64),
+        trace.compiled.completed_event[placed].astype(np.int64),
         space.offset(result.address[placed]),
         result.block_bytes[placed].astype(np.float64),
         placed,

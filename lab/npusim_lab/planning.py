@@ -52,8 +52,8 @@ class Buffers:
         kept = np.flatnonzero(compiled.malloc_bytes < REFUSED_BYTES)
         return cls(
             [str(number) for number in kept.tolist()],
-            compiled.malloc_event[kept],
-            compiled.completed_event[kept],
+            compiled.malloc_event[kept].astype(np.int64),
+            compiled.completed_event[kept].astype(np.int64),
             compiled.malloc_bytes[kept],
         )
 

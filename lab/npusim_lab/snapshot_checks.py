@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from npusim_lab import _lab
@@ -69,24 +71,24 @@ def _check_blocks(
         raise TraceError(f"{place}{address[at]:#x} overlaps the one at {address[at + 1]:#x}")
 
 
-def contradiction(tables: _lab.SnapshotTables) -> str:
+def contradiction(tables: _lab.SnapshotTables, live: Collection[int]) -> str:
     """Return what the history leaves in use and the state of its end does not hold, or "".
 
     A file without segments has no such state.
+
+    Args:
+        tables: of the device.
+        live: addresses of blocks, after the history; those that it does not mention are there.
     """
     if not len(tables["segments"]["address"]):
         return ""
-    op, address = tables["entries"]["op"], tables["entries"]["address"]
-    of_blocks = np.flatnonzero(np.isin(op, (Op.MALLOC, Op.FREE_REQUESTED, Op.FREE_COMPLETED)))
-    seen, last = np.unique(address[of_blocks][::-1], return_index=True)
-    left = op[of_blocks[::-1][last]] != Op.FREE_COMPLETED
-    held = np.isin(seen, tables["blocks"]["address"])
+    held, left = set(tables["blocks"]["address"].tolist()), set(live)
     parts = [
-        f"{wrong.sum()} blocks {how}, the first at {seen[wrong][0]:#x}"
+        f"{len(wrong)} blocks {how}, the first at {min(wrong):#x}"
         for wrong, how in (
-            (left & ~held, "that the history leaves in use are not in the state of its end"),
-            (held & ~left, "that the history frees are in the state of its end"),
+            (left - held, "that the history leaves in use are not in the state of its end"),
+            (held - left, "that the history frees are in the state of its end"),
         )
-        if wrong.any()
+        if wrong
     ]
     return "; ".join(parts)

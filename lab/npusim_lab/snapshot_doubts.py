@@ -47,7 +47,7 @@ def settled(trace: Trace, sizes: Mapping[int, int]) -> Trace:
     if is_named:
         tried = [(recorded_choice(trace), recorded_replay(trace)[1])]
     else:
-        tried, _ = tried_presets(trace.with_attempts(), str(trace.info.get("settings", "")))
+        tried = tried_presets(trace.with_attempts(), str(trace.info.get("settings", "")))
     tried = [(choice, same) for choice, same in tried if same.equal]
     if not tried:
         return trace

@@ -146,13 +146,12 @@ def _read_as(
     importer = _Importer(snapshot.tables(number), number, capacity_bytes, *rest)
     importer.readings = readings or {}
     del snapshot  # it is the largest part, and all in the tables
+    _lab.give_back_memory()
     check_tables(importer.tables, number)
     trace = importer.run()
     if doubt:
         choice["ambiguous"] = [*trace.ambiguous, doubt]
-    if choice:
-        trace = trace.with_info(**choice)  # the one before goes, and its compiled events
-    return settled(trace, importer.sizes), importer
+    return settled(trace.with_info(**choice), importer.sizes), importer
 
 
 def _choice(text: str) -> tuple[dict[str, Any], str]:
@@ -278,7 +277,7 @@ class _Importer:
             self._add(position, op, *rest)
             before = op
         self._end_wait()
-        if contradicted := contradiction(self.tables):
+        if contradicted := contradiction(self.tables, self.live):
             self.ambiguous.append(f"whether its history or its end is true: {contradicted}")
         info = {
             "source": "torch snapshot",

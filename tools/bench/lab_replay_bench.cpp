@@ -69,7 +69,8 @@ ReplayResult replay_on_sets(const Trace& trace, const ReplayOptions& options) {
   std::size_t number = 0;
   std::int64_t i = 0;
   const double start = cpu_seconds();
-  for (const Trace::Event& event : trace.events()) {
+  for (const auto count = static_cast<std::int64_t>(trace.size()); i < count; ++i) {
+    const Trace::Event event = trace.event(static_cast<std::size_t>(i));
     device.go_to(i);
     if (event.op == Op::malloc) {
       const typename Sets::Node* block = blocks[event.slot] = allocator.malloc(event.bytes);
@@ -81,7 +82,6 @@ ReplayResult replay_on_sets(const Trace& trace, const ReplayOptions& options) {
     } else {
       allocator.free(blocks[event.slot]);
     }
-    ++i;
   }
   result.seconds = cpu_seconds() - start;
   return result;
