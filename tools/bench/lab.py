@@ -3,6 +3,7 @@
 
     python tools/bench/lab.py --json build/bench/lab.json      about a minute
     python tools/bench/lab.py --snapshot-megabytes 50          a smaller file to import
+    python tools/bench/lab.py --memory                         only what an import holds in memory
 
 Everything runs in processes of its own. The comparison with std::set is that of
 build/release/lab_replay_bench, in one run with the replay it is compared with.
@@ -144,6 +145,21 @@ def import_snapshot(folder: Path, megabytes: int) -> list[Row]:
     ]
 
 
+def memory_of_import(folder: Path) -> list[Row]:
+    """Imports snapshots of the corpus, one frame an entry, beside one of 430 events."""
+    rows, least = [], 0.0
+    for steps, events in ((1, "430"), (1300, "0.51 M"), (2600, "1.03 M")):
+        trace, path = folder / "served.npt", folder / "served.pickle"
+        run("-m", "npusim_lab", "generate", "kv-cache", "--steps", str(steps), "--out", trace)
+        run("-m", "npusim_lab", "export", trace, path, "--format", "snapshot")
+        mib = run("-m", "npusim_lab", "import", path, folder / "out.npt").mib
+        least = least or mib
+        if mib != least:
+            sizes = (mib - least) * 2**20 / path.stat().st_size
+            rows.append(Row.at_most(f"import, {events} events, sizes of the file", sizes, "x", 1.1))
+    return rows
+
+
 def write_report(folder: Path) -> list[Row]:
     """Writes the page of a million events: one replay per policy, and one per setting tried."""
     trace = folder / "served.npt"
@@ -198,14 +214,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=9, help="of the command, to time its start")
     parser.add_argument("--json", type=Path, help="write all results to this file")
+    parser.add_argument("--memory", action="store_true", help="only that of imports")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = (
-            start_up(folder, asked.runs) + replay_and_compare(folder, asked.events) + beside_sets()
-        )
-        rows += write_report(folder)
-        rows += import_snapshot(folder, asked.snapshot_megabytes)
+        rows = [] if asked.memory else start_up(folder, asked.runs)
+        if not asked.memory:
+            rows += replay_and_compare(folder, asked.events) + beside_sets() + write_report(folder)
+            rows += import_snapshot(folder, asked.snapshot_megabytes)
+        rows += memory_of_import(folder)
     for row in rows:
         verdict = {True: "", False: "  missed", None: ""}[row.reached]
         print(f"{row.name:52} {row.value:10.3g} {row.unit:11} {row.demanded:8}{verdict}")
