@@ -34,6 +34,7 @@ _OF_SEGMENTS = (*_ACQUIRED, Op.SEGMENT_MAP, Op.SEGMENT_FREE)
 _PRESETS = ("cuda-2.13", "cuda-2.11", "cuda-2.12", "cuda-2.9", "cuda-2.4", "ascend", "npusim")
 _BY_SETTING = {"cuda-2.9": "[", "cuda-2.4": "expandable"}  # without it they place as cuda-2.11
 _Numbers = NDArray[np.int64]
+_Segments = NDArray[np.int32]
 _PIECE = 1 << 16  # mallocs looked at together
 
 
@@ -82,7 +83,7 @@ class _Places:
 
     event: NDArray[np.uint32]
     malloc: NDArray[np.uint32]
-    segment: NDArray[np.int32]  # _NOWHERE of a refused request, _PAGES where none is known to begin
+    segment: _Segments  # _NOWHERE of a refused request, _PAGES where none is known to begin
     offset: _Numbers  # in the segment; of _PAGES the address
     is_range: NDArray[np.bool_]  # segment is a range that the recording does not number
 
@@ -174,17 +175,19 @@ def matches(trace: Trace, replay: _lab.Replay) -> list[Match]:
     return [Match(*row) for row in rows]
 
 
-def _agreement(places: _Places, number: _Numbers, offset: _Numbers, is_equal: Any) -> Agreement:
+def _agreement(places: _Places, number: _Segments, offset: _Numbers, is_equal: Any) -> Agreement:
     different = np.flatnonzero(~is_equal)
     first = int(places.event[different[0]]) if len(different) else None
     return Agreement(int(is_equal.sum()), len(is_equal), first)
 
 
-def _compared(places: _Places, replay: _lab.Replay) -> tuple[_Numbers, _Numbers, NDArray[np.bool_]]:
+def _compared(
+    places: _Places, replay: _lab.Replay
+) -> tuple[_Segments, _Numbers, NDArray[np.bool_]]:
     """Return the recorded segment and offset of each row, and whether the replay's are the same."""
     if not replay.began_as_recorded:
         empty = np.zeros(0, np.int64)
-        return empty, empty, empty.astype(bool)
+        return empty.astype(np.int32), empty, empty.astype(bool)
     segment = replay.segment[places.malloc]
     at = replay.offset[places.malloc].view(np.int64)
     number, offset = places.segment, places.offset
@@ -265,7 +268,7 @@ def _fill(
     trace: Trace,
     events: NDArray[np.uint32],
     homes: list[NDArray[Any]],
-    segment: NDArray[np.int32],
+    segment: _Segments,
     offset: _Numbers,
 ) -> None:
     """Write down where some mallocs lie in segments and pages, given starts, ends and numbers."""
