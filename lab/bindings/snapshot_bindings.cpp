@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Snapshot: the tables of a pickled memory snapshot, as columns.
 #include <cstdlib>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 #include <string>
 #include <system_error>
 
 #include "lab/bindings/bindings.h"
 #include "lab/engine/snapshot_reader.h"
+
+#ifdef __GLIBC__
+extern "C" int malloc_trim(std::size_t pad) noexcept;  // of its <malloc.h>
+#endif
 
 namespace py = pybind11;
 
