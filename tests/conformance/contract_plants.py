@@ -304,6 +304,35 @@ def unready_stream(device):
 
 
 STATES = {}
+
+
+class NeverWaits(torch.Stream):
+    """A stream whose copies never arrive."""
+
+    def __enter__(self):
+        KEPT.append(torch.Tensor.copy_)
+        torch.Tensor.copy_ = lambda self, source, **more: self
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        torch.Tensor.copy_ = KEPT.pop()
+        return super().__exit__(*raised)
+
+
+class Forgetful(torch.Generator):
+    def set_state(self, state):
+        return self if self.device.type == "npusim" else super().set_state(state)
+
+
+READ = []  # by the thread before
+
+
+def stale(right, self):
+    """item() that gives the first value ever read."""
+    READ.append(right(self))
+    return READ[0]
+
+
 BROKEN_BY |= {
     "views/views_lie_where_they_should views/views_of_parts_lie_where_they_should": method(
         "narrow", a_copy
@@ -361,6 +390,25 @@ BROKEN_BY |= {
     "memory/totals_can_be_reset": instead(
         ACCELERATOR, "reset_accumulated_memory_stats", lambda device=None: None
     ),
+    "memory/freed_memory_leaves_the_host": method(
+        "cpu", lambda right, self: KEPT.append(right(self)) or KEPT[-1]
+    ),
+    "indexing/threads_read_their_own_values": method("item", stale),
+    "promotion/every_dtype_computes": around(
+        torch, "add", lambda right, x, y, alpha=1: right(x, y) if x.is_cpu else right(x, y).float()
+    ),
+    "storage/writes_over_themselves_are_refused": method("add_", or_itself),
+    "amp/scaler_keeps_to_its_settings": instead(torch.amp.GradScaler, "update", lambda self: None),
+    "waiting/copies_are_there_after_stream_synchronize "
+    "waiting/copies_are_there_after_event_synchronize "
+    "waiting/copies_are_there_after_synchronize "
+    "waiting/copies_are_there_when_the_stream_is_done "
+    "waiting/copies_are_there_when_the_event_is_complete "
+    "waiting/work_follows_the_stream_it_waits_for "
+    "waiting/work_follows_the_event_it_waits_for "
+    "waiting/work_follows_an_event_that_waits "
+    "waiting/copies_are_there_after_synchronize_by_name": instead(torch, "Stream", NeverWaits),
+    "rng/moved_states_go_round": instead(torch, "Generator", Forgetful),
     "memory/peaks_are_per_device": around(
         ACCELERATOR, "reset_peak_memory_stats", lambda right, at=None: (right(0), right(1))
     ),

@@ -18,7 +18,8 @@ from processes import python
 from repo.sources import ROOT
 from torch.library import Library
 
-from npusim_conformance.backend.device import DeviceUnusable, load
+from npusim_conformance.backend.device import DeviceUnderTest, DeviceUnusable, load
+from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.inputs.transfer import Transfer
 from npusim_conformance.judge import agreement, attribution
 from npusim_conformance.record import log
@@ -143,6 +144,16 @@ def test_a_backend_that_ends_at_import_is_said_to(tmp_path, monkeypatch, ends):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(DeviceUnusable, match=r"importing 'ending_backend' failed: (System|Zero)"):
         load("ending_backend")
+
+
+def test_an_import_that_changes_settings_is_noticed(tmp_path, monkeypatch):
+    (tmp_path / "seeding_backend.py").write_text("import torch; torch.manual_seed(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with torch.random.fork_rng(devices=[]):
+        torch.rand(1)
+        loaded = DeviceUnderTest("cpu", "seeding_backend", Expectations())
+        assert loaded.changed_by_import == ["the CPU's generator"]
+        assert DeviceUnderTest("cpu", "seeding_backend", Expectations()).changed_by_import == []
 
 
 def test_what_the_cpu_fails_only_beside_the_backend_is_the_backends(tmp_path):

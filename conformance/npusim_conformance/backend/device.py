@@ -6,6 +6,11 @@ makes properties n/a, with the missing name as reason.
 """
 
 import importlib
+import locale
+import os
+import random
+import signal
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +37,25 @@ def load(import_name: str) -> None:
         ) from error
 
 
+def _settings() -> dict[str, Any]:
+    """What of a process a backend has no business with."""
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGABRT, signal.SIGPIPE)
+    return {
+        "the CPU's generator": torch.random.default_generator.get_state().numpy().tobytes(),
+        "Python's generator": random.getstate(),
+        "the default dtype": torch.get_default_dtype(),
+        "the default device": torch.get_default_device(),
+        "whether gradients are recorded": torch.is_grad_enabled(),
+        "whether algorithms are deterministic": torch.are_deterministic_algorithms_enabled(),
+        "the precision of products": torch.get_float32_matmul_precision(),
+        "the number of threads": torch.get_num_threads(),
+        "the handlers of signals": [signal.getsignal(end) for end in ends],
+        "sys.excepthook": sys.excepthook,
+        "the directory": os.getcwd(),
+        "the locale": locale.setlocale(locale.LC_ALL),
+    }
+
+
 class DeviceUnderTest:
     """A loaded backend. `device` is its first device, `second` another one or None."""
 
@@ -39,7 +63,10 @@ class DeviceUnderTest:
         self.name = name
         self.import_name = import_name
         self.expectations = expectations
+        before = _settings()
         load(import_name)
+        now = _settings()
+        self.changed_by_import = [name for name, value in before.items() if now[name] != value]
         try:
             kind = torch.device(name).type
         except RuntimeError as error:

@@ -263,3 +263,21 @@ def autocast_refuses_what_overflows(run: Run) -> None:
             require("autocast" in str(error), f"it raised {str(error)[:120]!r}")
             return
     same("dtype of the loss", loss.dtype, torch.float32)
+
+
+@contract()
+def scaler_keeps_to_its_settings(run: Run) -> None:
+    """GradScaler grows by its factor after so many good steps, and backs off by its other one."""
+    parameter = on(run.device, 1, 1).requires_grad_()
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    scaler = torch.amp.GradScaler(
+        run.device.type, init_scale=8.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=2
+    )
+    scales = []
+    for grad in (1.0, 1.0, 1.0, float("inf"), 1.0, 1.0):
+        optimizer.zero_grad()
+        torch.autograd.backward(scaler.scale((parameter * grad).sum()))
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    same("scales after each step", scales, [8.0, 32.0, 32.0, 8.0, 8.0, 32.0])

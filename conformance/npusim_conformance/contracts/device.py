@@ -228,6 +228,9 @@ def default_device(run: Run) -> None:
         same("torch.empty()", torch.empty(2).device, run.device)
         same("torch.arange()", torch.arange(3).device, run.device)
         same("get_default_device()", torch.get_default_device(), run.device)
+        if run.under_test.second is not None:
+            torch.set_default_device(run.under_test.second)
+            same("torch.empty() of the second", torch.empty(2).device, run.under_test.second)
         same("with device='cpu'", torch.empty(2, device="cpu").device.type, "cpu")
     finally:
         torch.set_default_device(None)
@@ -360,3 +363,10 @@ def current_device_is_per_thread(run: Run) -> None:
     same("current_device() in the thread", in_thread(work), second.index)
     same("current_device() here", module.current_device(), before)
     same("device of a new tensor here", torch.empty(1, device=run.device.type).device, run.device)
+
+
+@contract(no_cpu="it is torch's own")
+def import_changes_no_setting(run: Run) -> None:
+    """Importing the backend leaves generators, defaults, signals and hooks of the process."""
+    changed = run.under_test.changed_by_import
+    require(not changed, f"the import changed {', '.join(changed)}")

@@ -2,6 +2,7 @@
 """Indexing and scalars: reading and writing parts, and values that come back to Python."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -216,3 +217,20 @@ def reading_follows_writing(run: Run) -> None:
         there.add_(1)
         value = reads[step % 3]()
         require(value == step + 1, f"write {step + 1} reads as {value}")
+
+
+@contract()
+def threads_read_their_own_values(run: Run) -> None:
+    """item() and cpu() in four threads at once read what lies there."""
+
+    def wrong(start: int) -> int:
+        count = 0
+        for step in range(60):
+            there = on(run.device, start + step)
+            count += there.item() != start + step
+            count += there.cpu().tolist() != [start + step]
+        return count
+
+    with ThreadPoolExecutor(4) as pool:
+        counts = list(pool.map(wrong, range(0, 4000, 1000)))
+    same("values that were read wrong, by thread", counts, [0, 0, 0, 0])

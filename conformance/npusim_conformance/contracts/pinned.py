@@ -12,7 +12,8 @@ _NO_CPU = "memory is pinned for an accelerator"
 _ELEMENTS = 1 << 18
 
 
-def _pinned(run: Run, value: float) -> torch.Tensor:
+def pinned_memory(run: Run, value: float) -> torch.Tensor:
+    """Pinned memory with one value; NotApplicable where it is pinned for another device."""
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type != run.device.type:
         raise NotApplicable(f"memory is pinned for torch's accelerator, which is {accelerator}")
@@ -24,7 +25,7 @@ def pin_memory_pins(run: Run) -> None:
     """pin_memory() gives a pinned copy on the CPU; is_pinned() tells."""
     plain = torch.full((_ELEMENTS,), 3.0)
     same("is_pinned() of plain memory", plain.is_pinned(), False)
-    pinned = _pinned(run, 3)
+    pinned = pinned_memory(run, 3)
     same("is_pinned()", pinned.is_pinned(), True)
     same("device", pinned.device.type, "cpu")
     same("is_pinned() of a view", pinned[5:].view(-1).is_pinned(), True)
@@ -37,7 +38,7 @@ def pin_memory_pins(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def pinning_keeps_the_layout(run: Run) -> None:
     """pin_memory() keeps values, dtype and strides of what does not lie in rows."""
-    _pinned(run, 0)
+    pinned_memory(run, 0)
     for dtype in (torch.float32, torch.int16):
         here = torch.arange(24).to(dtype).view(2, 3, 4).permute(2, 0, 1)
         there = here.pin_memory()
@@ -48,7 +49,7 @@ def pinning_keeps_the_layout(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def layouts_of_pinned_memory_are_copied_right(run: Run) -> None:
     """Copies between pinned memory and the device respect the strides of both sides."""
-    _pinned(run, 0)
+    pinned_memory(run, 0)
     here = torch.arange(12.0).view(3, 4)
     expected = here.t().contiguous()
     for blocks in (True, False):
@@ -65,7 +66,7 @@ def layouts_of_pinned_memory_are_copied_right(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def factories_pin(run: Run) -> None:
     """Factory functions take pin_memory=True, for every layout that they make."""
-    _pinned(run, 0)
+    pinned_memory(run, 0)
     for name, tensor in {
         "empty": torch.empty(100, pin_memory=True),
         "ones": torch.ones(10, 10, pin_memory=True),
@@ -88,14 +89,14 @@ def device_memory_is_not_pinned(run: Run) -> None:
 def copies_to_the_device_do_not_lose_order(run: Run) -> None:
     """non_blocking copies from pinned memory come before what is launched after them."""
     for round_ in range(4):
-        there = _pinned(run, float(round_)).to(run.device, non_blocking=True)
+        there = pinned_memory(run, float(round_)).to(run.device, non_blocking=True)
         all_are(f"the sum of round {round_}", long_work(there), 24.0 + round_)
 
 
 @contract(no_cpu=_NO_CPU)
 def copies_to_the_host_arrive(run: Run) -> None:
     """A non_blocking copy into pinned memory is there after synchronize()."""
-    host = _pinned(run, -1)
+    host = pinned_memory(run, -1)
     host.copy_(long_work(filled(run.device, 0)), non_blocking=True)
     run.under_test.synchronize()
     all_are("what arrived", host, 24.0)
@@ -104,7 +105,7 @@ def copies_to_the_host_arrive(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def copies_arrive_by_their_event(run: Run) -> None:
     """A non_blocking copy on a side stream is there when an event after it is complete."""
-    host, side = _pinned(run, -1), torch.Stream(run.device)
+    host, side = pinned_memory(run, -1), torch.Stream(run.device)
     done = long_work(filled(run.device, 0))
     side.wait_stream(current(run.device))
     with side:
@@ -119,8 +120,8 @@ def freed_pinned_memory_is_not_taken_too_early(run: Run) -> None:
     """Pinned memory that dies during a copy is not given away before the copy is done."""
     results = []
     for round_ in range(8):
-        results.append(_pinned(run, float(round_)).to(run.device, non_blocking=True))
-        _pinned(run, -5)  # would overwrite what is still being copied
+        results.append(pinned_memory(run, float(round_)).to(run.device, non_blocking=True))
+        pinned_memory(run, -5)  # would overwrite what is still being copied
     for round_, result in enumerate(results):
         all_are(f"the copy of round {round_}", result, float(round_))
 
@@ -149,7 +150,7 @@ def blocking_copies_have_arrived(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def pinned_tensors_do_not_overlap(run: Run) -> None:
     """Each of many live pinned tensors keeps its values while others come and go."""
-    _pinned(run, 0)
+    pinned_memory(run, 0)
     kept = []
     for number, size in enumerate((1, 3, 16, 17, 100, 511, 512, 513, 4095, 4097) * 2):
         kept.append((number, torch.empty(size, dtype=torch.uint8, pin_memory=True)))
@@ -165,7 +166,7 @@ def pinned_tensors_do_not_overlap(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def nothing_can_be_pinned(run: Run) -> None:
     """A tensor without elements can be pinned, and keeps its shape."""
-    _pinned(run, 0)
+    pinned_memory(run, 0)
     same("shape", torch.empty(0, 3).pin_memory().shape, torch.Size([0, 3]))
     same("shape of a new one", torch.empty(0, 3, pin_memory=True).shape, torch.Size([0, 3]))
 
@@ -173,7 +174,7 @@ def nothing_can_be_pinned(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def memory_that_was_pinned_is_plain_again(run: Run) -> None:
     """Plain memory is not taken for pinned, also right beside and after pinned memory."""
-    _pinned(run, 0)
+    pinned_memory(run, 0)
     for size in (1, 100, 4096, 1 << 20):
         plain, pinned = torch.ones(size), torch.ones(size).pin_memory()
         same(f"is_pinned() of {size} plain elements", plain.is_pinned(), False)
@@ -195,7 +196,7 @@ def devices_refuse_to_pin(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def pinned_memory_keeps_every_dtype(run: Run) -> None:
     """Pinned tensors of each width go to the device and back, blocking or not, as they are."""
-    _pinned(run, 0)
+    pinned_memory(run, 0)
     for dtype in (torch.uint8, torch.float16, torch.float32, torch.int64, torch.complex64):
         here = torch.arange(1000).remainder(100).to(dtype).pin_memory()
         for waits in (True, False):

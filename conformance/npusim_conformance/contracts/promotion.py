@@ -3,12 +3,13 @@
 
 import itertools
 import operator
+from collections.abc import Callable
 
 import torch
 
 from npusim_conformance.contracts import contract, on, refuses, same
 from npusim_conformance.inputs.torch_testing import dtype_name
-from npusim_conformance.properties.base import Run
+from npusim_conformance.properties.base import Run, require
 
 _DTYPES = (
     torch.bool,
@@ -52,7 +53,7 @@ def numbers_promote_as_on_the_cpu(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def scalars_of_the_cpu_mix(run: Run) -> None:
     """A 0-d tensor of the CPU may be the second operand; the result is the device's."""
-    here, scalar = torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.0)
+    here, scalar = torch.tensor([1.0, 2.0, 3.0]), torch.arange(4.0)[2]  # with an offset
     there = here.to(run.device)
     for name in _OPERATORS:
         apply = getattr(operator, name)
@@ -65,7 +66,7 @@ def scalars_of_the_cpu_mix(run: Run) -> None:
 @contract(no_cpu=_NO_CPU)
 def scalars_of_the_cpu_come_first(run: Run) -> None:
     """A 0-d tensor of the CPU may be the first operand; the values are the CPU's."""
-    here, scalar = torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.0)
+    here, scalar = torch.tensor([1.0, 2.0, 3.0]), torch.arange(4.0)[2]  # with an offset
     for name in _OPERATORS:
         apply = getattr(operator, name)
         same(name, apply(scalar, here.to(run.device)), apply(scalar, here))
@@ -115,3 +116,57 @@ def result_type_agrees(run: Run) -> None:
         torch.result_type(there, scalar.to(run.device)),
         torch.result_type(here, scalar),
     )
+
+
+def _exact(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two operands whose sums and products every dtype holds."""
+    ones, others = torch.tensor([[1, 2, 0], [3, 1, 2]]), torch.tensor([[2, 1, 1], [1, 3, 4]])
+    return ones.to(dtype), others.to(dtype)
+
+
+_WORK: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": torch.add,
+    "add with alpha": lambda x, y: torch.add(x, y, alpha=2),
+    "mul": torch.mul,
+    "div": torch.div,
+    "neg": lambda x, _: -x,
+    "maximum": torch.maximum,
+    "lt": torch.lt,
+    "eq": torch.eq,
+    "where": lambda x, y: torch.where(x == y, x, y),
+    "sum": lambda x, _: x.sum(),
+    "sum of rows": lambda x, _: x.sum(1),
+    "prod": lambda x, _: x.prod(),
+    "mean": lambda x, _: x.mean(),
+    "max": lambda x, _: x.max(),
+    "argmax": lambda _, y: y.argmax(),
+    "cumsum": lambda x, _: x.cumsum(1),
+    "sort": lambda x, _: x.sort(1)[0],
+    "matmul": lambda x, y: x @ y.T,
+    "pow": lambda x, _: x**2,
+    "any": lambda x, _: x.any(),
+    "masked_fill": lambda x, y: x.masked_fill(x == y, 1),
+    "index_add": lambda x, y: x.index_add(0, torch.tensor([1, 1]).to(x.device), y),
+    "cat": lambda x, y: torch.cat([x, y]),
+}
+
+
+@contract()
+def every_dtype_computes(run: Run) -> None:
+    """Sums, products and reductions of small whole numbers are exact in every dtype."""
+    left_out = run.under_test.expectations.unsupported_dtypes
+    for dtype in (*_DTYPES, torch.int8, torch.int16):
+        if dtype_name(dtype) in left_out:
+            continue
+        one, other = _exact(dtype)
+        for name, work in _WORK.items():
+            try:
+                expected = work(one, other)
+            except RuntimeError:
+                continue  # torch computes no such thing
+            got = work(one.to(run.device), other.to(run.device)).cpu()
+            what = f"{name} of {dtype_name(dtype)}"
+            same(f"dtype of {what}", got.dtype, expected.dtype)
+            exact = not (expected.dtype.is_floating_point or expected.dtype.is_complex)
+            close = torch.allclose(got.to(torch.complex64), expected.to(torch.complex64), 0.01)
+            require(torch.equal(got, expected) if exact else close, f"{what}: {got}, {expected}")

@@ -8,6 +8,7 @@ import torch
 
 from npusim_conformance.contracts import contract, other_device, refuses, same
 from npusim_conformance.properties.base import Run, require
+from npusim_conformance.verdict import NotApplicable
 
 _STATE = ("get_rng_state", "set_rng_state")
 _DRAWN = 64
@@ -478,3 +479,34 @@ def torch_seeds_the_device(run: Run) -> None:
         torch.seed()
         _differ(f"{device}'s states before and after torch.seed()",
                 module.get_rng_state(device.index), seen[2])  # fmt: skip
+
+
+def _moved(generator: torch.Generator) -> torch.Tensor:
+    """A state that has moved on from its seed.
+
+    Where drawing does not move it, a state of the CPU's serves, if it is as long.
+    """
+    fresh = generator.get_state().clone()
+    for draw in (torch.rand, torch.randn):
+        try:
+            draw(3, device=generator.device, generator=generator)
+        except RuntimeError:
+            break
+    if not torch.equal(generator.get_state(), fresh):
+        return generator.get_state().clone()
+    other = torch.Generator().manual_seed(9)
+    torch.randn(3, generator=other)
+    if other.get_state().shape != fresh.shape:
+        raise NotApplicable("drawing does not move the state of a generator")
+    return other.get_state()
+
+
+@contract()
+def moved_states_go_round(run: Run) -> None:
+    """A generator, and its clone, give back a state that has moved on from its seed."""
+    state = _moved(torch.Generator(run.device).manual_seed(3))
+    for seed in (3, 4):
+        generator = torch.Generator(run.device).manual_seed(seed)
+        generator.set_state(state)
+        same(f"the state of a generator with seed {seed}", generator.get_state(), state)
+        same("the state of its clone", generator.clone_state().get_state(), state)

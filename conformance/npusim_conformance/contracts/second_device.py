@@ -69,6 +69,10 @@ def memory_of_two_devices_is_two(run: Run) -> None:
         there.fill_(9)
         same(f"the copy on {other}", copied, torch.tensor([1.0, 2.0, 3.0]))
         copied.fill_(8)
+        moved = copied.to(one, non_blocking=True)
+        copied.fill_(7)
+        run.under_test.synchronize()
+        same(f"what came back to {one}", moved, torch.full((3,), 8.0))
         same(f"the original on {one}", there, torch.full((3,), 9.0))
 
 

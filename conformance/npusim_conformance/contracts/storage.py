@@ -449,3 +449,17 @@ def in_place_keeps_the_address(run: Run) -> None:
     same("data_ptr()", tensor.data_ptr(), address)
     require(tensor._version > version, "the version was not counted up")
     same("values", tensor, torch.tensor([0.0, 6.0, 8.0]))
+
+
+@contract()
+def writes_over_themselves_are_refused(run: Run) -> None:
+    """In-place operators and out= refuse a target whose elements share memory."""
+    there = torch.arange(4.0).to(run.device)
+    row = there[:1].expand(3)
+    for what, call in {
+        "add_() into an expanded tensor": lambda: row.add_(1),
+        "mul_() into an expanded tensor": lambda: row.mul_(2),
+        "out= an expanded tensor": lambda: torch.add(there[:3], 1, out=row),
+    }.items():
+        refuses(what, call)
+    same("the memory", there, torch.arange(4.0))
