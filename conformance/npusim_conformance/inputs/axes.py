@@ -19,6 +19,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 SAMPLES = 2  # that are varied, of different shapes of arguments
 ELEMENTS_MAX = 4096  # of a sample
 CALLS_MAX = 64  # of an operator
+CALLS_MAX_IF_SHORT = 44
 PAIRS_MAX = 8  # of a sample
 
 SHAPES = ((), (0,), (1,), (7,), (67,), (130,), (0, 3), (5, 1), (3, 35), (35, 3), (2, 3, 5))
@@ -57,7 +58,7 @@ def is_varied(operator: torch_testing.Operator) -> bool:
     return plain and defined and name not in torch_testing.HOST_ARGUMENTS
 
 
-def varied(operator: torch_testing.Operator) -> list[Call]:
+def varied(operator: torch_testing.Operator, most: int = CALLS_MAX) -> list[Call]:
     """Calls that differ from a sample in one argument. Refused inputs are among them."""
     kinds = torch_testing.operator_dtypes(operator)
     if not kinds or operator.full_name in torch_testing.RANDOM_IF_DROPOUT:
@@ -73,7 +74,7 @@ def varied(operator: torch_testing.Operator) -> list[Call]:
             continue
         seen.add(kind)
         found.append(_variants(operator, call))
-    share = CALLS_MAX // max(1, len(found))
+    share = most // max(1, len(found))
     return [call for calls in found for call in _spread(list(calls), share)]
 
 

@@ -18,6 +18,7 @@ import torch
 
 from npusim_conformance.backend.device import CPU, DeviceUnderTest
 from npusim_conformance.case import Case
+from npusim_conformance.cases.selection import SAMPLES_MAX
 from npusim_conformance.inputs.samples import Sample, SampleSource
 from npusim_conformance.inputs.subjects import Subject, subjects
 from npusim_conformance.judge.agreement import Agreement
@@ -76,6 +77,11 @@ class Run:
     def seed(self) -> int:
         """The seed of the whole run."""
         return self.source.seed
+
+    @property
+    def is_short(self) -> bool:
+        """Whether this is a run of the profile smoke, which asks less of what costs most."""
+        return self.source.maximum is not None and self.source.maximum <= SAMPLES_MAX["smoke"]
 
     def samples(
         self, requires_grad: bool = False, dtype: torch.dtype | None = None
@@ -194,6 +200,7 @@ class SampleProperty(Property):
 
     requires_grad: ClassVar[bool] = False
     few: ClassVar[int | None] = None  # so many samples show it all; see Run.few()
+    few_if_short: ClassVar[int | None] = None  # the same in a short run
 
     @abstractmethod
     def examine(self, run: Run, sample: Sample, device: torch.device) -> None:
@@ -202,7 +209,8 @@ class SampleProperty(Property):
     def check(self, run: Run) -> None:
         """Examines each sample."""
         grad = self.requires_grad
-        for sample in run.samples(grad) if self.few is None else run.few(self.few, grad):
+        few = (self.few_if_short if run.is_short else None) or self.few
+        for sample in run.samples(grad) if few is None else run.few(few, grad):
             run.attempt(sample.index, self._bind(run, sample))
             if len(run.failures) >= FAILURES_MAX:
                 return

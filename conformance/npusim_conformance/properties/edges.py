@@ -359,7 +359,8 @@ class Edges(Property):
     def check(self, run: Run) -> None:
         """One call after the other."""
         named = EDGES.get(run.subject.name, []) + _generated(run.subject.info)
-        varied = axes.varied(run.subject.info) if axes.is_varied(run.subject.info) else []
+        most = axes.CALLS_MAX_IF_SHORT if run.is_short else axes.CALLS_MAX
+        varied = axes.varied(run.subject.info, most) if axes.is_varied(run.subject.info) else []
         varied += [call for one in named for call in _in_whole_numbers(one)]
         varied += _large_whole_numbers(run.subject.info)
         for number, call in enumerate(named + varied):

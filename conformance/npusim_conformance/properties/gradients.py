@@ -43,6 +43,7 @@ class Backward(SampleProperty):
         full=Dtypes.DIFFERENTIABLE,
     )
     requires_grad = True
+    few_if_short = 3
 
     def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
         """Operators with a backward."""

@@ -9,7 +9,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from npusim_conformance.backend.device import CPU
-from npusim_conformance.cases.selection import SAMPLES_MAX
 from npusim_conformance.inputs import torch_testing
 from npusim_conformance.inputs.samples import Call, Sample
 from npusim_conformance.inputs.subjects import Subject
@@ -69,9 +68,7 @@ class NonContiguous(PartedProperty):
     @staticmethod
     def _asks_gradient(run: Run, sample: Sample) -> bool:
         """In a short run gradients, which cost most, are asked of two samples."""
-        maximum = run.source.maximum
-        is_short = maximum is not None and maximum <= SAMPLES_MAX["smoke"]
-        return not is_short or sample in run.few(2, True)
+        return not run.is_short or sample in run.few(2, True)
 
 
 class _Gapped:
