@@ -96,9 +96,9 @@ _PAGE = """\
 def page(title: str, body: str, style: str = "", is_ready: bool = True) -> str:
     """Returns an HTML page.
 
-    `title` is text; `body` is HTML; `style` is CSS that follows STYLE. Pictures are drawn for a
-    white ground and keep it in the dark. A page that a script completes is not ready at once: the
-    script sets `data-ready` of the body.
+    `title` is text; `body` is HTML; `style` is CSS that follows STYLE. A picture is drawn for a
+    white ground and keeps it in the dark, unless `style` gives it another. A page that a script
+    completes is not ready at once: the script sets `data-ready` of the body.
     """
     ready = ' data-ready="1"' if is_ready else ""
     return _PAGE.format(title=escape(title), style=STYLE + style, ready=ready, body=body)

@@ -16,6 +16,7 @@ STYLE = """
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr));
   gap: 16px; }
 .two > div { min-width: 0; }
+.verdict td.outcome, .verdict th.outcome { padding-left: 8px; white-space: nowrap; }
 .verdict { container-type: inline-size; }
 .frames { overflow-wrap: anywhere; }
 @container (max-width: 620px) {
@@ -24,7 +25,8 @@ STYLE = """
   .held td.frames { display: block; padding: 0 0 4px; }
 }
 @container (max-width: 380px) { table code { font-size: 10px; } }
-svg.curves { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px; }
+svg.curves { width: 100%; height: auto; background: var(--paper);
+  border: 1px solid var(--line); border-radius: 6px; }
 """
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#9c755f", "#d37295")
 _CURVES = {"reserved": "#c0504d", "active": "#4f81bd", "requested": "#6a9f3f"}
@@ -37,7 +39,7 @@ def verdict(found: dict[str, Any]) -> str:
     tone = "bad" if found["oom"] or found["violations"] else "good"
     first, *rest = found["sentences"]
     parts = [f'<section class="verdict {tone}"><p class="first">{escape(first)}</p>']
-    parts += [f"<p>{escape(sentence)}</p>" for sentence in rest]
+    parts += [f"<p>{escape(one).replace('_CONF=', '_CONF=<wbr>')}</p>" for one in rest]
     parts += [_settings(found), _holders(found), _holes(found), "</section>"]
     return "".join(parts)
 
@@ -59,7 +61,7 @@ def _settings(found: dict[str, Any]) -> str:
         mark = ' class="best"' if row["settings"] in helping and row is not rows[0] else ""
         lines.append(
             f'<tr{mark}><td>{name}</td><td class="number">{mib(row["peak_reserved"])}</td>'
-            f'<td class="number">{row["retries"]}</td><td>{outcome}</td></tr>'
+            f'<td class="number">{row["retries"]}</td><td class="outcome">{outcome}</td></tr>'
         )
     if found["optimum"] is not None:
         name, least = "offline optimum: every lifetime known", found["at_least"]
@@ -71,7 +73,7 @@ def _settings(found: dict[str, Any]) -> str:
         )
     head = (
         "<tr><th>setting, to paste</th><th class='number'>peak reserved</th>"
-        "<th class='number'>retries</th><th>outcome</th></tr>"
+        "<th class='number'>retries</th><th class='outcome'>outcome</th></tr>"
     )
     return (
         f"<h3>Settings, each tried by a replay ({len(rows) - 1} in all)</h3>"
@@ -169,10 +171,10 @@ def _curves(trace: Trace, result: Any, top: int, event: int) -> str:
             f'<text x="{8 + 90 * place}" y="{_TALL + 32}" fill="{_CURVES[name]}">{name}</text>'
         )
     x = _WIDE * (event + 0.5) / width
-    shapes.append(f'<path d="M{x:.1f} 0V{_TALL}" stroke="#000" stroke-dasharray="3 3"/>')
+    shapes.append(f'<path d="M{x:.1f} 0V{_TALL}" stroke="currentColor" stroke-dasharray="3 3"/>')
     labels = (
-        f'<text x="8" y="{_TALL + 15}">0 to {mib(top)}; {len(trace)} events; dashed: event '
-        f"{event}</text>"
+        f'<text x="8" y="{_TALL + 15}" fill="currentColor">0 to {mib(top)}; {len(trace)} events; '
+        f"dashed: event {event}</text>"
     )
     return (
         f'<svg class="curves" viewBox="0 0 {_WIDE} {_TALL + 40}" font-size="13" '
