@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from profiling.diagnosis_programs import BAD, GOOD, SPEC, diagnosed
+from profiling.diagnosis_programs import BAD, GOOD, SPEC, diagnosed, loader
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
@@ -75,6 +75,15 @@ def test_the_loader_is_real_time_and_can_be_scaled():
     half, whole = (diagnose(made, loader_scale=scale) for scale in (0.5, 1.0))
     assert half.loader_ns == pytest.approx(whole.loader_ns / 2, abs=2)
     assert whole.device_span_ns == half.device_span_ns
+
+
+@pytest.mark.parametrize(("processors", "few"), [(1, True), (1 << 20, False)])
+def test_a_loader_that_more_workers_cannot_serve_says_so(processors, few, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    first = diagnosed(loader, False).advice[0]
+    assert first.cause == "loader"
+    assert (f"which has {processors}" in first.what) == few
+    assert ("num_workers" in first.remedy) != few
 
 
 # --- Steps

@@ -9,6 +9,7 @@ import bisect
 import dataclasses
 import itertools
 import math
+import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -109,13 +110,15 @@ def _loader(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     rest = max(without_loader(timeline).replay().span_ns, 1)
     # Beside its waits a program with workers lets them load; without, it loads in the waits alone.
     one = waited if workers == 0 else (waited + rest) * workers
-    wanted = max(math.ceil(one / rest), workers + 1)
+    wanted, there = max(math.ceil(one / rest), workers + 1), os.cpu_count() or 1
+    remedy = "give the DataLoader more workers (num_workers, persistent_workers=True), or make its "
+    few = wanted > there
     return (
         "loader",
-        f"the program waits for its data loader ({workers} workers); {wanted} would "
-        "keep up on this machine's processors",
-        "give the DataLoader more workers (num_workers, persistent_workers=True), or make its "
-        "samples cheaper; the gain is what remains if it is always ready",
+        f"the program waits for its data loader ({workers} workers); {wanted} would keep up on "
+        f"processors like this machine's{f', which has {there}' if few else ''}",
+        ("workers alone do not do it: make its " if few else remedy)
+        + "samples cheaper; the gain is what remains if it is always ready",
         rows,
         lines,
     )
