@@ -293,8 +293,13 @@ def _search(options: argparse.Namespace) -> Answer:
             keep=options.keep,
         )
     warning = violations_note(rows)
-    shown = table(rows[: options.best])
-    return rows, "\n".join([*filter(None, [warning]), shown]), int(bool(warning))
+    note = (
+        "The recording began late: settings begin with the state as it lay, where they can. "
+        "explain tries settings from the beginning of the program."
+    )
+    lines = [warning, f"{options.trace}: {_about_text(trace)}", table(rows[: options.best])]
+    lines += [note] if trace.is_late else []
+    return rows, "\n".join(filter(None, lines)), int(bool(warning))
 
 
 def _match(options: argparse.Namespace) -> Answer:

@@ -88,6 +88,19 @@ def test_a_recording_that_began_late_matches_from_the_state_in_its_file(
     assert not trace.ambiguous
 
 
+def test_search_says_where_it_begins_with_a_late_recording(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "late.pickle"
+    path.write_bytes(pickle.dumps(late("cuda-2.11", keep=0.5), protocol=4))
+    assert main(["search", str(path), "--grid", "max_split_size_mb=,20"]) == 0
+    said = capsys.readouterr().out
+    assert "known: the state at the first entry" in said
+    assert "The recording began late: settings begin with the state as it lay" in said
+    whole = tmp_path / "whole.npt"
+    save(generate("kv-cache", steps=2), whole)
+    assert main(["search", str(whole), "--grid", "max_split_size_mb=,20"]) == 0
+    assert "began late" not in capsys.readouterr().out
+
+
 def test_an_expandable_segment_of_which_nothing_is_left_is_none_of_small_blocks() -> None:
     """Its pages are in the history alone, and those of small blocks are of the same stream."""
     out, mib = TraceBuilder(), 1 << 20
