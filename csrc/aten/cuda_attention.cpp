@@ -98,22 +98,22 @@ auto command(const char* op, std::initializer_list<const at::TensorBase*> operan
 
 Flash flash(const Tensor& query, const Tensor& key, const Tensor& value, double /*dropout*/,
             bool /*causal*/, bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
-  return command("aten::_scaled_dot_product_flash_attention", {&query, &key, &value}, query, key,
-                 value, 1, 1, [&](c10::DeviceIndex device) -> Flash {
-                   const Shapes n(query, key);
-                   const Tensor out = like(query, device);
-                   const Tensor logsumexp =
-                       device_empty({n.batch, n.heads, n.queries}, at::kFloat, device);
-                   return {out,
-                           logsumexp,
-                           Tensor(),
-                           Tensor(),
-                           n.queries,
-                           n.keys,
-                           device_empty({2}, at::kUInt64, device),
-                           device_empty({}, at::kUInt64, device),
-                           device_empty({0}, query.scalar_type(), device)};
-                 });
+  return command(
+      "aten::_scaled_dot_product_flash_attention", {&query, &key, &value}, query, key, value, 1, 1,
+      [&](c10::DeviceIndex device) -> Flash {
+        const Shapes n(query, key);
+        const Tensor out = like(query, device);
+        const Tensor logsumexp = device_empty({n.batch, n.heads, n.queries}, at::kFloat, device);
+        return {out,
+                logsumexp,
+                Tensor(),
+                Tensor(),
+                n.queries,
+                n.keys,
+                device_empty({2}, at::kUInt64, device),
+                device_empty({}, at::kUInt64, device),
+                device_empty({0}, query.scalar_type(), device)};
+      });
 }
 
 std::tuple<Tensor, Tensor, Tensor> flash_backward(
@@ -155,6 +155,42 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
       });
 }
 
+// One library per dispatch key.
+std::vector<std::unique_ptr<torch::Library>>& registrations() {
+  static auto* made = new std::vector<std::unique_ptr<torch::Library>>;
+  return *made;
+}
+
+// flex_attention: a template of Triton on CUDA, which has no accumulator in float.
+std::tuple<Tensor, Tensor> flex(const Tensor& query, const Tensor& key, const Tensor& value) {
+  TORCH_CHECK(!registrations().empty(),
+              "npusim::flex_attention: code that was compiled in a dry run computes nothing: "
+              "compile it again, after torch.compiler.reset()");
+  using Both = std::tuple<Tensor, Tensor>;
+  return command("npusim::flex_attention", {&query, &key, &value}, query, key, value, 1, 1,
+                 [&](c10::DeviceIndex device) -> Both {
+                   const Shapes n(query, key);
+                   return {value.size(3) == n.width
+                               ? like(query, device)
+                               : by_time(n.batch, n.heads, n.queries, value.size(3),
+                                         query.scalar_type(), device),
+                           device_empty({n.batch, n.heads, n.queries}, at::kFloat, device)};
+                 });
+}
+
+std::tuple<Tensor, Tensor, Tensor> flex_backward(const Tensor& grad_out, const Tensor& query,
+                                                 const Tensor& key, const Tensor& value,
+                                                 const Tensor& out, const Tensor& logsumexp) {
+  using Grads = std::tuple<Tensor, Tensor, Tensor>;
+  return command(
+      "npusim::flex_attention_backward", {&grad_out, &query, &key, &value, &out, &logsumexp}, query,
+      key, value, 3, 2, [&](c10::DeviceIndex device) -> Grads {
+        const Shapes n(query, key);
+        const Tensor delta = device_empty({n.batch, n.heads, n.queries}, at::kFloat, device);
+        return {like(query, device), like(key, device), like(value, device)};
+      });
+}
+
 Tensor padded(const Tensor& tensor) {
   const int64_t missing = rounded_up(tensor.size(-1), 8) - tensor.size(-1);
   return missing == 0 ? tensor : at::constant_pad_nd(tensor, {0, missing});
@@ -179,12 +215,6 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
   const Tensor out = std::get<0>(at::_scaled_dot_product_flash_attention(
       padded(query), padded(key), padded(value), dropout, causal, false, used));
   return out.size(-1) == width ? out : out.slice(-1, 0, width);
-}
-
-// One library per dispatch key.
-std::vector<std::unique_ptr<torch::Library>>& registrations() {
-  static auto* made = new std::vector<std::unique_ptr<torch::Library>>;
-  return *made;
 }
 
 torch::Library& new_library(c10::DispatchKey key) {
@@ -288,6 +318,18 @@ int64_t cuda_sdp_backend(const sdp::sdp_params& params) {
   const npusim::DeviceSpec& spec = npusim::device_spec(params.query.device().index());
   return static_cast<int64_t>(
       choose_as_cuda(params, 10 * spec.capability_major + spec.capability_minor));
+}
+
+TORCH_LIBRARY(npusim, m) {
+  m.def("flex_attention(Tensor query, Tensor key, Tensor value) -> (Tensor, Tensor)");
+  m.def(
+      "flex_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor "
+      "out, Tensor logsumexp) -> (Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(npusim, PrivateUse1, m) {
+  m.impl("flex_attention", TORCH_FN(flex));
+  m.impl("flex_attention_backward", TORCH_FN(flex_backward));
 }
 
 void begin_cuda_attention() {

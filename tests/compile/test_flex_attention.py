@@ -6,6 +6,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from torch_npusim import patches
+from torch_npusim.sim import dry_run
 
 
 def causal(batch, head, query, key):
@@ -49,6 +50,31 @@ def test_compiled_is_eager_with_its_gradients(masked, heads):
     assert len(eager) == 4
     for one, other in zip(compiled, eager, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_dry_run_as_cuda_has_no_scores():
+    torch.compiler.reset()
+    with dry_run(spec="a100-80-sxm", temporaries="cuda"):
+        q, k = (
+            torch.randn(1, heads, 512, 16, device="npusim", requires_grad=True) for heads in (4, 2)
+        )
+        mask = create_block_mask(causal, None, None, 512, 512, device="npusim")
+        function = torch.compile(
+            lambda q, k: flex_attention(q, k, k, block_mask=mask, enable_gqa=True)
+        )
+        function(q, k).sum().backward()
+        q.grad = k.grad = None
+        before = torch.npusim.memory_allocated()
+        torch.npusim.reset_peak_memory_stats()
+        result = function(q, k)
+        sums = 4 * 512 * 4  # logarithms of a row's sum, in float32
+        assert torch.npusim.max_memory_allocated() - before == result.nbytes + sums
+        result.sum().backward()
+        assert (q.grad.shape, k.grad.shape) == (q.shape, k.shape)
+        assert torch.npusim.max_memory_allocated() - before < 4 * 512 * 512 * 4  # scores of a head
+    with pytest.raises(RuntimeError, match="code that was compiled in a dry run computes nothing"):
+        torch.ops.npusim.flex_attention(*(torch.ones(1, 2, 4, 8, device="npusim"),) * 3)
+    torch.compiler.reset()
 
 
 def test_templates_still_know_no_other_device():

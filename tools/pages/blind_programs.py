@@ -207,7 +207,33 @@ def segmentation(
 # --- Lightning's guide to FSDP
 
 
-def wikitext(strategy: str, checkpointed: bool = False) -> None:
+class AdamOf20(torch.optim.Adam):
+    """Adam with the step of torch 2.0 (torch/optim/adam.py, `_multi_tensor_adam`).
+
+    Square roots and denominators are two lists of temporaries there; torch 2.13 has one.
+    """
+
+    @torch.no_grad()
+    def step(self):
+        """Takes a step with the default arguments of Adam."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        parameters = [p for p in parameters if p.grad is not None]
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p] = {"m": torch.zeros_like(p), "v": torch.zeros_like(p)}
+        gradients = [p.grad for p in parameters]
+        means, squares = ([self.state[p][name] for p in parameters] for name in "mv")
+        torch._foreach_mul_(means, 0.9)
+        torch._foreach_add_(means, gradients, alpha=0.1)
+        torch._foreach_mul_(squares, 0.999)
+        torch._foreach_addcmul_(squares, gradients, gradients, 0.001)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, 0.03)
+        denominators = torch._foreach_add(roots, 1e-8)
+        torch._foreach_addcdiv_(parameters, means, denominators, -1e-3)
+
+
+def wikitext(strategy: str, checkpointed: bool = False, as_in_2_0: bool = False) -> None:
     """Steps of Lightning's example with two GPUs: float32, Adam, 8 sequences of 35 tokens."""
     from lightning.pytorch.demos import Transformer
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
@@ -216,9 +242,9 @@ def wikitext(strategy: str, checkpointed: bool = False) -> None:
     _group(2)
     layers = {nn.TransformerEncoderLayer, nn.TransformerDecoderLayer}
     model = Transformer(vocab_size=33278, nlayers=32, nhid=4096, ninp=1024, nhead=64)
-    optimizer = None
+    adam = AdamOf20 if as_in_2_0 else torch.optim.Adam
     if strategy == "DDP":
-        optimizer = torch.optim.Adam(model.parameters())
+        optimizer = adam(model.parameters())
         model = nn.parallel.DistributedDataParallel(model.to(DEVICE))
     else:
         model = FullyShardedDataParallel(
@@ -238,7 +264,7 @@ def wikitext(strategy: str, checkpointed: bool = False) -> None:
                 ),
                 check_fn=lambda module: isinstance(module, tuple(layers)),
             )
-        optimizer = torch.optim.Adam(model.parameters())
+        optimizer = adam(model.parameters())
     for _ in range(STEPS):
         tokens, target = (torch.zeros(8, 35, dtype=torch.int64).to(DEVICE) for _ in range(2))
         output = model(tokens, target)

@@ -52,15 +52,16 @@ def lists() -> dict[str, list[tuple[str, float]]]:
     """Returns the lists by their names."""
     published = list(rows((PAGES / "published_peaks.md").read_text(), "| job | source"))
     blind = PAGE.read_text()
-    first, second = (
+    first, second, followed = (
         list(rows(blind[blind.index(f"<!-- {name} -->") :], "| job"))
-        for name in ("first", "second")
+        for name in ("first", "second", "followed")
     )
     programs = list(rows(blind, "| program"))
     return {
         "published peaks": pairs(published, 3, note=7),
         "decoders, blind": pairs(first, 3),
         "convolutions and several ranks, blind": pairs(second, 3),
+        "the transformer with the step of torch 2.0": pairs(followed, 3),
         "programs on an H200, blind, allocated": pairs(programs, 1),
         "programs on an H200, blind, reserved": pairs(programs, 4),
     }

@@ -15,6 +15,7 @@ from torch._inductor.codegen.common import (
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 import torch_npusim
+from torch_npusim import _C
 from torch_npusim.inductor import kernel_source
 from torch_npusim.inductor.scheduling import NpusimScheduling
 from torch_npusim.inductor.wrapper import NpusimOverrides, NpusimWrapper, RefusedWrapper
@@ -32,8 +33,9 @@ class _Generator(CustomGraphModulePass):
         """Leaves the graph as it is."""
 
     def uuid(self) -> Any:
-        """Returns the version of this package and a hash of what generates code."""
-        return ("torch_npusim", torch_npusim.__version__, generator_hash())
+        """Returns the version of this package, a hash of what generates code, and whose kernels."""
+        as_cuda = _C.in_dry_run() and not _C.in_dry_run_of_npusim()  # patches.flex_attention
+        return ("torch_npusim", torch_npusim.__version__, generator_hash(), as_cuda)
 
 
 def generator_hash() -> str:
