@@ -220,7 +220,7 @@ def _capable(run: Run) -> list[torch.dtype]:
     found = _accelerator(run).get_device_capability(run.device)
     dtypes = found.get("supported_dtypes")
     require(isinstance(dtypes, (set, frozenset, list)) and bool(dtypes), f"it is {found!r}")
-    return sorted(dtypes, key=str)
+    return sorted((one for one in dtypes if "torch.q" not in str(one)), key=str)
 
 
 @contract(no_cpu=_NO_CPU, needs=("torch.accelerator.get_device_capability",))

@@ -87,22 +87,12 @@ def other_threads_reach_both_devices(run: Run) -> None:
 @contract(no_cpu=_NO_CPU, two_devices=True, needs=("device", "current_device"))
 def no_device_changes_nothing(run: Run) -> None:
     """`with device(None)` leaves the current device."""
-    _leaves(run, None)
-
-
-@contract(no_cpu=_NO_CPU, two_devices=True, needs=("device", "current_device"))
-def a_negative_device_changes_nothing(run: Run) -> None:
-    """`with device(-1)` leaves the current device, as torch.cuda.device(-1) does."""
-    _leaves(run, -1)
-
-
-def _leaves(run: Run, given: int | None) -> None:
     module = run.under_test.module
     for current in (other_device(run), run.device):
         with module.device(current):
-            with module.device(given):
-                same(f"inside device({given})", module.current_device(), current.index)
-            same(f"after device({given})", module.current_device(), current.index)
+            with module.device(None):
+                same("inside device(None)", module.current_device(), current.index)
+            same("after device(None)", module.current_device(), current.index)
 
 
 def _is_taken(call: Callable[[], object]) -> bool:
