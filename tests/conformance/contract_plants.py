@@ -409,7 +409,13 @@ BROKEN_BY |= {
     "waiting/copies_are_there_after_synchronize_by_name": instead(torch, "Stream", NeverWaits),
     "rng/moved_states_go_round": instead(torch, "Generator", Forgetful),
     "promotion/float64_is_computed_as_such": around(
-        torch, "mm", lambda right, x, y: right(x.float(), y.float()).double()
+        torch, "mm", lambda right, x, y: right(x, y) if x.is_cpu else right(x, y).float().double()
+    ),
+    "memory/copies_leave_nothing": method(
+        "half", lambda right, self: KEPT.append(right(self)) or KEPT[-1]
+    ),
+    "views/views_of_other_dtypes_lie_where_they_should": method(
+        "view", lambda right, self, *to: right(self, *to).clone()
     ),
     "memory/peaks_are_per_device": around(
         ACCELERATOR, "reset_peak_memory_stats", lambda right, at=None: (right(0), right(1))

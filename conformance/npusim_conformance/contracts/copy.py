@@ -236,6 +236,9 @@ def copies_convert(run: Run) -> None:
             same(f"{name} on the way there", here.to(run.device, target), expected)
             same(f"{name} on the way back", there.to("cpu", target), expected)
             same(f"{name} by copy_()", torch.empty(5, dtype=target).copy_(there), expected)
+            over = torch.full((5,), 1 + 5j if target.is_complex else 1, dtype=target)
+            same(f"{name} over others", over.to(run.device, copy=True).copy_(there), expected)
+            same(f"{name} over others, from here", over.to(run.device).copy_(here), expected)
 
 
 # Numbers that lie between two of a smaller dtype, below its least, or in its upper half.

@@ -451,3 +451,45 @@ def freed_memory_leaves_the_host(run: Run) -> None:
         grown = (resident_bytes(os.getpid()) - before) // _MIB
         what = f"resident memory grows by {grown} MiB with {_ROUNDS} {name} of 4 MiB, each dropped"
         require(grown < 2 * _ROUNDS, what)
+
+
+@contract(no_cpu=_NO_CPU)
+def copies_leave_nothing(run: Run) -> None:
+    """Conversions, strided copies, in-place operators and out= keep no temporary allocated."""
+    there = torch.ones(64, 64).to(run.device)
+    target = torch.ones(64, 64).to(run.device)
+    works: dict[str, Callable[[], object]] = {
+        "conversions": lambda: there.half(),
+        "conversions by copy_()": lambda: target.copy_(there.int()),
+        "conversions on the way here": lambda: there.to("cpu", torch.float64),
+        "conversions on the way there": lambda: torch.ones(64, 64, dtype=torch.int64).to(there),
+        "strided copies": lambda: there.t().contiguous(),
+        "copies into strided memory": lambda: target.t().copy_(there),
+        "strided copies to the CPU": lambda: there.t()[::2].cpu(),
+        "strided copies from the CPU": lambda: target.copy_(torch.ones(64, 64).t()),
+        "broadcasts": lambda: target.copy_(there[0]),
+        "in-place operators": lambda: target.add_(there.t()),
+        "out=": lambda: torch.add(there, 1, out=target),
+        "out= of another dtype": lambda: torch.add(there.half(), 1, out=target),
+        "views": lambda: there.view(-1)[5:].t(),
+        "item()": lambda: there[0, 0].item(),
+        "errors": lambda: _is_refused(lambda: there.view(7)),
+    }
+    second = run.under_test.second
+    if second is not None:
+        works["copies to another device"] = lambda: there.to(second).to(run.device)
+        works["strided copies to another device"] = lambda: there.t().to(second)
+    for name, work in works.items():
+        work()
+        before = _allocated(run)
+        for _ in range(3):
+            work()
+        same(f"bytes after three {name}", _allocated(run), before)
+
+
+def _is_refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except RuntimeError:
+        return True
+    return False

@@ -61,6 +61,14 @@ def layouts_of_pinned_memory_are_copied_right(run: Run) -> None:
         there = torch.zeros(4, 3).to(run.device)
         there.copy_(here.pin_memory().t(), non_blocking=not blocks)
         same(f"from pinned memory{how}", there, expected)
+        whole, back = torch.arange(40.0).pin_memory(), torch.zeros(40).pin_memory()
+        part = whole[7:19].to(run.device, non_blocking=not blocks)
+        back[7:19].copy_(part, non_blocking=not blocks)
+        run.under_test.synchronize()
+        same(f"from a part of pinned memory{how}", part, torch.arange(7.0, 19.0))
+        filled_in = torch.zeros(40)
+        filled_in[7:19] = torch.arange(7.0, 19.0)
+        same(f"to a part of pinned memory{how}", back, filled_in)
 
 
 @contract(no_cpu=_NO_CPU)

@@ -73,6 +73,21 @@ def views_of_parts_lie_where_they_should(run: Run) -> None:
 
 
 @contract()
+def views_of_other_dtypes_lie_where_they_should(run: Run) -> None:
+    """view(dtype) of a part, to smaller and larger dtypes, has the CPU's place and values."""
+    here = torch.arange(24, dtype=torch.int32)
+    views: dict[str, View] = {
+        "view(int16)": lambda base: base[2:].view(torch.int16),
+        "view(uint8)": lambda base: base[3:5].view(torch.uint8),
+        "view(float32)": lambda base: base[1:].view(torch.float32),
+        "view(int64)": lambda base: base[2:6].view(torch.int64),
+        "view(int16) of rows": lambda base: base[4:].view(4, 5)[1:].view(torch.int16),
+        "view(int64) of rows": lambda base: base.view(4, 6)[1:, 2:].view(torch.int64),
+    }
+    _lie_alike(here, here.to(run.device), views)
+
+
+@contract()
 def windows_are_views(run: Run) -> None:
     """unfold() is a view: it has its base's storage, and strides that overlap."""
     here = torch.arange(24.0).view(2, 3, 4)
