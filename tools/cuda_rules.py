@@ -212,6 +212,10 @@ ARGUMENTS = (
         "ScatterGatherKernel.cu AT_DISPATCH_ALL_TYPES_AND2",
     ),
     (
+        "median.dim nanmedian.dim kthvalue topk", "self.dim()>24", "",
+        "CUDA Tensors cannot have more than 25 dimensions", "TensorInfo.cuh",
+    ),
+    (
         "_int_mm", "self.size(0)<=16", "",
         "self.size(0) needs to be greater than 16, but got {size}", "Blas.cpp _int_mm_out_cuda",
     ),
@@ -232,6 +236,23 @@ ARGUMENTS = (
     ),
 )  # fmt: skip
 
+_INTEGERS = "bool int16 int32 int64 int8 uint8"
+#: The same of sparse tensors: full names, kind, dtypes, text, source below sparse/cuda.
+SPARSE = (
+    (
+        "addmm addmm.out addmm_ mm mm.out _sparse_addmm hspmm", "Sparse", _INTEGERS,
+        "addmm_sparse_cuda", "SparseCUDABlas.cpp AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES",
+    ),
+    (
+        "bmm bmm.out", "Sparse", _INTEGERS,
+        "bmm_sparse_cuda", "SparseCUDATensorMath.cu AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES",
+    ),
+    (
+        "sspaddmm.out", "Sparse", "",
+        "NYI: CUDA sspaddmm is not implemented", "native/cuda, _sspaddmm_out_cuda",
+    ),
+)  # fmt: skip
+
 #: Arguments that CUDA assumes where none is given: base name, argument, value, source.
 ASSUMED = (("linalg_lstsq", "driver", "gels", "BatchLinearAlgebra.cpp get_default_lstsq_driver"),)
 
@@ -242,6 +263,9 @@ NO_REFUSAL = {
     "torch._scaled_mm": "a private operator; the dtypes are other vendors' formats of 8 bits",
     "torch._scaled_mm_v2": "a private operator; the dtypes are other vendors' formats of 8 bits",
 }
+
+#: Operators whose quotient by zero is an error on the CPU, and undefined on CUDA.
+BY_ZERO = "=div.Tensor_mode =div.out_mode floor_divide remainder.Tensor fmod.Tensor"
 
 # An alert: base names, condition, dtypes, what it calls itself.
 _ALERT = "libtorch_cuda alertNotDeterministic"
@@ -493,9 +517,16 @@ def rows() -> list[Sequence[str]]:
         for base in bases.split():
             for it in overloads(base):
                 table.append(_row(it, "refuse", when, narrow.split(), text, source))
+    for names, kind, narrow, text, source in SPARSE:
+        for name in names.split():
+            table.append(_row(f"aten::{name}", "refuse", kind, narrow.split(), text, source))
     for base, argument, value, source in ASSUMED:
         for it in overloads(base):
             table.append(_row(it, "assume", f"{argument}=None", (), value, source))
+    for base in BY_ZERO.split():
+        for it in overloads(base):
+            source = "BinaryDiv*Kernel.cu, BinaryRemainderKernel.cu: no check"
+            table.append(_row(it, "by zero", "", _INTEGERS.split()[1:], "", source))
     for bases, when, kind, text in ALERTS:
         for base in bases.split():
             for it in overloads(base):
@@ -526,6 +557,7 @@ def rows() -> list[Sequence[str]]:
         "widen",
         "keep",
         "sum_of_numbers",
+        "by zero",
         "asserts",
     )
     places = (*order, "cpu only")  # rows with a condition come first: the first one that holds acts

@@ -2,6 +2,7 @@
 // Copies: host to device and back, within a device, between devices. Bytes move with one memcpy
 // where layouts agree; otherwise the CPU copy kernel converts dtype, strides, conj and neg bits on
 // host views. A blocking copy between host and device makes the host wait (rule C4).
+#include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
@@ -9,7 +10,10 @@
 #include <ATen/ops/zero.h>
 #include <torch/library.h>
 
+#include <limits>
+
 #include "csrc/cost/precision.h"
+#include "csrc/cuda_rules/cuda_rules.h"
 #include "csrc/launch/launch.h"
 #include "csrc/observers/observed_operand.h"
 #include "csrc/operands/alignment.h"
@@ -82,6 +86,36 @@ npusim::Cost cost_of(const at::Tensor& to, const at::Tensor& from, CommandKind k
   return cost;
 }
 
+// Numbers beyond the range of an integer dtype: the CPU's conversion gives its least number, CUDA's
+// the nearest one, and 0 for NaN in 32 bits (PTX, cvt).
+void saturate(at::Tensor& to, const at::Tensor& from) {
+  const bool is_int = to.scalar_type() == at::kInt;
+  if (!at::isFloatingType(from.scalar_type())) return;
+  if (!is_int && to.scalar_type() != at::kLong) return;
+  if (is_int) {
+    to.masked_fill_(from.ge(2147483648.0), std::numeric_limits<int32_t>::max());
+    to.masked_fill_(from.isnan(), 0);
+  } else {
+    to.masked_fill_(from.ge(9223372036854775808.0), std::numeric_limits<int64_t>::max());
+  }
+}
+
+// The kernel of CUDA that copies between layouts has room for 25 dimensions that do not merge.
+void check_dimensions(const at::Tensor& to, const at::Tensor& from) {
+  constexpr int kMost = 25;  // OffsetCalculator.cuh MAX_DIMS
+  if (C10_LIKELY(to.dim() <= kMost) || !are_cuda_rules_in_force()) return;
+  const auto walk = at::TensorIteratorConfig()
+                        .add_output(to)
+                        .add_const_input(from)
+                        .resize_outputs(false)
+                        .check_all_same_dtype(false)
+                        .check_all_same_device(false)
+                        .build();
+  TORCH_CHECK(walk.ndim() <= kMost,
+              "tensor has too many (>25) dims\naten::copy_ takes this on the CPU, and not on CUDA: "
+              "merge dimensions first. (NPUSIM_RULES=cuda)");
+}
+
 void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stream,
               CommandKind kind) {
   const auto bytes = static_cast<std::size_t>(from.numel()) * from.dtype().itemsize();
@@ -90,11 +124,15 @@ void run_copy(const at::Tensor& to, const at::Tensor& from, npusim::Stream& stre
     npusim::copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, stream, /*blocking=*/false);
     return;
   }
+  check_dimensions(to, from);
+  const bool as_cuda = are_cuda_rules_in_force() && to.dtype() != from.dtype();
   npusim::submit(stream, npusim::CommandInfo{"aten::copy_", kind, cost_of(to, from, kind)}, [&] {
     const NoWrappers no_wrappers;
     CpuCall call("aten::copy_", static_cast<c10::DeviceIndex>(stream.device()));
     at::Tensor target = call.view(to, /*written=*/true);
-    at::native::copy_(target, call.view(from, /*written=*/false), /*non_blocking=*/false);
+    const at::Tensor source = call.view(from, /*written=*/false);
+    at::native::copy_(target, source, /*non_blocking=*/false);
+    if (C10_UNLIKELY(as_cuda) && from.is_privateuseone()) saturate(target, source);
     call.finish();
   });
 }

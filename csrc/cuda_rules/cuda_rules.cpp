@@ -60,6 +60,15 @@ at::ScalarType dtype_named(const std::string& name) {
   return at::kLong;
 }
 
+// The key of the kind of tensors that a row names, or of dense ones.
+c10::DispatchKey kind_key(const std::string& when) {
+  if (when == "Sparse") return c10::DispatchKey::SparsePrivateUse1;
+  if (when == "SparseCsr") return c10::DispatchKey::SparseCsrPrivateUse1;
+  return c10::DispatchKey::PrivateUse1;
+}
+
+bool is_kind(const std::string& when) { return kind_key(when) != c10::DispatchKey::PrivateUse1; }
+
 // A row, with the argument that it is about.
 struct Rule {
   CudaRule row;
@@ -67,13 +76,14 @@ struct Rule {
   bool is_not = false;       // != instead of =
   bool resizes = false;      // "output_size resizes": another size than the operand's
   std::vector<std::string> values;
-  // "self.size(0)<=16" and "self.size(1)%8": a size that is too small, or no multiple.
-  enum class Size : std::uint8_t { none, at_most, no_multiple } size = Size::none;
+  // "self.size(0)<=16" and "self.size(1)%8": a size that is too small, or no multiple;
+  // "self.dim()>24": too many dimensions.
+  enum class Size : std::uint8_t { none, at_most, no_multiple, dims } size = Size::none;
   int64_t dim = 0;
   int64_t number = 0;
 };
 
-// Reads "self.size(0)<=16" into a rule, if it is such a condition.
+// Reads "self.size(0)<=16" and its like into a rule, if it is such a condition.
 void resolve_size(Rule& rule, const std::string& when) {
   char name[32];
   int dim = 0;
@@ -82,6 +92,8 @@ void resolve_size(Rule& rule, const std::string& when) {
     rule.size = Rule::Size::at_most;
   } else if (std::sscanf(when.c_str(), "%31[^.].size(%d)%%%d", name, &dim, &number) == 3) {
     rule.size = Rule::Size::no_multiple;
+  } else if (std::sscanf(when.c_str(), "%31[^.].dim()>%d", name, &number) == 2) {
+    rule.size = Rule::Size::dims;
   }
   rule.dim = dim;
   rule.number = number;
@@ -90,7 +102,7 @@ void resolve_size(Rule& rule, const std::string& when) {
 Rule resolve(const CudaRule& row, const c10::FunctionSchema& schema) {
   Rule rule;
   rule.row = row;
-  if (row.when.empty()) return rule;
+  if (row.when.empty() || is_kind(row.when)) return rule;
   std::string name = row.when.substr(0, row.when.find_first_of("=!. "));
   rule.resizes = row.when == name + " resizes";
   rule.is_not = row.when.find("!=") != std::string::npos;
@@ -136,7 +148,7 @@ class Call {
     if (rule.row.dtypes != 0 && (rule.row.dtypes & dtype_bit(static_cast<int>(dtype))) == 0) {
       return false;
     }
-    if (rule.row.when.empty()) return true;
+    if (rule.row.when.empty() || is_kind(rule.row.when)) return true;
     const c10::IValue& value = stack_[first_ + rule.argument];
     if (rule.resizes) {
       if (!value.isIntList()) return true;
@@ -146,6 +158,7 @@ class Call {
     if (rule.size != Rule::Size::none) {
       const std::optional<int64_t> size = size_of(rule);
       if (!size.has_value()) return false;
+      if (rule.size == Rule::Size::dims) return *size > rule.number;
       return rule.size == Rule::Size::at_most ? *size <= rule.number
                                               : *size <= 0 || *size % rule.number != 0;
     }
@@ -155,11 +168,12 @@ class Call {
     return among != rule.is_not;
   }
 
-  // The size that a rule is about, if its argument is a tensor with that dimension.
+  // The size or the number of dimensions that a rule is about, if its argument has it.
   std::optional<int64_t> size_of(const Rule& rule) const {
     const c10::IValue& value = stack_[first_ + rule.argument];
     if (rule.size == Rule::Size::none || !value.isTensor()) return std::nullopt;
     const at::Tensor& tensor = value.toTensor();
+    if (rule.size == Rule::Size::dims) return tensor.dim();
     if (rule.dim >= tensor.dim()) return std::nullopt;
     return tensor.size(rule.dim);
   }
@@ -205,6 +219,7 @@ class Call {
     }
     if (device_ < 0 && tensor.is_privateuseone()) device_ = tensor.device().index();
     has_empty_ |= !is_out && tensor.layout() == at::kStrided && tensor.sym_numel() == 0;
+    has_empty_ |= !is_out && tensor.layout() == at::kSparse && tensor._nnz() == 0;
   }
 
   const c10::FunctionSchema& schema_;
@@ -398,15 +413,20 @@ class RuledKernel final : public c10::OperatorKernel {
   bool acts(const Rule& rule, const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
             const Call& call) {
     switch (rule.row.verdict) {
-      case Verdict::refuse:  // nothing is launched for an operand without elements
-        if (!call.has_empty()) refuse(rule, call);
+      case Verdict::refuse: {  // nothing is launched for an operand without elements
+        const bool always = rule.row.dtypes == 0 && is_kind(rule.row.when);
+        if (always || !call.has_empty()) refuse(rule, call);
         return false;
+      }
       case Verdict::nondeterministic:
         at::globalContext().alertNotDeterministic(rule.row.text);
         return false;
       case Verdict::assume:
         (*stack)[call.first() + rule.argument] = c10::IValue(rule.row.text);
         return false;
+      case Verdict::by_zero:
+        run_by_zero(op, keys, own_, stack);
+        return true;
       case Verdict::asserts:
         run_with_asserts(op, keys, own_, rule.row.text, stack, call.device());
         return true;
@@ -448,7 +468,9 @@ class RuledKernel final : public c10::OperatorKernel {
 
 // --- Registration --------------------------------------------------------------------------------
 
-using RowsByOperator = std::map<std::string, std::vector<const CudaRule*>>;
+// By operator and key of the kind of tensors.
+using RowsByOperator =
+    std::map<std::pair<std::string, c10::DispatchKey>, std::vector<const CudaRule*>>;
 
 struct Book {
   std::mutex mutex;
@@ -478,11 +500,12 @@ class Silent final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-void put_in_front(Book& all, const c10::OperatorHandle& op, const std::vector<Rule>& rules) {
+void put_in_front(Book& all, const c10::OperatorHandle& op, c10::DispatchKey kind,
+                  const std::vector<Rule>& rules) {
   const c10::FunctionSchema& schema = op.schema();
   const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                          !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
-  std::vector<c10::DispatchKey> keys{c10::DispatchKey::PrivateUse1};
+  std::vector<c10::DispatchKey> keys{kind};
   if (composite) keys.push_back(c10::DispatchKey::AutogradPrivateUse1);
   std::vector<c10::SafeKernelFunction> own;
   own.reserve(keys.size());
@@ -503,7 +526,8 @@ void put_in_front(Book& all, const c10::OperatorHandle& op, const std::vector<Ru
 void put_in_front(Book& all, const RowsByOperator& by_operator) {
   Silent handler;
   const c10::WarningUtils::WarningHandlerGuard guard(&handler);
-  for (const auto& [name, its_rows] : by_operator) {
+  for (const auto& [operator_and_kind, its_rows] : by_operator) {
+    const auto& [name, kind] = operator_and_kind;
     const std::size_t dot = name.find('.');
     const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
     const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(
@@ -511,7 +535,7 @@ void put_in_front(Book& all, const RowsByOperator& by_operator) {
     std::vector<Rule> rules;
     rules.reserve(its_rows.size());
     for (const CudaRule* row : its_rows) rules.push_back(resolve(*row, op.schema()));
-    put_in_front(all, op, rules);
+    put_in_front(all, op, kind, rules);
   }
 }
 
@@ -536,7 +560,7 @@ void set_cuda_rules(const std::vector<CudaRule>& rows) {
   all.rows = rows;
   all.in_force = !rows.empty();
   RowsByOperator in_force;
-  for (const CudaRule& row : all.rows) in_force[row.op].push_back(&row);
+  for (const CudaRule& row : all.rows) in_force[{row.op, kind_key(row.when)}].push_back(&row);
   // Those about rare dtypes only would cost each sum, product and quotient something.
   for (auto entry = in_force.begin(); entry != in_force.end();) {
     const auto& its_rows = entry->second;

@@ -24,6 +24,7 @@ struct CudaRule {
     fft,               // widen; sizes must be powers of two
     sum_of_numbers,    // nansum of complex numbers, which the CPU lacks
     assume,            // takes `text` for the argument that `when` is about
+    by_zero,           // a quotient of integers by zero is no error, and undefined
     asserts,           // an index out of range, or what `text` says, is a device-side assert
   };
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An assert that is late lets the call go on, with values that its kernel takes.
+// An assert that is late lets the call go on, with values that its kernel takes. So does a division
+// by zero.
 #include "csrc/cuda_rules/device_asserts.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
@@ -90,6 +94,27 @@ void run_with_asserts(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     stack->resize(below);
   }
   run_without_values(op, keys, kernel, phrase.empty(), arguments, stack);
+}
+
+void run_by_zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 const c10::SafeKernelFunction& kernel, Stack* stack) {
+  const auto count = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+  const std::size_t below = stack->size() - static_cast<std::size_t>(count);
+  Stack arguments(stack->end() - count, stack->end());
+  try {
+    return kernel.callBoxed(op, keys, stack);
+  } catch (c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    if (text.find("ZeroDivisionError") == std::string::npos) throw;
+  }
+  const at::Tensor divisor = arguments[1].toTensor();
+  const at::Tensor zeros = at::eq(divisor, 0);
+  arguments[1] = at::where(zeros, at::ones_like(divisor), divisor);
+  stack->resize(below);
+  stack->insert(stack->end(), arguments.begin(), arguments.end());
+  kernel.callBoxed(op, keys, stack);
+  at::Tensor result = stack->back().toTensor();
+  result.masked_fill_(zeros, -1);
 }
 
 void set_device_assert(DeviceAssert when) noexcept { g_device_assert = when; }

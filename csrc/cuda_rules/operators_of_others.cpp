@@ -59,6 +59,21 @@ bool is_allowed(const std::string& name) {
   return false;
 }
 
+// cuDNN's quantized kernels take signed activations, and weights that they packed themselves. A
+// model that was quantized for the CPU has others.
+bool is_packed_for_cpu(const c10::OperatorHandle& op, const Stack& stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::size_t first = stack.size() - schema.arguments().size();
+  bool packed = false;
+  bool is_unsigned = false;
+  for (std::size_t i = first; i < stack.size(); ++i) {
+    packed |= stack[i].isCustomClass();
+    is_unsigned |= stack[i].isTensor() && stack[i].toTensor().defined() &&
+                   stack[i].toTensor().scalar_type() == at::kQUInt8;
+  }
+  return packed && is_unsigned;
+}
+
 [[noreturn]] void refuse_cpu_only(const c10::OperatorHandle& op, const std::string& name,
                                   DispatchKey cuda) {
   std::string kernels;
@@ -149,7 +164,9 @@ bool serve_as_cuda(const c10::OperatorHandle& op, const std::string& name, c10::
     op.getComputedKernelForDispatchKey(cuda).callBoxed(op, keys, stack);
     return true;
   }
-  if (npusim::in_command_body() || is_allowed(name)) return false;
+  if (npusim::in_command_body() || (is_allowed(name) && !is_packed_for_cpu(op, *stack))) {
+    return false;
+  }
   refuse_cpu_only(op, name, cuda);
 }
 

@@ -27,6 +27,16 @@ std::shared_ptr<PrivatePool> pool_of(PoolNumber number) {
   return pool;
 }
 
+// Gives a tensor a storage without bytes: whoever asks for its address gets the message.
+void take_bytes(const at::Tensor& tensor, std::string message) {
+  const c10::Storage before = tensor.storage();
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), before.nbytes(), c10::DataPtr(nullptr, tensor.device()),
+      /*allocator=*/nullptr, /*resizable=*/false);
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
+  tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+}
+
 void begin(Graph& graph, PoolNumber pool, const std::string& mode) {
   npusim::CaptureMode chosen = npusim::CaptureMode::global;
   if (mode == "thread_local") {
@@ -106,6 +116,7 @@ void bind_graphs(py::module& m) {
     at::GraphImplRegistry()->Register(
         "CUDA", [](const at::GraphImplArgs& args) { return std::make_unique<GraphImpl>(args); });
   }
+  m.def("take_bytes", &take_bytes, py::arg("tensor"), py::arg("message"));
   py::class_<Graph, std::shared_ptr<Graph>>(m, "_Graph")
       .def(py::init<>())
       .def("capture_begin", &begin)

@@ -2,10 +2,12 @@
 // The race detector's voice: what it finds goes to a Python function, which warns or raises.
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "backend/races.h"
 #include "csrc/errors.h"
 #include "csrc/observers/host_accesses.h"
+#include "csrc/observers/observed_operand.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/sites.h"
 #include "csrc/runtime/device_allocator.h"
@@ -131,10 +133,26 @@ void watch_races(py::object listener) {
   });
 }
 
+// The host reads pinned memory without an operator. `now`: raises here; otherwise as soon as
+// Python's main thread can, for callers where nothing may be thrown.
+// The last argument is for callbacks of weak references.
+void note_read_of_pinned(const at::Tensor& tensor, bool now, const py::object& /*gone*/) {
+  if (!npusim::observed() || !tensor.is_cpu() || !tensor.has_storage()) return;
+  if (!npusim::is_pinned(tensor.storage().data())) return;
+  const DescribedOperand operand(*tensor.unsafeGetTensorImpl(), tensor.storage().data(),
+                                 Use::reads);
+  if (operand.get() == nullptr) return;
+  npusim::note_host_access(now ? "Tensor.tolist()" : "an array of Tensor.numpy()", *operand.get());
+  if (now) return detector().after_command();
+  deliver_soon();
+}
+
 }  // namespace
 
 void bind_races(py::module& m) {
   m.def("watch_races", &watch_races, py::arg("listener").none(true));
+  m.def("note_read_of_pinned", &note_read_of_pinned, py::arg("tensor"), py::arg("now"),
+        py::arg("gone") = py::none());
   m.def("deliver_races", [] { detector().after_command(); });
 }
 

@@ -53,9 +53,9 @@ constexpr EnumNames<3> kFallback{"fallback policy", {"silent", "warn", "error"}}
 constexpr EnumNames<4> kPoison{"poison mode", {"off", "freed", "fresh", "all"}};
 constexpr EnumNames<3> kStability{"stability", {"stable", "experimental", "internal"}};
 constexpr EnumNames<2> kDeviceAssert{"device assert", {"now", "late"}};
-constexpr EnumNames<8> kVerdict{
-    "verdict of a rule",
-    {"refuse", "nondeterministic", "widen", "keep", "fft", "sum_of_numbers", "assume", "asserts"}};
+constexpr EnumNames<9> kVerdict{"verdict of a rule",
+                                {"refuse", "nondeterministic", "widen", "keep", "fft",
+                                 "sum_of_numbers", "assume", "by zero", "asserts"}};
 constexpr EnumNames<npusim::kFaultKindCount> kFault{
     "fault kind", {"oom", "launch", "hang", "device", "slow", "link", "kill"}};
 

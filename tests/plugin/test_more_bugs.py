@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two more lists of bugs under the plugin: caught but those that are named, and no twin accused."""
+"""More lists of bugs under the plugin: caught but those that are named, and no twin accused."""
 
 import re
 import sys
@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fresh_bugs import FRESH, MISSED
 from library_bugs import LIBRARIES
+from stranger_bugs import STRANGER
 
 FOLDER = Path(__file__).parent
 TESTS = """
@@ -17,8 +18,9 @@ TESTS = """
     from library_bugs import LIBRARIES
     from fresh_bugs import FRESH
     from seeded_bugs import x
+    from stranger_bugs import STRANGER
 
-    BUGS = LIBRARIES | FRESH
+    BUGS = LIBRARIES | FRESH | STRANGER
 
     @pytest.mark.parametrize("name", sorted(BUGS))
     def test_bug(name):
@@ -28,19 +30,19 @@ TESTS = """
     def test_fixed(name):
         BUGS[name].fixed(x())
 """
-BUGS = LIBRARIES | FRESH
+BUGS = LIBRARIES | FRESH | STRANGER
 
 
 @pytest.fixture(scope="module")
 def run(run_pytest):
-    names = "seeded_bugs.py", "seeded_arguments.py", "library_bugs.py", "fresh_bugs.py"
-    files = {name: (FOLDER / name).read_text() for name in names}
+    names = "seeded_bugs", "seeded_arguments", "library_bugs", "fresh_bugs", "stranger_bugs"
+    files = {f"{name}.py": (FOLDER / f"{name}.py").read_text() for name in names}
     options = "--npusim-as-cuda", "--npusim-sync=error", "--npusim-races=error"
     return run_pytest({**files, "test_it.py": TESTS}, *options, "--npusim-devices=2")
 
 
-def test_no_name_is_in_both_lists():
-    assert len(BUGS) == len(LIBRARIES) + len(FRESH)
+def test_no_name_is_in_two_lists():
+    assert len(BUGS) == len(LIBRARIES) + len(FRESH) + len(STRANGER)
 
 
 @pytest.mark.parametrize("name", sorted(BUGS.keys() - MISSED))

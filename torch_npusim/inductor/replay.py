@@ -5,24 +5,38 @@ The first calls run as they are; then one is captured, and later ones replay it.
 address changes are copied to where the capture found them; others, such as parameters, are used
 in place. A caller may keep what a call returned for as long as it likes: while it
 does, the next call is captured anew, into memory of its own.
+
+Under the rules for CUDA (docs/reference/rules.md) an inference's results end with the function's
+next call, as CUDA's graph trees have it: who looks at them later gets their error.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
+from torch.utils.weak import TensorWeakRef
 
+from torch_npusim import _C
 from torch_npusim.npusim import graphs
+from torch_npusim.sim import rules
 
 # Of one function: captures, and combinations of sizes. More runs as without graphs.
 _MOST_CAPTURES = 4
 _MOST_SIZES = 8
+_OVERWRITTEN = (
+    "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. "
+    "To prevent overwriting, clone the tensor outside of torch.compile() or call "
+    "torch.compiler.cudagraph_mark_step_begin() before each model invocation. (NPUSIM_RULES=cuda)"
+)
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
 
-def replayed(call: Call, mutated: tuple[int, ...], is_backward: bool) -> Call:
+def replayed(
+    call: Call, mutated: tuple[int, ...], is_backward: bool, is_inference: bool = False
+) -> Call:
     """Returns a function that does what `call` does, by replays where it can.
 
     Args:
@@ -30,8 +44,10 @@ def replayed(call: Call, mutated: tuple[int, ...], is_backward: bool) -> Call:
         mutated: Which arguments it changes.
         is_backward: Whether it is a backward pass, whose arguments are where they stay only when
             the forward pass is replayed.
+        is_inference: Whether no backward pass belongs to it.
     """
     by_sizes: dict[tuple[Any, ...], _Captures] = {}
+    latest: list[TensorWeakRef] = []  # results of the last call
     warm_up = 3 if is_backward else 1
 
     def run(arguments: list[Any]) -> Sequence[Any]:
@@ -47,13 +63,40 @@ def replayed(call: Call, mutated: tuple[int, ...], is_backward: bool) -> Call:
             if len(by_sizes) >= _MOST_SIZES:
                 return call(arguments)
             captures = by_sizes[sizes] = _Captures(call, mutated, warm_up)
-        return captures.run(arguments)
+        if not (is_inference and rules.get_rules() == "cuda"):
+            return captures.run(arguments)
+        _end_results(latest, arguments)
+        given = {x.untyped_storage()._cdata for x in arguments if isinstance(x, torch.Tensor)}
+        results = captures.run(arguments)
+        latest[:] = [
+            TensorWeakRef(x)
+            for x in results
+            if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in given
+        ]
+        return results
 
     return run
 
 
+def captured_memory() -> list[torch.Tensor]:
+    """Returns the tensors of all captures."""
+    return [x for captures in _Captures.alive for x in captures.memory()]
+
+
+def _end_results(latest: list[TensorWeakRef], arguments: list[Any]) -> None:
+    """Takes the results of the last call from whoever has them, but not from this call."""
+    storages = {x.untyped_storage()._cdata for x in arguments if isinstance(x, torch.Tensor)}
+    for reference in latest:
+        result = reference()
+        if result is not None and result.untyped_storage()._cdata not in storages:
+            _C.take_bytes(result, _OVERWRITTEN)
+    latest.clear()
+
+
 class _Captures:
     """The captures of a function for arguments of one size."""
+
+    alive: ClassVar["weakref.WeakSet[_Captures]"] = weakref.WeakSet()
 
     def __init__(self, call: Call, mutated: tuple[int, ...], warm_up: int) -> None:
         self._call, self._mutated, self._warm_up = call, mutated, warm_up
@@ -61,6 +104,11 @@ class _Captures:
         self._addresses: tuple[int, ...] = ()
         self._moving: frozenset[int] = frozenset()
         self._refused = False
+        self.alive.add(self)
+
+    def memory(self) -> list[torch.Tensor]:
+        """Returns the tensors of the captures, which live as long as the compiled code."""
+        return [x for one in self._captures for x in one.memory()]
 
     def run(self, arguments: list[Any]) -> Sequence[Any]:
         if self._refused:
@@ -135,6 +183,11 @@ class _Capture:
                 self._views[n] = (i, x.storage_offset() - inputs[i].storage_offset())
         self._storages = tuple(made.values())
         self._unused = tuple(torch._C._storage_Use_Count(x._cdata) for x in self._storages)
+
+    def memory(self) -> list[torch.Tensor]:
+        """Returns the tensors for arguments and results."""
+        tensors = [*self._copied.values(), *self._outputs]
+        return [x for x in tensors if isinstance(x, torch.Tensor)]
 
     def is_free(self) -> bool:
         """Whether nobody has what the last replay returned."""

@@ -150,7 +150,9 @@ class NpusimWrapper(_OnNpusim):
         result.splice(
             f"""
             from torch_npusim.inductor.runtime import replayed
-            {function} = replayed({function}, {mutated}, {V.graph.is_backward})
+            {function} = replayed(
+                {function}, {mutated}, {V.graph.is_backward}, {V.graph.is_inference}
+            )
             """
         )
 

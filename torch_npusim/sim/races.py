@@ -26,6 +26,7 @@ from torch_npusim._blame import to_blame
 from torch_npusim._frames import FOREIGN
 from torch_npusim._names import device_type
 from torch_npusim._text import format_bytes
+from torch_npusim.sim._host_arrays import watch_arrays
 
 __all__ = [
     "Access", "Race", "RaceError", "RaceWarning", "Recording", "Site", "get_race_detection",
@@ -287,6 +288,7 @@ _listener: Callable[[list[dict[str, Any]]], None] | None = None
 def _listen() -> None:
     wanted = _mode != "off" or bool(_recordings)
     _C.watch_races(_heard if wanted else None)
+    watch_arrays(wanted)
 
 
 def _heard(found: list[dict[str, Any]]) -> None:

@@ -63,10 +63,12 @@ class Rule(NamedTuple):
             torch.use_deterministic_algorithms()), "cpu only" (no kernel for CUDA; `when` is the
             kind of tensors), "widen", "keep", "fft" and "sum_of_numbers" (CUDA
             has what the CPU lacks: computed in a wider dtype), "assume" (takes `text` for an
-            argument), "asserts" (an index out of range is a device-side assert).
+            argument), "asserts" (an index out of range is a device-side assert), "by zero" (a
+            quotient of integers by zero is no error, and undefined).
         when: Condition of an argument: "weights" (given), "mode=2", "reduce=prod|amin",
             "reduction!=0", "driver=None", "output_size resizes", "self.size(0)<=16",
-            "self.size(1)%8"; or "capability<8.9"; "" always.
+            "self.size(1)%8", "self.dim()>24"; or "capability<8.9"; or "Sparse", for tensors of
+            that kind; "" always.
         dtypes: Names of dtypes of the first tensor, with blanks between; "" all.
         text: CUDA's name of the kernel or its whole text; the wider dtype; the assumed argument.
         source: Where this is known from.

@@ -304,7 +304,9 @@ def keys_of(rule: rules.Rule) -> list[str]:
     """Returns the questions about a row of the rule book."""
     if rule.verdict == "asserts":
         return [f"asserts|{rule.operator}"]
-    return [f"rules|{rule.operator}|{what}" for what in rule.dtypes.split() or [rule.when or "any"]]
+    kind = f"{rule.when}:" if rule.when in ("Sparse", "SparseCsr") else ""
+    whats = [f"{kind}{dtype}" for dtype in rule.dtypes.split()] or [rule.when or "any"]
+    return [f"rules|{rule.operator}|{what}" for what in whats]
 
 
 def _rows(of: Key, verdicts: tuple[str, ...], calls: dict[str, set[str]]) -> list[str]:

@@ -681,6 +681,16 @@ dot vdot; {ints}; T(4), T(4)
 bmm .out; {ints}; T(1, 4, 4), T(1, 4, 4)
 baddbmm .out _; {ints}; T(1, 4, 4), T(1, 4, 4), T(1, 4, 4)
 addbmm .out _; {ints}; T(4, 4), T(1, 4, 4), T(1, 4, 4)
+mm .out; {sparse}; T(4, 4).to_sparse(), T(4, 4)
+addmm .out _; {sparse}; T(4, 4), T(4, 4).to_sparse(), T(4, 4)
+_sparse_addmm; {sparse}; T(4, 4), T(4, 4).to_sparse(), T(4, 4)
+hspmm; {sparse}; T(4, 4).to_sparse(), T(4, 4)
+bmm .out; {sparse}; T(1, 4, 4).to_sparse(), T(1, 4, 4)
+sspaddmm.out; Sparse; T(4, 4).to_sparse(), T(4, 4).to_sparse(), T(4, 4)
+kthvalue.values topk .values; self.dim()>24; T({deep}), 1
+median.dim .dim_values nanmedian.dim_values; self.dim()>24; T({deep}), -1
+floor_divide .out remainder.Tensor .Tensor_out fmod.Tensor .Tensor_out; {ints}; T(4), T(4) - T(4)
+div.Tensor_mode .out_mode; {ints}; T(4), T(4) - T(4), rounding_mode='floor'
 _int_mm .out; self.size(0)<=16; B(16, 16), B(16, 8); int32
 _int_mm .out; self.size(1)%8; B(32, 12), B(12, 8); int32
 _int_mm .out; mat2.size(1)%8; B(32, 16), B(16, 4); int32
@@ -833,7 +843,14 @@ index_reduce .out _; asserts; T(4), 0, X(9), T(1), 'prod'
 scatter_reduce.two .two_out _.two; asserts; T(4), 0, X(9), T(1), 'sum'
 scatter.reduce .reduce_out _.reduce; asserts; T(4), 0, X(9), T(1), reduce='add'
 scatter.value_reduce .value_reduce_out _.value_reduce; asserts; T(4), 0, X(9), 1.0, reduce='add'
-""".replace("{ints}", "uint8 int8 int16 int32 int64")  # fmt: skip
+"""  # fmt: skip
+_INTS = "uint8 int8 int16 int32 int64"
+for _name, _meaning in (
+    ("ints", _INTS),
+    ("sparse", " ".join("Sparse:" + dtype for dtype in ["bool", *_INTS.split()])),
+    ("deep", ", ".join("1" * 25)),
+):
+    RULES = RULES.replace("{%s}" % _name, _meaning)
 
 
 def rule_rows() -> Iterator[Tuple[str, str, str, str]]:
@@ -865,7 +882,8 @@ def rule_call(name: str, what: str, arguments: str, out: str) -> str:
     """Returns the call that a row of the rule book is about."""
     import torch
 
-    dtype = what if what in DTYPES else "float32"
+    dtype = what.rpartition(":")[2]  # "int64", or of a kind of tensors "Sparse:int64"
+    dtype = dtype if dtype in DTYPES else "float32"
 
     def made(found: Any) -> str:
         return _MADE[found[1]].format(found[2] or "()", dtype=dtype)
