@@ -300,11 +300,14 @@ def is_heard(rule: rules.Rule) -> bool:
     return rule.source.startswith("an H100")
 
 
+_KINDS = ("Sparse", "SparseCsr")
+
+
 def keys_of(rule: rules.Rule) -> list[str]:
     """Returns the questions about a row of the rule book."""
     if rule.verdict == "asserts":
         return [f"asserts|{rule.operator}"]
-    kind = f"{rule.when}:" if rule.when in ("Sparse", "SparseCsr") else ""
+    kind = f"{rule.when}:" if rule.when in _KINDS else ""
     whats = [f"{kind}{dtype}" for dtype in rule.dtypes.split()] or [rule.when or "any"]
     return [f"rules|{rule.operator}|{what}" for what in whats]
 
@@ -322,6 +325,7 @@ def _rows(of: Key, verdicts: tuple[str, ...], calls: dict[str, set[str]]) -> lis
         for rule in rules.rows()
         if rule.operator in overloads
         and rule.verdict in verdicts
+        and rule.when not in _KINDS
         and (not dtype or not rule.dtypes or dtype in rule.dtypes.split())
     ]
 
