@@ -386,6 +386,7 @@ _ASKING = {
     ),
     os.path.join(_TORCH, "optim", "optimizer.py"): frozenset({"load_state_dict"}),
     os.path.join(_TORCH, "serialization.py"): frozenset({"load", "save"}),
+    os.path.join(_TORCH, "_dynamo", "convert_frame.py"): frozenset({"_compile"}),
 }
 
 
