@@ -203,6 +203,15 @@ def test_a_peak_that_bends_is_met_in_a_few_runs():
     assert len(told) < 24
 
 
+def test_the_page_names_every_colour_of_the_run():
+    found = fit_script(BLOCKS, ["--batch", "1"])
+    (device,) = found.devices.values()
+    kinds = {kind for kind, held in device.timeline.kinds.items() if any(held)}
+    assert len(kinds) > 6
+    made = page.as_page(found)
+    assert all(f"</b>{kind} " in made for kind in kinds)
+
+
 def test_a_sweep_has_a_row_for_each_point():
     status, out, _ = fit("--sweep", "--batch=1", "--sweep", "memory=32MiB,1GiB", BLOCKS)
     header, *rows = out.splitlines()

@@ -109,11 +109,8 @@ def _device(number: int, device: DeviceFit) -> str:
         f'<span style="width:{100 * held / max(whole, 1):.2f}%;background:{_colour(kind)}"></span>'
         for kind, held in kinds.items()
     )
-    names = " ".join(
-        f'<span style="white-space:nowrap"><b style="background:{_colour(kind)}"></b>{_t(kind)} '
-        f"{format_bytes(held)}</span>"
-        for kind, held in kinds.items()
-    )
+    highest = {kind: max(held, default=0) for kind, held in device.timeline.kinds.items()}
+    others = {kind: held for kind, held in highest.items() if held and kind not in kinds}
     when = "when memory ran out" if device.asked else "at the peak"
     beside = f", beside {device.beside}" if device.beside else ""
     most = max((module.bytes for module in device.modules), default=1)
@@ -131,16 +128,25 @@ def _device(number: int, device: DeviceFit) -> str:
     return f"""<h2>npusim:{number}: {format_bytes(device.peak_allocated)} allocated,
 {format_bytes(device.peak_reserved)} reserved of {format_bytes(device.capacity)}</h2>
 <p>In use {when}: {format_bytes(in_use)}{beside}. {_t(text.where_text(device))}</p>
-<div class="meter">{shares}</div><div class="legend">{names}</div>
+<div class="meter">{shares}</div><div class="legend">{_legend(kinds)}</div>
 <h2>Memory over the run</h2>
 <p class="soft">By kind, in the order of the program's allocations; above them what the allocator
 has reserved. The dashed line is the capacity without the memory outside of the allocator, where it
 is near.</p>
 {_timeline(device)}
+<div class="legend">{_legend(others, "at most ")}</div>
 <h2>Activations {when}, by module</h2>
 {_table(["bytes", "blocks", "module"], modules, "nn-")}
 <h2>Lines of the program that allocated most of it</h2>
 {_table(["bytes", "line"], lines, "n-")}"""
+
+
+def _legend(kinds: dict[str, int], word: str = "") -> str:
+    return " ".join(
+        f'<span style="white-space:nowrap"><b style="background:{_colour(kind)}"></b>{_t(kind)} '
+        f"{word}{format_bytes(held)}</span>"
+        for kind, held in kinds.items()
+    )
 
 
 def _timeline(device: DeviceFit) -> str:
