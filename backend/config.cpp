@@ -95,6 +95,7 @@ std::vector<int> parse_visible_devices(GetVariable get, int device_count) {
   std::vector<int> visible;
   const char* variable = visible_devices_variable(get);
   const char* value = get(variable);
+  const bool of_cuda = std::strcmp(variable, "CUDA_VISIBLE_DEVICES") == 0;
   if (value == nullptr) {
     for (int device = 0; device < device_count; ++device) visible.push_back(device);
     return visible;
@@ -106,6 +107,8 @@ std::vector<int> parse_visible_devices(GetVariable get, int device_count) {
     int device = -1;
     if (!parse_whole(item, &device) || device < 0 || device >= device_count ||
         std::find(visible.begin(), visible.end(), device) != visible.end() || given.back() == ',') {
+      const bool once = std::find(visible.begin(), visible.end(), device) == visible.end();
+      if (of_cuda && once && !visible.empty()) break;  // CUDA takes those before the wrong one
       reject(variable, given,
              detail::join("different device numbers below NPUSIM_DEVICE_COUNT (", device_count,
                           ") separated by commas, or nothing for no device"));
@@ -185,9 +188,10 @@ const std::vector<Knob>& knobs() {
        "Under the CUDA alias, the compute capability that a run is judged as; unset: that of the "
        "specification, else 8.0.",
        Stability::experimental},
-      {"NPUSIM_DEVICE_ASSERT", "now", "now, late",
-       "Under the rules, when an index out of range is reported: at the call, or as CUDA does, at "
-       "the next synchronisation and from then on.",
+      {"NPUSIM_DEVICE_ASSERT", "now", "now, lasting, late",
+       "Under the rules, when an index out of range is reported: at the call; at the call and by "
+       "each call after it (the default of pytest --npusim-as-cuda, within a test); or as CUDA "
+       "does, at the next synchronisation and from then on.",
        Stability::experimental},
       {"NPUSIM_DRY_RUN", "0", "0, 1",
        "1: operators allocate, and are launched and charged, but compute nothing, and device "
@@ -282,7 +286,7 @@ Config parse_config(GetVariable get) {
                    {"8.9", 0},
                    {"9.0", 0},
                    {"10.0", 0}});
-  parse_word<int>(get, "NPUSIM_DEVICE_ASSERT", {{"now", 0}, {"late", 0}});
+  parse_word<int>(get, "NPUSIM_DEVICE_ASSERT", {{"now", 0}, {"lasting", 0}, {"late", 0}});
   result.fault = text_of(get, "NPUSIM_FAULT");
   try {
     parse_fault_script(result.fault);

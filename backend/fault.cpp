@@ -43,6 +43,7 @@ struct Pending {
   bool reported = false;  // only a lost device stays pending after its report
   FaultKind kind = FaultKind::launch;
   std::string text;
+  bool injected = true;  // else by lose_device()
 };
 
 struct FaultState {
@@ -268,13 +269,28 @@ void clear_faults() {
   update_attention(faults);
 }
 
-void lose_device(int device, const std::string& text) {
+void lose_device(int device, const std::string& text, bool told) {
   check_not_forked();
   FaultState& faults = state();
   const std::lock_guard lock(faults.mutex);
   Pending& pending = faults.pending[static_cast<std::size_t>(device)];
-  if (!pending.exists) pending = {true, false, FaultKind::device, text};
+  if (!pending.exists) pending = {true, told, FaultKind::device, text, /*injected=*/false};
   update_attention(faults);
+}
+
+std::vector<LostDevice> revive_devices() {
+  check_not_forked();
+  FaultState& faults = state();
+  const std::lock_guard lock(faults.mutex);
+  std::vector<LostDevice> lost;
+  for (int device = 0; device < kMaxDevices; ++device) {
+    Pending& pending = faults.pending[static_cast<std::size_t>(device)];
+    if (!pending.exists || pending.injected) continue;
+    lost.push_back({device, pending.text, pending.reported});
+    pending = {};
+  }
+  update_attention(faults);
+  return lost;
 }
 
 FaultCounts fault_counts() {
@@ -349,7 +365,10 @@ bool draw_oom_fault(int device, std::string* reason) {
   FaultState& faults = state();
   const std::lock_guard lock(faults.mutex);
   if (faults.pending[static_cast<std::size_t>(device)].reported) {
-    *reason = "the device is lost (injected device fault); clear the faults to use it again";
+    const Pending& pending = faults.pending[static_cast<std::size_t>(device)];
+    *reason = pending.injected
+                  ? "the device is lost (injected device fault); clear the faults to use it again"
+                  : "the device is lost: " + pending.text.substr(0, pending.text.find('\n'));
     return true;
   }
   const bool found =

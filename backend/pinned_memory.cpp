@@ -13,6 +13,7 @@
 #include "backend/observer.h"
 #include "backend/process.h"
 #include "backend/ram_budget.h"
+#include "backend/registered_memory.h"
 
 namespace npusim {
 
@@ -23,7 +24,11 @@ constexpr std::size_t kUncheckedBytes = std::size_t{1} << 20;  // the host's bud
 
 struct PinnedTable {
   std::shared_mutex mutex;  // guards both members
-  std::map<std::uintptr_t, std::size_t> allocations;
+  struct Range {
+    std::size_t bytes;
+    bool registered;  // the program's own memory
+  };
+  std::map<std::uintptr_t, Range> allocations;
   std::size_t total_bytes = 0;
 };
 
@@ -56,7 +61,8 @@ void* pinned_allocate(std::size_t bytes) {
   if (pointer == nullptr) throw_out_of_memory(bytes, "the host refused");
   PinnedTable& pinned = table();
   const std::unique_lock lock(pinned.mutex);
-  pinned.allocations.emplace(reinterpret_cast<std::uintptr_t>(pointer), bytes);
+  pinned.allocations.emplace(reinterpret_cast<std::uintptr_t>(pointer),
+                             PinnedTable::Range{bytes, /*registered=*/false});
   pinned.total_bytes += bytes;
   return pointer;
 }
@@ -73,7 +79,7 @@ void pinned_free(void* pointer) noexcept {
                    pointer);
       return;
     }
-    pinned.total_bytes -= found->second;
+    pinned.total_bytes -= found->second.bytes;
     pinned.allocations.erase(found);
   }
   std::free(pointer);
@@ -86,15 +92,48 @@ bool is_pinned(const void* pointer) noexcept {
   const std::shared_lock lock(pinned.mutex);
   const auto after = pinned.allocations.upper_bound(address);
   if (after == pinned.allocations.begin()) return false;
-  const auto& [start, bytes] = *std::prev(after);
-  return address - start < bytes;
+  const auto& [start, range] = *std::prev(after);
+  return address - start < range.bytes;
+}
+
+bool pinned_register(void* pointer, std::size_t bytes) {
+  check_not_forked();
+  NPUSIM_CHECK(pointer != nullptr && bytes > 0, "pinned_register() was called without memory");
+  PinnedTable& pinned = table();
+  const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+  {
+    const std::unique_lock lock(pinned.mutex);
+    const auto after = pinned.allocations.lower_bound(begin + bytes);
+    if (after != pinned.allocations.begin()) {
+      const auto& [start, range] = *std::prev(after);
+      if (start + range.bytes > begin) return false;
+    }
+    pinned.allocations.emplace(begin, PinnedTable::Range{bytes, /*registered=*/true});
+    pinned.total_bytes += bytes;
+  }
+  note_memory(MemoryKind::pinned_allocate, pointer, bytes, nullptr);
+  return true;
+}
+
+bool pinned_unregister(void* pointer) {
+  check_not_forked();
+  PinnedTable& pinned = table();
+  {
+    const std::unique_lock lock(pinned.mutex);
+    const auto found = pinned.allocations.find(reinterpret_cast<std::uintptr_t>(pointer));
+    if (found == pinned.allocations.end() || !found->second.registered) return false;
+    pinned.total_bytes -= found->second.bytes;
+    pinned.allocations.erase(found);
+  }
+  note_memory(MemoryKind::pinned_free, pointer, 0, nullptr);
+  return true;
 }
 
 void note_pinned_allocations() {
   PinnedTable& pinned = table();
   const std::shared_lock lock(pinned.mutex);
-  for (const auto& [start, bytes] : pinned.allocations) {
-    note_memory(MemoryKind::pinned_allocate, reinterpret_cast<void*>(start), bytes, nullptr);
+  for (const auto& [start, range] : pinned.allocations) {
+    note_memory(MemoryKind::pinned_allocate, reinterpret_cast<void*>(start), range.bytes, nullptr);
   }
 }
 

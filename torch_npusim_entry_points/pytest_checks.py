@@ -59,6 +59,7 @@ class Checks:
         self._calling = False
         self._tests = 0
         self._using = 0
+        self._asserting = 0
         self._leaking: list[str] = []
         self._peaks: dict[str, int] = {}
         self._asking: dict[str, list[tuple[int, str, str]]] = {}
@@ -158,7 +159,7 @@ class Checks:
         if self._watch is None:
             return report
         if report.when != "teardown":
-            self._watch.failed |= not report.passed
+            self._watch.after_phase(report.passed)
             self._tell_dry(report, call)
         else:
             report.npusim = self._watch.found()  # type: ignore[attr-defined]
@@ -216,6 +217,7 @@ class Checks:
         if found is None:
             return
         self._using += found["used"]
+        self._asserting += found["asserted"]
         if found["leaked"]:
             self._leaking.append(f"{report.nodeid}: {found['leaked']} bytes")
         self._peaks[report.nodeid] = found["peak"]
@@ -271,6 +273,11 @@ class Checks:
         )
         for leaking in self._leaking:
             write(f"  {leaking}")
+        if self._asserting:
+            write(
+                f"{self._asserting} tests met a device-side assert: on a GPU the process could do "
+                f"nothing after the first"
+            )
         write(f"largest peak: {self._peaks[largest]} bytes more than before, in {largest}")
         if self._settings.dry:
             self._write_dry(write)

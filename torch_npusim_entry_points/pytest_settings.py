@@ -4,6 +4,7 @@
 Neither torch nor torch_npusim is imported here, as in pytest_checks. PYTEST_DONT_REWRITE
 """
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,6 +132,8 @@ class Settings:
             wanted["NPUSIM_AS_CUDA"] = "1"
         if self.dry:
             wanted["NPUSIM_DRY_RUN"] = "1"
+        if "NPUSIM_DEVICE_ASSERT" not in os.environ:
+            wanted["NPUSIM_DEVICE_ASSERT"] = "lasting"
         if self.cuda_capability is not None:
             wanted["NPUSIM_CUDA_CAPABILITY"] = self.cuda_capability
         return wanted

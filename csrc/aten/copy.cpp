@@ -8,6 +8,7 @@
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/zero.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
 #include <limits>
@@ -19,6 +20,7 @@
 #include "csrc/operands/alignment.h"
 #include "csrc/operands/host_view.h"
 #include "csrc/routes/cpu_call.h"
+#include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/dry_answers.h"
 #include "csrc/runtime/known_values.h"
@@ -214,11 +216,24 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& to) 
   return copy_from(source, to, /*non_blocking=*/false);
 }
 
+// evenly_distribute_backward() reads a value where is_cuda() is false, which it is in C++.
+bool reads_nothing_on_cuda() {
+  if (!is_called_cuda()) return false;
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr) return false;
+  const std::string name = node->name();
+  return name == "MaxBackward1" || name == "MinBackward1" || name == "MedianBackward0" ||
+         name == "NanmedianBackward0";
+}
+
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   check_within_storage("aten::_local_scalar_dense", self);
-  translated([&] {
-    const HostWait wait("aten::_local_scalar_dense", npusim::current_stream(self.device().index()));
-  });
+  if (!reads_nothing_on_cuda()) {
+    translated([&] {
+      const HostWait wait("aten::_local_scalar_dense",
+                          npusim::current_stream(self.device().index()));
+    });
+  }
   if (C10_UNLIKELY(npusim::dry())) {
     const at::Tensor known = known_values_of(self);
     if (known.defined()) return at::native::_local_scalar_dense_cpu(known);

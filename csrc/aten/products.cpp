@@ -19,7 +19,11 @@
 #include <ATen/ops/vdot_ops.h>
 #include <torch/library.h>
 
+#include <type_traits>
+
 #include "csrc/routes/structured.h"
+#include "csrc/runtime/cublas_workspaces.h"
+#include "csrc/runtime/cuda_names.h"
 
 namespace torch_npusim {
 
@@ -56,19 +60,56 @@ at::Tensor mv(const at::Tensor& self, const at::Tensor& vector) {
       self, vector);
 }
 
+// Product<kernel>::call() is kernel(), and keeps what cuBLAS would keep.
+template <auto kernel>
+struct Product;
+
+template <class Result, class... Args, Result (*kernel)(Args...)>
+struct Product<kernel> {
+  static Result call(Args... args) {
+    Result made = kernel(args...);
+    if (is_called_cuda()) keep(args...);
+    return made;
+  }
+
+ private:
+  static void keep(const Args&... args) {
+    c10::SmallVector<const at::TensorBase*, 4> operands;
+    const auto add = [&](const auto& argument) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, at::Tensor>) {
+        operands.push_back(&argument);
+      }
+    };
+    (add(args), ...);
+    if (!operands.back()->is_privateuseone()) return;
+    keep_workspaces_of_product(operands, operands.back()->device().index());
+  }
+};
+
+template <class Op, auto kernel>
+void register_product(torch::Library& m) {
+  m.impl(qualified_name<Op>().c_str(), TORCH_FN(Product<kernel>::call));
+}
+template <class Kernel>
+void register_structured_product(torch::Library& m) {
+  register_product<typename Kernel::Op, &Kernel::call>(m);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  register_structured<StructuredKernel<at::_ops::mm, at::native::structured_mm_out_cpu>,
-                      StructuredKernel<at::_ops::bmm, at::native::structured_bmm_out_cpu>,
-                      StructuredKernel<at::_ops::addmm, at::native::structured_addmm_out_cpu>,
-                      StructuredKernel<at::_ops::addmv, at::native::structured_addmv_out_cpu>,
-                      StructuredKernel<at::_ops::baddbmm, at::native::structured_baddbmm_out_cpu>>(
-      m);
-  register_cpu_kernels<at::_ops::addmm_, at::_ops::addbmm, at::_ops::addmv_out, at::_ops::addr_>(m);
-  m.impl("mv", TORCH_FN(mv));
-  m.impl("dot", TORCH_FN(inner_product<at::_ops::dot>));
-  m.impl("vdot", TORCH_FN(inner_product<at::_ops::vdot>));
+  using namespace at::_ops;
+  register_structured_product<StructuredKernel<mm, at::native::structured_mm_out_cpu>>(m);
+  register_structured_product<StructuredKernel<bmm, at::native::structured_bmm_out_cpu>>(m);
+  register_structured_product<StructuredKernel<addmm, at::native::structured_addmm_out_cpu>>(m);
+  register_structured_product<StructuredKernel<addmv, at::native::structured_addmv_out_cpu>>(m);
+  register_structured_product<StructuredKernel<baddbmm, at::native::structured_baddbmm_out_cpu>>(m);
+  register_product<addmm_, &CpuKernel<addmm_>::call>(m);
+  register_product<addbmm, &CpuKernel<addbmm>::call>(m);
+  register_product<at::_ops::mv, &torch_npusim::mv>(m);
+  register_product<dot, &inner_product<dot>>(m);
+  register_product<vdot, &inner_product<vdot>>(m);
+  register_cpu_kernels<addmv_out, addr_>(m);
 }
 
 }  // namespace torch_npusim

@@ -49,9 +49,9 @@ void apply_rare_rules();
 // The dtype's bit, and its number as torch has it.
 std::uint64_t dtype_bit(int dtype);
 
-// When an index out of range is reported: at its call, or, as on CUDA, by the device at its next
-// synchronisation and from then on.
-enum class DeviceAssert : std::uint8_t { now, late };
+// When an index out of range is reported: at its call; at its call, and by each call of the device
+// from then on; or, as on CUDA, by the device at its next synchronisation and from then on.
+enum class DeviceAssert : std::uint8_t { now, lasting, late };
 void set_device_assert(DeviceAssert when) noexcept;
 DeviceAssert device_assert() noexcept;
 

@@ -30,7 +30,7 @@ bool is_found_by_the_kernel(const c10::Error& error, const std::string& phrase) 
   const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
   if (phrase == "{assert_msg}") return !says("Boolean value of Tensor with");
   if (!phrase.empty()) return says(phrase.c_str());
-  if (says("Dimension out of range")) return false;
+  if (says("Dimension out of range") || says("for dimension with size 0")) return false;
   return says("out of bounds") || says("out of range") || says("not in the valid range") ||
          says("invalid max index");
 }
@@ -87,6 +87,9 @@ void run_with_asserts(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     const std::string text =
         kAssert + op.schema().name() + ": " + error.what_without_backtrace() + kOnCuda;
     if (!late) {
+      if (device_assert() == DeviceAssert::lasting && device >= 0) {
+        npusim::lose_device(device, text, /*told=*/true);
+      }
       const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
       throw c10::AcceleratorError(here, kAssertCode, text);
     }

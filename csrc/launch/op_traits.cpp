@@ -63,8 +63,13 @@ constexpr std::array<std::string_view, 4> kTakesHostTensor = {
     "aten::_nested_from_padded"};
 
 // Operators whose results have a size that no values decide, but on CUDA the host reads a value:
-// whether the decomposition has converged, how many elements are not zero.
-constexpr std::array<std::string_view, 10> kReadsValue = {
+// whether the decomposition has converged, how many elements are not zero, which degree a norm asks
+// for; or it copies lists of the host.
+constexpr std::array<std::string_view, 14> kReadsValue = {
+    "aten::cholesky",
+    "aten::_ctc_loss",
+    "aten::_ctc_loss_backward",
+    "aten::linalg_matrix_exp",
     "aten::_linalg_eigh",
     "aten::_linalg_svd",
     "aten::linalg_eig",

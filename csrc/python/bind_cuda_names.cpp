@@ -3,6 +3,7 @@
 #include <torch/csrc/Event.h>
 
 #include "csrc/aten/cuda_attention_choice.h"
+#include "csrc/cuda_rules/judged_capability.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/out_of_memory_observers.h"
@@ -70,7 +71,10 @@ bool can_use_attention(int backend, const py::object& params, bool debug) {
 
 void bind_cuda_names(py::module& m) {
   m.def("call_npusim_cuda", &call_npusim_cuda, py::arg("on"));
-  m.def("set_sdp_capability", &set_sdp_capability);
+  m.def("set_judged_capability", [](int major, int minor) {
+    set_judged_capability(major, minor);
+    set_sdp_capability(major, minor);
+  });
   m.def("can_use_attention", &can_use_attention);
   m.def("set_event_attribute", &set_event_attribute);
   m.def("set_event_repr", &set_event_repr);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bindings of devices and streams.
+#include <ATen/Context.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 
 #include <vector>
 
+#include "backend/registered_memory.h"
+#include "backend/visible_devices.h"
 #include "csrc/errors.h"
 #include "csrc/launch/device_launcher.h"
 #include "csrc/python/bindings.h"
@@ -75,6 +79,15 @@ const DeviceLauncher& launcher_for_python(int device) {
 }  // namespace
 
 void bind_device(py::module& m) {
+  m.def("visible_devices", &npusim::visible_devices);
+  m.def("register_pinned", [](std::uintptr_t address, std::size_t bytes) {
+    at::globalContext().lazyInitDevice(c10::kPrivateUse1);  // before that core asks for no pins
+    return translated(
+        [&] { return npusim::pinned_register(reinterpret_cast<void*>(address), bytes); });
+  });
+  m.def("unregister_pinned", [](std::uintptr_t address) {
+    return translated([&] { return npusim::pinned_unregister(reinterpret_cast<void*>(address)); });
+  });
   m.def("initialize", [] { translated([] { npusim::initialize(); }); });
   m.def("is_initialized", &npusim::initialized);
   m.def("is_in_bad_fork", &npusim::in_bad_fork);

@@ -6,8 +6,8 @@
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/sites.h"
-#include "csrc/routes/cublas_workspaces.h"
 #include "csrc/routes/cuda_temporaries.h"
+#include "csrc/runtime/cublas_workspaces.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/dry_answers.h"
 #include "csrc/runtime/known_values.h"
@@ -72,7 +72,10 @@ void bind_dry_runs(py::module& m) {
   });
   m.def("cublas_workspace_bytes", &cublas_workspace_bytes);
   m.def("choose_cublas_workspace_bytes", &choose_cublas_workspace_bytes);
-  m.def("clear_cublas_workspaces", &clear_cublas_workspaces);
+  m.def("clear_cublas_workspaces", [] { clear_cublas_workspaces(); });
+  m.def("is_library_memory", [](std::uintptr_t address) {
+    return is_library_memory(reinterpret_cast<const void*>(address));
+  });
   m.def("cublas_workspaces", [] {
     py::list out;
     for (const auto& [device, address] : cublas_workspaces()) {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "backend/device_loss.h"
 #include "backend/host_layer.h"
 #include "csrc/cuda_rules/cuda_rules.h"
 #include "csrc/cuda_rules/operators_of_others.h"
@@ -52,7 +53,7 @@ constexpr EnumNames<3> kStrictAlign{"strict alignment", {"off", "error", "copy"}
 constexpr EnumNames<3> kFallback{"fallback policy", {"silent", "warn", "error"}};
 constexpr EnumNames<4> kPoison{"poison mode", {"off", "freed", "fresh", "all"}};
 constexpr EnumNames<3> kStability{"stability", {"stable", "experimental", "internal"}};
-constexpr EnumNames<2> kDeviceAssert{"device assert", {"now", "late"}};
+constexpr EnumNames<3> kDeviceAssert{"device assert", {"now", "lasting", "late"}};
 constexpr EnumNames<9> kVerdict{"verdict of a rule",
                                 {"refuse", "nondeterministic", "widen", "keep", "fft",
                                  "sum_of_numbers", "assume", "by zero", "asserts"}};
@@ -218,6 +219,13 @@ void bind_sim(py::module& m) {
   m.def("set_cpu_kernels", &set_cpu_kernels);
   m.def("adopt_cuda_kernels", &adopt_cuda_kernels);
   m.def("widened_calls", &widened);
+  m.def("revive_devices", [] {
+    std::vector<std::tuple<int, std::string, bool>> lost;
+    for (auto& each : translated(&npusim::revive_devices)) {
+      lost.emplace_back(each.device, std::move(each.text), each.told);
+    }
+    return lost;
+  });
   bind_mode(m, "device_assert", kDeviceAssert, &device_assert, &set_device_assert);
 
   bind_mode(m, "strict_align", kStrictAlign, &strict_align, &set_strict_align);

@@ -4,14 +4,9 @@
 #include "csrc/routes/cuda_temporaries.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <map>
-#include <mutex>
-#include <tuple>
 #include <unordered_map>
 
-#include "csrc/routes/cublas_workspaces.h"
+#include "csrc/runtime/cublas_workspaces.h"
 #include "csrc/runtime/device_allocator.h"
 
 namespace torch_npusim {
@@ -32,63 +27,6 @@ struct Call {
 
 // --- cuBLAS
 
-enum class Library { blas, lt };
-using Workspaces =
-    std::map<std::tuple<int, int, decltype(npusim::current_stream(0).id()), Library>, c10::DataPtr>;
-std::mutex g_workspaces_mutex;
-Workspaces& workspaces() {
-  static auto* made = new Workspaces;  // never destroyed: tensors may be freed at exit
-  return *made;
-}
-
-int this_thread() {
-  static std::atomic<int> threads{0};
-  thread_local const int number = threads++;
-  return number;
-}
-
-constexpr std::int64_t kNotChosen = -1;
-std::atomic<std::int64_t> g_chosen_bytes{kNotChosen};
-
-// CUBLAS_WORKSPACE_CONFIG is a list of ":KiB:count".
-std::size_t workspace_bytes(c10::DeviceIndex device) {
-  if (const std::int64_t chosen = g_chosen_bytes.load(); chosen != kNotChosen) {
-    return static_cast<std::size_t>(chosen);
-  }
-  if (const char* config = std::getenv("CUBLAS_WORKSPACE_CONFIG")) {
-    std::size_t total = 0;
-    for (const char* at = config; *at == ':';) {
-      char* end = nullptr;
-      const unsigned long long kib = std::strtoull(at + 1, &end, 10);
-      if (*end != ':') break;
-      const unsigned long long count = std::strtoull(end + 1, &end, 10);
-      total += kib * 1024 * count;
-      at = end;
-    }
-    if (total > 0) return total;
-  }
-  const int major = npusim::device_spec(device).capability_major;
-  const bool large = major == 9 || major == 10 || major == 12;
-  return large ? std::size_t{4096} * 8 * 1024 : std::size_t{4096} * 1024 * 2 + 16 * 1024 * 8;
-}
-
-// CUDA has a handle per thread, and a workspace per handle and stream.
-void keep_workspace_of(const Call& call, Library library, std::size_t bytes) {
-  const auto key = std::make_tuple(static_cast<int>(call.device), this_thread(),
-                                   npusim::current_stream(call.device).id(), library);
-  {
-    const std::lock_guard<std::mutex> lock(g_workspaces_mutex);
-    if (workspaces().count(key) != 0) return;
-  }
-  c10::DataPtr made = allocate_on_device(bytes, call.device);
-  const std::lock_guard<std::mutex> lock(g_workspaces_mutex);
-  workspaces().emplace(key, std::move(made));
-}
-
-void keep_workspace(const Call& call) {
-  keep_workspace_of(call, Library::blas, workspace_bytes(call.device));
-}
-
 // cuBLAS takes a matrix if one of its two strides is 1 and the other reaches over a row.
 bool needs_copy(const at::TensorBase& tensor) {
   if (tensor.dim() < 2 || tensor.numel() == 0) return false;
@@ -107,20 +45,10 @@ void product(const Call& call) {
       copies.push_back(allocate_on_device(static_cast<std::size_t>(call.bytes(i)), call.device));
     }
   }
-  keep_workspace(call);
+  keep_workspaces_of_product(call.operands, call.device);
 }
 
-constexpr std::size_t kLtWorkspace = std::size_t{1024} * 1024;
-
-// A vector that is added to each row goes through cublasLt. The factors come last, before them
-// self.
-void product_and_bias(const Call& call) {
-  product(call);
-  const std::size_t count = call.operands.size();
-  if (count >= 3 && call.operands[count - 3]->dim() == 1) {
-    keep_workspace_of(call, Library::lt, kLtWorkspace);
-  }
-}
+void workspace(const Call& call) { keep_cublas_workspace(call.device); }
 
 // --- reductions
 
@@ -322,7 +250,7 @@ constexpr const char* kReduceWhen =
 
 constexpr Row kRows[] = {
     {"aten::mm", &product, kBlasWhat, kBlas, kBlasWhen},
-    {"aten::addmm", &product_and_bias,
+    {"aten::addmm", &product,
      "the same; and for a bias that is a vector 1 MiB more, kept, of cublasLt", kBlas,
      "the same; cublasLt: steps of small models on an H100 under torch 2.11, where each thread and "
      "stream that has such a product holds 1,048,576 bytes more"},
@@ -330,10 +258,10 @@ constexpr Row kRows[] = {
     {"aten::bmm", &product, kBlasWhat, kBlas, kBlasWhen},
     {"aten::baddbmm", &product, kBlasWhat, kBlas, kBlasWhen},
     {"aten::addbmm", &product, kBlasWhat, kBlas, kBlasWhen},
-    {"aten::mv", &keep_workspace, kBlasWhat, kBlas, kBlasWhen},
-    {"aten::addmv", &keep_workspace, kBlasWhat, kBlas, kBlasWhen},
-    {"aten::dot", &keep_workspace, kBlasWhat, kBlas, kBlasWhen},
-    {"aten::_scaled_mm", &keep_workspace, kBlasWhat, kBlas, kBlasWhen},
+    {"aten::mv", &workspace, kBlasWhat, kBlas, kBlasWhen},
+    {"aten::addmv", &workspace, kBlasWhat, kBlas, kBlasWhen},
+    {"aten::dot", &workspace, kBlasWhat, kBlas, kBlasWhen},
+    {"aten::_scaled_mm", &workspace, kBlasWhat, kBlas, kBlasWhen},
     {"aten::sum.dim_IntList", &reduction<4>, "partial sums in float, and a counter per output",
      kReduce, kReduceWhen},
     {"aten::mean.dim", &reduction<4>, "partial sums in float, and a counter per output", kReduce,
@@ -385,28 +313,7 @@ void begin_cuda_temporaries() { g_as_cuda.store(true); }
 
 void end_cuda_temporaries() noexcept {
   g_as_cuda.store(false);
-  workspaces().clear();
-}
-
-std::vector<std::pair<c10::DeviceIndex, const void*>> cublas_workspaces() {
-  std::vector<std::pair<c10::DeviceIndex, const void*>> out;
-  const std::lock_guard<std::mutex> lock(g_workspaces_mutex);
-  for (const auto& [key, held] : workspaces()) {
-    out.emplace_back(static_cast<c10::DeviceIndex>(std::get<0>(key)), held.get());
-  }
-  return out;
-}
-
-std::size_t cublas_workspace_bytes(c10::DeviceIndex device) { return workspace_bytes(device); }
-
-void choose_cublas_workspace_bytes(std::optional<std::size_t> bytes) {
-  g_chosen_bytes.store(bytes.has_value() ? static_cast<std::int64_t>(*bytes) : kNotChosen);
-}
-
-void clear_cublas_workspaces() {
-  Workspaces held;
-  const std::lock_guard<std::mutex> lock(g_workspaces_mutex);
-  held.swap(workspaces());
+  clear_cublas_workspaces();
 }
 
 void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex device) {

@@ -17,6 +17,8 @@
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/dry_rules.h"
 #include "csrc/routes/fallback_stats.h"
+#include "csrc/runtime/cublas_workspaces.h"
+#include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/generator.h"
 
 namespace torch_npusim {
@@ -134,6 +136,16 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   }
 }
 
+// Products that csrc/aten/products.cpp does not serve.
+bool multiplies(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+      "aten::mm.out",           "aten::bmm.out", "aten::addmm.out",  "aten::baddbmm.out",
+      "aten::baddbmm_",         "aten::addbmm_", "aten::addbmm.out", "aten::addmv_",
+      "aten::_scaled_mm",       "aten::mv.out",  "aten::dot.out",    "aten::vdot.out",
+      "aten::_addmm_activation"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
 // What the kernel returned beside the arguments that it wrote to.
 std::vector<at::Tensor> new_results(const torch::jit::Stack& stack, const OpTraits& traits,
                                     TensorPointers operands) {
@@ -163,6 +175,9 @@ void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Op
     run_on_views(op, *stack, traits, arguments, device);
     if (as_cuda()) {
       allocate_temporaries(traits.name, arguments.operands.tensors(), {}, device);
+    }
+    if (is_called_cuda() && multiplies(traits.name)) {
+      keep_workspaces_of_product(arguments.operands.tensors(), device);
     }
     account.settle(new_results(*stack, traits, arguments.operands.tensors()));
   };

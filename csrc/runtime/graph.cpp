@@ -20,6 +20,7 @@
 #include <sstream>
 
 #include "csrc/errors.h"
+#include "csrc/runtime/cublas_workspaces.h"
 #include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/generator.h"
@@ -154,6 +155,7 @@ Graph::~Graph() {
     } catch (const std::exception&) {
     }
   }
+  give_up_memory();
 }
 
 npusim::alloc::PoolId Graph::pool() const {
@@ -171,6 +173,13 @@ void Graph::capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode
               " must be captured on a non-default stream. (However, after capture, it's ok to "
               "replay them on the default stream.) Enter a stream() first.");
   if (pool == nullptr) pool = make_pool(false, false, std::nullopt);
+  if (is_called_cuda()) {  // a seed and an offset for each generator, as CUDAGeneratorImpl.cpp has
+    const StreamScope on_default(npusim::default_stream(device));
+    numbers_.clear();
+    for (std::size_t i = 0; i < 2 * (1 + registered_.size()); ++i) {
+      numbers_.push_back(std::make_unique<LibraryMemory>(sizeof(std::int64_t), device));
+    }
+  }
   translated([&] { npusim::begin_capture(stream, mode); });
   pool_ = std::move(pool);
   device_ = device;
@@ -389,6 +398,7 @@ void Graph::put_back() {
 
 void Graph::clear_nodes() noexcept {
   nodes_.clear();
+  numbers_.clear();
   marks_.clear();
   marked_ = 0;
   captured_ = false;
@@ -511,8 +521,14 @@ void Graph::replay() {
 
 void Graph::reset() {
   TORCH_CHECK(capturing() != this, "reset() was called while the graph is being captured");
+  give_up_memory();
   clear_nodes();
   pool_.reset();
+}
+
+// As CUDAGraph::reset(): a workspace that a capture has made would hold its pool.
+void Graph::give_up_memory() {
+  if (captured_ && is_called_cuda()) clear_cublas_workspaces(*origin_);
 }
 
 // --- Inputs that are gone -----------------------------------------------------------------------
@@ -558,40 +574,6 @@ std::string Graph::freed_inputs() const {
     freed += (freed.empty() ? "" : "; ") + held.first;
   }
   return freed;
-}
-
-// --- A picture ----------------------------------------------------------------------------------
-
-std::string Graph::as_dot() const {
-  std::ostringstream dot;
-  dot << "digraph npusim_graph {\n  node [shape=box, fontname=monospace];\n";
-  std::unordered_map<const npusim::Stream*, std::size_t> last;
-  std::unordered_map<std::size_t, std::size_t> marked;
-  std::unordered_map<const npusim::Stream*, std::vector<std::size_t>> waits;
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& node = nodes_[i];
-    const auto before = last.find(node.stream);
-    if (node.kind == Kind::record) {
-      if (before != last.end()) marked[node.mark] = before->second;
-      continue;
-    }
-    if (node.kind == Kind::block) {
-      if (marked.count(node.mark) != 0) waits[node.stream].push_back(marked[node.mark]);
-      continue;
-    }
-    const std::string name = node.kind == Kind::kernel ? std::string(node.kernel.name)
-                                                       : c10::toString(node.op->operator_name());
-    dot << "  n" << i << " [label=\"" << i << ": " << name << "\\nstream " << node.stream->id()
-        << "\"];\n";
-    if (before != last.end()) dot << "  n" << before->second << " -> n" << i << ";\n";
-    for (const std::size_t from : waits[node.stream]) {
-      dot << "  n" << from << " -> n" << i << " [style=dashed];\n";
-    }
-    waits[node.stream].clear();
-    last[node.stream] = i;
-  }
-  dot << "}\n";
-  return dot.str();
 }
 
 }  // namespace torch_npusim

@@ -23,6 +23,7 @@
 
 #include "backend/backend.h"
 #include "backend/observer.h"
+#include "csrc/runtime/cublas_workspaces.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/graph_draws.h"
 #include "csrc/runtime/memory_pools.h"
@@ -124,6 +125,7 @@ class Graph {
   void keep_before_write(const Kernel::Range& range);
   void put_back();
   void clear_nodes() noexcept;
+  void give_up_memory();
   std::string unjoined() const;
 
   std::shared_ptr<PrivatePool> pool_;
@@ -133,6 +135,7 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<std::unique_ptr<npusim::Event>> marks_;
   std::vector<at::Generator> registered_;
+  std::vector<std::unique_ptr<LibraryMemory>> numbers_;  // of the generators of this capture
 
   // While it is being captured; mutex_ guards what events and operators change.
   mutable std::mutex mutex_;

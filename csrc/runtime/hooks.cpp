@@ -4,6 +4,7 @@
 
 #include "csrc/errors.h"
 #include "csrc/runtime/backward_threads.h"
+#include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/generator.h"
 #include "csrc/runtime/init.h"
@@ -47,7 +48,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return default_generator(device);
   }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
-    return at::make_generator<PhiloxGenerator>(checked_device(device));
+    // CUDA does not look whether the device is there.
+    const bool checked = !is_called_cuda() || device < 0;
+    return at::make_generator<PhiloxGenerator>(checked ? checked_device(device) : device);
   }
 
   at::Device getDeviceFromPtr(void* data) const override {

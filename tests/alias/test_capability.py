@@ -90,11 +90,75 @@ def test_streams_have_handles_and_priorities():
 @pytest.mark.filterwarnings("ignore:TypedStorage")
 def test_older_types_without_a_device_are_on_cuda():
     assert torch.cuda.FloatTensor(1, device=None).is_cuda
+    assert torch.cuda.FloatTensor(1, device="cuda:1").device.index == 1
+    for make in (torch.cuda.FloatTensor, torch.cuda.sparse.FloatTensor):
+        with pytest.raises(RuntimeError, match="device type: cuda but device type: cpu was passed"):
+            make(1, device="cpu")
     storage = torch.cuda.FloatStorage(3)
     assert storage.is_cuda
     assert isinstance(storage, torch.cuda.FloatStorage)
     assert isinstance(torch.ones(2, device="cuda").storage(), torch.cuda.FloatStorage)
     assert not isinstance(torch.ones(2).storage(), torch.cuda.FloatStorage)
+
+
+@pytest.mark.parametrize(
+    ("spec", "clocks"),
+    [
+        # MHz as nvidia-smi says them: boost of the data sheet, memory
+        ("a100-40-sxm", (1410, 1215, 5120)),
+        ("rtx-3090", (1696, 9750, 384)),
+        ("t4", (1582, 5000, 256)),
+        ("npusim-one", (None, 0, 0)),
+    ],
+)
+def test_clocks_are_those_of_the_data_sheet(run_script, spec, clocks):
+    program = """
+import torch
+p = torch.cuda.get_device_properties(0)
+print(round(p.clock_rate / 1000), round(p.memory_clock_rate / 1000), p.memory_bus_width)
+print(torch.cuda.clock_rate(0) * 1000 == p.clock_rate)
+"""
+    done = run_script(program, environment={"NPUSIM_AS_CUDA": "1", "NPUSIM_SPEC": spec})
+    first, second = done.stdout.splitlines()
+    own, memory, bits = map(int, first.split())
+    assert (memory, bits) == clocks[1:]
+    assert own > 0 if clocks[0] is None else abs(own - clocks[0]) <= 1
+    assert second == "True"
+
+
+WRONG = {
+    "source tensor": lambda comm, x: comm.broadcast(x, out=[x.cuda(0), x.cuda(1)[None]]),
+    "output tensors to be CUDA tensors, but output tensor at index 1 is on device 'cpu'": (
+        lambda comm, x: comm.broadcast(x, out=[x.cuda(0), x])
+    ),
+    "Expected devices and chunk_sizes to be of same length": (
+        lambda comm, x: comm.scatter(x, [0, 1], [1, 1, 2])
+    ),
+    "output tensors to be CUDA tensors, but output tensor at index 0": (
+        lambda comm, x: comm.scatter(x, out=[x, x.cuda()])
+    ),
+    "Output tensor at index 0 has incorrect shape": (
+        lambda comm, x: comm.scatter(x, out=[x.cuda()[None], x.cuda()])
+    ),
+    r"Total size for output tensors along scatter dim \d+ does not match": (
+        lambda comm, x: comm.scatter(x, out=[x.cuda(), x.cuda()])
+    ),
+    "input tensors to be CUDA tensors, but tensor at index 0": (
+        lambda comm, x: comm.gather((x, x.cuda()))
+    ),
+    "input tensors to have the same number of dimensions": (
+        lambda comm, x: comm.gather((x.cuda(), x.cuda()[None]))
+    ),
+    "Input tensor at index 1 has invalid shape": (
+        lambda comm, x: comm.gather((x.cuda(), x.cuda()[:, :1]))
+    ),
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_copies_to_devices_are_refused_in_the_words_of_cuda(words):
+    with pytest.raises(RuntimeError, match=words):
+        WRONG[words](torch.cuda.comm, torch.ones(4, 3))
 
 
 def test_scatter_and_gather_keep_channels_last():

@@ -87,7 +87,7 @@ def test_cuda_keeps_the_memory_format_asked_for():
 
 
 def test_cuda_refuses_the_cpu():
-    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+    with pytest.raises(RuntimeError, match=r"^Invalid device, must be cuda device$"):
         torch.ones(1).cuda("cpu")
 
 
@@ -250,6 +250,7 @@ def test_flags_can_be_set():
     assert torch.backends.cudnn.benchmark is not before
     torch.backends.cudnn.benchmark = before
     assert torch.backends.cuda.is_built()
+    assert torch._C._has_cuda
     with torch.backends.cudnn.flags(enabled=False):
         assert not torch.backends.cudnn.enabled
 

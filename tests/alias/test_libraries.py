@@ -78,6 +78,11 @@ def test_workspaces_of_cublas_have_a_size_to_set():
     assert torch.backends.cuda.cublas_workspace_size() == default > 0
 
 
+def test_a_generator_may_name_a_device_that_is_not_there():
+    away = torch.Generator(device="cuda:7")
+    assert torch.randperm(3, device="cuda:0", generator=away).sort().values.tolist() == [0, 1, 2]
+
+
 def test_an_event_says_that_it_is_one_of_cuda():
     event = torch.cuda.Event()
     assert repr(event) == "<torch.cuda.Event uninitialized>"

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Questions of libraries below torch: the runtime, handles of streams, DLPack, identities."""
 
+import ctypes
 import uuid
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.dlpack import DLDeviceType
-
-from torch_npusim.cuda_alias._cudart import REFUSED
 
 
 def test_an_error_of_the_runtime_has_the_words_of_cuda():
@@ -25,12 +24,80 @@ def test_a_capture_on_the_default_stream_is_refused_in_the_words_of_cuda():
         torch.cuda.CUDAGraph().capture_begin()
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_call_of_the_runtime_that_has_no_meaning_here_raises_by_its_name(name):
-    with pytest.raises(
-        NotImplementedError, match=rf"^torch\.cuda\.cudart\(\)\.{name} on npusim: use "
-    ):
-        getattr(torch.cuda.cudart(), name)(0, 0, 0)
+def test_memory_of_the_program_is_registered_as_pinned():
+    runtime = torch.cuda.cudart()
+    x = torch.ones(20)
+    address, size = x.data_ptr(), x.nbytes
+    assert runtime.cudaHostRegister(address, size, 0) == 0
+    assert x.is_pinned()
+    assert x[10:].is_pinned()
+    assert x.to("cuda", non_blocking=True).sum().item() == 20
+    assert runtime.cudaHostRegister(address + 4, 4, 0) == 712
+    assert runtime.cudaHostUnregister(address) == 0
+    assert not x.is_pinned()
+    assert runtime.cudaHostUnregister(address) == 713
+    assert runtime.cudaHostRegister(0, size, 0) == 1
+    own = torch.ones(4).pin_memory()
+    assert runtime.cudaHostUnregister(own.data_ptr()) == 713
+    assert own.is_pinned()
+
+
+def test_the_runtime_makes_streams():
+    handle = ctypes.c_uint64(0)
+    assert torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)) == 0
+    stream = torch.cuda.ExternalStream(handle.value)
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream().cuda_stream == handle.value
+    assert torch.cuda.cudart().cudaStreamDestroy(handle.value) == 0
+
+
+def test_an_event_for_other_processes_records_and_has_a_handle():
+    event = torch.cuda.Event(interprocess=True)
+    event.record()
+    event.synchronize()
+    assert event.query()
+    assert len(event.ipc_handle()) == 64
+    with pytest.raises(NotImplementedError, match="from_ipc_handle"):
+        torch.cuda.Event.from_ipc_handle(torch.device("cuda:0"), event.ipc_handle())
+
+
+def test_nvml_counts_and_names_devices():
+    assert torch.cuda._device_count_nvml() == torch.cuda.device_count() == 2
+    ids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(2)]
+    assert torch.cuda._raw_device_uuid_nvml() == ids
+
+
+@pytest.fixture
+def no_waits():
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("reduce", [torch.max, torch.min, torch.median, torch.nanmedian])
+def test_gradients_of_extremes_do_not_wait(reduce, no_waits):
+    x = torch.tensor([1.0, 2.0, 3.0]).to("cuda", non_blocking=True).requires_grad_()
+    reduce(x).backward()
+    torch.cuda.set_sync_debug_mode("default")
+    assert x.grad.sum().item() == 1
+
+
+# An H100 waits in these: docs/reference/truth.md.
+WAITS = {
+    "cholesky": lambda x: torch.cholesky(x),
+    "matrix_exp": lambda x: torch.matrix_exp(x),
+    "ctc_loss": lambda x: torch.nn.functional.ctc_loss(
+        x[:, None].log_softmax(2), torch.tensor([[1, 2]]), (3,), (2,)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
+@pytest.mark.parametrize("name", WAITS)
+def test_the_host_waits_where_cuda_reads_a_value(name, no_waits):
+    x = torch.eye(3, device="cuda")
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        WAITS[name](x)
 
 
 def test_the_memory_that_the_runtime_reports_falls_by_what_is_taken():

@@ -29,7 +29,7 @@ print(len(torch.npusim.memory_snapshot()), torch.cuda.device_count())
 
 
 @pytest.mark.parametrize(
-    ("visible", "count"), [("1", 1), ("2,0", 2), ("0,1,2", 3), ("", 3), ("-1", 3)]
+    ("visible", "count"), [("1", 1), ("2,0", 2), ("0,5,1", 1), ("0,1,2", 3), ("", 3), ("-1", 3)]
 )
 def test_cuda_visible_devices_says_how_many_there_are(run, visible, count):
     assert run(COUNT, CUDA_VISIBLE_DEVICES=visible).stdout == f"{count}\n1 {count}\n"

@@ -114,6 +114,10 @@ TEST(cudas_variable_chooses_devices_under_the_alias_alone) {
           {{"NPUSIM_AS_CUDA", "1"}, {"CUDA_VISIBLE_DEVICES", "1"}, {"NPUSIM_VISIBLE_DEVICES", "0"}})
           .visible_devices,
       std::vector<int>{0});
+  CHECK_EQ(parse({{"NPUSIM_AS_CUDA", "1"}, {"CUDA_VISIBLE_DEVICES", "1,5,0"}}).visible_devices,
+           std::vector<int>{1});
+  CHECK(contains(error_of({{"NPUSIM_AS_CUDA", "1"}, {"CUDA_VISIBLE_DEVICES", "0,0"}}),
+                 "CUDA_VISIBLE_DEVICES is `0,0`"));
   CHECK(contains(error_of({{"NPUSIM_AS_CUDA", "1"}, {"CUDA_VISIBLE_DEVICES", "7"}}),
                  "CUDA_VISIBLE_DEVICES is `7`"));
 }

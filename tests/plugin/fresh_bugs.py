@@ -400,7 +400,3 @@ def clipped(strict):
     weight = x().requires_grad_()
     weight.grad = x()
     return nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=strict)
-
-
-# What the command does not find, and what does.
-MISSED = {"goes_on_after_an_assert": "NPUSIM_DEVICE_ASSERT=late, where the context stays lost"}

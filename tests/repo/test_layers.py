@@ -85,6 +85,7 @@ def test_csrc_enters_the_lower_layers_by_their_umbrella_header():
     umbrellas |= {"backend/sharing.h"}  # for what several processes map
     umbrellas |= {"backend/stream_waits.h"}  # for the one listener
     umbrellas |= {"backend/host_layer.h"}  # for the one layer
+    umbrellas |= {"backend/registered_memory.h"}  # for the one binding
     umbrellas |= {"backend/visible_devices.h"}  # for the one file that names configured devices
     wrong = [
         place
@@ -172,7 +173,7 @@ def test_distributed_knows_no_operator_and_no_route():
 def test_environment_is_read_in_one_place():
     """Knobs are rows of one table, read once; a getenv elsewhere would be a knob without a row."""
     # The second reads CUBLAS_WORKSPACE_CONFIG, a variable of cuBLAS that programs set late.
-    allowed = {"backend/config.cpp", "csrc/routes/cuda_temporaries.cpp"}
+    allowed = {"backend/config.cpp", "csrc/runtime/cublas_workspaces.cpp"}
     readers = {
         shown(path)
         for path in sources("backend", "allocator", "csrc", suffixes=CPP)

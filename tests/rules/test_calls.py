@@ -311,6 +311,8 @@ def test_what_the_host_checks_is_no_device_assert():
         of(torch.float32).index_fill_(5, one, 1.0)
     with pytest.raises(IndexError, match="index 9 is out of bounds"):
         of(torch.float32)[9]
+    with pytest.raises(IndexError, match="index is out of bounds for dimension with size 0"):
+        of(torch.float32)[:, :0][:, one]
 
 
 @pytest.mark.parametrize("name", OUT_OF_RANGE)

@@ -88,6 +88,8 @@ def _settle_names_of_types() -> None:
 
 
 def _call_npusim_cuda(on: bool) -> None:
+    if not on:
+        _C.clear_cublas_workspaces()
     _C.call_npusim_cuda(on)
     # It notes the module of a device by the device, whose name has just changed.
     torch.get_device_module.cache_clear()

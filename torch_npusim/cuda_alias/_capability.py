@@ -4,10 +4,12 @@
 sim.specs.capability() decides it.
 """
 
+import functools
 import uuid
 from dataclasses import dataclass
 
-from torch_npusim import npusim
+from torch_npusim import _C, npusim
+from torch_npusim.sim import specs
 from torch_npusim.sim.specs import capability
 
 #: The answer of get_arch_list(): the architectures of a torch build for CUDA_VERSION.
@@ -46,11 +48,30 @@ def gencode_flags() -> str:
     return " ".join(f"-gencode compute=compute_{arch},code={kind}_{arch}" for kind, arch in pairs)
 
 
+def peak_clock(own: npusim.DeviceProperties) -> int:
+    """Returns the clock, in MHz, that gives the specification's peak of float32."""
+    chip = own.major, own.minor  # below 6.0: the device says none of CUDA's
+    lanes = 64 if (chip if chip >= (6, 0) else capability()) in specs.NARROW else 128
+    per_cycle = 2 * lanes * max(own.multi_processor_count, 1)
+    return round(own.peak_flops["float32"] / per_cycle / 1e6)
+
+
+def device_uuid(name: str, number: int) -> uuid.UUID:
+    """Returns that of a device, by its number among all devices of the machine."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{name}:{number}")
+
+
+@functools.cache
+def _bus_bits(spec: str) -> int:
+    return 0 if spec in specs.BUILT_IN else int(specs.load(spec).numbers["memory.bus_bits"])
+
+
 @dataclass(frozen=True)
 class CudaDeviceProperties(npusim.DeviceProperties):
     """Properties of a device, in the names of torch.cuda; sizes in bytes, rates in kHz.
 
-    Clocks are not modelled and read 0, as on chips that do not tell them.
+    The clock is the one that gives the peak of float32, the memory's the one that gives its
+    bandwidth, twice a cycle over the width of its bus: 0 where the specification has no width.
     """
 
     index: int = 0
@@ -71,7 +92,13 @@ class CudaDeviceProperties(npusim.DeviceProperties):
     def of(cls, own: npusim.DeviceProperties, index: int) -> "CudaDeviceProperties":
         """Returns the properties of a device of npusim."""
         major, minor = capability()
-        return cls(**vars(own) | {"major": major, "minor": minor, "index": index})
+        bits = _bus_bits(own.name)
+        clocks = {
+            "clock_rate": 1000 * peak_clock(own),
+            "memory_bus_width": bits,
+            "memory_clock_rate": round(own.memory_bandwidth * 8 / (2 * bits * 1e3)) if bits else 0,
+        }
+        return cls(**vars(own) | {"major": major, "minor": minor, "index": index} | clocks)
 
     @property
     def _chip(self) -> _Chip:
@@ -86,7 +113,7 @@ class CudaDeviceProperties(npusim.DeviceProperties):
     @property
     def uuid(self) -> uuid.UUID:
         """The same in every run, and different for each device."""
-        return uuid.uuid5(uuid.NAMESPACE_OID, f"{self.name}:{self.index}")
+        return device_uuid(self.name, _C.visible_devices()[self.index])
 
     @property
     def L2_cache_size(self) -> int:

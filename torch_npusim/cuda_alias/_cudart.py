@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.cuda.cudart(): calls of CUDA's runtime that torch binds; each works or raises by name."""
+"""torch.cuda.cudart(): calls of CUDA's runtime that torch binds; all work."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+import ctypes
 
-from torch_npusim import npusim
+from torch_npusim import _C, npusim
 
 _TEXTS = {
     0: "no error",
@@ -15,6 +14,8 @@ _TEXTS = {
     600: "device not ready",
     700: "an illegal memory access was encountered",
     710: "device-side assert triggered",
+    712: "part or all of the requested memory range is already mapped",
+    713: "pointer does not correspond to a registered memory region",
 }
 
 
@@ -41,19 +42,27 @@ def _profiler_stop() -> int:
     return 0
 
 
-REFUSED = {
-    "cudaHostRegister": "use Tensor.pin_memory().",
-    "cudaHostUnregister": "use Tensor.pin_memory().",
-    "cudaStreamCreate": "use torch.cuda.Stream().",
-    "cudaStreamDestroy": "use torch.cuda.Stream().",
-}
+def _register(address: int, size: int, flags: int) -> int:
+    """Makes memory of the program's own pinned."""
+    if not address or size <= 0:
+        return 1
+    return 0 if _C.register_pinned(address, size) else 712
 
 
-def _refuse(name: str) -> Callable[..., NoReturn]:
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(f"torch.cuda.cudart().{name} on npusim: {REFUSED[name]}")
+def _unregister(address: int) -> int:
+    """Takes that back."""
+    return 0 if _C.unregister_pinned(address) else 713
 
-    return refuse
+
+def _create_stream(address: int) -> int:
+    """Writes the handle of a stream to the address."""
+    ctypes.c_uint64.from_address(address).value = npusim.Stream().cuda_stream
+    return 0
+
+
+def _destroy_stream(handle: int) -> int:
+    """Does nothing: streams are a pool."""
+    return 0
 
 
 class Runtime:
@@ -64,7 +73,7 @@ class Runtime:
     cudaMemGetInfo = staticmethod(npusim.memory.mem_get_info)
     cudaProfilerStart = staticmethod(_profiler_start)
     cudaProfilerStop = staticmethod(_profiler_stop)
-    cudaHostRegister = staticmethod(_refuse("cudaHostRegister"))
-    cudaHostUnregister = staticmethod(_refuse("cudaHostUnregister"))
-    cudaStreamCreate = staticmethod(_refuse("cudaStreamCreate"))
-    cudaStreamDestroy = staticmethod(_refuse("cudaStreamDestroy"))
+    cudaHostRegister = staticmethod(_register)
+    cudaHostUnregister = staticmethod(_unregister)
+    cudaStreamCreate = staticmethod(_create_stream)
+    cudaStreamDestroy = staticmethod(_destroy_stream)

@@ -30,7 +30,7 @@ def patch(patcher: Patcher) -> None:
     _patch_linear_algebra(patcher)
     # torch.testing makes tests for "cuda", and no second ones for the device that it names.
     patcher.set(torch._utils, "_is_privateuse1_backend_available", lambda: False)
-    patcher.set(torch.backends.cuda, "is_built", lambda: True)
+    patcher.set(torch._C, "_has_cuda", True)
     _patch_cudnn(patcher)
     _patch_attention(patcher)
 
@@ -90,7 +90,10 @@ def _cuda(
             torch.Tensor.cuda, (self,), self, device, non_blocking, memory_format=memory_format
         )
         return moved
-    target = torch.device("npusim", npusim._utils._get_device_index(device, optional=True))
+    try:
+        target = torch.device("npusim", npusim._utils._get_device_index(device, optional=True))
+    except ValueError:
+        raise RuntimeError("Invalid device, must be cuda device") from None
     return self.to(target, non_blocking=non_blocking, memory_format=memory_format)
 
 

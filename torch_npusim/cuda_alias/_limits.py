@@ -140,13 +140,13 @@ DIFFERENT: dict[str, str] = {
     "torch.cuda.temperature(), power_draw()": "never move: there are no sensors; utilization() is "
     "100 while the current stream has unfinished work, and clock_rate() follows from the "
     "specification's peak rate",
-    "torch.cuda.get_device_properties()": "has clock rates of 0, and the sizes of the largest chip "
-    "of its capability",
+    "torch.cuda.get_device_properties()": "has the sizes of the largest chip of its capability; "
+    "clocks follow from the specification's peaks, and read 0 where it has no width of the bus",
     "Stream.cuda_stream, Event.cuda_event": "are handles that no other library can use; "
     "ExternalStream takes those of npusim's streams only",
     "torch.cuda._gpu_trace": "is called as on CUDA, but for streams and events within npusim",
-    "torch.cuda.cudart()": "has the calls that torch binds: those for memory and profiles work, "
-    "those for streams and registered host memory raise",
+    "torch.cuda.Event(interprocess=True)": "records and has a handle, which no process can open: "
+    "each has a virtual clock of its own",
     "Tensor.__dlpack_device__()": "is kDLCUDA, and the capsule says kDLExtDev, which other "
     "libraries refuse: they cannot read the memory of npusim",
     "Tensor.__cuda_array_interface__": "raises AttributeError, as for a tensor on CPU",

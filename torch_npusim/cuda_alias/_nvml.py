@@ -8,18 +8,14 @@ that package, if it is installed, and no device from it.
 import os
 from types import SimpleNamespace
 
-from torch_npusim import npusim
+from torch_npusim import _C, npusim
+from torch_npusim.cuda_alias._capability import device_uuid, peak_clock
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.npusim._utils import DeviceLike
-from torch_npusim.sim.specs import capability
 
 #: There are no sensors: these are of the order that idle cards show.
 TEMPERATURE = 40  # degrees Celsius
 POWER = 60_000  # mW
-
-#: Cores for float32 of a multiprocessor by capability ("Arithmetic Instructions" in CUDA's
-#: programming guide); others have 128.
-_CORES = {(6, 0): 64, (7, 0): 64, (7, 5): 64, (8, 0): 64}
 
 
 def _handle(device: DeviceLike = None) -> int:
@@ -50,11 +46,19 @@ def nvmlDeviceGetPowerUsage(handle: int) -> int:
 
 def nvmlDeviceGetClockInfo(handle: int, kind: int) -> int:
     """Returns the clock, in MHz, that gives the specification's peak rate."""
-    properties = npusim.get_device_properties(handle)
-    own = properties.major, properties.minor  # below 6.0: the device says none of CUDA's
-    cores = _CORES.get(own if own >= (6, 0) else capability(), 128)
-    per_cycle = 2 * cores * max(properties.multi_processor_count, 1)
-    return round(properties.peak_flops["float32"] / per_cycle / 1e6)
+    return peak_clock(npusim.get_device_properties(handle))
+
+
+def _raw_count() -> int:
+    """Returns how many devices there are, seen by this process or not."""
+    count = next(k["value"] for k in _C.knobs() if k["name"] == "NPUSIM_DEVICE_COUNT")
+    return int(count)
+
+
+def _raw_uuids() -> list[str]:
+    """Returns the identifiers of all devices, as nvidia-smi -L shows them."""
+    name = npusim.get_device_properties(0).name
+    return [f"GPU-{device_uuid(name, index)}" for index in range(_raw_count())]
 
 
 def _list_processes(device: DeviceLike = None) -> str:
@@ -76,5 +80,8 @@ def patch(patcher: Patcher) -> None:
     patcher.set(torch.cuda, "_HAS_PYNVML", True)
     patcher.set(torch.cuda, "_get_pynvml_handler", _handle)
     patcher.set(torch.cuda, "_get_nvml_device_index", _handle)
+    patcher.set(torch.cuda, "_raw_device_count_nvml", _raw_count)
+    patcher.set(torch.cuda, "_raw_device_uuid_nvml", _raw_uuids)
+    patcher.set(torch.cuda, "_device_count_nvml", npusim.device_count)
     for module in (torch.cuda, torch.cuda.memory):
         patcher.set(module, "list_gpu_processes", _list_processes)

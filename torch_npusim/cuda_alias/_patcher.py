@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.jit import _builtins
 
 from torch_npusim import _C
@@ -24,10 +25,11 @@ class Patcher(Changes):
             self._builtins.append(value)
         super().set(owner, name, value)
 
-    def extend_events(self, name: str, member: property) -> None:
-        """Gives torch.Event a member that it has not, which Python itself forbids."""
+    def extend_events(self, name: str, member: Any) -> None:
+        """Gives torch.Event a member, which Python itself forbids."""
+        before = vars(torch.Event).get(name)
         _C.set_event_attribute(name, member)
-        self._undo.append(lambda: _C.set_event_attribute(name, None))
+        self._undo.append(lambda: _C.set_event_attribute(name, before))
 
     def describe_events(self, describe: Callable[[Any], str]) -> None:
         """Gives torch.Event another repr()."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from torch_npusim._names import is_npusim
+from torch_npusim.npusim._legacy_types import own_device
 
 _DTYPES = {
     "BFloat16Tensor": torch.bfloat16,
@@ -37,7 +38,7 @@ class _SparseType(type):
         """Makes a tensor from indices, values and perhaps a size, or an empty one from sizes."""
         if not args or isinstance(args[0], int):
             args = (args or (0,),)
-        device = kwargs.pop("device", None) or "npusim"
+        device = own_device(kwargs.pop("device", None))
         return torch.sparse_coo_tensor(*args, dtype=cls.dtype, device=device, **kwargs)
 
 

@@ -6,6 +6,7 @@ else what _limits.py says about it; the rest is data or works as it is.
 """
 
 import ctypes
+import os
 import types
 from collections.abc import Callable
 from importlib import import_module
@@ -177,8 +178,16 @@ _OF_STREAMS = {
 # The handle of an event is an address, 0 before the first record, as CUDA's is.
 _OF_EVENTS = {
     "cuda_event": property(lambda self: self.event_id),
+    "ipc_handle": lambda self: _ipc_handle(self),
     "_as_parameter_": property(lambda self: ctypes.c_void_p(self.event_id)),
 }
+
+
+def _ipc_handle(event: torch.Event) -> bytes:
+    """Returns 64 bytes that from_ipc_handle() refuses: a virtual clock belongs to its process."""
+    if not event.event_id:
+        event.record()
+    return f"npusim:{os.getpid()}:{event.event_id:x}".encode().ljust(64, b"\0")
 
 
 def _repr_of_event(event: torch.Event) -> str:

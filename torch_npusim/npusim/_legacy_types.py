@@ -33,6 +33,19 @@ def _warn_of_cuda_types() -> None:
     )
 
 
+def own_device(device: Any) -> torch.device:
+    """Returns the device for a constructor of these types; raises as core's do for another kind."""
+    if device is None:
+        return torch.device("npusim")
+    device = torch.device("npusim", device) if isinstance(device, int) else torch.device(device)
+    if not is_npusim(device):
+        raise RuntimeError(
+            f"legacy constructor expects device type: {device_type()} but device type: "
+            f"{device.type} was passed"
+        )
+    return device
+
+
 class TensorType(type):
     """The type of the tensor classes below."""
 
@@ -58,7 +71,7 @@ class TensorType(type):
         """Constructs a tensor: from sizes (uninitialised) or from one sequence of values."""
         if device_type() == "cuda":
             _warn_of_cuda_types()
-        device = kwargs.pop("device", None) or "npusim"
+        device = own_device(kwargs.pop("device", None))
         if len(args) == 1 and not isinstance(args[0], int | torch.Size):
             return torch.tensor(args[0], dtype=cls.dtype, device=device, **kwargs)
         sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args

@@ -429,6 +429,12 @@ class MemPool:
             raise TypeError(f"MemPool: expected an NPUSIMPluggableAllocator, got {allocator!r}")
         _lazy_init()
         self._pool = _C._PrivatePool(use_on_oom, no_split, allocator)
+        self._allocator = allocator
+
+    @property
+    def allocator(self) -> "_C._PluggableFunctions | None":
+        """Where its segments come from; None: the device."""
+        return self._allocator
 
     @property
     def id(self) -> tuple[int, int]:

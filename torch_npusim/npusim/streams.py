@@ -114,7 +114,7 @@ class Event(metaclass=_EventType):
     Args:
         enable_timing: Whether `elapsed_time()` can be asked; it returns virtual milliseconds.
         blocking: Accepted as in torch.cuda; waiting never spins here.
-        interprocess: Not supported.
+        interprocess: Supported under the CUDA alias alone; no process can open its handle.
         external: Not supported.
     """
 
@@ -126,7 +126,7 @@ class Event(metaclass=_EventType):
         external: bool = False,
     ) -> torch.Event:
         """Makes an event; it belongs to the device of the stream that first records it."""
-        if interprocess:
+        if interprocess and device_type() != "cuda":
             raise NotImplementedError(
                 "torch.npusim.Event(interprocess=True): each process has a virtual clock of its "
                 "own, so an event means nothing in another. A tensor that is sent needs no event."

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from torch_npusim import npusim
+from torch_npusim._names import device_type, is_npusim
 
 
 def _on(index: int) -> torch.device:
@@ -20,7 +21,26 @@ def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tenso
     return [tensor.to(_on(index)) for index in devices]
 
 
+def _check(what: str, index: int, met: bool, otherwise: str) -> None:
+    if not met:
+        raise RuntimeError(f"{what} at index {index} {otherwise}")
+
+
+def _check_devices(kind: str, what: str, tensors: Sequence[torch.Tensor]) -> None:
+    device = "CUDA" if device_type() == "cuda" else device_type()
+    expected = f"Expected all {kind} tensors to be {device} tensors, but {what}"
+    for index, tensor in enumerate(tensors):
+        _check(expected, index, is_npusim(tensor.device), f"is on device '{tensor.device}'")
+
+
 def _broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    _check_devices("output", "output tensor", out)
+    expected = (
+        f"Expected all output tensors to have same shape as the source tensor "
+        f"{list(tensor.shape)}, but output tensor"
+    )
+    for index, one in enumerate(out):
+        _check(expected, index, one.shape == tensor.shape, f"has shape {list(one.shape)}")
     return tuple(one.copy_(tensor) for one in out)
 
 
@@ -39,6 +59,11 @@ def _scatter(
 ) -> list[torch.Tensor]:
     if not devices:
         raise RuntimeError("Expected at least one device to scatter to")
+    if chunk_sizes is not None and len(chunk_sizes) != len(devices):
+        raise RuntimeError(
+            f"Expected devices and chunk_sizes to be of same length, but got len(devices) = "
+            f"{len(devices)} and len(chunk_sizes) = {len(chunk_sizes)}"
+        )
     parts = (
         tensor.chunk(len(devices), dim)
         if chunk_sizes is None
@@ -59,24 +84,53 @@ def _scatter_out(
 ) -> Sequence[torch.Tensor]:
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
+    _check_devices("output", "output tensor", out)
+    dim %= tensor.dim()
+    for index, one in enumerate(out):
+        expected = list(tensor.shape)
+        if one.dim() == tensor.dim():
+            expected[dim] = one.size(dim)
+        otherwise = f"has incorrect shape: {list(one.shape)}. Expected {expected} but for dim {dim}"
+        _check("Output tensor", index, list(one.shape) == expected, otherwise)
+    total = sum(one.size(dim) for one in out)
+    if total != tensor.size(dim):
+        raise RuntimeError(
+            f"Total size for output tensors along scatter dim {dim} does not match the source "
+            f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size {total}"
+        )
     parts = torch.split(tensor, [one.size(dim) for one in out], dim)
     for part, one in zip(parts, out, strict=True):
         one.copy_(part)
     return out
 
 
-def _check_some(tensors: Sequence[torch.Tensor]) -> None:
+def _check_inputs(tensors: Sequence[torch.Tensor], dim: int) -> None:
     if not tensors:
         raise RuntimeError("Expected at least one tensor to gather from")
+    _check_devices("input", "tensor", tensors)
+    first = tensors[0]
+    if first.dim() == 0:
+        return
+    for index, tensor in enumerate(tensors):
+        _check(
+            "Expected all input tensors to have the same number of dimensions, but tensor",
+            index,
+            tensor.dim() == first.dim(),
+            f"has {tensor.dim()} dimensions, (expected {first.dim()})",
+        )
+        expected = list(first.shape)
+        expected[dim] = tensor.size(dim)
+        otherwise = f"has invalid shape {list(tensor.shape)}, but expected {expected}"
+        _check("Input tensor", index, list(tensor.shape) == expected, otherwise)
 
 
 def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int) -> torch.Tensor:
-    _check_some(tensors)
+    _check_inputs(tensors, dim)
     return torch.cat([tensor.to(_on(destination)) for tensor in tensors], dim)
 
 
 def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
-    _check_some(tensors)
+    _check_inputs(tensors, dim)
     return torch.cat([tensor.to(out.device) for tensor in tensors], dim, out=out)
 
 

@@ -152,7 +152,7 @@ def follow_alias() -> None:
     )
     of_torch = [(rule.operator, rule.when) for rule in in_force if rule.verdict == CPU_ONLY]
     _C.set_cpu_only(book == "cuda", of_torch)
-    _C.set_sdp_capability(*(capability() if book == "cuda" else (0, 0)))
+    _C.set_judged_capability(*(capability() if book == "cuda" else (0, 0)))
     _in_force = book
 
 
@@ -199,7 +199,7 @@ def widened_calls() -> dict[str, int]:
 
 
 def get_device_assert() -> str:
-    """Returns when an index out of range is reported: "now" or "late"."""
+    """Returns when an index out of range is reported: "now", "lasting" or "late"."""
     return _C.get_device_assert()
 
 
@@ -207,8 +207,8 @@ def set_device_assert(when: str) -> None:
     """Sets when an index out of range is reported under the rules; NPUSIM_DEVICE_ASSERT at first.
 
     Args:
-        when: "now", an error of the call; or "late": what is computed is undefined, the next
-            synchronising call raises torch.AcceleratorError, and so does every call after it, until
-            torch_npusim.sim.faults.clear().
+        when: "now", an error of the call; "lasting": torch.AcceleratorError of the call and of
+            each call after it, until torch_npusim.sim.faults.clear(); or "late": what is computed
+            is undefined, and the next synchronising call is the first to raise.
     """
     _C.set_device_assert(when)

@@ -48,6 +48,7 @@ DEFAULT_CAPABILITY = (8, 0)
 _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
     "memory": {
         "capacity_gib": (1 << 30, None), "bandwidth_gb_s": (1e9, None), "cache_mib": (1 << 20, 0),
+        "bus_bits": (1, 0),
     },
     "peak_tflops": {
         "f32": (1e12, None), "f64": (1e12, None), "f16": (1e12, None),
@@ -67,7 +68,7 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
 }  # fmt: skip
 #: Capabilities of multiprocessors with 64 lanes of float32 (CUDA C++ Programming Guide, arithmetic
 #: instructions); others have 128, as those of AMD count in their peaks.
-_NARROW = {(6, 0), (7, 0), (7, 5), (8, 0)}
+NARROW = {(6, 0), (7, 0), (7, 5), (8, 0)}
 _TOP = {"title", "board", "capability", "multiprocessors", "sources", *_KEYS}
 _MAY_BE_ZERO = {"latency_us", "ramp_us"}
 
@@ -106,7 +107,7 @@ class Spec:
         """Clocks in a second, of all multiprocessors: the peak of float32 has two operations each
         of 64 or 128 lanes in one.
         """
-        lanes = 64 if self.capability in _NARROW else 128
+        lanes = 64 if self.capability in NARROW else 128
         return self.value("peak_tflops.f32") / (2 * lanes)
 
     def value(self, key: str) -> float:

@@ -62,6 +62,8 @@ def adapt_loaded_device(wanted: Mapping[str, str]) -> str | None:
         _C.set_strict_align(wanted["NPUSIM_STRICT_ALIGN"])
     if "NPUSIM_RACES" in wanted:
         npusim.set_race_detection(wanted["NPUSIM_RACES"])
+    if "NPUSIM_DEVICE_ASSERT" in wanted:
+        _C.set_device_assert(wanted["NPUSIM_DEVICE_ASSERT"])
     if "NPUSIM_DRY_RUN" in wanted:
         npusim.init()
         if not dry.active():
@@ -240,6 +242,7 @@ class TestWatch:
         self._leaked = 0
         self._used = False
         self._limited = False
+        self._asserted = False
         self._compiler = Watch()
         self._recording: AbstractContextManager[Timeline] | None = None
         self._recorded = Timeline()
@@ -354,6 +357,21 @@ class TestWatch:
         stats = [_C.memory_stats(index) for index in range(len(self._before))]
         return sum(of["allocation.all.allocated"] for of in stats), _C.host_time_ns()
 
+    def after_phase(self, passed: bool) -> None:
+        """Notes how setup, call or teardown ended; what follows a failure finds the device back."""
+        self.failed |= not passed
+        if not passed:
+            self._revive()
+
+    def _revive(self) -> list[str]:
+        """Gives devices back that a device-side assert has taken, which a GPU would not.
+
+        Returns what no call has reported yet.
+        """
+        lost = _C.revive_devices()
+        self._asserted |= bool(lost)
+        return [text for _, text, told in lost if not told]
+
     def abandon(self) -> None:
         """Puts the devices back after a teardown that failed."""
         self.failed = True
@@ -361,11 +379,14 @@ class TestWatch:
 
     def leak(self) -> str | None:
         """Puts the devices back; returns a report if the test has left device memory."""
+        untold = self._revive()
         if self._limited:
             for index in range(len(self._before)):
                 npusim.set_per_process_memory_fraction(1.0, index)
         self._used = self._began != self._worked()
         answered = self._session.answered_since(self._since)
+        if untold and not self.failed:
+            return "the test ended before it waited for the device, which has failed\n" + untold[0]
         # The traceback of a failure keeps the variables of its frames.
         if self.settings.leaks == "off" or self.failed or not self._session.left(answered):
             return None
@@ -403,6 +424,7 @@ class TestWatch:
         return {
             "asked": self.asked(),
             "used": self._used,
+            "asserted": self._asserted,
             "leaked": self._leaked,
             "peak": self._peak,
             "syncs": [

@@ -103,6 +103,8 @@ def mark() -> int:
 def live_blocks(since: int = 0) -> list[LiveBlock]:
     """Returns the blocks, allocated after `since` with their stacks, that nobody has freed.
 
+    Without those that CUDA's libraries would hold: workspaces, and numbers of captures.
+
     Args:
         since: An earlier mark().
     """
@@ -110,6 +112,7 @@ def live_blocks(since: int = 0) -> list[LiveBlock]:
     return [
         LiveBlock(device, address, requested, number)
         for device, address, _, requested, number in _C.live_blocks(since)
+        if not _C.is_library_memory(address)
     ]
 
 
