@@ -18,6 +18,7 @@
 #include <atomic>
 #include <cstring>
 #include <sstream>
+#include <unordered_map>
 
 #include "csrc/errors.h"
 #include "csrc/runtime/cublas_workspaces.h"
@@ -155,7 +156,7 @@ Graph::~Graph() {
     } catch (const std::exception&) {
     }
   }
-  give_up_memory();
+  if (captured_) clear_cublas_workspaces(*origin_);
 }
 
 npusim::alloc::PoolId Graph::pool() const {
@@ -521,14 +522,9 @@ void Graph::replay() {
 
 void Graph::reset() {
   TORCH_CHECK(capturing() != this, "reset() was called while the graph is being captured");
-  give_up_memory();
+  if (captured_) clear_cublas_workspaces(*origin_);  // one of the capture would hold its pool
   clear_nodes();
   pool_.reset();
-}
-
-// As CUDAGraph::reset(): a workspace that a capture has made would hold its pool.
-void Graph::give_up_memory() {
-  if (captured_ && is_called_cuda()) clear_cublas_workspaces(*origin_);
 }
 
 // --- Inputs that are gone -----------------------------------------------------------------------

@@ -17,7 +17,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -125,7 +124,6 @@ class Graph {
   void keep_before_write(const Kernel::Range& range);
   void put_back();
   void clear_nodes() noexcept;
-  void give_up_memory();
   std::string unjoined() const;
 
   std::shared_ptr<PrivatePool> pool_;

@@ -2,6 +2,7 @@
 // A graph in the language of Graphviz: a node for each operator and kernel, an edge to the next one
 // of its stream, a dashed one where a stream waits for another.
 #include <sstream>
+#include <unordered_map>
 
 #include "csrc/runtime/graph.h"
 
