@@ -41,7 +41,7 @@ def _settings() -> dict[str, Any]:
     """What of a process a backend has no business with."""
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGABRT, signal.SIGPIPE)
     return {
-        "the CPU's generator": torch.random.default_generator.get_state().numpy().tobytes(),
+        "the CPU's generator": torch.default_generator.get_state().numpy().tobytes(),
         "Python's generator": random.getstate(),
         "the default dtype": torch.get_default_dtype(),
         "the default device": torch.get_default_device(),

@@ -2,6 +2,7 @@
 """Work on the second device while the first is current: where results lie, and what they are."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -76,11 +77,15 @@ def memory_of_two_devices_is_two(run: Run) -> None:
         same(f"the original on {one}", there, torch.full((3,), 9.0))
 
 
+def _sum_on(device: torch.device) -> torch.Tensor:
+    return (on(device, 1, 2) + 1).cpu()
+
+
 @contract(no_cpu=_NO_CPU, two_devices=True)
 def other_threads_reach_both_devices(run: Run) -> None:
     """A new thread copies to either device and back."""
     for device in (run.device, other_device(run)):
-        got = in_thread(lambda device=device: (on(device, 1, 2) + 1).cpu())
+        got = in_thread(partial(_sum_on, device))
         same(f"a sum on {device}", got, torch.tensor([2.0, 3.0]))
 
 

@@ -19,7 +19,7 @@ _OF_ROWS: dict[str, View] = {
     "reshape()": lambda base: base.reshape(4, -1),
     "flatten()": lambda base: base.flatten(1),
     "ravel()": torch.Tensor.ravel,
-    "unflatten()": lambda base: base.unflatten(2, (2, 2)),
+    "unflatten()": lambda base: base.unflatten(2, (2, 2)),  # type: ignore[no-untyped-call]
 }
 _OF_ANY: dict[str, View] = {
     "permute()": lambda base: base.permute(2, 0, 1),
@@ -33,7 +33,7 @@ _OF_ANY: dict[str, View] = {
     "narrow()": lambda base: base.narrow(2, 1, 2),
     "a slice": lambda base: base[:, 1:],
     "a slice with a step": lambda base: base[:, :, 1::2],
-    "split()": lambda base: base.split(2, dim=1)[1],
+    "split()": lambda base: base.split(2, dim=1)[1],  # type: ignore[no-untyped-call]
     "chunk()": lambda base: base.chunk(2, dim=2)[1],
     "tensor_split()": lambda base: base.tensor_split(2, dim=2)[1],
     "unbind()": lambda base: base.unbind(1)[2],
@@ -119,7 +119,7 @@ def views_of_another_size_are_refused(run: Run) -> None:
         "view() that does not divide": lambda: there.view(5, -1),
         "reshape() of another size": lambda: there.reshape(5, 3),
         "expand() of a dimension that is not 1": lambda: there.expand(6, 4),
-        "unflatten() of another size": lambda: there.unflatten(1, (3, 2)),
+        "unflatten() of another size": lambda: there.unflatten(1, (3, 2)),  # type: ignore[no-untyped-call]
         "view() of a wider dtype": lambda: there[:, :3].view(torch.float64),
         "permute() with one dimension twice": lambda: there.permute(0, 0),
         "narrow() beyond the end": lambda: there.narrow(0, 2, 3),
@@ -228,7 +228,7 @@ def items_of_views_are_theirs(run: Run) -> None:
         "a part of one element": lambda whole: whole[1:2],
         "an expanded part": lambda whole: whole[1].expand(1, 1),
     }.items():
-        same(f"item() of {name}", view(there).item(), view(here).item())
+        same(f"item() of {name}", view(there).item(), view(here).item())  # type: ignore[no-untyped-call]
 
 
 @contract()

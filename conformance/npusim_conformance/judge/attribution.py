@@ -136,7 +136,7 @@ class _Watch(Observer):  # type: ignore[no-untyped-call]
         if not isinstance(expected, torch.Tensor) or expected.dtype != here.dtype:
             return None
         lies = (list(expected.shape), list(expected.stride()))
-        offset = expected.storage_offset()
+        offset = int(expected.storage_offset())
         offsets: list[tuple[int, ...]] = [(offset,)]
         if offset == here.storage_offset():
             offsets.append(())

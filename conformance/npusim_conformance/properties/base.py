@@ -81,7 +81,8 @@ class Run:
     @property
     def is_short(self) -> bool:
         """Whether this is a run of the profile smoke, which asks less of what costs most."""
-        return self.source.maximum is not None and self.source.maximum <= SAMPLES_MAX["smoke"]
+        short = SAMPLES_MAX["smoke"] or 0
+        return self.source.maximum is not None and self.source.maximum <= short
 
     def samples(
         self, requires_grad: bool = False, dtype: torch.dtype | None = None

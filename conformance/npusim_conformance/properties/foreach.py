@@ -108,9 +108,13 @@ class ForeachMany(PartedProperty):
             return
         long = _repeated(sample)
         if sample.operator.supports_out:
-            yield partial(_compare_lists, run, long)
+            yield partial(self._compare_many, run, long)
         if sample.operator.inplace_variant:
             yield partial(ForeachInplace._compare, run, _with_gaps(long))
+
+    @staticmethod
+    def _compare_many(run: Run, sample: Sample, device: torch.device) -> None:
+        _compare_lists(run, sample, device)
 
 
 def _repeated(sample: Sample) -> Sample:

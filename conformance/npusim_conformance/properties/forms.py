@@ -39,6 +39,7 @@ def form_of(operator: torch_testing.Operator, call: Call, result: Any, turn: int
         return partial(_gradient, operator, call)
     is_changed = isinstance(given, torch.Tensor) and operator.inplace_variant is not None
     if turn % 3 == 2 and is_one and is_changed:
+        assert given is not None
         if (result.shape, result.dtype) == (given.shape, given.dtype):
             return partial(_in_place, operator.inplace_variant, call, result)
     return None

@@ -168,8 +168,8 @@ class Runner:
         for again in self._run(alone, fresh=True):
             once = first[again.case]
             if again.status in PASSED:
-                before = self._before.get(again.case, "")
-                after = f" after {before}" if before else ""
+                earlier = self._before.get(again.case, "")
+                after = f" after {earlier}" if earlier else ""
                 message = f"passes alone, and failed{after}: {once.message}"
                 yield replace(once, status=Status.FLAKE, message=message, attempt=2)
             else:

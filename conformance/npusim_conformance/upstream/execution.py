@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from npusim_conformance.case import Case
-from npusim_conformance.judge.diagnosis import blanked, diagnose
+from npusim_conformance.judge.diagnosis import diagnose
 from npusim_conformance.upstream import twin
 from npusim_conformance.upstream.collection import PRIVATE_USE, DeviceTest, load
-from npusim_conformance.verdict import FAILED, Outcome, Status
+from npusim_conformance.verdict import FAILED, Outcome, Status, blanked
 
 _SAMPLE = re.compile(r"Caused by \w+ input at index (\d+)")
 
