@@ -5,6 +5,8 @@ import fnmatch
 from dataclasses import dataclass
 
 KINDS = ("op", "module", "optim", "foreach", "custom", "contract", "upstream", "aten")
+# Samples per case, of each profile; None is all of them.
+SAMPLES_MAX = {"smoke": 4, "standard": 40, "full": None}
 
 
 @dataclass(frozen=True, order=True)

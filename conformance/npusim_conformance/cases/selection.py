@@ -4,9 +4,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-PROFILES = ("smoke", "standard", "full")
-# Samples per case; None is all of them.
-SAMPLES_MAX = {"smoke": 4, "standard": 40, "full": None}
+from npusim_conformance.case import SAMPLES_MAX
+
+PROFILES = tuple(SAMPLES_MAX)
 
 
 @dataclass(frozen=True)

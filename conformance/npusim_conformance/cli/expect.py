@@ -97,7 +97,7 @@ def _again_alone(record: "RunRecord", declared: "Expectations") -> None:
 def _samples_max(head: dict[str, Any]) -> int | None:
     """The most samples of one case in the run that a log is of."""
 
-    from npusim_conformance.cases.selection import SAMPLES_MAX
+    from npusim_conformance.case import SAMPLES_MAX
 
     selection = head.get("selection", {})
     chosen: int | None = selection.get("samples_max")

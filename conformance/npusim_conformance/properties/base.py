@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import torch
 
 from npusim_conformance.backend.device import CPU, DeviceUnderTest
-from npusim_conformance.case import Case
-from npusim_conformance.cases.selection import SAMPLES_MAX
+from npusim_conformance.case import SAMPLES_MAX, Case
 from npusim_conformance.inputs.samples import Sample, SampleSource
 from npusim_conformance.inputs.subjects import Subject, subjects
 from npusim_conformance.judge.agreement import Agreement

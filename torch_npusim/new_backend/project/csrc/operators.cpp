@@ -219,6 +219,8 @@ at::Tensor to_host(const at::Tensor& self) {
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool /*non_blocking*/) {
+  TORCH_CHECK(at::is_expandable_to(self.sizes(), to.sizes()), "mychip: a tensor of shape ",
+              self.sizes(), " cannot be copied into one of shape ", to.sizes());
   if (to.numel() == 0) return to;
   at::assert_no_internal_overlap(to);
   if (to.is_cpu()) {

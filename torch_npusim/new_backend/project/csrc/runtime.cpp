@@ -115,7 +115,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
  private:
   static c10::DeviceIndex index(c10::Device device) {
-    return device.has_index() ? device.index() : current;
+    if (!device.has_index()) return current;
+    TORCH_CHECK(device.index() < device_count(), "mychip: no device ", device);
+    return device.index();
   }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
