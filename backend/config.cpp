@@ -203,11 +203,10 @@ const std::vector<Knob>& knobs() {
        "(~). Kinds: oom, launch, hang, device, slow, link, kill. Options: device, rank, seed, "
        "factor, name.",
        Stability::experimental},
-      {"NPUSIM_ALLOCATOR", "npusim",
-       "npusim, cuda-2.13, cuda-2.12, cuda-2.11, cuda-2.9, cuda-2.4, ascend, bfc, buddy, banked, "
-       "or the path of a "
-       "shared library "
-       "(with a /); then ,key:value pairs",
+      {"NPUSIM_ALLOCATOR", "auto",
+       "auto (cuda-2.13 under the CUDA alias, else npusim), npusim, cuda-2.13, cuda-2.12, "
+       "cuda-2.11, cuda-2.9, cuda-2.4, ascend, bfc, buddy, banked, or the path of a shared "
+       "library (with a /); then ,key:value pairs",
        "A preset of the caching allocator, and keys of PYTORCH_ALLOC_CONF that change it; or a "
        "placement policy (docs/use/lab.md) with settings of its own.",
        Stability::experimental},

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/device_allocator.h"
 
 namespace torch_npusim {
@@ -25,6 +26,7 @@ struct Choice {
   std::mutex mutex;  // guards the rest
   bool is_made = false;
   std::optional<std::string> text;
+  std::optional<std::string> of_variable;  // NPUSIM_ALLOCATOR, once an allocator has been made
   std::optional<PluggableFunctions> functions;
   std::vector<std::string> settings;  // of set_allocator_settings(), applied last
 };
@@ -32,6 +34,14 @@ struct Choice {
 Choice& choice() {
   static auto* chosen = new Choice;  // never destroyed, as the allocators
   return *chosen;
+}
+
+// The alias may come and go before the first allocation; "auto" is settled by that.
+std::string of_variable(const Choice& chosen) {
+  if (chosen.of_variable.has_value()) return *chosen.of_variable;
+  const std::string& text = npusim::config().allocator;
+  if (text.substr(0, text.find(',')) != "auto") return text;
+  return (is_called_cuda() ? "cuda-2.13" : "npusim") + text.substr(4);
 }
 
 // "name,key:value,..." taken apart.
@@ -146,7 +156,8 @@ std::unique_ptr<LiveAllocator> make_allocator(Provider& provider, c10::DeviceInd
   } else if (chosen.text.has_value()) {
     made = allocator_of(*chosen.text, provider, "change_current_allocator", chosen.settings);
   } else {
-    made = allocator_of(npusim::config().allocator, provider, "NPUSIM_ALLOCATOR", chosen.settings);
+    chosen.of_variable = of_variable(chosen);
+    made = allocator_of(*chosen.of_variable, provider, "NPUSIM_ALLOCATOR", chosen.settings);
   }
   chosen.is_made = true;
   return made;
@@ -171,7 +182,7 @@ void set_allocator_settings(const std::string& text) {
   std::optional<Config> config;
   {
     const std::lock_guard lock(chosen.mutex);
-    const Setting setting(chosen.text.value_or(npusim::config().allocator));
+    const Setting setting(chosen.text.value_or(of_variable(chosen)));
     TORCH_CHECK_VALUE(!chosen.functions.has_value() && !setting.is_policy,
                       "set_allocator_settings: the settings are the caching allocator's, but "
                       "another allocator was chosen");
@@ -202,7 +213,7 @@ std::string allocator_choice() {
   Choice& chosen = choice();
   const std::lock_guard lock(chosen.mutex);
   if (chosen.functions.has_value()) return "pluggable";
-  return chosen.text.value_or(npusim::config().allocator);
+  return chosen.text.value_or(of_variable(chosen));
 }
 
 std::string allocator_name() {

@@ -15,8 +15,9 @@ namespace torch_npusim {
 // make_allocator() is called once per device; the provider must outlive the allocator. Without a
 // choice of change_allocator() it reads "preset[,key:value...]" or "policy[,key:value...]" from
 // NPUSIM_ALLOCATOR, where a policy is one of live_policies() or the path of a shared library, and
-// applies the keys of PYTORCH_ALLOC_CONF to a preset. Raises, naming the variable, for a text that
-// is not understood.
+// applies the keys of PYTORCH_ALLOC_CONF to a preset. "auto" is "cuda-2.13" if the first allocator
+// is made under the CUDA alias, and else "npusim". Raises, naming the variable, for a text that is
+// not understood.
 std::unique_ptr<npusim::alloc::LiveAllocator> make_allocator(npusim::alloc::Provider& provider,
                                                              c10::DeviceIndex device);
 

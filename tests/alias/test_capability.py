@@ -223,6 +223,7 @@ def test_settings_of_the_allocator_count_before_and_after_the_first_allocation()
     assert size == str(64 << 20)
     assert later == str(32 << 20)
     assert "in use already" in late
-    assert allocated == "32"
+    assert allocated == "512"
+    assert rules.startswith("cuda-2.13,")
     assert rules.endswith(",expandable_segments:True")
     assert "max_split" not in rules

@@ -104,3 +104,23 @@ os.wait()
         "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
         "must use the 'spawn' start method"
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "variable", "expected"),
+    [("", None, 512), ("", "npusim", 32), ("torch.empty(1, device='npusim')", None, 32)],
+    ids=["alias", "a choice", "memory before the alias"],
+)
+def test_memory_comes_in_blocks_of_cuda_unless_the_user_chose(
+    run_python, before, variable, expected
+):
+    script = f"""
+import torch, torch_npusim
+kept = {before or None}
+import torch_npusim.as_cuda
+before = torch.cuda.memory_allocated()
+x = torch.empty(1, device="cuda")
+print(torch.cuda.memory_allocated() - before)
+"""
+    chosen = {} if variable is None else {"NPUSIM_ALLOCATOR": variable}
+    assert run_python(script, environment=chosen) == f"{expected}\n"

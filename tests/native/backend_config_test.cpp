@@ -49,7 +49,7 @@ TEST(defaults_are_two_isolated_devices) {
   CHECK(value.isolation && value.fastpath && !value.launch_blocking);
   CHECK_EQ(value.poison, PoisonMode::off);
   CHECK_EQ(value.fallback, FallbackMode::silent);
-  CHECK_EQ(value.allocator, "npusim");
+  CHECK_EQ(value.allocator, "auto");
 }
 
 TEST(every_knob_is_read) {
