@@ -12,10 +12,8 @@ CostRates make_cost_rates(const DeviceSpec& spec) {
     for (std::size_t i = 0; i < kPrecisionCount; ++i) {
       const double peak =
           spec.peak_flops_per_s[i] > 0 ? spec.peak_flops_per_s[i] : spec.peak_flops_per_s[0];
-      const auto precision = static_cast<Precision>(i);
-      const bool matrix_units =
-          precision == Precision::f16 || precision == Precision::i8 || precision == Precision::tf32;
-      const Shares& shares = matrix_units ? spec.achievable : spec.achievable_plain;
+      const Shares& shares =
+          on_matrix_units(static_cast<Precision>(i)) ? spec.achievable : spec.achievable_plain;
       rates.ns_per_flop[work][i] = 1e9 / (peak * shares[work]);
     }
     rates.ramp_ns[work] = spec.ramp_ns[work];
@@ -37,6 +35,7 @@ CostRates make_cost_rates(const DeviceSpec& spec) {
   set(CommandKind::copy_d2h_pageable, spec.pageable_bytes_per_s, spec.copy_floor_ns);
   set(CommandKind::copy_peer, spec.peer_bytes_per_s, spec.copy_floor_ns);
   rates.multiprocessors = std::max(1, spec.multiprocessor_count);
+  if (spec.narrow_flops_per_s > 0) rates.ns_per_narrow_flop = 1e9 / spec.narrow_flops_per_s;
   rates.wave_loss = spec.wave_loss;
   rates.cache_bytes = spec.cache_bytes;
   rates.cache_gain = spec.cache_gain;

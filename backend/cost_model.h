@@ -34,8 +34,11 @@ struct Cost {
   Precision precision = Precision::f32;
   Work work = Work::streaming;
   double tiles = 0;  // of a product's result, kTile x kTile elements each; 0: not a product
+  // Of a product: elements that one load may move, if its matrices allow less than kLoadBytes.
+  double aligned = 0;
 };
 inline constexpr double kTile = 128;
+inline constexpr std::int64_t kLoadBytes = 16;
 
 // tiles_of() counts those of `batch` results of rows x columns.
 inline double tiles_of(double batch, double rows, double columns) {
@@ -49,6 +52,7 @@ struct CostRates {
   std::array<std::array<double, kWorkCount>, kCommandKindCount> ns_per_byte{};
   std::array<std::int64_t, kCommandKindCount> floor_ns{};
   std::array<std::int64_t, kWorkCount> ramp_ns{};
+  double ns_per_narrow_flop = 0;  // of a product whose loads move one element
   double multiprocessors = 1;
   double wave_loss = 0;
   double cache_bytes = 0;
@@ -71,8 +75,10 @@ inline constexpr double kMostIdle = 8;
 inline std::int64_t duration_ns(const CostRates& rates, CommandKind kind,
                                 const Cost& cost) noexcept {
   const auto work_class = static_cast<std::size_t>(cost.work);
-  double compute =
-      cost.flops * rates.ns_per_flop[work_class][static_cast<std::size_t>(cost.precision)];
+  double ns_per_flop = rates.ns_per_flop[work_class][static_cast<std::size_t>(cost.precision)];
+  if (cost.aligned > 0)
+    ns_per_flop = std::max(ns_per_flop, rates.ns_per_narrow_flop / cost.aligned);
+  double compute = cost.flops * ns_per_flop;
   if (rates.wave_loss > 0 && cost.tiles > 0) {
     const double waves = cost.tiles / rates.multiprocessors;
     compute *= 1 + rates.wave_loss * std::min(std::ceil(waves) / waves - 1, kMostIdle);

@@ -15,6 +15,9 @@ namespace npusim {
 // `other` is bool and the wider integers, tf32 is float32 on matrix units that round it.
 enum class Precision : std::uint8_t { f32, f64, f16, i8, other, tf32 };
 inline constexpr std::size_t kPrecisionCount = 6;
+constexpr bool on_matrix_units(Precision precision) {
+  return precision == Precision::f16 || precision == Precision::i8 || precision == Precision::tf32;
+}
 
 // The classes of commands of which a device achieves different shares of its peak.
 enum class Work : std::uint8_t {
@@ -46,6 +49,7 @@ struct DeviceSpec {
   Shares achievable_plain = kWhole;                // of the other peaks
   Shares achievable_bandwidth = kWhole;            // of the memory's
   std::array<std::int64_t, kWorkCount> ramp_ns{};  // until the units are busy
+  double narrow_flops_per_s = 0;    // of products whose loads move one element; 0: no matter
   double overlap = 1;               // of arithmetic and traffic: 1: the longer counts, 0: their sum
   double wave_loss = 0;             // share of the time of units that the last tiles leave idle
   double cache_bytes = 0;           // a command of so many bytes gets half of what the cache gives;

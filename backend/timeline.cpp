@@ -95,6 +95,7 @@ void Timeline::on_command(const CommandRecord& record, std::span<const Operand> 
         .bytes = record.cost.bytes,
         .operand_bytes = bytes_of(operands, is_in_place(record.info.name)),
         .tiles = record.cost.tiles,
+        .aligned = record.cost.aligned,
         .correlation = record.correlation,
         .event = 0,
         .version = 0,

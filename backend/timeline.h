@@ -37,6 +37,7 @@ struct TimelineRow {
   double bytes;               // that are charged
   double operand_bytes;       // of the operands, if each element counted once
   double tiles;               // of a product's result
+  double aligned;             // as in Cost
   std::uint64_t correlation;  // of a command
   std::uint64_t event;        // which one, and its version
   std::uint64_t version;

@@ -4,6 +4,7 @@
 // once, are moved. One table, by name without overload.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <unordered_map>
 
 #include "csrc/cost/account.h"
@@ -57,6 +58,20 @@ double stored(const at::TensorBase& tensor) {
                            : elements(static_cast<at::SparseCsrTensorImpl&>(impl).values());
 }
 
+// What the rows of the factors and of the result let one load move, in elements; 0: all of
+// kLoadBytes, or the product of a vector. The library copies a matrix that has no stride of 1.
+double aligned_elements(const at::TensorBase& left, const at::TensorBase& right) {
+  const int64_t whole = npusim::kLoadBytes / static_cast<int64_t>(left.itemsize());
+  if (left.size(-2) == 1 || right.size(-1) == 1) return 0;
+  int64_t least = std::gcd(whole, right.size(-1));
+  for (const at::TensorBase* factor : {&left, &right}) {
+    const int64_t along = factor->stride(-1);
+    const int64_t across = factor->stride(-2);
+    least = std::gcd(least, along == 1 ? across : across == 1 ? along : factor->size(-1));
+  }
+  return least < whole ? static_cast<double>(least) : 0;
+}
+
 // The factors are the last two inputs: (.., m, k) and (.., k, n).
 void product(const Call& call, Cost& cost) {
   const auto read = inputs(call);
@@ -76,6 +91,9 @@ void product(const Call& call, Cost& cost) {
   if (left.dim() < 2) return;
   const double batch = left.dim() > 2 ? static_cast<double>(left.size(0)) : 1.0;
   cost.tiles = npusim::tiles_of(batch, static_cast<double>(left.size(-2)), columns);
+  const bool matrices = left.layout() == at::kStrided && right.dim() > 1;
+  if (matrices && npusim::on_matrix_units(cost.precision))
+    cost.aligned = aligned_elements(left, right);
 }
 
 // (.., m, k) and a second operand of any layout for (.., k, n); scales and biases follow.

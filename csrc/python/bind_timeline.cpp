@@ -32,13 +32,13 @@ constexpr const char* kCommandWords[] = {
 
 // The order of timeline.Row in torch_npusim/sim/timeline.py.
 py::tuple row_tuple(const npusim::TimelineRow& row) {
-  return py::make_tuple(row.is_command ? kCommandWords[static_cast<std::size_t>(row.command)]
-                                       : kOrderWords[static_cast<std::size_t>(row.order)],
-                        row.is_command ? row.name : "", static_cast<int>(row.device),
-                        static_cast<int>(row.stream), row.thread, row.paid, row.in_body,
-                        row.host_ns, row.start_ns, row.end_ns, row.extra_ns, row.flops, row.bytes,
-                        static_cast<int>(row.precision), static_cast<int>(row.work),
-                        row.operand_bytes, row.tiles, row.event, row.version, row.site);
+  return py::make_tuple(
+      row.is_command ? kCommandWords[static_cast<std::size_t>(row.command)]
+                     : kOrderWords[static_cast<std::size_t>(row.order)],
+      row.is_command ? row.name : "", static_cast<int>(row.device), static_cast<int>(row.stream),
+      row.thread, row.paid, row.in_body, row.host_ns, row.start_ns, row.end_ns, row.extra_ns,
+      row.flops, row.bytes, static_cast<int>(row.precision), static_cast<int>(row.work),
+      row.operand_bytes, row.tiles, row.aligned, row.event, row.version, row.site);
 }
 
 void begin(std::size_t most_rows, bool sites) {
@@ -63,6 +63,7 @@ py::dict rates_of(const npusim::DeviceSpec& spec) {
   out["achievable"] = py::tuple(py::cast(spec.achievable));
   out["achievable_plain"] = py::tuple(py::cast(spec.achievable_plain));
   out["achievable_bandwidth"] = py::tuple(py::cast(spec.achievable_bandwidth));
+  out["narrow_flops"] = spec.narrow_flops_per_s;
   out["overlap"] = spec.overlap;
   out["wave_loss"] = spec.wave_loss;
   out["cache_bytes"] = spec.cache_bytes;
@@ -88,7 +89,7 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
                  const std::array<double, npusim::kPrecisionCount>& peak_flops,
                  const std::array<npusim::Shares, 3>& achievable,
                  const std::array<std::int64_t, npusim::kWorkCount>& ramp_ns,
-                 const std::array<double, 4>& shape, const std::array<double, 4>& bandwidth,
+                 const std::array<double, 5>& shape, const std::array<double, 4>& bandwidth,
                  const std::array<std::int64_t, 5>& latency_ns,
                  const std::array<int, 3>& hardware) {
   npusim::DeviceSpec spec;
@@ -102,6 +103,7 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
   spec.wave_loss = shape[1];
   spec.cache_bytes = shape[2];
   spec.cache_gain = shape[3];
+  spec.narrow_flops_per_s = shape[4];
   spec.ramp_ns = ramp_ns;
   spec.memory_bytes_per_s = bandwidth[0];
   spec.host_bytes_per_s = bandwidth[1];

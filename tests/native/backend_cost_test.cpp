@@ -79,6 +79,23 @@ TEST(arithmetic_traffic_tiles_and_the_cache_make_a_duration) {  // (rule C1)
   CHECK_EQ(duration(product), 7 + 1600 + 100);
 }
 
+TEST(loads_of_few_elements_bound_a_product) {  // (rule C1)
+  DeviceSpec spec = named_spec("npusim-one");
+  spec.peak_flops_per_s = {1e9, 1e9, 4e9, 1e9, 1e9, 2e9};
+  spec.kernel_floor_ns = 0;
+  const auto duration = [&](double aligned) {
+    Cost cost = {4000, 0, Precision::f16, Work::matmul};
+    cost.aligned = aligned;
+    return duration_ns(make_cost_rates(spec), CommandKind::kernel, cost);
+  };
+  CHECK_EQ(duration(1), 1000);  // no rate is stated
+  spec.narrow_flops_per_s = 1e9;
+  CHECK_EQ(duration(0), 1000);
+  CHECK_EQ(duration(1), 4000);
+  CHECK_EQ(duration(2), 2000);
+  CHECK_EQ(duration(4), 1000);
+}
+
 TEST(float32_stands_in_for_a_mode_that_a_device_has_not) {  // (rule C1)
   const CostRates rates = unit_rates();
   CHECK_EQ(duration_ns(rates, CommandKind::kernel, {100, 0, Precision::tf32}), 107);

@@ -153,3 +153,46 @@ def test_a_model_in_bfloat16_is_not_told_to_use_the_matrix_units():
     made.timeline.rates = Rates.of_spec("h100-sxm")
     made.timeline.rows = [row._replace(flops=row.flops * 1e6) for row in made.timeline.rows]
     assert "precision" not in [advice.cause for advice in diagnose(made).advice]
+
+
+# --- Alignment: elements of a product's matrices that one load may move
+
+
+def aligned(call):
+    """Of the last product's row."""
+    with timeline.record() as made:
+        call()
+    return [row.aligned for row in made.rows if row.work in PRODUCTS][-1]
+
+
+def matrix(rows, columns, dtype=torch.bfloat16):
+    return torch.ones(rows, columns, dtype=dtype, device=DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "dtype", "elements"),
+    [
+        (16, 24, torch.bfloat16, 0), (16, 25, torch.bfloat16, 1), (16, 26, torch.float16, 2),
+        (20, 24, torch.float16, 4), (16, 25, torch.float32, 0), (16, 1, torch.bfloat16, 0),
+        (17, 24, torch.bfloat16, 1),
+    ],
+)  # fmt: skip
+def test_a_product_states_what_a_load_may_move(k, n, dtype, elements):
+    a, b = matrix(8, k, dtype), matrix(k, n, dtype)
+    assert aligned(lambda: a @ b) == elements
+    assert aligned(lambda: torch.addmm(matrix(8, n, dtype), a, b)) == elements
+    assert aligned(lambda: torch.bmm(a.expand(2, 8, k), b.expand(2, k, n))) == elements
+
+
+def test_rows_count_and_no_sizes_across_them():
+    """A part of a wide matrix has the rows of the whole."""
+    assert aligned(lambda: matrix(16, 40)[:, :25].t() @ matrix(16, 8)) == 0
+    assert aligned(lambda: matrix(8, 25) @ matrix(25, 8)) == 1
+    assert aligned(lambda: matrix(25, 8).t() @ matrix(25, 8)) == 0  # a weight's gradient
+    assert aligned(lambda: matrix(8, 25).t() @ matrix(8, 16)) == 1
+
+
+def test_tf32_counts_elements_of_four_bytes(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    a, b = matrix(8, 16, torch.float32), matrix(16, 26, torch.float32)
+    assert aligned(lambda: a @ b) == 2

@@ -10,7 +10,7 @@ from processes import python
 
 from torch_npusim.sim import specs
 
-from pages import intervals, published_programs, time_fit, validation  # isort: skip
+from pages import intervals, measured_times, published_programs, time_fit, validation  # isort: skip
 from pages.published_rows import FOLDER  # isort: skip
 
 
@@ -42,6 +42,36 @@ def test_the_tool_and_the_device_compute_the_same_durations():
                 }
             )  # fmt: skip
             assert abs(rates.duration_ns(row) - each[i] * 1e9) <= 2
+
+
+def test_the_rate_of_narrow_products_is_that_of_the_visible_recordings():
+    """Two precisions and two chips; 512 x 50257 x 768 has a width that is odd."""
+    with measured_times.TIMES.open() as file:
+        rows = [row for row in csv.DictReader(file) if "512x50257x768" in row["key"]]
+    rows = [row for row in rows if row["half"] == "visible" and "float32" not in row["key"]]
+    rates = [
+        2 * 512 * 50257 * 768 / (float(row["us"]) / 1e6) / specs.load(row["chip"]).clocks
+        for row in rows
+    ]
+    assert len(rates) == 4
+    assert specs.classes()["model"]["narrow_flops"] == pytest.approx(np.median(rates), rel=0.01)
+    assert max(rates) < 1.07 * min(rates)
+
+
+def test_narrow_loads_change_no_row_of_the_fit():
+    """Records have sizes and no strides: widths and depths that 16 bytes do not divide count."""
+    data, x = time_fit.Data(FOLDER), time_fit.of_classes()
+    f16, tf32 = (time_fit.timeline.PRECISIONS.index(name) for name in ("f16", "tf32"))
+    whole = np.select([data.precision == f16, data.precision == tf32], [8, 4], 1)
+    loads = np.gcd(np.gcd(data.n, data.k), whole)
+    products = [time_fit.WORK.index(name) for name in ("matmul", "batched_matmul")]
+    narrow = np.isin(data.work, products) & (loads < whole)
+    assert narrow.sum() > 500
+    now, *_ = time_fit.parts(data, x)
+    more = np.maximum(data.flops / (time_fit.NARROW * loads * data.clocks) - now, 0) * narrow
+    rows = len(data.rows)
+    device = np.bincount(data.index, time_fit.durations(data, x) * data.counts, rows)
+    assert (np.bincount(data.index, more * data.counts, rows) < 0.005 * device).all()
 
 
 def test_intervals_are_those_of_the_rows_that_were_left_out():

@@ -51,7 +51,7 @@ class Advice:
 
     Attributes:
         cause: "loader", "host_waits", "copies", "link", "optimizer", "recomputation", "precision",
-            "casts", "layout", "padding", "strided", "launches" or "batch".
+            "casts", "layout", "alignment", "padding", "strided", "launches" or "batch".
         what: The problem.
         remedy: The action.
         gain: Share of the time after the set-up that it saves, by replay.
@@ -383,6 +383,28 @@ def _is_inserted(number: int) -> bool:
     return site.node == "ToCopyBackward0"
 
 
+def _alignment(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
+    """Products whose rows let a load move less than 16 bytes, without that limit."""
+    slow = [
+        row
+        for row in timeline.rows
+        if row.aligned > 0 and rates.duration_ns(row) > rates.duration_ns(row._replace(aligned=0.0))
+    ]
+    if not slow:
+        return None
+    changed = set(map(id, slow))
+    moved = sorted({int(row.aligned) for row in slow})
+    return (
+        "alignment",
+        f"{len(slow)} products have matrices whose rows are no multiple of 16 bytes: a load moves "
+        f"{' or '.join(map(str, moved))} elements",
+        "make widths multiples of 8 in half precision, of 4 in TF32: a vocabulary of 50257 words "
+        "becomes 50304",
+        [row._replace(aligned=0.0) if id(row) in changed else row for row in timeline.rows],
+        _lines(recording, slow, lambda row: row.flops),
+    )
+
+
 def _padding(recording: Recording, timeline: Timeline, rates: Rates) -> _Tried:
     """The work of a batch by the share of its tokens that are no filling."""
     found = [
@@ -513,7 +535,7 @@ def _doubled(row: Row) -> Row:
 #: In no order: the gains decide.
 _CAUSES = (
     _loader, _host_waits, _copies, _link, _optimizer, _recomputation, _precision, _casts, _layout,
-    _padding, _strided, _launches, _batch,
+    _alignment, _padding, _strided, _launches, _batch,
 )  # fmt: skip
 
 

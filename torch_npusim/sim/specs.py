@@ -222,7 +222,9 @@ def classes() -> dict[str, Any]:
 
 
 def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
-    """Returns shares by class of work, (overlap, wave loss, cache) and the floor in us.
+    """Returns shares by class of work, what shapes commands' times, and the floor in us.
+
+    Shapes are overlap, wave loss, the cache's size and gain, and the rate of unaligned products.
 
     A share of the file's own stands in place of that of its class of work, on all peaks; one of
     [achievable_plain] on those without matrix units.
@@ -245,7 +247,7 @@ def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
             arithmetic[work.index("attention_backward")] = of["attention"]
             made.append(arithmetic)
         made.append([own["bandwidth"]] * len(work))
-        return made, [1.0, 0.0, 0.0, 1.0], 0.0
+        return made, [1.0, 0.0, 0.0, 1.0, 0.0], 0.0
     table, board = classes(), classes()["board"][spec.board]
     made = [
         [of[name] if name in of else table[kind][name] * board["arithmetic"] for name in work]
@@ -264,6 +266,7 @@ def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
         model["wave_loss"],
         spec.value("memory.cache_mib") * model["cache_share"],
         model["cache_gain"],
+        spec.clocks * model["narrow_flops"],
     ]
     made.append([traffic[name] * scale for name in work])
     return made, shape, model["kernel_floor_us"]

@@ -86,6 +86,8 @@ class Row(NamedTuple):
         work: Index into WORK.
         operand_bytes: Bytes of the operands if each element counted once.
         tiles: Of a product's result, 128 x 128 elements each.
+        aligned: Elements that one load of a product may move, if its matrices allow less than 16
+            bytes; 0: they allow as much, or it is no product.
         event: Which event, as a number.
         version: Which of its records.
         site: Where the program was; 0 if nobody asked.
@@ -108,6 +110,7 @@ class Row(NamedTuple):
     work: int
     operand_bytes: float
     tiles: float
+    aligned: float
     event: int
     version: int
     site: int
@@ -127,6 +130,7 @@ class Rates:
         achievable: Share of the peaks of matrix units by class of work.
         achievable_plain: Share of the other peaks.
         achievable_bandwidth: Share of the memory's bandwidth.
+        narrow_flops: Operations per second of products whose loads move one element; 0: no matter.
         overlap: Of arithmetic and traffic; 1: the longer counts, 0: their sum.
         wave_loss: Share of the units' time that the last tiles of a product leave idle.
         cache_bytes: A command of so many bytes gets half of what the cache gives.
@@ -146,6 +150,7 @@ class Rates:
     achievable: tuple[float, ...]
     achievable_plain: tuple[float, ...]
     achievable_bandwidth: tuple[float, ...]
+    narrow_flops: float
     overlap: float
     wave_loss: float
     cache_bytes: float
@@ -180,7 +185,10 @@ class Rates:
         # In the order of backend/cost_model.h, so that roundings are the same.
         peak = self.peak_flops[row.precision] or self.peak_flops[0]
         shares = self.achievable if row.precision in MATRIX_UNITS else self.achievable_plain
-        compute = row.flops * (1e9 / (peak * shares[row.work]))
+        ns_per_flop = 1e9 / (peak * shares[row.work])
+        if row.aligned > 0 and self.narrow_flops > 0:
+            ns_per_flop = max(ns_per_flop, 1e9 / self.narrow_flops / row.aligned)
+        compute = row.flops * ns_per_flop
         if self.wave_loss > 0 and row.tiles > 0:
             waves = row.tiles / max(self.multiprocessors, 1)
             compute *= 1 + self.wave_loss * min(math.ceil(waves) / waves - 1, _MOST_IDLE)
