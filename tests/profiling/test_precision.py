@@ -192,7 +192,15 @@ def test_rows_count_and_no_sizes_across_them():
     assert aligned(lambda: matrix(8, 25).t() @ matrix(8, 16)) == 1
 
 
-def test_tf32_counts_elements_of_four_bytes(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+@pytest.fixture
+def allow_tf32():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("allow_tf32")
+def test_tf32_counts_elements_of_four_bytes():
     a, b = matrix(8, 16, torch.float32), matrix(16, 26, torch.float32)
     assert aligned(lambda: a @ b) == 2
