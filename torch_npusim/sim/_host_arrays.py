@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from torch_npusim import _C
+from torch_npusim.patches.mechanism import Changes
 
-_watching = False
+_watching = Changes()  # of torch, while arrays are watched
 _numpy = torch.Tensor.numpy
 _tolist = torch.Tensor.tolist
 _arrays: list["weakref.ref[Any]"] = []  # of pinned memory; must live when their arrays go
@@ -47,13 +48,9 @@ def _watched_tolist(self: torch.Tensor) -> Any:
 
 def watch_arrays(on: bool) -> None:
     """Begins or ends the watch, which replaces two methods of torch.Tensor."""
-    global _watching
-    if on == _watching:
-        return
-    _watching = on
+    _watching.undo()
     if on:
-        torch.Tensor.numpy = _watched_numpy  # type: ignore[method-assign]
-        torch.Tensor.tolist = _watched_tolist  # type: ignore[method-assign]
+        _watching.set(torch.Tensor, "numpy", _watched_numpy)
+        _watching.set(torch.Tensor, "tolist", _watched_tolist)
     else:
-        del torch.Tensor.numpy, torch.Tensor.tolist  # those of the base class
         _arrays.clear()
