@@ -20,8 +20,9 @@ namespace {
 
 constexpr std::size_t kMostRuns = 1 << 20;  // of one operand with gaps
 
+// Not symmetric: two small numbers and the same two exchanged differ.
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) noexcept {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15ULL;
+  hash = (hash * 0xD6E8FEB86659FD93ULL ^ value) * 0x9E3779B97F4A7C15ULL;
   return hash ^ (hash >> 29);
 }
 
@@ -374,7 +375,7 @@ void RaceDetector::collect_runs(const Access& access,
 // --- Memory -------------------------------------------------------------------------------------
 
 std::vector<RaceDetector::Ghost>& RaceDetector::ghosts_of(Party owner, std::uint64_t pool) {
-  return ghosts_[mixed(pool, owner)];
+  return ghosts_[{owner, pool}];
 }
 
 void RaceDetector::on_memory(const MemoryRecord& record) noexcept {

@@ -19,10 +19,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "backend/observer.h"
@@ -188,7 +190,7 @@ class RaceDetector : public Observer {
   std::unordered_map<const Event*, Clock> marks_;
   Blocks blocks_;
   std::vector<Blocks::node_type> spare_;  // of freed blocks, so that new ones allocate nothing
-  std::unordered_map<std::uint64_t, std::vector<Ghost>> ghosts_;
+  std::map<std::pair<Party, std::uint64_t>, std::vector<Ghost>> ghosts_;  // by owner and pool
   std::vector<Layout> layouts_;
   std::unordered_multimap<std::uint64_t, std::uint32_t> layout_ids_;
   std::array<Block*, 1024> recent_blocks_{};

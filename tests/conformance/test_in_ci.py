@@ -33,8 +33,9 @@ def test_every_cause_is_one_annotation():
     found = [COMMAND.fullmatch(line) for line in lines]
     assert all(found)
     assert [match[1] for match in found] == ["error"] * len(summary_of().causes) + ["notice"]
-    assert "2 x aten%3A%3Amul" in lines[0]
-    assert found[0][3] == "off by </script> & more%0Aop:cov/forward/float32, op:var/forward/float32"
+    assert "1 x state leaks from case to case" in lines[0]
+    assert "2 x aten%3A%3Amul" in lines[1]
+    assert found[1][3] == "off by </script> & more%0Aop:cov/forward/float32, op:var/forward/float32"
 
 
 def test_nothing_executed_is_an_error_too():

@@ -189,8 +189,13 @@ TEST(blocks_of_other_streams_and_pools_do_not_get_the_memory) {  // (rule V6)
   Stream& third = next_stream(0, 0);
   program.allocate(Watched::address(8192), 64, third);
   program.write(third, Watched::address(8192));
-  program.allocate(Watched::address(16384), 64, program.main, /*pool=*/7);
-  program.write(program.main, Watched::address(16384));
+  for (Stream* stream : {&program.main, &third}) {
+    for (std::uint64_t pool = 1; pool < 16; ++pool) {
+      program.allocate(Watched::address(16384), 64, *stream, pool);
+      program.write(*stream, Watched::address(16384));
+      program.free(Watched::address(16384));
+    }
+  }
   CHECK(program.races().empty());
 }
 
