@@ -6,12 +6,12 @@ import textwrap
 
 import pytest
 import torch
-from conformance.contract_plants import PLANTS
+from conformance.contract_plants import PLANTS, around, method
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.cases import catalog
 from npusim_conformance.cases.selection import Selection
-from npusim_conformance.contracts import contracts
+from npusim_conformance.contracts import contracts, same
 from npusim_conformance.contracts import event as event_contracts
 from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Mismatch, NotApplicable, Status
@@ -105,6 +105,37 @@ def test_what_the_cpu_breaks_too_is_upstream(check, monkeypatch):
     assert check("indexing/scalars_come_back").status is Status.UPSTREAM
 
 
+# --- what a sentence shows
+
+
+def test_values_are_shown_from_where_they_differ():
+    same("ones", torch.ones(20), torch.ones(20))
+    got = torch.arange(20.0).index_fill(0, torch.tensor([12]), 0)
+    with pytest.raises(Mismatch, match=r"x from element 12: \[0\.0, .*expected \[12\.0, 13\.0, "):
+        same("x", got, torch.arange(20.0))
+    with pytest.raises(Mismatch, match=r"x: \[0\.0, 1\.0\], expected \[0\.0, 2\.0\]"):
+        same("x", torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]))
+
+
+def test_other_bytes_are_shown_with_their_numbers(check, monkeypatch):
+    method("to", lambda right, self, *to: right(self, *to) + 0)(monkeypatch)  # -0.0 + 0 is 0.0
+    message = check("copy/conversions_keep_to_the_nearest").message
+    assert "element 1 of float32 to float32" in message
+    assert "0.0 (bytes 00000000), expected -0.0 (bytes 00000080)" in message
+
+
+def test_memory_that_was_filled_wrongly_is_not_said_to_be_changed_by_a_copy(check, monkeypatch):
+    def unfilled(right, self, *to, **more):
+        result = right(self, *to, **more)
+        if "copy" in more:
+            result[-1] = 0
+        return result
+
+    around(torch.Tensor, "to", unfilled)(monkeypatch)
+    message = check("copy/kinds_are_converted_on_the_way").message
+    assert "memory around it was wrong before, when it was filled" in message
+
+
 # --- plants
 
 
@@ -156,6 +187,18 @@ def broken_import(tmp_path, monkeypatch):
             "import os; os.register_at_fork(after_in_child=os.abort)",
             "fork/child_may_use_the_cpu",
             "died by SIGABRT",
+        ),
+        (
+            """
+            import os, torch
+            def refuse(seed): raise RuntimeError("no seeds here")
+            def spoil():
+                torch.npusim._is_in_bad_fork = lambda: False
+                torch.npusim.manual_seed_all = refuse
+            os.register_at_fork(after_in_child=spoil)
+            """,
+            "fork/child_may_seed",
+            "no seeds here",
         ),
     ],
 )

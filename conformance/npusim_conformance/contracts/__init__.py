@@ -124,13 +124,17 @@ def same(what: str, got: Any, expected: Any) -> None:
         if is_half_complex(one.dtype):  # which torch.equal() does not know
             one, other = one.to(torch.complex64), other.to(torch.complex64)
         if not torch.equal(one, other):
-            raise Mismatch(f"{what}: {_short(one)}, expected {_short(other)}")
+            raise Mismatch(_from_the_first_difference(what, one.flatten(), other.flatten()))
     elif type(got) is not type(expected) or got != expected:
         raise Mismatch(f"{what}: {got!r}, expected {expected!r}")
 
 
-def _short(values: torch.Tensor) -> str:
-    return f"{values.flatten()[:8].tolist()}{' ...' if values.numel() > 8 else ''}"
+def _from_the_first_difference(what: str, got: torch.Tensor, expected: torch.Tensor) -> str:
+    first = int((got != expected).nonzero()[0])
+    start = first if first >= 8 else 0
+    more = " ..." if got.numel() > start + 8 else ""
+    one, other = (f"{values[start : start + 8].tolist()}{more}" for values in (got, expected))
+    return f"{what}{f' from element {start}' if start else ''}: {one}, expected {other}"
 
 
 def refuses(

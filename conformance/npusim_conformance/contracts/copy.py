@@ -26,7 +26,16 @@ def _bits(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _same_bytes(what: str, got: torch.Tensor, expected: torch.Tensor) -> None:
-    same(what, got.cpu().contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+    """Raises Mismatch unless all bytes are equal; it names the first other element by both."""
+    same(f"number of elements of {what}", got.numel(), expected.numel())
+    one, other = (values.cpu().contiguous().flatten() for values in (got, expected))
+    bits = [values.view(torch.uint8).view(len(one), -1) for values in (one, other)]
+    for at in (bits[0] != bits[1]).any(1).nonzero().flatten().tolist():
+        shown = [
+            f"{values[at].item()} (bytes {bytes(row[at].tolist()).hex()})"
+            for values, row in zip((one, other), bits, strict=True)
+        ]
+        raise Mismatch(f"element {at} of {what}: {shown[0]}, expected {shown[1]}")
 
 
 @contract()
@@ -100,7 +109,12 @@ def _copied(run: Run, there: torch.Tensor, source: Lies, clean: torch.Tensor,
         return ""
     wrong = int((got.cpu().as_strided(*target) != expected.as_strided(*target)).sum())
     if not wrong:
-        return "the copy is right, but memory around it is changed"
+        filled = torch.equal(clean.cpu(), torch.full(clean.shape, 77, dtype=clean.dtype))
+        return (
+            "the copy is right, but memory around it is changed"
+            if filled
+            else "the copy is right; memory around it was wrong before, when it was filled"
+        )
     return f"{wrong} of {expected.as_strided(*target).numel()} elements are wrong"
 
 
