@@ -248,6 +248,11 @@ def or_itself(right, self, *args, **options):
         return self
 
 
+def or_flat(loaded):
+    """What was loaded, but flat if it is a tensor."""
+    return loaded.flatten() if isinstance(loaded, torch.Tensor) else loaded
+
+
 def unconjugated(tensor):
     return tensor.conj() if tensor.is_conj() else tensor
 
@@ -406,7 +411,16 @@ BROKEN_BY |= {
     "waiting/work_follows_the_stream_it_waits_for "
     "waiting/work_follows_the_event_it_waits_for "
     "waiting/work_follows_an_event_that_waits "
+    "waiting/events_are_recorded_on_the_stream_named "
+    "waiting/events_recorded_again_wait_for_the_last "
+    "waiting/work_follows_events_of_another_device "
     "waiting/copies_are_there_after_synchronize_by_name": instead(torch, "Stream", NeverWaits),
+    "promotion/numbers_of_python_keep_their_value": method(
+        "fill_", lambda right, self, number: right(self, min(number, 2**31 - 1))
+    ),
+    "serialization/what_has_no_elements_survives": around(
+        torch, "load", lambda right, *args, **more: or_flat(right(*args, **more))
+    ),
     "rng/moved_states_go_round": instead(torch, "Generator", Forgetful),
     "promotion/float64_is_computed_as_such": around(
         torch, "mm", lambda right, x, y: right(x, y) if x.is_cpu else right(x, y).float().double()

@@ -78,6 +78,21 @@ def child_may_use_the_cpu(run: Run) -> None:
     require(said == "done", f"the child was {said!r}")
 
 
+@contract(no_cpu=_NO_CPU, needs=("_is_in_bad_fork", "manual_seed_all"))
+def child_may_seed(run: Run) -> None:
+    """torch's seeding functions and a fork_rng() of the CPU work in a forked child."""
+    said = _child(
+        run,
+        "torch.manual_seed(3)\n"
+        "with torch.random.fork_rng(devices=[]):\n"
+        "    torch.seed()\n"
+        "first = torch.rand(3)\n"
+        "torch.manual_seed(3)\n"
+        "assert torch.rand(3).equal(first), 'equal seeds gave other numbers'",
+    )
+    require(said == "done", f"the child was {said!r}")
+
+
 @contract(quick=False, no_cpu=_NO_CPU)
 def child_may_count_devices(run: Run) -> None:
     """A forked child is told how many devices there are, or why it is not."""

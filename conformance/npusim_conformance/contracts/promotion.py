@@ -179,6 +179,62 @@ def every_dtype_computes(run: Run) -> None:
             require(torch.equal(got, expected) if exact else close, f"{what}: {got}, {expected}")
 
 
+# Numbers of Python at the ends of dtypes, beyond half of their bits, and where float32 ends.
+_ENDS: dict[torch.dtype, tuple[int | float, ...]] = {
+    torch.int64: (2**31, -(2**31) - 1, 2**40 + 1, 2**53 + 1, 2**63 - 1, -(2**63)),
+    torch.int32: (2**16 + 1, 2**24 + 1, 2**31 - 1, -(2**31)),
+    torch.int16: (255, 2**15 - 1, -(2**15)),
+    torch.int8: (127, -128),
+    torch.uint8: (128, 255),
+    torch.float32: (2**24 - 1, 3.4e38, 1.2e-38, 0.1, -0.0, float("inf")),
+    torch.float64: (2**53 - 1, 1.7e308, 2.3e-308, 0.1, 1 + 2**-50, 1e39),
+}
+_TAKES_A_NUMBER: dict[str, Callable[[torch.Tensor, int | float], torch.Tensor]] = {
+    "fill_()": lambda x, number: x.clone().fill_(number),
+    "full()": lambda x, number: torch.full((2,), number, dtype=x.dtype, device=x.device),
+    "full_like()": torch.full_like,
+    "new_full()": lambda x, number: x.new_full((2,), number),
+    "tensor()": lambda x, number: torch.tensor([number], dtype=x.dtype, device=x.device),
+    "writing an element": lambda x, number: _written(x, number),
+    "add": torch.add,
+    "mul": lambda x, number: (x + 1) * number,
+    "masked_fill": lambda x, number: x.masked_fill(x == 0, number),
+    "where": lambda x, number: torch.where(x == 0, number, x),
+    "eq": lambda x, number: torch.full_like(x, number) == number,
+    "clamp": lambda x, number: x.clamp(min=number),
+    "arange": lambda x, number: torch.arange(number, number + 1, dtype=x.dtype, device=x.device),
+}
+
+
+def _written(there: torch.Tensor, number: int | float) -> torch.Tensor:
+    there = there.clone()
+    there[1] = number
+    return there
+
+
+@contract()
+def numbers_of_python_keep_their_value(run: Run) -> None:
+    """Numbers at the ends of a dtype arrive whole, whichever operator takes them."""
+    left_out = run.under_test.expectations.unsupported_dtypes
+    for dtype, numbers in _ENDS.items():
+        if dtype_name(dtype) in left_out:
+            continue
+        here = torch.zeros(2, dtype=dtype)
+        there = here.to(run.device)
+        for (name, work), number in itertools.product(_TAKES_A_NUMBER.items(), numbers):
+            try:
+                expected = work(here, number)
+            except (RuntimeError, OverflowError):
+                continue  # torch computes no such thing
+            try:
+                got = work(there, number)
+            except (RuntimeError, NotImplementedError) as error:
+                if diagnose(error).missing:
+                    continue
+                raise
+            same(f"{name} of {dtype_name(dtype)} with {number}", got, expected)
+
+
 _PRECISE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "add": lambda x: x + x,
     "mul": lambda x: x * x,

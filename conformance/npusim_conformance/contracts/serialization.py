@@ -16,6 +16,8 @@ from npusim_conformance.inputs.torch_testing import DTYPE_ORDER, dtype_name
 from npusim_conformance.properties.base import Run, require
 
 _ONE_DEVICE = "all is on the CPU"
+# No elements in one dimension and in several, no dimension, and one element of many.
+_SCANTY = ((0,), (0, 3), (2, 0, 3), (), (1, 1, 1))
 
 
 def _saved(value: Any, **options: Any) -> io.BytesIO:
@@ -184,6 +186,26 @@ def layout_survives(run: Run) -> None:
     same("stride()", loaded.stride(), part.stride())
     same("values", loaded, part)
     same("requires_grad", _reloaded(on(run.device, 1).requires_grad_()).requires_grad, True)
+
+
+@contract()
+def what_has_no_elements_survives(run: Run) -> None:
+    """Tensors without elements or dimensions are saved, pickled and copied with their shapes."""
+    tensors = {str(shape): torch.ones(shape).to(run.device) for shape in _SCANTY}
+    tensors["an empty part"] = on(run.device, 1, 2, 3)[3:]
+    for name, tensor in tensors.items():
+        ways = {
+            "torch.load()": _reloaded({name: tensor, "more": on(run.device, 1)})[name],
+            "torch.load() of the old format": torch.load(
+                _saved(tensor, _use_new_zipfile_serialization=False)
+            ),
+            "torch.load() to the CPU": _reloaded(tensor, map_location="cpu").to(run.device),
+            "pickle": pickle.loads(pickle.dumps(tensor)),
+            "deepcopy": copy.deepcopy(tensor),
+        }
+        for way, restored in ways.items():
+            same(f"device of {name} by {way}", restored.device, run.device)
+            same(f"{name} by {way}", restored, tensor)
 
 
 @contract()

@@ -100,6 +100,45 @@ def work_follows_an_event_that_waits(run: Run) -> None:
     _arrives(run, lambda side: side.record_event().wait(), run.device, reads_here=False)
 
 
+@contract(no_cpu=NO_CPU)
+def events_are_recorded_on_the_stream_named(run: Run) -> None:
+    """Event.record(stream) marks the work of that stream, and not of the current one."""
+
+    def wait(side: torch.Stream) -> None:
+        event = torch.Event(run.device)
+        event.record(side)
+        event.synchronize()
+
+    _arrives(run, wait, run.device)
+
+
+@contract(no_cpu=NO_CPU)
+def events_recorded_again_wait_for_the_last(run: Run) -> None:
+    """An event that is recorded twice is complete after the work before its second mark."""
+
+    def wait(side: torch.Stream) -> None:
+        event = torch.Event(run.device)
+        event.record(current(run.device))
+        event.record(side)
+        event.synchronize()
+
+    _arrives(run, wait, run.device)
+
+
+@contract(no_cpu=NO_CPU, two_devices=True)
+def work_follows_events_of_another_device(run: Run) -> None:
+    """A stream that waits for an event of another device is done after the copies before it."""
+    second = other_device(run)
+    for device, other in ((run.device, second), (second, run.device)):
+        waiting = torch.Stream(other)
+
+        def wait(side: torch.Stream, waiting: torch.Stream = waiting) -> None:
+            waiting.wait_event(side.record_event())
+            waiting.synchronize()
+
+        _arrives(run, wait, device)
+
+
 @contract(no_cpu=NO_CPU, two_devices=True)
 def copies_are_there_after_synchronize_by_name(run: Run) -> None:
     """After synchronize(device), copies of its streams have arrived, whichever is current."""
