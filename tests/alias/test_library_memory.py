@@ -124,10 +124,10 @@ def work():
     torch.ones(1, **X)
 
 
-def smallest():
-    """Returns the bytes of the smallest block."""
+def smallest(count=1):
+    """Returns the bytes of a block of so many numbers, by default the smallest."""
     kept = []
-    return held(lambda: kept.append(torch.ones(1, **X)))
+    return held(lambda: kept.append(torch.ones(count, **X)))
 
 
 def captured(graph, function):
@@ -160,7 +160,7 @@ def test_a_graph_gives_the_workspace_of_its_stream_back():
         x.fill_(value)
         graph.replay()
         assert made.eq(4 * value * value).all()
-    kept = WORKSPACE + (NUMBERS + 1) * smallest()  # one for `made`
+    kept = WORKSPACE + NUMBERS * smallest() + smallest(made.numel())
     assert torch.cuda.memory_allocated() - before[0] == kept
     del graph, made
     torch.cuda.empty_cache()
