@@ -15,15 +15,17 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
-def lead_session() -> None:
+def lead_session(parent: int) -> None:
     """Makes this process the leader of a session that ends with its parent, whatever ends that."""
     os.setsid()
-    end_with_parent()
+    end_with_parent(parent)
 
 
-def end_with_parent() -> None:
-    """Has the system kill this process when its parent ends."""
+def end_with_parent(parent: int) -> None:
+    """Has the system kill this process when its parent ends, or now if it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def ended(pid: int) -> int | None:

@@ -220,3 +220,28 @@ def test_a_missing_kernel_is_not_blamed_for_a_death():
     assert (told.status, told.culprit, told.repro) == (Status.CRASH, "", "")
     assert told.cause == "sin: crash"
     assert told.message == "the process died; watched, it ends with no kernel for aten::_fft_c2r"
+
+
+ORPHAN = """
+import os
+from npusim_conformance.processes import end_with_parent
+
+alive, say = os.pipe()
+gone, tell = os.pipe()
+if os.fork() == 0:
+    parent = os.getpid()
+    if os.fork() == 0:
+        os.close(tell)
+        os.read(gone, 1)  # until the parent has ended
+        end_with_parent(parent)
+        os.write(say, b"alive")
+    os._exit(0)
+os.close(tell)
+os.close(say)
+assert os.read(alive, 5) == b""
+"""
+
+
+def test_a_process_whose_parent_ended_before_it_could_ask_ends():
+    done = subprocess.run([sys.executable, "-c", ORPHAN], timeout=LIMIT_SECONDS)
+    assert done.returncode == 0

@@ -35,11 +35,11 @@ def run(options: argparse.Namespace) -> int:
         serve([options.order.read_text()], sys.stdout)
         return 0
     for_child, to_child = os.pipe()
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if child == 0:
         try:
             os.close(to_child)
-            processes.lead_session()
+            processes.lead_session(parent)
             answers = os.fdopen(os.dup(1), "w", buffering=1)
             os.dup2(2, 1)  # nothing that a backend prints comes among the answers
             serve(os.fdopen(for_child), answers)

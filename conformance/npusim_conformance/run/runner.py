@@ -273,7 +273,7 @@ class Runner:
             self._workers.append(worker)
 
     def _start(self, directory: Path) -> WorkerProcess:
-        number = self._started
+        number, runner = self._started, os.getpid()
         self._started += 1
         there_read, here_write = os.pipe()
         here_read, there_write = os.pipe()
@@ -287,11 +287,12 @@ class Runner:
             if pid == 0:
                 os.close(here_write)
                 os.close(here_read)
-                self._live_as_worker(there_read, there_write, directory, number)
+                self._live_as_worker(there_read, there_write, directory, number, runner)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         else:
             told = directory / f"worker-{number}.config"
-            told.write_bytes(pickle.dumps((self._told, there_read, there_write, directory, number)))
+            life = (self._told, there_read, there_write, directory, number, runner)
+            told.write_bytes(pickle.dumps(life))
             os.set_inheritable(there_read, True)
             os.set_inheritable(there_write, True)
             pid = os.posix_spawn(
@@ -306,7 +307,9 @@ class Runner:
         stderr = directory / f"worker-{number}.stderr"
         return WorkerProcess(pid, here_write, here_read, flight, stderr)
 
-    def _live_as_worker(self, read_fd: int, write_fd: int, directory: Path, number: int) -> None:
+    def _live_as_worker(
+        self, read_fd: int, write_fd: int, directory: Path, number: int, runner: int
+    ) -> None:
         status = 1
         try:
             for other in self._workers:  # else their pipes would not end with the runner
@@ -315,7 +318,7 @@ class Runner:
             for ending in _ENDING:
                 signal.signal(ending, signal.SIG_DFL)  # the runner's are not for it
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-            worker_module.serve(self._told, read_fd, write_fd, directory, number)
+            worker_module.serve(self._told, read_fd, write_fd, directory, number, runner)
             status = 0
         finally:
             os._exit(status)  # nothing of the runner's is cleaned up here

@@ -280,12 +280,14 @@ def traps_of(worker: Worker) -> list[str]:
     return [f"{trap.name}: {trap.hint}" for trap in found]
 
 
-def serve(config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, number: int) -> None:
+def serve(
+    config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, number: int, parent: int
+) -> None:
     """The life of a worker: batches of names come in, outcomes go out, as JSON lines.
 
     Ends when the runner closes its end, or by itself, saying so, when it holds too much memory.
     """
-    lead_session()
+    lead_session(parent)
     stderr = open(directory / f"worker-{number}.stderr", "w")
     os.dup2(stderr.fileno(), 1)
     os.dup2(stderr.fileno(), 2)
@@ -317,8 +319,7 @@ def serve(config: WorkerConfig, read_fd: int, write_fd: int, directory: Path, nu
 
 def main() -> None:
     """Entry of a spawned worker: its configuration comes pickled on stdin."""
-    config, read_fd, write_fd, directory, number = pickle.load(sys.stdin.buffer)
-    serve(config, read_fd, write_fd, directory, number)
+    serve(*pickle.load(sys.stdin.buffer))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def ask(root: str, name: str) -> dict[str, Any] | None:
 
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "npusim_conformance.upstream.twin_process"],
+        [sys.executable, "-m", "npusim_conformance.upstream.twin_process", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -12,8 +12,8 @@ from npusim_conformance.upstream.execution import execute_twin
 
 
 def main() -> None:
-    """Answers each line, [root, name], by what the test did."""
-    end_with_parent()  # a worker may be killed
+    """Answers each line of a process, whose id is given, [root, name], by what the test did."""
+    end_with_parent(int(sys.argv[1]))  # a worker may be killed
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # tests print
     prepare_environment("cpu")
