@@ -150,12 +150,18 @@ OperandScope::~OperandScope() {
   if (detail::t_state.run == nullptr) t_notes.operands.clear();
 }
 
-void note_host_access(const char* name, const Operand& operand) {
+std::uint64_t newest_record() noexcept {
+  Watch& all = watch();
+  const std::lock_guard lock(all.mutex);
+  return all.sequence;
+}
+
+void note_host_access(const char* name, const Operand& operand, std::uint64_t as_of) {
   if (!observed()) return;
   const Site site = detail::gather_site();
   Watch& all = watch();
   const std::lock_guard lock(all.mutex);
-  const HostAccessRecord record{++all.sequence, name, site};
+  const HostAccessRecord record{as_of != 0 ? as_of : ++all.sequence, name, site};
   all.tell([&](Observer& observer) { observer.on_host_access(record, {&operand, 1}); });
 }
 

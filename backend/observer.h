@@ -148,8 +148,10 @@ class OperandScope {
 };
 
 // note_host_access() reports that the host itself reads or writes. Observers may object: the caller
-// then calls settle_host_access() at a place where it can throw.
-void note_host_access(const char* name, const Operand& operand);
+// then calls settle_host_access() at a place where it can throw. With `as_of`, an earlier answer of
+// newest_record(), the access is one to what had been given by then; waits since count.
+std::uint64_t newest_record() noexcept;
+void note_host_access(const char* name, const Operand& operand, std::uint64_t as_of = 0);
 void settle_host_access();
 
 // note_memory() is called by the allocators of devices and of pinned memory; null pointers are

@@ -256,7 +256,8 @@ void RaceDetector::touch(Block& block, const Access& access) {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < block.accesses.size(); ++i) {
     const Access& old = block.accesses[i];
-    if (old.begin < access.end && access.begin < old.end) {
+    const bool is_later = old.sequence > access.sequence;  // than an access as of some record
+    if (!is_later && old.begin < access.end && access.begin < old.end) {
       const bool ordered = knows(access.party, old);
       if (!ordered && (old.written || access.written) && overlap(old, access)) {
         const bool host = access.party == 0;

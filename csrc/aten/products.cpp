@@ -67,8 +67,11 @@ struct Product;
 template <class Result, class... Args, Result (*kernel)(Args...)>
 struct Product<kernel> {
   static Result call(Args... args) {
+    // What is written stays as it was where there is no memory; a new result comes first.
+    constexpr bool kWrites = (std::is_same_v<Args, at::Tensor&> || ...);
+    if (kWrites && is_called_cuda()) keep(args...);
     Result made = kernel(args...);
-    if (is_called_cuda()) keep(args...);
+    if (!kWrites && is_called_cuda()) keep(args...);
     return made;
   }
 

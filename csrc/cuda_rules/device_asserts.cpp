@@ -4,6 +4,7 @@
 #include "csrc/cuda_rules/device_asserts.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
@@ -11,6 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <vector>
 
 #include "backend/backend.h"
 #include "backend/device_loss.h"
@@ -99,11 +101,31 @@ void run_with_asserts(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   run_without_values(op, keys, kernel, phrase.empty(), arguments, stack);
 }
 
+namespace {
+
+// A call that fails in its midst has written a part of out=, which may be an operand too.
+void keep_from_results(const c10::OperatorHandle& op, Stack& arguments) {
+  const std::vector<c10::Argument>& schema = op.schema().arguments();
+  for (std::size_t out = 0; out < arguments.size(); ++out) {
+    const c10::AliasInfo* info = schema[out].alias_info();
+    if (info == nullptr || !info->isWrite() || !arguments[out].isTensor()) continue;
+    const at::Tensor written = arguments[out].toTensor();
+    for (std::size_t i = 0; i < out; ++i) {
+      if (!arguments[i].isTensor() || !arguments[i].toTensor().has_storage()) continue;
+      const at::Tensor read = arguments[i].toTensor();
+      if (written.has_storage() && read.is_alias_of(written)) arguments[i] = at::clone(read);
+    }
+  }
+}
+
+}  // namespace
+
 void run_by_zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  const c10::SafeKernelFunction& kernel, Stack* stack) {
   const auto count = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   const std::size_t below = stack->size() - static_cast<std::size_t>(count);
   Stack arguments(stack->end() - count, stack->end());
+  keep_from_results(op, arguments);
   try {
     return kernel.callBoxed(op, keys, stack);
   } catch (c10::Error& error) {

@@ -4,6 +4,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+
 #include "backend/races.h"
 #include "csrc/errors.h"
 #include "csrc/observers/host_accesses.h"
@@ -80,15 +82,10 @@ Detector& detector() {
 // Called within an operator of the host, where nothing may be thrown: Python's main thread raises
 // as soon as the operator has returned; a race that another thread found waits for its next
 // command.
+std::atomic<unsigned long> g_main_thread{0};  // Python's, since the first watch_races()
+
 void deliver_soon() {
-  static const auto main_thread = [] {
-    const py::gil_scoped_acquire gil;
-    return py::module::import("threading")
-        .attr("main_thread")()
-        .attr("ident")
-        .cast<unsigned long>();
-  }();
-  if (!detector().has_races() || PyThread_get_thread_ident() != main_thread) return;
+  if (!detector().has_races() || PyThread_get_thread_ident() != g_main_thread) return;
   Py_AddPendingCall(
       [](void*) -> int {
         try {
@@ -119,6 +116,8 @@ void announce_live_blocks() {
 
 void watch_races(py::object listener) {
   const bool on = !listener.is_none();
+  const py::object main_thread = py::module::import("threading").attr("main_thread")();
+  g_main_thread = main_thread.attr("ident").cast<unsigned long>();
   python_listener() = std::move(listener);
   const py::gil_scoped_release no_gil;
   translated([&] {
@@ -136,14 +135,17 @@ void watch_races(py::object listener) {
 // The host reads pinned memory without an operator. `now`: raises here; otherwise as soon as
 // Python's main thread can, for callers where nothing may be thrown.
 // The last argument is for callbacks of weak references.
-void note_read_of_pinned(const at::Tensor& tensor, bool now, const py::object& /*gone*/) {
+// `as_of`: npusim::newest_record() when an array was made that goes now; 0 for a read of now.
+void tell_read_of_pinned(const at::Tensor& tensor, std::uint64_t as_of,
+                         const py::object& /*gone*/) {
   if (!npusim::observed() || !tensor.is_cpu() || !tensor.has_storage()) return;
   if (!npusim::is_pinned(tensor.storage().data())) return;
   const DescribedOperand operand(*tensor.unsafeGetTensorImpl(), tensor.storage().data(),
                                  Use::reads);
   if (operand.get() == nullptr) return;
-  npusim::note_host_access(now ? "Tensor.tolist()" : "an array of Tensor.numpy()", *operand.get());
-  if (now) return detector().after_command();
+  npusim::note_host_access(as_of == 0 ? "Tensor.tolist()" : "an array of Tensor.numpy()",
+                           *operand.get(), as_of);
+  if (as_of == 0) return detector().after_command();
   deliver_soon();
 }
 
@@ -151,8 +153,9 @@ void note_read_of_pinned(const at::Tensor& tensor, bool now, const py::object& /
 
 void bind_races(py::module& m) {
   m.def("watch_races", &watch_races, py::arg("listener").none(true));
-  m.def("note_read_of_pinned", &note_read_of_pinned, py::arg("tensor"), py::arg("now"),
+  m.def("note_read_of_pinned", &tell_read_of_pinned, py::arg("tensor"), py::arg("as_of"),
         py::arg("gone") = py::none());
+  m.def("newest_record", &npusim::newest_record);
   m.def("deliver_races", [] { detector().after_command(); });
 }
 

@@ -171,14 +171,16 @@ void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Op
   const Account account = arguments.operands.account(traits);
   const npusim::CommandInfo info{traits.name.c_str(), npusim::CommandKind::kernel, account.cost(),
                                  /*keeps_turn=*/!traits.runs_python};
+  const bool keeps = is_called_cuda() && multiplies(traits.name);
+  const auto keep = [&] { keep_workspaces_of_product(arguments.operands.tensors(), device); };
+  const bool writes = op.schema().is_mutable();  // and must not if there is no memory
   const auto kernel = [&] {
+    if (keeps && writes) keep();
     run_on_views(op, *stack, traits, arguments, device);
     if (as_cuda()) {
       allocate_temporaries(traits.name, arguments.operands.tensors(), {}, device);
     }
-    if (is_called_cuda() && multiplies(traits.name)) {
-      keep_workspaces_of_product(arguments.operands.tensors(), device);
-    }
+    if (keeps && !writes) keep();
     account.settle(new_results(*stack, traits, arguments.operands.tensors()));
   };
   arguments.operands.waits(traits) ? launch_and_wait(info, device, kernel)

@@ -198,6 +198,7 @@ void Graph::capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode
     npusim::end_capture();
     put_back();
     clear_nodes();
+    numbers_.clear();
     throw;
   }
 }
@@ -221,6 +222,8 @@ void Graph::capture_end() {
     return;
   }
   clear_nodes();
+  numbers_.clear();
+  clear_cublas_workspaces(*origin_);
   pool_.reset();
   TORCH_CHECK(false, "operation failed due to a previous error during capture: ", refused,
               ". Nothing of the capture is left.");
@@ -425,7 +428,16 @@ void Graph::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack)
       if (is_written(schema.arguments()[i])) keep_before_write(stack[i]);
     }
     if (!is_view(schema)) {
-      for (const c10::IValue& value : stack) node.arguments.push_back(frozen(value));
+      // One tensor given twice stays one: kernels ask for it.
+      for (std::size_t i = 0; i < stack.size(); ++i) {
+        const auto same = std::find_if(stack.begin(), stack.begin() + static_cast<long>(i),
+                                       [&](const c10::IValue& other) {
+                                         return other.isTensor() && stack[i].isTensor() &&
+                                                other.toTensor().is_same(stack[i].toTensor());
+                                       });
+        const auto at = static_cast<std::size_t>(same - stack.begin());
+        node.arguments.push_back(at < i ? node.arguments[at] : frozen(stack[i]));
+      }
     }
   }
   {

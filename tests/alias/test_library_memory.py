@@ -165,3 +165,27 @@ def test_a_graph_gives_the_workspace_of_its_stream_back():
     del graph, made
     torch.cuda.empty_cache()
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
+
+
+FULL = """
+import torch
+x, a = torch.ones(4, 4, device="cuda"), torch.eye(4, device="cuda")
+y = torch.zeros(4, 4, device="cuda")
+kept = []
+try:
+    while True:
+        kept.append(torch.empty(2 << 20, dtype=torch.uint8, device="cuda"))
+except torch.OutOfMemoryError:
+    pass
+for product in (lambda: x.addmm_(a, a), lambda: torch.mm(a, a, out=y)):
+    try:
+        product()
+    except torch.OutOfMemoryError:
+        print("no memory")
+print(x.sum().item(), y.sum().item())
+"""
+
+
+def test_a_product_without_memory_for_its_workspace_writes_nothing(run_python):
+    environment = {"NPUSIM_AS_CUDA": "1", "NPUSIM_DEVICE_MEMORY": "64MiB"}
+    assert run_python(FULL, environment=environment) == "no memory\nno memory\n16.0 0.0\n"

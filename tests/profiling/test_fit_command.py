@@ -203,6 +203,20 @@ def test_a_peak_that_bends_is_met_in_a_few_runs():
     assert len(told) < 24
 
 
+def test_a_peak_that_keeps_to_the_capacity_is_passed_in_steps_that_grow():
+    class Cached(Job):
+        def run(self, snapshot=None):
+            batch = int(self.arguments[-1])
+            peak = min(130 * batch, 79_990)  # freed blocks are kept while there is room
+            return {"fits": 100 * batch <= 80_000, "devices": {"0": {"peak_reserved": peak}}}
+
+    told = []
+    device = SimpleNamespace(capacity=80_000, peak_reserved=1040, outside_between=lambda: (0, 0))
+    now = Fit("train.py", fits=True, devices={0: device})
+    assert largest_batch(Cached("train.py", ("--batch", "8")), "--batch", now, told.append) == 800
+    assert len(told) < 24
+
+
 def test_the_page_names_every_colour_of_the_run():
     found = fit_script(BLOCKS, ["--batch", "1"])
     (device,) = found.devices.values()

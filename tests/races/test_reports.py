@@ -213,3 +213,27 @@ def test_one_missing_record_stream_is_one_report():  # (rule V8)
         torch.zeros(1 << 16, device=NPU)
     assert [race.missing for race in recorded.races] == ["record_stream"]
     assert recorded.races[0].first.name.startswith("aten::add_")
+
+
+def download_over_an_array(wait):
+    """Reads a download through an array, which goes while the next one runs; maybe too early."""
+    source = torch.ones(1 << 16, device=NPU)
+    target = torch.empty(1 << 16, pin_memory=True)
+    target.copy_(source, non_blocking=True)
+    array = target.numpy()
+    if wait:
+        torch.npusim.synchronize()
+    target.copy_(source, non_blocking=True)
+    del array
+    return (source + 1).sum()
+
+
+def test_an_array_that_goes_counts_as_read_before_later_downloads(mode):  # (rule V4)
+    mode("error")
+    download_over_an_array(wait=True)
+
+
+def test_an_array_that_goes_before_its_download_is_over_was_read_too_early(mode):  # (rule V4)
+    mode("error")
+    with pytest.raises(torch.npusim.RaceError, match="synchronize is missing"):
+        download_over_an_array(wait=False)

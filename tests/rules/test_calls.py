@@ -397,3 +397,15 @@ def test_put_that_accumulates_alerts_too():
     torch.use_deterministic_algorithms(True)
     with pytest.raises(RuntimeError, match=r"^put_ does not have a deterministic"):
         of(torch.float32).put_(of(torch.long, 2), of(torch.float32, 2), accumulate=True)
+
+
+@pytest.mark.parametrize("place", ["result", "divisor"])
+def test_a_quotient_by_zero_keeps_its_operands_until_it_is_made(place):
+    dividend = torch.arange(1000, 201_000, device=NPU)  # more than one piece of the kernel
+    divisor = torch.full_like(dividend, 3)
+    divisor[torch.tensor([5, -1])] = 0
+    zeros = divisor.cpu() == 0
+    expected = torch.where(zeros, -1, dividend.cpu() // 3)
+    out = dividend if place == "result" else divisor
+    torch.floor_divide(dividend, divisor, out=out)
+    assert torch.equal(out.cpu(), expected)

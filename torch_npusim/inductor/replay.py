@@ -7,14 +7,16 @@ in place. A caller may keep what a call returned for as long as it likes: while 
 does, the next call is captured anew, into memory of its own.
 
 Under the rules for CUDA (docs/reference/rules.md) an inference's results end with the function's
-next call, as CUDA's graph trees have it: who looks at them later gets their error.
+next call in a later step, as CUDA's graph trees have it: who looks at them later gets their error.
 """
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch._dynamo.mutation_guard import GenerationTracker
 from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
 from torch.utils.weak import TensorWeakRef
 
@@ -47,10 +49,12 @@ def replayed(
         is_inference: Whether no backward pass belongs to it.
     """
     by_sizes: dict[tuple[Any, ...], _Captures] = {}
-    latest: list[TensorWeakRef] = []  # results of the last call
+    latest: list[TensorWeakRef] = []  # results of the last step
+    step = -1
     warm_up = 3 if is_backward else 1
 
     def run(arguments: list[Any]) -> Sequence[Any]:
+        nonlocal step
         if graphs.is_current_stream_capturing():
             return call(arguments)
         sizes = tuple(x for x in arguments if not isinstance(x, torch.Tensor))
@@ -63,16 +67,22 @@ def replayed(
             if len(by_sizes) >= _MOST_SIZES:
                 return call(arguments)
             captures = by_sizes[sizes] = _Captures(call, mutated, warm_up)
-        if not (is_inference and rules.get_rules() == "cuda"):
+        may_end = is_inference and not mutated and rules.get_rules() == "cuda"
+        if not may_end or captures.refused:
             return captures.run(arguments)
-        _end_results(latest, arguments)
+        before, step = step, _step_of_program()
+        if step != before:
+            _end_results(latest, arguments)
         given = {x.untyped_storage()._cdata for x in arguments if isinstance(x, torch.Tensor)}
         results = captures.run(arguments)
-        latest[:] = [
-            TensorWeakRef(x)
-            for x in results
-            if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in given
-        ]
+        if not captures.refused:
+            latest.extend(
+                TensorWeakRef(x)
+                for x in results
+                if isinstance(x, torch.Tensor)
+                and not x.is_cpu
+                and x.untyped_storage()._cdata not in given
+            )
         return results
 
     return run
@@ -83,8 +93,18 @@ def captured_memory() -> list[torch.Tensor]:
     return [x for captures in _Captures.alive for x in captures.memory()]
 
 
+def _step_of_program() -> int:
+    """Returns the number of the step, as CUDA's graph trees count them.
+
+    The program marks steps, or else each outermost call of compiled code is one.
+    """
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    marked = trees.MarkStepBox.mark_step_counter if trees is not None else 0
+    return marked or GenerationTracker.generation
+
+
 def _end_results(latest: list[TensorWeakRef], arguments: list[Any]) -> None:
-    """Takes the results of the last call from whoever has them, but not from this call."""
+    """Takes the results of the last step from whoever has them, but not from this call."""
     storages = {x.untyped_storage()._cdata for x in arguments if isinstance(x, torch.Tensor)}
     for reference in latest:
         result = reference()
@@ -103,7 +123,7 @@ class _Captures:
         self._captures: list[_Capture] = []
         self._addresses: tuple[int, ...] = ()
         self._moving: frozenset[int] = frozenset()
-        self._refused = False
+        self.refused = False
         self.alive.add(self)
 
     def memory(self) -> list[torch.Tensor]:
@@ -111,7 +131,7 @@ class _Captures:
         return [x for one in self._captures for x in one.memory()]
 
     def run(self, arguments: list[Any]) -> Sequence[Any]:
-        if self._refused:
+        if self.refused:
             return self._call(arguments)
         addresses = tuple(x.data_ptr() if isinstance(x, torch.Tensor) else 0 for x in arguments)
         if self._warm_up > 0:
@@ -140,7 +160,7 @@ class _Captures:
         return capture.replay(arguments)
 
     def _refuse(self, why: str, arguments: list[Any]) -> Sequence[Any]:
-        self._refused = True
+        self.refused = True
         self._captures.clear()
         log_cudagraph_skip_and_bump_counter(f"skipping npusim graphs: {why}")
         return self._call(arguments)

@@ -3,6 +3,7 @@
 
 An array may be made before a download is waited for and read after it, so it counts as read when
 its last reference goes: if nothing was waited for by then, whoever looked at it looked too early.
+Downloads that begin after the array was made do not count.
 """
 
 import weakref
@@ -31,7 +32,7 @@ def _watched_numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     array = _numpy(self, *args, **kwargs)
     if _is_host_tensor(self) and self.is_pinned():
         # No Python function: a race is raised where the next one runs, which is the program's.
-        is_gone = partial(_C.note_read_of_pinned, self.detach(), False)
+        is_gone = partial(_C.note_read_of_pinned, self.detach(), _C.newest_record())
         _arrays.append(weakref.ref(array, is_gone))
         if len(_arrays) > _room:
             _arrays[:] = [array for array in _arrays if array() is not None]
@@ -42,7 +43,7 @@ def _watched_numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 @wraps(_tolist)
 def _watched_tolist(self: torch.Tensor) -> Any:
     if _is_host_tensor(self):
-        _C.note_read_of_pinned(self, True)
+        _C.note_read_of_pinned(self, 0)
     return _tolist(self)
 
 

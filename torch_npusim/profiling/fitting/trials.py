@@ -275,7 +275,8 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
         if earlier and (more := peaks[low] - peaks[first]) > 0:
             end = low + int((capacity - peaks[low]) * (low - first) / more)
             if high == _MOST:
-                guess = min(end, 16 * low)
+                guess = max(min(end, 16 * low), low + step)
+                step *= 2
             elif 10 * end < 11 * high and 2 * step < high - low:
                 guess = min(max(end, low + step), high - step)
                 step *= 2
