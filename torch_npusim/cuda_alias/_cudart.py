@@ -56,7 +56,7 @@ def _unregister(address: int) -> int:
 
 def _create_stream(address: int) -> int:
     """Writes the handle of a stream to the address."""
-    ctypes.c_uint64.from_address(address).value = npusim.Stream().cuda_stream
+    ctypes.c_uint64.from_address(address).value = npusim.Stream().cuda_stream  # type: ignore[attr-defined]
     return 0
 
 

@@ -37,13 +37,13 @@ def own_device(device: Any) -> torch.device:
     """Returns the device for a constructor of these types; raises as core's do for another kind."""
     if device is None:
         return torch.device("npusim")
-    device = torch.device("npusim", device) if isinstance(device, int) else torch.device(device)
-    if not is_npusim(device):
+    own = torch.device("npusim", device) if isinstance(device, int) else torch.device(device)
+    if not is_npusim(own):
         raise RuntimeError(
             f"legacy constructor expects device type: {device_type()} but device type: "
-            f"{device.type} was passed"
+            f"{own.type} was passed"
         )
-    return device
+    return own
 
 
 class TensorType(type):
