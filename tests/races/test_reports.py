@@ -216,14 +216,14 @@ def test_one_missing_record_stream_is_one_report():  # (rule V8)
 
 
 def download_over_an_array(wait):
-    """Reads a download through an array, which goes while the next one runs; maybe too early."""
+    """Reads a download through an array, too early or while the next one runs."""
     source = torch.ones(1 << 16, device=NPU)
     target = torch.empty(1 << 16, pin_memory=True)
     target.copy_(source, non_blocking=True)
     array = target.numpy()
     if wait:
         torch.npusim.synchronize()
-    target.copy_(source, non_blocking=True)
+        target.copy_(source, non_blocking=True)
     del array
     return (source + 1).sum()
 

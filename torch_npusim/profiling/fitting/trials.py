@@ -266,7 +266,7 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
         low, peaks[present] = present, now.peak_reserved
     elif present:
         high = present
-    step = 1
+    step = growth = 1
     while high - low > 1:
         guess = max(1, 2 * low) if high == _MOST else (low + high) // 2
         # Far enough apart for the allocator's steps to matter little.
@@ -275,8 +275,8 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
         if earlier and (more := peaks[low] - peaks[first]) > 0:
             end = low + int((capacity - peaks[low]) * (low - first) / more)
             if high == _MOST:
-                guess = max(min(end, 16 * low), low + step)
-                step *= 2
+                guess = max(min(end, 16 * low), low + growth)
+                growth *= 2
             elif 10 * end < 11 * high and 2 * step < high - low:
                 guess = min(max(end, low + step), high - step)
                 step *= 2
