@@ -373,7 +373,7 @@ class Edges(Property):
     def _examine(run: Run, call: Call, turn: int, device: torch.device) -> None:
         """Calls along axes, whose turn is not negative, may be refused, and have another form."""
         operator = run.subject.info
-        here = Transfer(CPU)(call) if operator.name.endswith("_") else call  # it writes to its own
+        here = Transfer(CPU)(call)  # an operator may write to its own, as to running statistics
         expected, refused = tried(lambda: with_gradients(operator, here))
         if refused is not None and turn >= 0:
             return  # the CPU draws a line there that no device has to draw
