@@ -23,6 +23,7 @@
 
 #include "csrc/aten/cuda_attention.h"
 #include "csrc/aten/cuda_attention_choice.h"
+#include "csrc/cuda_rules/judged_capability.h"
 #include "csrc/operands/nested_members.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/on_host_views.h"
@@ -84,7 +85,7 @@ Tensor shape_of(const Tensor& operand) {
 
 // CUDA's kernel, whose work is the fused kernel's here; math where the CPU's lacks something.
 int64_t choose_without_math(const sdp::sdp_params& params) {
-  const at::SDPBackend chosen = choose_as_cuda(params, sdp_capability());
+  const at::SDPBackend chosen = choose_as_cuda(params, judged_capability());
   const MaybeTensor& mask = params.attn_mask;
   const bool mask_wants_gradient = mask.has_value() && mask->defined() && mask->requires_grad();
   const bool same = params.query.sym_size(-1) == params.value.sym_size(-1) &&
@@ -102,7 +103,7 @@ int64_t choose_sdp_backend(const Tensor& query, const Tensor& key, const Tensor&
                                dropout_p, is_causal, enable_gqa};
   if (as_cuda()) return cuda_sdp_backend(params);
   if (C10_UNLIKELY(!at::globalContext().userEnabledMathSDP())) {
-    const bool is_of_cuda = sdp_capability() != 0 && !sdp::has_for_nested_inputs(params);
+    const bool is_of_cuda = judged_capability() != 0 && !sdp::has_for_nested_inputs(params);
     if (is_of_cuda) return choose_without_math(params);
   }
   return at::native::_fused_sdp_choice_stub(

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <initializer_list>
 
 namespace torch_npusim {
@@ -17,8 +16,6 @@ namespace {
 
 using at::SDPBackend;
 using sdp::sdp_params;
-
-std::atomic<int> g_capability{0};
 
 struct Question {
   const sdp_params& params;
@@ -71,13 +68,16 @@ bool flash_width(const Question& asked) {
                 query, ", Key.size(-1): ", key, ", Value.size(-1): ", value, " instead.");
 }
 
-bool flash_chip(const Question& asked) {
+bool is_sm80(const Question& asked, const char* kernels) {
   if (asked.capability >= 80) return true;
-  return refuse(asked,
-                "Flash attention only supports gpu architectures in the range [sm80, sm121]. "
-                "Attempting to run on a sm ",
-                asked.capability / 10, ".", asked.capability % 10, " gpu.");
+  return refuse(
+      asked, kernels,
+      " only supports gpu architectures in the range [sm80, sm121]. Attempting to run on a "
+      "sm ",
+      asked.capability / 10, ".", asked.capability % 10, " gpu.");
 }
+bool flash_chip(const Question& asked) { return is_sm80(asked, "Flash attention"); }
+bool cudnn_chip(const Question& asked) { return is_sm80(asked, "cuDNN MHA"); }
 
 bool flash_training(const Question& asked) {
   const bool small = (asked.capability >= 86 && asked.capability <= 89) || asked.capability >= 120;
@@ -148,14 +148,6 @@ bool cudnn_deterministic(const Question& asked) {
   return refuse(asked, "cuDNN SDPA is not deterministic.");
 }
 
-bool cudnn_chip(const Question& asked) {
-  if (asked.capability >= 80) return true;
-  return refuse(asked,
-                "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]. Attempting "
-                "to run on a sm ",
-                asked.capability / 10, ".", asked.capability % 10, " gpu.");
-}
-
 bool holds(std::initializer_list<Condition> conditions, const Question& asked) {
   return std::all_of(conditions.begin(), conditions.end(),
                      [&](Condition condition) { return condition(asked); });
@@ -218,9 +210,6 @@ bool takes(SDPBackend backend, const Question& asked) {
 }
 
 }  // namespace
-
-void set_sdp_capability(int major, int minor) noexcept { g_capability = 10 * major + minor; }
-int sdp_capability() noexcept { return g_capability.load(std::memory_order_relaxed); }
 
 bool can_take(SDPBackend backend, const sdp_params& params, int capability, bool debug) {
   return takes(backend, {params, capability, debug});

@@ -9,12 +9,9 @@
 
 namespace torch_npusim {
 
-// A compute capability: 10 * major + minor; 0 is that of no chip.
-void set_sdp_capability(int major, int minor) noexcept;
-int sdp_capability() noexcept;
-
-// choose_as_cuda() is the first backend of torch's order that CUDA takes, math among them where the
-// program allows it. Raises CUDA's error, after its warnings, where there is none.
+// A capability is 10 * major + minor. choose_as_cuda() is the first backend of torch's order that
+// CUDA takes, math among them where the program allows it. Raises CUDA's error, after its warnings,
+// where there is none.
 at::SDPBackend choose_as_cuda(const sdp::sdp_params& params, int capability);
 
 // can_take() is whether CUDA's kernel of that name takes these operands; `debug` warns why not.

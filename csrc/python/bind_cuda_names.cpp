@@ -64,17 +64,14 @@ bool can_use_attention(int backend, const py::object& params, bool debug) {
       static_cast<at::SDPBackend>(backend),
       {tensor("query"), tensor("key"), tensor("value"), mask, params.attr("dropout").cast<double>(),
        is_set("is_causal"), is_set("enable_gqa")},
-      sdp_capability(), debug);
+      judged_capability(), debug);
 }
 
 }  // namespace
 
 void bind_cuda_names(py::module& m) {
   m.def("call_npusim_cuda", &call_npusim_cuda, py::arg("on"));
-  m.def("set_judged_capability", [](int major, int minor) {
-    set_judged_capability(major, minor);
-    set_sdp_capability(major, minor);
-  });
+  m.def("set_judged_capability", &set_judged_capability);
   m.def("can_use_attention", &can_use_attention);
   m.def("set_event_attribute", &set_event_attribute);
   m.def("set_event_repr", &set_event_repr);

@@ -79,11 +79,11 @@ Detector& detector() {
   return *made;
 }
 
+std::atomic<unsigned long> g_main_thread{0};  // Python's, since the first watch_races()
+
 // Called within an operator of the host, where nothing may be thrown: Python's main thread raises
 // as soon as the operator has returned; a race that another thread found waits for its next
 // command.
-std::atomic<unsigned long> g_main_thread{0};  // Python's, since the first watch_races()
-
 void deliver_soon() {
   if (!detector().has_races() || PyThread_get_thread_ident() != g_main_thread) return;
   Py_AddPendingCall(
@@ -132,10 +132,10 @@ void watch_races(py::object listener) {
   });
 }
 
-// The host reads pinned memory without an operator. `now`: raises here; otherwise as soon as
-// Python's main thread can, for callers where nothing may be thrown.
-// The last argument is for callbacks of weak references.
-// `as_of`: npusim::newest_record() when an array was made that goes now; 0 for a read of now.
+// The host reads pinned memory without an operator. `as_of` is 0 for a read of now, which raises
+// here; or npusim::newest_record() when an array was made that goes now: nothing may be thrown, and
+// Python's main thread raises as soon as it can. The last argument is for callbacks of weak
+// references.
 void tell_read_of_pinned(const at::Tensor& tensor, std::uint64_t as_of,
                          const py::object& /*gone*/) {
   if (!npusim::observed() || !tensor.is_cpu() || !tensor.has_storage()) return;

@@ -71,6 +71,7 @@ int major_of(c10::DeviceIndex device) {
 
 LibraryMemory::LibraryMemory(std::size_t bytes, c10::DeviceIndex device)
     : held_(allocate_on_device(bytes, device)) {
+  if (held_.get() == nullptr) return;
   const std::lock_guard<std::mutex> lock(g_held_mutex);
   addresses().insert(held_.get());
 }
@@ -108,7 +109,8 @@ std::size_t cublas_workspace_bytes(c10::DeviceIndex device) {
   }
   const int major = major_of(device);
   const bool large = major == 9 || major == 10 || major == 12;
-  return large ? std::size_t{4096} * 8 * 1024 : std::size_t{4096} * 1024 * 2 + 16 * 1024 * 8;
+  return large ? std::size_t{4096} * 8 * 1024
+               : std::size_t{4096} * 1024 * 2 + std::size_t{16} * 1024 * 8;
 }
 
 void choose_cublas_workspace_bytes(std::optional<std::size_t> bytes) {
@@ -116,8 +118,8 @@ void choose_cublas_workspace_bytes(std::optional<std::size_t> bytes) {
 }
 
 void keep_cublas_workspace(c10::DeviceIndex device, CudaLibrary library) {
-  thread_local const Handle handle;
-  const Key key{device, handle.number, npusim::current_stream(device).id(), library};
+  thread_local const Handle kHandle;
+  const Key key{device, kHandle.number, npusim::current_stream(device).id(), library};
   {
     const std::lock_guard<std::mutex> lock(g_held_mutex);
     if (workspaces().count(key) != 0) return;
@@ -148,6 +150,7 @@ std::vector<std::pair<c10::DeviceIndex, const void*>> cublas_workspaces() {
   return out;
 }
 
+// Memory goes after the lock, which its destructor takes.
 void clear_cublas_workspaces() {
   Workspaces held;
   const std::lock_guard<std::mutex> lock(g_held_mutex);

@@ -249,7 +249,7 @@ def or_itself(right, self, *args, **options):
 
 
 def or_flat(loaded):
-    """What was loaded, but flat if it is a tensor."""
+    """The loaded object, but flat if it is a tensor."""
     return loaded.flatten() if isinstance(loaded, torch.Tensor) else loaded
 
 

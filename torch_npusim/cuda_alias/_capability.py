@@ -51,7 +51,7 @@ def gencode_flags() -> str:
 def peak_clock(own: npusim.DeviceProperties) -> int:
     """Returns the clock, in MHz, that gives the specification's peak of float32."""
     chip = own.major, own.minor  # below 6.0: the device says none of CUDA's
-    lanes = 64 if (chip if chip >= (6, 0) else capability()) in specs.NARROW else 128
+    lanes = specs.lanes(chip if chip >= (6, 0) else capability())
     per_cycle = 2 * lanes * max(own.multi_processor_count, 1)
     return round(own.peak_flops["float32"] / per_cycle / 1e6)
 

@@ -85,6 +85,7 @@ def _scatter_out(
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
     _check_devices("output", "output tensor", out)
+    tensor.size(dim)  # raises torch's error for no such dimension
     dim %= tensor.dim()
     for index, one in enumerate(out):
         expected = list(tensor.shape)
@@ -111,6 +112,7 @@ def _check_inputs(tensors: Sequence[torch.Tensor], dim: int) -> None:
     first = tensors[0]
     if first.dim() == 0:
         return
+    first.size(dim)  # raises torch's error for no such dimension
     for index, tensor in enumerate(tensors):
         _check(
             "Expected all input tensors to have the same number of dimensions, but tensor",

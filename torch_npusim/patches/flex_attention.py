@@ -76,7 +76,7 @@ def _fused_backward(
     *others: Any,
 ) -> Any:
     grads = torch.ops.npusim.flex_attention_backward(grad_out, query, key, value, out, logsumexp)
-    buffers = others[6]
+    buffers = others[6]  # of score_mod, which alone may get a gradient
     return *grads, tuple(
         torch.zeros_like(buffer) if isinstance(buffer, torch.Tensor) else None for buffer in buffers
     )

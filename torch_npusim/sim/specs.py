@@ -68,9 +68,14 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
 }  # fmt: skip
 #: Capabilities of multiprocessors with 64 lanes of float32 (CUDA C++ Programming Guide, arithmetic
 #: instructions); others have 128, as those of AMD count in their peaks.
-NARROW = {(6, 0), (7, 0), (7, 5), (8, 0)}
+_OF_64_LANES = {(6, 0), (7, 0), (7, 5), (8, 0)}
 _TOP = {"title", "board", "capability", "multiprocessors", "sources", *_KEYS}
 _MAY_BE_ZERO = {"latency_us", "ramp_us"}
+
+
+def lanes(capability: tuple[int, int]) -> int:
+    """Returns how many operations of float32 a multiprocessor begins in a clock."""
+    return 64 if capability in _OF_64_LANES else 128
 
 
 class SpecError(ValueError):
@@ -107,8 +112,7 @@ class Spec:
         """Clocks in a second, of all multiprocessors: the peak of float32 has two operations each
         of 64 or 128 lanes in one.
         """
-        lanes = 64 if self.capability in NARROW else 128
-        return self.value("peak_tflops.f32") / (2 * lanes)
+        return self.value("peak_tflops.f32") / (2 * lanes(self.capability))
 
     def value(self, key: str) -> float:
         """Returns a number in bytes, seconds^-1 or ns."""

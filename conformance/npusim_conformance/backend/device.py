@@ -38,7 +38,7 @@ def load(import_name: str) -> None:
 
 
 def _settings() -> dict[str, Any]:
-    """What of a process a backend has no business with."""
+    """Settings of a process that are none of a backend's business."""
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGABRT, signal.SIGPIPE)
     return {
         "the CPU's generator": torch.default_generator.get_state().numpy().tobytes(),

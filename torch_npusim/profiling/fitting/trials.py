@@ -4,6 +4,7 @@
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -154,8 +155,8 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
         os.dup2(nowhere, number)
-    complaints = os.memfd_create("stderr")
-    os.dup2(complaints, 2)
+    complaints = tempfile.TemporaryFile()
+    os.dup2(complaints.fileno(), 2)
     settings = job.settings
     for name, variable in (("conf", "PYTORCH_ALLOC_CONF"), ("allocator", "NPUSIM_ALLOCATOR")):
         if name in settings:
@@ -174,7 +175,8 @@ def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
         fit = Fit(job.script, error=str(problem))
     if fit.error.startswith("SystemExit"):  # the script has said why
         sys.stderr.flush()
-        said = os.pread(complaints, 1 << 16, max(0, os.fstat(complaints).st_size - (1 << 16)))
+        complaints.seek(max(0, os.fstat(2).st_size - (1 << 16)))
+        said = complaints.read()
         fit.error = ": ".join([fit.error, *said.decode(errors="replace").splitlines()[-1:]])
     sender.send(fit.as_dict())
 
