@@ -98,22 +98,22 @@ auto command(const char* op, std::initializer_list<const at::TensorBase*> operan
 
 Flash flash(const Tensor& query, const Tensor& key, const Tensor& value, double /*dropout*/,
             bool /*causal*/, bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
-  return command(
-      "aten::_scaled_dot_product_flash_attention", {&query, &key, &value}, query, key, value, 1, 1,
-      [&](c10::DeviceIndex device) -> Flash {
-        const Shapes n(query, key);
-        const Tensor out = like(query, device);
-        const Tensor logsumexp = device_empty({n.batch, n.heads, n.queries}, at::kFloat, device);
-        return {out,
-                logsumexp,
-                Tensor(),
-                Tensor(),
-                n.queries,
-                n.keys,
-                device_empty({2}, at::kUInt64, device),
-                device_empty({}, at::kUInt64, device),
-                device_empty({0}, query.scalar_type(), device)};
-      });
+  return command("aten::_scaled_dot_product_flash_attention", {&query, &key, &value}, query, key,
+                 value, 1, 1, [&](c10::DeviceIndex device) -> Flash {
+                   const Shapes n(query, key);
+                   const Tensor out = like(query, device);
+                   const Tensor logsumexp =
+                       device_empty({n.batch, n.heads, n.queries}, at::kFloat, device);
+                   return {out,
+                           logsumexp,
+                           Tensor(),
+                           Tensor(),
+                           n.queries,
+                           n.keys,
+                           device_empty({2}, at::kUInt64, device),
+                           device_empty({}, at::kUInt64, device),
+                           device_empty({0}, query.scalar_type(), device)};
+                 });
 }
 
 std::tuple<Tensor, Tensor, Tensor> flash_backward(

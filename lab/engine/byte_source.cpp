@@ -52,7 +52,9 @@ void ByteSource::rewind() {
   before_ = 0;
   next_ = 0;
   if (!file_) return;
-  std::rewind(file_.get());
+  if (std::fseek(file_.get(), 0, SEEK_SET) != 0) {
+    throw std::system_error(errno, std::generic_category(), "reading the file again");
+  }
   have_ = {};
 }
 

@@ -143,10 +143,10 @@ void PickleValues::append(PickleValue list, PickleItems items) {
 // A long block of memory moves without a copy, and its end takes none before it is written.
 void PickleValues::reserve(LongList& list, std::size_t capacity) {
   capacity = std::min<std::size_t>(capacity, std::numeric_limits<std::uint32_t>::max());
-  void* moved = std::realloc(list.items.get(), capacity * sizeof(PickleValue));
+  PickleValue* const before = list.items.release();
+  void* moved = std::realloc(before, capacity * sizeof(PickleValue));
+  list.items.reset(moved ? static_cast<PickleValue*>(moved) : before);
   if (!moved) throw std::bad_alloc();
-  static_cast<void>(list.items.release());
-  list.items.reset(static_cast<PickleValue*>(moved));
   long_values_ += capacity - list.capacity;
   list.capacity = static_cast<std::uint32_t>(capacity);
 }
