@@ -303,9 +303,20 @@ def pool_of_one(right, *sizes, **options):
     return KEPT[0][: sizes[0]]
 
 
-def unready_stream(device):
-    event = SimpleNamespace(query=lambda: False)
-    return SimpleNamespace(record_event=lambda: event, synchronize=lambda: None)
+class UnreadyStream(contextlib.nullcontext):
+    """A stream whose events are never complete."""
+
+    def __init__(self, device):
+        super().__init__()
+
+    def record_event(self):
+        return SimpleNamespace(query=lambda: False, wait=lambda stream: None)
+
+    def wait_event(self, event):
+        pass
+
+    def synchronize(self):
+        pass
 
 
 STATES = {}
@@ -327,6 +338,16 @@ class NeverWaits(torch.Stream):
 class Forgetful(torch.Generator):
     def set_state(self, state):
         return self if self.device.type == "npusim" else super().set_state(state)
+
+
+def unless_it_waits(right, self, source, non_blocking=False):
+    """copy_() whose target stays as it was where nobody waits."""
+    return self if non_blocking else right(self, source)
+
+
+class Hoarding(torch.Event):
+    def __del__(self):
+        KEPT.append(bytearray(3000))
 
 
 READ = []  # by the thread before
@@ -415,6 +436,36 @@ BROKEN_BY |= {
     "waiting/events_recorded_again_wait_for_the_last "
     "waiting/work_follows_events_of_another_device "
     "waiting/copies_are_there_after_synchronize_by_name": instead(torch, "Stream", NeverWaits),
+    "order/reading_waits_for_late_copies order/copies_of_a_stream_keep_their_order "
+    "order/an_event_holds_each_time order/sources_of_late_copies_may_die "
+    "order/work_after_a_copy_does_not_reach_it order/parts_and_kinds_are_copied_late "
+    "order/late_copies_cross_devices": around(torch.Tensor, "copy_", unless_it_waits),
+    "leaks/work_leaves_nothing_on_the_host": method(
+        "cpu", lambda right, self: KEPT.append(right(self)) or KEPT[-1]
+    ),
+    "leaks/pinned_memory_leaves_the_host": around(
+        torch.Tensor, "pin_memory", lambda right, self: KEPT.append(right(self)) or KEPT[-1]
+    ),
+    "leaks/small_objects_are_freed": instead(torch, "Event", Hoarding),
+    "conversion/rare_kinds_are_converted": method(
+        "to", lambda right, self, *to: right(right(self, torch.float32), *to)
+    ),
+    "memory/peaks_of_reserved_memory_can_be_reset": instead(
+        ACCELERATOR, "max_memory_reserved", lambda device=None: 0
+    ),
+    "memory/more_than_four_gibibytes": around(
+        torch, "empty", lambda right, *sizes, **more: right(*(n % (1 << 32) for n in sizes), **more)
+    ),
+    "memory/threads_may_read_one_tensor": method(
+        "cpu", lambda right, self: right(self) * is_main()
+    ),
+    "rng/seeds_are_of_the_current_device": instead(NPU, "initial_seed", lambda: 11),
+    "serialization/copies_stay_on_their_device": method(
+        "__deepcopy__", lambda right, self, memo: right(self, memo).to(HERE)
+    ),
+    "serialization/files_can_be_mapped": around(
+        torch, "load", lambda right, *args, **more: right(*args, **{**more, "map_location": "cpu"})
+    ),
     "promotion/numbers_of_python_keep_their_value": method(
         "fill_", lambda right, self, number: right(self, min(number, 2**31 - 1))
     ),
@@ -434,8 +485,9 @@ BROKEN_BY |= {
     "memory/peaks_are_per_device": around(
         ACCELERATOR, "reset_peak_memory_stats", lambda right, at=None: (right(0), right(1))
     ),
-    "stream/synchronize_completes_events accelerator/synchronize_completes_every_stream "
-    "accelerator/synchronize_waits_for_the_device_named": instead(torch, "Stream", unready_stream),
+    "waiting/streams_wait_themselves stream/synchronize_completes_events "
+    "accelerator/synchronize_completes_every_stream "
+    "accelerator/synchronize_waits_for_the_device_named": instead(torch, "Stream", UnreadyStream),
     "stream/many_streams_can_be_made stream/streams_of_two_devices_differ": one_stream_for_all,
     "stream/streams_are_known_by_their_numbers device/no_such_device_for_streams": around(
         torch, "Stream", lambda right, *args, **more: right(HERE)

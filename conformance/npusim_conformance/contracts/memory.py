@@ -493,3 +493,52 @@ def _is_refused(call: Callable[[], object]) -> bool:
     except RuntimeError:
         return True
     return False
+
+
+@contract(no_cpu=_NO_CPU)
+def peaks_of_reserved_memory_can_be_reset(run: Run) -> None:
+    """max_memory_reserved() is what is reserved after a reset, and grows with what is reserved."""
+    names = ("max_memory_reserved", "memory_reserved", "reset_peak_memory_stats")
+    for asked in _statistics(run, *names):
+        _block(run, 64)
+        if hasattr(asked, "empty_cache"):
+            asked.empty_cache()
+        asked.reset_peak_memory_stats()
+        same("the peak after a reset", asked.max_memory_reserved(), asked.memory_reserved())
+        kept = _block(run, 64)
+        peak, now = asked.max_memory_reserved(), asked.memory_reserved()
+        require(peak >= now >= kept.nbytes, f"{now} bytes are reserved, their peak is {peak}")
+
+
+@contract()
+def more_than_four_gibibytes(run: Run) -> None:
+    """A tensor of more than 2^32 bytes has them all: the first and the last keep their values."""
+    size = (1 << 32) + 4097
+    try:
+        tensor = torch.empty(size, dtype=torch.uint8, device=run.device)
+    except (RuntimeError, MemoryError) as error:
+        raise NotApplicable("the device has no 4 GiB to give") from error
+    same("nbytes() of its storage", tensor.untyped_storage().nbytes(), size)
+    places = (0, 4096, 1 << 31, (1 << 32) - 1, 1 << 32, size - 1)
+    for value, place in enumerate(places):
+        tensor[place : place + 1].copy_(torch.tensor([value + 1], dtype=torch.uint8))
+    found = [tensor[place : place + 1].cpu().item() for place in places]
+    same("elements at 0, 2^31, 2^32 and the end", found, [n + 1 for n in range(len(places))])
+
+
+@contract()
+def threads_may_read_one_tensor(run: Run) -> None:
+    """Four threads at once copy, read and compute with one tensor, and each sees its values."""
+    there = torch.arange(5000.0).to(run.device)
+    expected = torch.arange(5000.0)
+
+    def work(_: int) -> int:
+        wrong = 0
+        for _ in range(15):
+            wrong += not torch.equal(there.cpu(), expected)
+            wrong += there[4000].item() != 4000.0
+            wrong += not torch.equal((there + there).cpu(), 2 * expected)
+        return wrong
+
+    with ThreadPoolExecutor(4) as pool:
+        same("values read wrong, by thread", list(pool.map(work, range(4))), [0] * 4)

@@ -17,7 +17,7 @@ def pinned_memory(run: Run, value: float) -> torch.Tensor:
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type != run.device.type:
         raise NotApplicable(f"memory is pinned for torch's accelerator, which is {accelerator}")
-    return torch.full((_ELEMENTS,), value).pin_memory()
+    return torch.full((_ELEMENTS,), value, dtype=torch.float32).pin_memory()
 
 
 @contract(no_cpu=_NO_CPU)

@@ -510,3 +510,20 @@ def moved_states_go_round(run: Run) -> None:
         generator.set_state(state)
         same(f"the state of a generator with seed {seed}", generator.get_state(), state)
         same("the state of its clone", generator.clone_state().get_state(), state)
+
+
+@contract(no_cpu="there is one CPU", two_devices=True, needs=("manual_seed", "initial_seed"))
+def seeds_are_of_the_current_device(run: Run) -> None:
+    """manual_seed() and initial_seed() are the current device's, whichever it is."""
+    module, second = run.under_test.module, other_device(run)
+    seeds = {}
+    try:
+        for seed, device in ((11, run.device), (12, second)):
+            run.under_test.make_current(device)
+            module.manual_seed(seed)
+        for device in (run.device, second):
+            run.under_test.make_current(device)
+            seeds[str(device)] = module.initial_seed()
+    finally:
+        run.under_test.make_current(run.device)
+    same("initial_seed() by device", seeds, {str(run.device): 11, str(second): 12})

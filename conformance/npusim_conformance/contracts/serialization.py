@@ -5,6 +5,7 @@ import copy
 import io
 import pickle
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,39 @@ def load_restores_the_index(run: Run) -> None:
     """A tensor of the second device is loaded there."""
     second = other_device(run)
     same("device", _reloaded(on(second, 1, 2)).device, second)
+
+
+@contract(two_devices=True, no_cpu=_ONE_DEVICE)
+def copies_stay_on_their_device(run: Run) -> None:
+    """Pickle and deepcopy of a tensor, a parameter and a module keep the device, if not current."""
+    second = other_device(run)
+    module = torch.nn.Linear(2, 2).to(second)
+    ways: dict[str, Callable[[Any], Any]] = {
+        "pickle": lambda value: pickle.loads(pickle.dumps(value)),
+        "deepcopy": copy.deepcopy,
+    }
+    for name, copied in ways.items():
+        for kind, value in {"tensor": on(second, 1, 2), "parameter": module.weight}.items():
+            same(f"device of a {kind} after {name}", copied(value).device, second)
+            same(f"a {kind} after {name}", copied(value).detach(), value.detach())
+        same(f"device of a module after {name}", copied(module).weight.device, second)
+        same(f"current device after {name}", torch.empty(0, device=run.device.type).device,
+             run.device)  # fmt: skip
+
+
+@contract()
+def files_can_be_mapped(run: Run) -> None:
+    """torch.load(mmap=True) of a file gives the values back, on the device and on the CPU."""
+    tensors = {"x": torch.arange(3000.0).to(run.device), "part": on(run.device, 1, 2, 3)[1:]}
+    with tempfile.TemporaryDirectory() as directory:
+        file = str(Path(directory, "saved.pt"))
+        torch.save(tensors, file)
+        for location in (str(run.device), "cpu"):
+            loaded = torch.load(file, mmap=True, map_location=location)
+            for name, tensor in tensors.items():
+                what = f"{name} with mmap=True and map_location={location!r}"
+                same(f"device of {what}", loaded[name].device, torch.device(location))
+                same(what, loaded[name], tensor)
 
 
 @contract(no_cpu=_ONE_DEVICE)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from npusim_conformance.contracts import contract, other_device
+from npusim_conformance.contracts import contract, other_device, same
 from npusim_conformance.contracts.pinned import pinned_memory
 from npusim_conformance.contracts.stream import NO_CPU, all_are, current
 from npusim_conformance.properties.base import Run, require
@@ -123,6 +123,25 @@ def events_recorded_again_wait_for_the_last(run: Run) -> None:
         event.synchronize()
 
     _arrives(run, wait, run.device)
+
+
+@contract(no_cpu=NO_CPU)
+def streams_wait_themselves(run: Run) -> None:
+    """A stream that waits for an event is done after it: once it is, the event is complete."""
+    for waits in ("wait_event()", "Event.wait()"):
+        host, there = pinned_memory(run, 3), torch.zeros(pinned_memory(run, 0).shape).to(run.device)
+        run.under_test.synchronize()
+        side, waiting = torch.Stream(run.device), torch.Stream(run.device)
+        with side:
+            there.copy_(host, non_blocking=True)
+        event = side.record_event()
+        if waits == "wait_event()":
+            waiting.wait_event(event)
+        else:
+            event.wait(waiting)
+        waiting.synchronize()
+        same(f"query() of the event after a stream that waits by {waits}", event.query(), True)
+        side.synchronize()
 
 
 @contract(no_cpu=NO_CPU, two_devices=True)
