@@ -270,6 +270,11 @@ def _in_both(source: torch.dtype, target: torch.dtype) -> torch.Tensor:
     return numbers.to(source)
 
 
+def _without_nan(values: torch.Tensor) -> torch.Tensor:
+    infinity = float("inf")
+    return torch.nan_to_num(values, 7, infinity, -infinity)
+
+
 @contract()
 def conversions_keep_to_the_nearest(run: Run) -> None:
     """Converted numbers are the CPU's at the ends of both dtypes: rounded, with sign, subnormal."""
@@ -284,9 +289,7 @@ def conversions_keep_to_the_nearest(run: Run) -> None:
             "on the way there": here.to(run.device, target),
             "on the way back": here.to(run.device).to("cpu", target),
         }.items():
-            _same_bytes(
-                f"{name} {way}", torch.nan_to_num(got.cpu(), 7), torch.nan_to_num(expected, 7)
-            )
+            _same_bytes(f"{name} {way}", _without_nan(got.cpu()), _without_nan(expected))
 
 
 @contract()
@@ -425,6 +428,9 @@ def copies_between_devices(run: Run) -> None:
         _all_layouts(run, places)
         _all_kinds(run, places)
     _all_layouts(run, (second, second), (SMALL,))
+    for count in (300_000, (1 << 20) + 1021):
+        large = torch.arange(count, dtype=torch.int32)
+        same(f"{4 * count} bytes", large.to(run.device).to(second), large)
     here = torch.arange(6.0).view(2, 3).t()
     across = here.to(run.device).to(second)
     same("device", across.device, second)

@@ -378,7 +378,15 @@ def totals_grow_with_every_allocation(run: Run) -> None:
         before = asked.memory_stats()
         _block(run)
         gc.collect()
+        if hasattr(asked, "empty_cache"):
+            asked.empty_cache()
         after = asked.memory_stats()
+        if before.get("reserved_bytes.all.current") == after.get("reserved_bytes.all.current") == 0:
+            made, freed = (
+                after.get(name, 0) - before.get(name, 0)
+                for name in ("num_device_alloc", "num_device_free")
+            )
+            same("num_device_free with what num_device_alloc counts given back", freed, made)
         for name in ("allocated_bytes.all.allocated", "allocated_bytes.all.freed"):
             grown = _counted(after, name) - _counted(before, name)
             require(grown >= 4 * _MIB, f"{name} grew by {grown} bytes with a tensor of 4 MiB")
@@ -403,7 +411,9 @@ def totals_can_be_reset(run: Run) -> None:
         found = asked.memory_stats()
         same("bytes allocated after it", _counted(found, "allocated_bytes.all.current"), lives)
         same("memory_allocated() after it", _allocated(run), lives)
-        same("the total allocated", _counted(found, "allocated_bytes.all.allocated"), 0)
+        for name in ("allocated_bytes.all.allocated", "allocated_bytes.all.freed",
+                     "reserved_bytes.all.allocated", "num_device_alloc"):  # fmt: skip
+            same(f"{name} after it", found.get(name, 0), 0)
         require(lives >= kept.numel(), "a live tensor is not counted")
 
 
