@@ -6,6 +6,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/ge.h>
+#include <ATen/ops/logical_and.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
@@ -16,6 +18,8 @@
 
 #include "backend/backend.h"
 #include "backend/device_loss.h"
+#include "csrc/operands/host_view.h"
+#include "csrc/runtime/kernel_scope.h"
 
 namespace torch_npusim {
 
@@ -118,6 +122,22 @@ void keep_from_results(const c10::OperatorHandle& op, Stack& arguments) {
   }
 }
 
+// An operator that writes its first operand would meet its own results when it runs again.
+bool is_in_place(const c10::OperatorHandle& op) {
+  const c10::AliasInfo* info = op.schema().arguments().front().alias_info();
+  return info != nullptr && info->isWrite();
+}
+
+// Where a result is not all bits but their lower half, as torch's own test of GPUs expects of
+// remainders of int64 (test_fmod_remainder_by_zero_integral): where the dividend is not negative.
+at::Tensor of_lower_half(const c10::OperatorHandle& op, const c10::IValue& dividend,
+                         const at::Tensor& zeros) {
+  const bool quotient = op.schema().name().find("div") != std::string::npos;
+  if (quotient) return at::zeros_like(zeros);
+  if (dividend.isTensor()) return at::logical_and(zeros, at::ge(dividend.toTensor(), 0));
+  return dividend.toScalar().toLong() >= 0 ? zeros : at::zeros_like(zeros);
+}
+
 }  // namespace
 
 void run_by_zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -125,21 +145,34 @@ void run_by_zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const auto count = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   const std::size_t below = stack->size() - static_cast<std::size_t>(count);
   Stack arguments(stack->end() - count, stack->end());
-  keep_from_results(op, arguments);
+  const bool in_place = is_in_place(op) && !npusim::dry();
+  at::Tensor before;  // on the host: a device that divides in place takes no memory
+  if (in_place) {
+    const NoWrappers no_wrappers;
+    before = host_view(arguments[0].toTensor()).clone();
+  } else {
+    keep_from_results(op, arguments);
+  }
   try {
     return kernel.callBoxed(op, keys, stack);
   } catch (c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     if (text.find("ZeroDivisionError") == std::string::npos) throw;
   }
+  if (in_place) {
+    const NoWrappers no_wrappers;
+    host_view(arguments[0].toTensor()).copy_(before);
+  }
   const at::Tensor divisor = arguments[1].toTensor();
   const at::Tensor zeros = at::eq(divisor, 0);
   arguments[1] = at::where(zeros, at::ones_like(divisor), divisor);
+  const at::Tensor lower = of_lower_half(op, arguments[0], zeros);
   stack->resize(below);
   stack->insert(stack->end(), arguments.begin(), arguments.end());
   kernel.callBoxed(op, keys, stack);
   at::Tensor result = stack->back().toTensor();
   result.masked_fill_(zeros, -1);
+  if (result.scalar_type() == at::kLong) result.masked_fill_(lower, 0xffffffff);
 }
 
 void set_device_assert(DeviceAssert when) noexcept { g_device_assert = when; }

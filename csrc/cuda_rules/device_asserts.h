@@ -18,7 +18,7 @@ void run_with_asserts(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                       torch::jit::Stack* stack, c10::DeviceIndex device);
 
 // run_by_zero() runs an operator that divides integers. A zero among the divisors is an error of
-// the CPU's kernel; on CUDA the quotient is undefined, and -1 here.
+// the CPU's kernel; on CUDA the quotient is undefined, and all bits here.
 void run_by_zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  const c10::SafeKernelFunction& kernel, torch::jit::Stack* stack);
 

@@ -409,3 +409,46 @@ def test_a_quotient_by_zero_keeps_its_operands_until_it_is_made(place):
     out = dividend if place == "result" else divisor
     torch.floor_divide(dividend, divisor, out=out)
     assert torch.equal(out.cpu(), expected)
+
+
+IN_PLACE = {
+    "floor_divide_": lambda x, y: x.floor_divide_(y),
+    "remainder_": lambda x, y: x.remainder_(y),
+    "fmod_": lambda x, y: x.fmod_(y),
+    "div_ floor": lambda x, y: x.div_(y, rounding_mode="floor"),
+    "div_ trunc": lambda x, y: x.div_(y, rounding_mode="trunc"),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_a_quotient_by_zero_in_place_is_no_error(name, dtype):
+    start = torch.arange(200_000).to(dtype)
+    divisor = torch.full_like(start, 3)
+    divisor[torch.tensor([5, -1])] = 0
+    zeros = divisor == 0
+    expected = IN_PLACE[name](start.clone(), divisor.masked_fill(zeros, 1)).masked_fill(zeros, -1)
+    found = IN_PLACE[name](start.to(NPU), divisor.to(NPU))
+    assert torch.equal(found.cpu(), expected)
+    assert IN_PLACE[name](of(dtype, 3), 0).eq(of(dtype, 3).zero_() - 1).all()
+    itself = start.to(NPU)
+    of_itself = IN_PLACE[name](itself, itself).cpu()
+    assert torch.equal(of_itself == torch.tensor(-1).to(dtype), start == 0)
+
+
+@pytest.mark.parametrize("name", ["remainder_", "fmod_", "remainder", "fmod"])
+def test_remainders_of_int64_by_zero_are_those_that_torch_tests_on_gpus(name):
+    x = torch.tensor([-5, 0, 7], device=NPU)
+    for divisor in (0, torch.zeros_like(x)):
+        assert getattr(x.clone(), name)(divisor).tolist() == [-1, (1 << 32) - 1, (1 << 32) - 1]
+
+
+def test_a_quotient_of_bool_and_integers_by_zero_is_no_error():
+    zeros = torch.zeros(2, dtype=torch.int32, device=NPU)
+    for dividend in (of(torch.bool, 2), True):
+        assert (dividend // zeros).tolist() == torch.remainder(dividend, zeros).tolist() == [-1] * 2
+
+
+def test_the_remainder_of_a_number_by_zero_is_no_error():
+    assert (7 % torch.zeros(2, dtype=torch.int64, device=NPU)).tolist() == [(1 << 32) - 1] * 2
+    assert (7 % torch.zeros(2, dtype=torch.int32, device=NPU)).tolist() == [-1] * 2
