@@ -42,7 +42,9 @@ c10::DeviceIndex common_device(const char* op, c10::ArrayRef<const at::TensorBas
     check_within_storage(op, *operand);
     check_alignment(op, *operand);
   }
-  TORCH_INTERNAL_ASSERT(first != nullptr, op, " was dispatched to npusim without an npusim tensor");
+  // Without a tensor of the device, only a generator of the device dispatches a call here.
+  TORCH_CHECK(first != nullptr, "Expected a 'cpu' device type for generator but found '",
+              c10::get_privateuse1_backend(), "'");
   for (const at::TensorBase* operand : operands) {
     if (!operand->defined() || operand->is_privateuseone()) continue;
     const bool host_scalar = operand->is_cpu() && operand->dim() == 0;

@@ -268,7 +268,8 @@ c10::DeviceIndex CallOperands::device(const OpTraits& traits) const {
   if (!on_host.empty() && !takes_host_scalars(traits.name, on_host)) {
     host_scalars = HostScalars::refused;
   }
-  if (on_device) return common_device(traits.name.c_str(), checked, host_scalars);
+  const bool drawn = traits.generator.has_value() && !on_host.empty();  // which is refused
+  if (on_device || drawn) return common_device(traits.name.c_str(), checked, host_scalars);
   const c10::Device device = device_argument_.value_or(c10::Device(c10::kPrivateUse1));
   return device.has_index() ? device.index()
                             : static_cast<c10::DeviceIndex>(npusim::current_device());

@@ -189,7 +189,7 @@ import torch
 torch.cuda.memory._set_allocator_settings("max_split_size_mb:64")
 try:
     torch.cuda.memory._set_allocator_settings("no_such_key:1")
-except ValueError as error:
+except RuntimeError as error:
     print(error)
 x = torch.ones(1, device="cuda")
 print(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_bytes"])
@@ -197,7 +197,7 @@ torch.cuda.memory._set_allocator_settings("max_split_size_mb:32")
 print(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_bytes"])
 try:
     torch.cuda.memory._set_allocator_settings("quantum_bytes:64")
-except ValueError as error:
+except RuntimeError as error:
     print(error)
 print(torch.cuda.memory_allocated(torch.cuda.device(0)))
 torch.cuda.memory._set_allocator_settings("expandable_segments:True")

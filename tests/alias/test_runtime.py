@@ -67,6 +67,12 @@ def test_nvml_counts_and_names_devices():
     assert torch.cuda._raw_device_uuid_nvml() == ids
 
 
+@pytest.mark.parametrize(("listed", "count"), [("1, 0", 2), ("1, 5, 0", 1), ("", 2), ("-1", 2)])
+def test_nvml_counts_what_the_variable_lists(monkeypatch, listed, count):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    assert torch.cuda._device_count_nvml() == count
+
+
 @pytest.fixture
 def no_waits():
     torch.cuda.set_sync_debug_mode("error")

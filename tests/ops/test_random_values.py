@@ -343,3 +343,21 @@ def test_probabilities_outside_of_the_unit_interval_are_named():
         torch.bernoulli(torch.tensor([0.5, 1.5], device=DEV))
     with pytest.raises(RuntimeError, match=r"between 0 and 1, but got -0.5"):
         torch.native_dropout(torch.ones(3, device=DEV), -0.5, True)
+
+
+DRAWN_ON_THE_HOST = {
+    "randperm": lambda g: torch.randperm(4, generator=g),
+    "rand": lambda g: torch.rand(2, generator=g),
+    "bernoulli": lambda g: torch.bernoulli(torch.ones(2), generator=g),
+    "multinomial": lambda g: torch.multinomial(torch.ones(2), 1, generator=g),
+    "poisson": lambda g: torch.poisson(torch.ones(2), generator=g),
+    "split": lambda g: torch.utils.data.random_split(range(4), [2, 2], generator=g),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN_ON_THE_HOST)
+def test_the_devices_generator_draws_nothing_for_the_host(name):
+    with pytest.raises(
+        RuntimeError, match=r"^Expected a 'cpu' device type for generator but found 'npusim'$"
+    ):
+        DRAWN_ON_THE_HOST[name](torch.Generator("npusim"))

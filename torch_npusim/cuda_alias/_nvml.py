@@ -6,6 +6,7 @@ that package, if it is installed, and no device from it.
 """
 
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
 
 from torch_npusim import _C, npusim
@@ -70,6 +71,16 @@ def _list_processes(device: DeviceLike = None) -> str:
     return f"GPU:{index}\nprocess {os.getpid():>10d} uses {used:>12.3f} MB GPU memory"
 
 
+def _counting(by_list: Callable[[], int]) -> Callable[[], int]:
+    """Returns the count of devices that CUDA_VISIBLE_DEVICES shows; "" and "-1" hide none here."""
+
+    def count() -> int:
+        listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return npusim.device_count() if listed in ("", "-1") else by_list()
+
+    return count
+
+
 def patch(patcher: Patcher) -> None:
     """Lets torch.cuda ask this module."""
     import torch
@@ -82,6 +93,6 @@ def patch(patcher: Patcher) -> None:
     patcher.set(torch.cuda, "_get_nvml_device_index", _handle)
     patcher.set(torch.cuda, "_raw_device_count_nvml", _raw_count)
     patcher.set(torch.cuda, "_raw_device_uuid_nvml", _raw_uuids)
-    patcher.set(torch.cuda, "_device_count_nvml", npusim.device_count)
+    patcher.set(torch.cuda, "_device_count_nvml", _counting(torch.cuda._device_count_nvml))
     for module in (torch.cuda, torch.cuda.memory):
         patcher.set(module, "list_gpu_processes", _list_processes)

@@ -274,11 +274,19 @@ def _of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _set_allocator_settings(text: str) -> None:
+    """Raises CUDA's type of error for a setting that is wrong."""
+    try:
+        _C.set_allocator_settings(text)
+    except ValueError as error:
+        raise RuntimeError(*error.args) from None
+
+
 def patch(patcher: Patcher) -> None:
     """Gives torch._C the names."""
     for name, function in WORKS.items():
         patcher.set(torch._C, f"_cuda_{name}", _of_its_own(function))
     for name, reason in REFUSED.items():
         patcher.set(torch._C, f"_cuda_{name}", _refuse(f"_cuda_{name}", reason))
-    patcher.set(torch._C, "_accelerator_setAllocatorSettings", _C.set_allocator_settings)
+    patcher.set(torch._C, "_accelerator_setAllocatorSettings", _set_allocator_settings)
     patcher.set(torch._C, "_host_emptyCache", _C.empty_host_cache)
