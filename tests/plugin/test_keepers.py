@@ -185,3 +185,36 @@ def test_a_report_groups_blocks_by_their_place():
 def test_a_tensor_without_memory_on_npusim_is_an_error():
     with pytest.raises(ValueError, match=r"got a Tensor of shape \[3\] on cpu"):
         leaks.keepers(torch.ones(3))
+
+
+class Refusing(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise ValueError("no function takes this tensor")
+
+
+class Wrapping(torch.Tensor):
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, (2,), layout=torch.sparse_coo, device="npusim"
+        )
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise ValueError("no operator takes this tensor")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        lambda: torch.nn.LazyLinear(3, device="npusim").weight,
+        lambda: block().as_subclass(Refusing),
+        Wrapping,
+    ],
+    ids=["uninitialized", "refusing", "wrapping"],
+)
+def test_tensors_of_others_that_answer_nothing_do_not_stop_the_search(others):
+    HERE.kept, also = block(), others()
+    assert leaks.keepers(HERE.kept)[0] == "attribute 'kept' of a types.SimpleNamespace"
+    assert also is not None

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C import DisableTorchFunction as _DisableTorchFunction
 
 from torch_npusim import _C
 from torch_npusim._blame import to_blame
@@ -174,14 +175,19 @@ class _Search:
         gc.unfreeze()  # who refers to what cannot be asked of frozen objects
         self._alive: list[Any] = []
         tensors = [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
-        self._graphs = GraphOwners(tensors, self._alive)
         self._places: dict[int, list[int]] = {}  # in self._alive, by address of the storage
-        for place, found in enumerate(self._alive):
-            if isinstance(found, torch.Tensor):
-                for address in addresses_of(found):
-                    self._places.setdefault(address, []).append(place)
+        with _DisableTorchFunction():  # a tensor of somebody else's class may answer nothing
+            self._graphs = GraphOwners(tensors, self._alive)
+            for place, found in enumerate(self._alive):
+                if isinstance(found, torch.Tensor):
+                    for address in addresses_of(found):
+                        self._places.setdefault(address, []).append(place)
 
     def keepers(self, address: int) -> list[str]:
+        with _DisableTorchFunction():
+            return self._keepers(address)
+
+    def _keepers(self, address: int) -> list[str]:
         candidates = [
             self._from(self._alive[place], []) for place in self._places.get(address, [])[:20]
         ]
