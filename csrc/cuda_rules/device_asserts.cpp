@@ -18,8 +18,6 @@
 
 #include "backend/backend.h"
 #include "backend/device_loss.h"
-#include "csrc/operands/host_view.h"
-#include "csrc/runtime/kernel_scope.h"
 
 namespace torch_npusim {
 
@@ -128,6 +126,11 @@ bool is_in_place(const c10::OperatorHandle& op) {
   return info != nullptr && info->isWrite();
 }
 
+// Whether no divisor is zero, as far as the host knows without waiting.
+bool is_known_not_to_be_zero(const at::Tensor& divisor) {
+  return divisor.is_cpu() && divisor.dim() == 0 && divisor.item().toBool();
+}
+
 // Where a result is not all bits but their lower half, as torch's own test of GPUs expects of
 // remainders of int64 (test_fmod_remainder_by_zero_integral): where the dividend is not negative.
 at::Tensor of_lower_half(const c10::OperatorHandle& op, const c10::IValue& dividend,
@@ -145,11 +148,11 @@ void run_by_zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const auto count = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   const std::size_t below = stack->size() - static_cast<std::size_t>(count);
   Stack arguments(stack->end() - count, stack->end());
+  if (is_known_not_to_be_zero(arguments[1].toTensor())) return kernel.callBoxed(op, keys, stack);
   const bool in_place = is_in_place(op) && !npusim::dry();
-  at::Tensor before;  // on the host: a device that divides in place takes no memory
+  at::Tensor before;
   if (in_place) {
-    const NoWrappers no_wrappers;
-    before = host_view(arguments[0].toTensor()).clone();
+    before = at::clone(arguments[0].toTensor());
   } else {
     keep_from_results(op, arguments);
   }
@@ -159,10 +162,7 @@ void run_by_zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     const std::string text = error.what_without_backtrace();
     if (text.find("ZeroDivisionError") == std::string::npos) throw;
   }
-  if (in_place) {
-    const NoWrappers no_wrappers;
-    host_view(arguments[0].toTensor()).copy_(before);
-  }
+  if (in_place) arguments[0].toTensor().copy_(before);
   const at::Tensor divisor = arguments[1].toTensor();
   const at::Tensor zeros = at::eq(divisor, 0);
   arguments[1] = at::where(zeros, at::ones_like(divisor), divisor);
