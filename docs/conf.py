@@ -44,7 +44,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 nb_execution_mode = "force"  # a cache knows the page, and not the code that it runs
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600
 nb_merge_streams = True
 
 smartquotes = False  # options keep their two hyphens
