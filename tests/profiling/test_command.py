@@ -52,6 +52,16 @@ def test_a_budget_fails_deterministically(script, capsys):
     assert "more than the 0.01 ms" in capsys.readouterr().err
 
 
+def test_a_script_that_fails_is_shown_as_python_shows_it(tmp_path, capsys):
+    path = tmp_path / "fails.py"
+    path.write_text("import torch\ntorch.ones(2, device='npusim').numpy()\n")
+    assert main(["profile", str(path)]) == 1
+    first, second, *rest = capsys.readouterr().err.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert second == f'  File "{path}", line 2, in <module>'
+    assert rest[-1].startswith("TypeError: can't convert npusim:0 device type tensor to numpy")
+
+
 def test_missing_scripts_are_named(capsys):
     assert main(["profile", "nowhere.py"]) == 2
     assert "no script nowhere.py" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,15 @@ def _profile(arguments: argparse.Namespace) -> int:
     except ValueError as problem:
         print(f"npusim profile: {problem}", file=sys.stderr)
         return 2
-    recording = record_script(arguments.script, arguments.arguments)
+    try:
+        recording = record_script(arguments.script, arguments.arguments)
+    except Exception as error:
+        # As `python script.py` shows it: from the script's own line on.
+        calls = error.__traceback__
+        while calls and calls.tb_frame.f_code.co_filename != arguments.script:
+            calls = calls.tb_next
+        traceback.print_exception(error.with_traceback(calls or error.__traceback__))
+        return 1
     found = diagnose(
         recording,
         device=npusim.get_device_name(),
