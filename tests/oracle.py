@@ -82,18 +82,6 @@ def assert_same(expected: Any, got: Any, what: str = "result") -> None:
             assert other == one or (other != other and one != one), name
 
 
-def assert_same_layout(expected: Any, got: Any) -> None:
-    """Asserts equal structure, dtypes, shapes and strides; `got` must lie on the device."""
-    expected_leaves, expected_tree = pytree.tree_flatten(expected)
-    got_leaves, got_tree = pytree.tree_flatten(got)
-    assert got_tree == expected_tree
-    for one, other in zip(expected_leaves, got_leaves, strict=True):
-        if isinstance(one, torch.Tensor):
-            assert other.device.type == DEVICE
-            assert (other.dtype, other.shape) == (one.dtype, one.shape)
-            assert other.stride() == one.stride()
-
-
 def _assert_same_tensor(one: torch.Tensor, other: torch.Tensor, name: str) -> None:
     assert other.device.type == DEVICE, name
     assert other.is_nested == one.is_nested, name

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The chip that a run is judged as, and what its device answers."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.cuda.comm
+from processes import python
 
 from torch_npusim.sim import specs
 
@@ -32,6 +29,10 @@ REFUSED = (
 )
 
 
+def of_cuda(program, **variables):
+    return python("-c", program, variables={"NPUSIM_AS_CUDA": "1", **variables})
+
+
 @pytest.mark.parametrize(
     ("capability", "expected"),
     [
@@ -40,14 +41,7 @@ REFUSED = (
     ],
 )
 def test_a_run_is_judged_as_a_chip(capability, expected):
-    variables = {"NPUSIM_AS_CUDA": "1", "NPUSIM_CUDA_CAPABILITY": capability}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = of_cuda(PROGRAM, NPUSIM_CUDA_CAPABILITY=capability)
     assert done.stdout.strip() == expected, done.stderr
 
 
@@ -173,14 +167,7 @@ def test_the_older_variable_of_the_allocator_counts():
         "import torch; x = torch.ones(1, device='cuda'); "
         "print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_bytes'])"
     )
-    variables = {"NPUSIM_AS_CUDA": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = of_cuda(program, PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64")
     assert done.stdout.strip() == str(64 << 20), done.stderr
 
 
@@ -206,17 +193,7 @@ print(torch.cuda.memory._snapshot()["allocator_settings"]["PYTORCH_ALLOC_CONF"])
 
 
 def test_settings_of_the_allocator_count_before_and_after_the_first_allocation():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SETTINGS],
-        env={
-            **os.environ,
-            "NPUSIM_AS_CUDA": "1",
-            "PYTORCH_ALLOC_CONF": "max_split_size_mb:128",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = of_cuda(SETTINGS, PYTORCH_ALLOC_CONF="max_split_size_mb:128")
     wrong, size, later, late, allocated, rules = done.stdout.splitlines()
     assert wrong.startswith("set_allocator_settings: ")
     assert "no_such_key" in wrong

@@ -2,14 +2,12 @@
 """torch._C._cuda_*, and torch.testing, which stands on it."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import python
 
 from torch_npusim import cuda_alias
 from torch_npusim.cuda_alias._torch_c import REFUSED, WORKS
@@ -131,13 +129,7 @@ WITHOUT = {
 
 
 def run(program, **variables):
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "NPUSIM_AS_CUDA": "1", **variables},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = python("-c", program, variables={"NPUSIM_AS_CUDA": "1", **variables})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, done.stderr
 

@@ -6,17 +6,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def test_asynchronous_copies_do_not_wait_and_others_do():
-    from torch_npusim.sim import clock
-
-    pinned = torch.zeros(1 << 20).pin_memory()
-    torch.npusim.synchronize()
-    pinned.to("npusim", non_blocking=True)
-    assert clock.stream_time_ns() > clock.host_time_ns()
-    pinned.to("npusim")
-    assert clock.stream_time_ns() <= clock.host_time_ns()
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_loader_pins(workers):
     data = TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))

@@ -117,13 +117,6 @@ def test_a_stream_waits_for_an_event_of_another_device():
     assert target.query()
 
 
-def test_recording_on_a_stream_of_another_device_is_refused():
-    event = torch.npusim.Event()
-    event.record(torch.npusim.Stream(0))
-    with pytest.raises(RuntimeError, match="device"):
-        event.record(torch.npusim.Stream(1))
-
-
 def test_streams_are_compared_by_what_they_name():
     stream = torch.npusim.Stream()
     same = torch.npusim.Stream(
@@ -152,17 +145,3 @@ def test_what_is_not_supported_says_so(make, name):
 def test_a_stream_of_another_device_type_is_refused():
     with pytest.raises(ValueError, match="Expected a stream on npusim"):
         torch.npusim.set_stream(torch.Stream(stream_id=0, device_index=0, device_type=0))
-
-
-def test_record_stream_keeps_memory_from_being_reused():
-    side = torch.npusim.Stream()
-    busy(side)
-    block = torch.empty(1 << 20, device="npusim")
-    address = block.data_ptr()
-    block.record_stream(side)
-    del block
-    assert torch.empty(1 << 20, device="npusim").data_ptr() != address
-    side.synchronize()
-    del side
-    again = [torch.empty(1 << 20, device="npusim") for _ in range(2)]
-    assert address in [tensor.data_ptr() for tensor in again]

@@ -193,17 +193,6 @@ def test_results_lie_where_their_operands_lie(name):
     assert torch.npusim.current_stream(0).query()  # no command went to the wrong device
 
 
-def test_backward_runs_on_the_device_of_its_tensors():
-    x = ones(SECOND).requires_grad_()
-    (x.exp() * 2).cumsum(0).sum().backward()
-    assert x.grad.device == torch.device(SECOND)
-    both = ones().requires_grad_()
-    (both.to(SECOND) * 3).sum().backward()
-    assert both.grad.device == torch.device("npusim:0")
-    assert both.grad.tolist() == [3, 3, 3]
-    assert torch.npusim.current_device() == 0
-
-
 def sparse_coo(device):
     indices, values = torch.tensor([[0, 1], [1, 0]]), torch.tensor([1.0, 2.0])
     return torch.sparse_coo_tensor(indices.to(device), values.to(device), (2, 2))

@@ -120,13 +120,6 @@ def test_views_of_a_storage_that_shrank():
     assert empty.fill_(1).sum().item() == 4  # set_ makes room
 
 
-def test_storage_resize_keeps_the_common_part():
-    x = torch.arange(8.0, device=DEVICE)
-    x.untyped_storage().resize_(16)
-    x.untyped_storage().resize_(32)
-    assert x[:4].tolist() == [0, 1, 2, 3]
-
-
 def test_a_storage_swapped_by_data_assignment():
     x, y = torch.zeros(3, device=DEVICE), torch.ones(5, device=DEVICE)
     x.cumsum(0)  # x has a host view by now

@@ -3,14 +3,12 @@
 
 import contextlib
 import io
-import os
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
 from pages import small_programs as programs
+from processes import python
 from torch import nn
 from torch.nn import functional as F
 
@@ -205,16 +203,16 @@ def test_tensors_of_the_cpu_are_real():
         assert torch.zeros(2, 2, device=DEVICE)[torch.tensor([True, False])].shape == (1, 2)
 
 
+DRY = {"NPUSIM_DRY_RUN": "1", "NPUSIM_DEVICE_MEMORY": "64GiB"}
+
+
 def test_a_variable_makes_a_whole_process_dry():
     code = (
         "import torch, torch_npusim;"
         "x = torch.empty(1 << 34, dtype=torch.uint8, device='npusim') + 1;"
         "print(torch.npusim.max_memory_reserved() >> 30, x.sum().item())"
     )
-    env = os.environ | {"NPUSIM_DRY_RUN": "1", "NPUSIM_DEVICE_MEMORY": "64GiB"}
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout == "32 1\n"
+    assert python("-c", code, variables=DRY).stdout == "32 1\n"
 
 
 def test_the_variable_leaves_the_devices_alone_until_they_are_used():
@@ -230,10 +228,7 @@ if child == 0:
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    env = os.environ | {"NPUSIM_DRY_RUN": "1", "NPUSIM_DEVICE_MEMORY": "64GiB"}
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout == "7\n"
+    assert python("-c", code, variables=DRY).stdout == "7\n"
 
 
 def ones(*sizes, dtype=torch.float32):

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from processes import python, without_npusim
 from repo.sources import ROOT
 
 from torch_npusim.cli import main
@@ -288,15 +289,7 @@ def test_script_prints_the_file(capsys):
 
 
 def test_without_a_gpu_it_says_what_is_missing(tmp_path):
-    variables = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        cwd=tmp_path,
-        env={**variables, "NPUSIM_AUTOLOAD": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(SCRIPT, cwd=tmp_path, env=without_npusim(NPUSIM_AUTOLOAD="0"), cold=True)
     assert done.returncode == 1
     missing = "finds no GPU" if torch._C._has_cuda else "is built without CUDA and without ROCm"
     assert missing in done.stdout
