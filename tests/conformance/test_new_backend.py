@@ -32,7 +32,7 @@ def build(project, into):
         "PATH": path,  # for ninja
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     }
-    done = processes.python(*command, env=environment, timeout=600, cwd=project)
+    done = processes.python(*command, env=environment, timeout=1800, cwd=project)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return into / "lib"
 
@@ -75,7 +75,7 @@ def python(package, tmp_path_factory):
             env=environment | variables,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             check=False,
         )
 
