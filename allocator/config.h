@@ -115,9 +115,9 @@ Config preset(std::string_view name);
 Config parse_config(const Config& base, std::string_view text,
                     std::vector<std::string>* skipped = nullptr);
 
-// with_settings() is parse_config() for a text that comes later, as upstream reads it: limits of
-// splits, divisions and the threshold of collection that it does not name are off again.
-Config with_settings(const Config& base, std::string_view text);
+// followed_by() is one text for two that are set one after the other, as upstream reads them: the
+// later one switches off limits of splits, divisions and the threshold of collection.
+std::string followed_by(std::string_view earlier, std::string_view later);
 
 // round_request() is the block size for a request: pad, power-of-two divisions, quantum. Nothing
 // where the request is 1 EB or more; then no arithmetic wraps.

@@ -222,12 +222,17 @@ Config parse_config(const Config& base, std::string_view text, std::vector<std::
   return validate(config);
 }
 
-Config with_settings(const Config& base, std::string_view text) {
-  Config config = base;
-  config.max_split_bytes = kUnlimited;
-  config.roundup_power2_divisions = {};
-  config.garbage_collection_threshold = 0.0;
-  return parse_config(config, text);
+std::string followed_by(std::string_view earlier, std::string_view later) {
+  std::string text;
+  for (const Setting& setting : split(earlier)) {
+    if (setting.key != "max_split_size_mb" && setting.key != "roundup_power2_divisions" &&
+        setting.key != "garbage_collection_threshold") {
+      text += setting.key + ":" + setting.value + ",";
+    }
+  }
+  text += later;
+  if (later.empty() && !text.empty()) text.pop_back();
+  return text;
 }
 
 }  // namespace npusim::alloc

@@ -7,7 +7,6 @@
 #include "csrc/python/bindings.h"
 #include "csrc/python/sites.h"
 #include "csrc/routes/cuda_temporaries.h"
-#include "csrc/runtime/cublas_workspaces.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/dry_answers.h"
 #include "csrc/runtime/known_values.h"
@@ -67,19 +66,6 @@ void bind_dry_runs(py::module& m) {
     py::list out;
     for (const TemporariesRow& row : cuda_temporaries()) {
       out.append(py::make_tuple(row.op, row.what, row.source, row.condition));
-    }
-    return out;
-  });
-  m.def("cublas_workspace_bytes", &cublas_workspace_bytes);
-  m.def("choose_cublas_workspace_bytes", &choose_cublas_workspace_bytes);
-  m.def("clear_cublas_workspaces", [] { clear_cublas_workspaces(); });
-  m.def("is_library_memory", [](std::uintptr_t address) {
-    return is_library_memory(reinterpret_cast<const void*>(address));
-  });
-  m.def("cublas_workspaces", [] {
-    py::list out;
-    for (const auto& [device, address] : cublas_workspaces()) {
-      out.append(py::make_tuple(device, reinterpret_cast<std::uintptr_t>(address)));
     }
     return out;
   });

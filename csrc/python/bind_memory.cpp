@@ -8,6 +8,7 @@
 #include "csrc/python/bindings.h"
 #include "csrc/python/memory_history.h"
 #include "csrc/runtime/allocator_config.h"
+#include "csrc/runtime/cublas_workspaces.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/memory_pools.h"
@@ -154,10 +155,27 @@ void bind_pools(py::module& m) {
   m.def("allocator_choice", &allocator_choice);
 }
 
+void bind_library_memory(py::module& m) {
+  m.def("cublas_workspace_bytes", &cublas_workspace_bytes);
+  m.def("choose_cublas_workspace_bytes", &choose_cublas_workspace_bytes);
+  m.def("clear_cublas_workspaces", [] { clear_cublas_workspaces(); });
+  m.def("is_library_memory", [](std::uintptr_t address) {
+    return is_library_memory(reinterpret_cast<const void*>(address));
+  });
+  m.def("cublas_workspaces", [] {
+    py::list out;
+    for (const auto& [device, address] : cublas_workspaces()) {
+      out.append(py::make_tuple(device, reinterpret_cast<std::uintptr_t>(address)));
+    }
+    return out;
+  });
+}
+
 }  // namespace
 
 void bind_memory(py::module& m) {
   bind_pools(m);
+  bind_library_memory(m);
   m.def("memory_stats", &memory_stats);
   m.def("memory_info", [](int device) {
     const c10::DeviceIndex index = checked_device(static_cast<c10::DeviceIndex>(device));

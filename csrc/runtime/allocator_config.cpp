@@ -7,7 +7,6 @@
 
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "backend/backend.h"
 #include "csrc/runtime/cuda_names.h"
@@ -28,7 +27,7 @@ struct Choice {
   std::optional<std::string> text;
   std::optional<std::string> of_variable;  // NPUSIM_ALLOCATOR, once an allocator has been made
   std::optional<PluggableFunctions> functions;
-  std::vector<std::string> settings;  // of set_allocator_settings(), applied last
+  std::optional<std::string> settings;  // of set_allocator_settings(), as one text
 };
 
 Choice& choice() {
@@ -77,23 +76,30 @@ Config changed(const Config& config, const std::string& keys, const char* variab
   return naming(variable, [&] { return npusim::alloc::parse_config(config, keys); });
 }
 
+std::string of_environment() { return c10::utils::get_env("PYTORCH_ALLOC_CONF").value_or(""); }
+
+std::string joined(const std::string& first, const std::string& second) {
+  return first.empty() || second.empty() ? first + second : first + "," + second;
+}
+
 // `settings`: of set_allocator_settings().
+std::string keys_in_force(const Setting& setting, const std::optional<std::string>& settings) {
+  const std::string keys = joined(setting.keys, of_environment());
+  return settings.has_value() ? npusim::alloc::followed_by(keys, *settings) : keys;
+}
+
 Config settings_of(const Setting& setting, const char* variable,
-                   const std::vector<std::string>& settings) {
-  Config config = naming(variable, [&] { return preset_of(setting); });
-  config = changed(config, setting.keys, variable);
-  config =
-      changed(config, c10::utils::get_env("PYTORCH_ALLOC_CONF").value_or(""), "PYTORCH_ALLOC_CONF");
-  for (const std::string& text : settings) {
-    config = naming("set_allocator_settings",
-                    [&] { return npusim::alloc::with_settings(config, text); });
-  }
-  return config;
+                   const std::optional<std::string>& settings) {
+  const Config preset = naming(variable, [&] { return preset_of(setting); });
+  const Config chosen = changed(preset, setting.keys, variable);
+  const Config config = changed(chosen, of_environment(), "PYTORCH_ALLOC_CONF");
+  if (!settings.has_value()) return config;
+  return changed(preset, keys_in_force(setting, settings), "set_allocator_settings");
 }
 
 std::unique_ptr<LiveAllocator> allocator_of(const std::string& text, Provider& provider,
                                             const char* variable,
-                                            const std::vector<std::string>& settings) {
+                                            const std::optional<std::string>& settings) {
   const Setting setting(text);
   TORCH_CHECK_VALUE(setting.name.find(".py:") == std::string::npos, variable, ": the policy ",
                     setting.name,
@@ -103,8 +109,7 @@ std::unique_ptr<LiveAllocator> allocator_of(const std::string& text, Provider& p
     return std::make_unique<npusim::alloc::CachingAllocator>(
         provider, settings_of(setting, variable, settings));
   }
-  const std::optional<std::string> rules = c10::utils::get_env("PYTORCH_ALLOC_CONF");
-  TORCH_CHECK_VALUE(!rules.has_value() || rules->empty(), "PYTORCH_ALLOC_CONF: its rules are the ",
+  TORCH_CHECK_VALUE(of_environment().empty(), "PYTORCH_ALLOC_CONF: its rules are the ",
                     "caching allocator's, but ", variable, " chose the policy ", setting.name,
                     "; unset one of them");
   return naming(variable, [&] {
@@ -180,14 +185,15 @@ void set_allocator_settings(const std::string& text) {
   const std::lock_guard turn(one_at_a_time);
   Choice& chosen = choice();
   std::optional<Config> config;
+  std::string all;
   {
     const std::lock_guard lock(chosen.mutex);
     const Setting setting(chosen.text.value_or(of_variable(chosen)));
     TORCH_CHECK_VALUE(!chosen.functions.has_value() && !setting.is_policy,
                       "set_allocator_settings: the settings are the caching allocator's, but "
                       "another allocator was chosen");
-    std::vector<std::string> all = chosen.settings;
-    all.push_back(text);
+    all = naming("set_allocator_settings",
+                 [&] { return npusim::alloc::followed_by(chosen.settings.value_or(""), text); });
     config = settings_of(setting, "NPUSIM_ALLOCATOR", all);  // raises for what is not understood
     if (!chosen.is_made) {
       chosen.settings = std::move(all);
@@ -200,13 +206,7 @@ void set_allocator_settings(const std::string& text) {
     naming("set_allocator_settings", [&] { allocator->change_config(*config); });
   });
   const std::lock_guard lock(chosen.mutex);
-  chosen.settings.push_back(text);
-}
-
-std::vector<std::string> allocator_settings() {
-  Choice& chosen = choice();
-  const std::lock_guard lock(chosen.mutex);
-  return chosen.settings;
+  chosen.settings = std::move(all);
 }
 
 std::string allocator_choice() {
@@ -214,6 +214,16 @@ std::string allocator_choice() {
   const std::lock_guard lock(chosen.mutex);
   if (chosen.functions.has_value()) return "pluggable";
   return chosen.text.value_or(of_variable(chosen));
+}
+
+std::string allocator_settings() {
+  const std::string choice_text = allocator_choice();
+  const Setting setting(choice_text);
+  if (choice_text == "pluggable" || setting.is_policy) return joined(choice_text, of_environment());
+  Choice& chosen = choice();
+  const std::lock_guard lock(chosen.mutex);
+  return naming("PYTORCH_ALLOC_CONF",
+                [&] { return joined(setting.name, keys_in_force(setting, chosen.settings)); });
 }
 
 std::string allocator_name() {

@@ -27,16 +27,17 @@ void change_allocator(const std::string& text);
 void change_allocator(const PluggableFunctions& functions);
 
 // set_allocator_settings() takes keys of PYTORCH_ALLOC_CONF, which win over the environment's and
-// earlier ones (alloc::with_settings()). allocator_settings() are all that were given, in order.
-// Raises ValueError for keys that are not understood, and once an allocator has been made for those
-// that change_config() refuses.
+// earlier ones (alloc::followed_by()). Raises ValueError for keys that are not understood, and once
+// an allocator has been made for those that change_config() refuses.
 void set_allocator_settings(const std::string& text);
-std::vector<std::string> allocator_settings();
 
 // allocator_name() is "native" for the caching allocator under any preset, "pluggable", or the text
 // that names a policy.
 std::string allocator_name();
 // allocator_choice() is the text that chose it, as for NPUSIM_ALLOCATOR; "pluggable" for functions.
 std::string allocator_choice();
+// allocator_settings() is that text with the keys of PYTORCH_ALLOC_CONF and of
+// set_allocator_settings() that are in force.
+std::string allocator_settings();
 
 }  // namespace torch_npusim

@@ -36,24 +36,23 @@ Picture picture_of(const std::vector<SegmentInfo>& segments) {
 }  // namespace
 
 TEST(later_settings_switch_off_what_they_do_not_name) {
-  const Config first = with_settings({}, "roundup_power2_divisions:4,expandable_segments:True");
-  CHECK_EQ(first.roundup_power2_divisions[0], 4);
-  const Config second = with_settings(first, "max_split_size_mb:64");
-  CHECK_EQ(second.roundup_power2_divisions[0], 0);
-  CHECK_EQ(second.max_split_bytes, 64 * kMiB);
-  CHECK(second.expandable_segments);
-  CHECK_EQ(with_settings(second, "").max_split_bytes, kUnlimited);
+  const std::string first = "roundup_power2_divisions:[64:8, >:4],expandable_segments:True";
+  CHECK_EQ(parse_config({}, first).roundup_power2_divisions[0], 8);
+  const std::string second = followed_by(first, "max_split_size_mb:64");
+  CHECK_EQ(second, "expandable_segments:True,max_split_size_mb:64");
+  CHECK_EQ(followed_by(second, ""), "expandable_segments:True");
+  CHECK_EQ(followed_by("garbage_collection_threshold:0.5", ""), "");
 }
 
 TEST(requests_follow_the_rules_of_their_time) {
   FakeProvider device(kGiB);
   CachingAllocator allocator(device);
   Block* plain = allocator.malloc(22 * kMiB, 0);
-  allocator.change_config(with_settings(allocator.config(), "roundup_power2_divisions:4"));
+  allocator.change_config(parse_config({}, "roundup_power2_divisions:4"));
   Block* rounded = allocator.malloc(22 * kMiB, 0);
   CHECK_EQ(plain->bytes, 22 * kMiB);
   CHECK_EQ(rounded->bytes, 24 * kMiB);
-  allocator.change_config(with_settings(allocator.config(), "max_split_size_mb:23"));
+  allocator.change_config(parse_config({}, "max_split_size_mb:23"));
   CHECK_EQ(allocator.stats().oversize_allocations.current, 1);
   CHECK_EQ(first_violation(allocator), "");
   allocator.free(plain);
@@ -97,12 +96,14 @@ TEST(random_switches_keep_the_identities) {
   FakeProvider device(8 * kGiB);
   CachingAllocator allocator(device);
   std::mt19937 random(7);
+  std::string settings;
   std::vector<Block*> live;
   for (int step = 0; step < 3000; ++step) {
     if (step % 97 == 0) {
       const char* keys[] = {"expandable_segments:True", "expandable_segments:False",
                             "max_split_size_mb:32", "roundup_power2_divisions:8", ""};
-      allocator.change_config(with_settings(allocator.config(), keys[random() % 5]));
+      settings = followed_by(settings, keys[random() % 5]);
+      allocator.change_config(parse_config({}, settings));
     }
     if (step % 211 == 0) allocator.empty_cache();
     if (live.size() < 40 && random() % 2 == 0) {

@@ -13,7 +13,6 @@ statistics are empty and asking for them does not initialise it.
 import ctypes
 import os
 import pickle
-import re
 import shutil
 import sys
 from collections import OrderedDict
@@ -293,21 +292,6 @@ def memory_snapshot(
     return segments
 
 
-#: Limits that later settings switch off unless they name them.
-_LIMITS = re.compile(
-    r"(max_split_size_mb|garbage_collection_threshold|roundup_power2_divisions):"
-    r"(\[[^\]]*\]|[^,]*)"
-)
-
-
-def _in_force(rules: list[str]) -> str:
-    """Returns one text for the choice, the variable, and each call that changed settings."""
-    if len(rules) > 2:
-        rules = [*(_LIMITS.sub("", text) for text in rules[:-1]), rules[-1]]
-    keys = re.split(r",(?![^\[]*\])", ",".join(rules))
-    return ",".join(key for key in keys if key.strip())
-
-
 def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
     """Returns segments and history of all devices, in the form of torch.cuda.memory._snapshot().
 
@@ -317,9 +301,7 @@ def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -
     """
     _lazy_init()
     snapshot: Any = _C.memory_snapshot((0, 0), True)
-    given = os.environ.get("PYTORCH_ALLOC_CONF")
-    rules = [_C.allocator_choice(), given or "", *_C.allocator_settings()]
-    snapshot["allocator_settings"]["PYTORCH_ALLOC_CONF"] = _in_force(rules)
+    snapshot["allocator_settings"]["PYTORCH_ALLOC_CONF"] = _C.allocator_settings()
     if augment_with_fx_traces:
         snapshot = _augment_memory_snapshot_stack_traces(snapshot)
     return dict(snapshot)

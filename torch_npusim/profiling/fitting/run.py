@@ -2,7 +2,6 @@
 """A dry run of a script, and its answer."""
 
 import contextlib
-import os
 import pickle
 import runpy
 import sys
@@ -65,7 +64,7 @@ def fit_script(
         snapshot: File for the allocator's history, in torch's format and with npusim's entries.
         tell: Hears every few seconds how far the run is.
     """
-    fit = Fit(path, arguments=list(arguments), allocator=_allocator())
+    fit = Fit(path, arguments=list(arguments), allocator=_C.allocator_settings())
     left, known = asked(outside, spec)
     made_before = len(_C.communicators())
     device = dry.dry_run(
@@ -146,8 +145,3 @@ def _as_main(path: str, arguments: Sequence[str]) -> Iterator[None]:
     finally:
         sys.argv = before
         sys.path.remove(folder)
-
-
-def _allocator() -> str:
-    parts = (_C.allocator_choice(), os.environ.get("PYTORCH_ALLOC_CONF", ""))
-    return ",".join(part for part in parts if part)
