@@ -440,6 +440,11 @@ BROKEN_BY |= {
     "order/an_event_holds_each_time order/sources_of_late_copies_may_die "
     "order/work_after_a_copy_does_not_reach_it order/parts_and_kinds_are_copied_late "
     "order/late_copies_cross_devices": around(torch.Tensor, "copy_", unless_it_waits),
+    "amp/scaler_unscales_every_dtype amp/scaler_serves_two_devices": around(
+        torch,
+        "_amp_foreach_non_finite_check_and_unscale_",
+        lambda right, gradients, *others: None,
+    ),
     "leaks/work_leaves_nothing_on_the_host": method(
         "cpu", lambda right, self: KEPT.append(right(self)) or KEPT[-1]
     ),

@@ -2,6 +2,7 @@
 """Contracts hold on npusim and on the CPU, and each of these plants breaks the one meant for it."""
 
 import gc
+import itertools
 import textwrap
 
 import pytest
@@ -51,8 +52,11 @@ def test_npusim_keeps_the_quick_ones(worker):
     wrong = {o.case for o in outcomes if o.status not in (Status.PASS, Status.NA)}
     assert not wrong
     left_out = {o.case for o in outcomes if o.status is Status.NA}
-    clock = "contract:event/elapsed_time_is_in_milliseconds"  # stands still while the host pauses
-    assert left_out <= {"contract:profiler/records_the_device", clock}
+    clocks = {  # that stand still while the host pauses
+        "contract:event/elapsed_time_is_in_milliseconds",
+        "contract:profiler/times_of_ranges_are_plausible",
+    }
+    assert left_out <= {"contract:profiler/records_the_device", *clocks}
 
 
 def test_the_unit_of_events_is_told_from_a_clock_that_stands_still():
@@ -63,6 +67,15 @@ def test_the_unit_of_events_is_told_from_a_clock_that_stands_still():
     for found in (0.0, 0.004):
         with pytest.raises(NotApplicable):
             event_contracts.compare_clocks(found, found, 0.02, 0.021)
+
+
+def test_a_profile_in_another_unit_is_found(check, monkeypatch):
+    times = itertools.count(1)
+    wrong = property(lambda event: 1e9 * next(times))
+    monkeypatch.setattr(torch.autograd.profiler_util.FunctionEvent, "device_time_total", wrong)
+    outcome = check("profiler/times_of_ranges_are_plausible")
+    assert outcome.status is Status.FAIL
+    assert "a range around a pause of 20000 us takes" in outcome.message
 
 
 def test_the_cpu_keeps_those_that_concern_it(worker):

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy
 import torch
 
 from npusim_conformance.backend.expectations import Expectations
@@ -43,6 +44,7 @@ def _settings() -> dict[str, Any]:
     return {
         "the CPU's generator": torch.default_generator.get_state().numpy().tobytes(),
         "Python's generator": random.getstate(),
+        "NumPy's generator": [str(part) for part in numpy.random.get_state()],
         "the default dtype": torch.get_default_dtype(),
         "the default device": torch.get_default_device(),
         "whether gradients are recorded": torch.is_grad_enabled(),

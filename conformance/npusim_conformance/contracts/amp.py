@@ -3,7 +3,7 @@
 
 import torch
 
-from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.contracts import contract, on, other_device, refuses, same
 from npusim_conformance.inputs.torch_testing import dtype_name
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
@@ -184,6 +184,38 @@ def scaler_sees_each_gradient(run: Run) -> None:
         for number, parameter in enumerate(parameters):
             what = f"parameter {number} where gradient {place} is infinite"
             same(what, parameter.detach(), torch.tensor([1.0, 1.0]))
+
+
+@contract()
+def scaler_unscales_every_dtype(run: Run) -> None:
+    """GradScaler.unscale_() divides gradients of each dtype by the scale, and tells NaN in each."""
+    left_out = run.under_test.expectations.unsupported_dtypes
+    kinds = (torch.float32, torch.float64, torch.bfloat16)
+    for dtype in (kind for kind in kinds if dtype_name(kind) not in left_out):
+        for grad, expected in ((4.0, [0.5, 0.5]), (float("nan"), [1.0, 1.0])):
+            parameter = on(run.device, 1, 1).to(dtype).requires_grad_()
+            scaler = torch.amp.GradScaler(run.device.type, init_scale=8.0)
+            torch.autograd.backward(scaler.scale((parameter * (grad / 8)).float().sum()))
+            scaler.step(torch.optim.SGD([parameter], lr=1.0))
+            what = f"a parameter of {dtype_name(dtype)} after a gradient of {grad / 8}"
+            same(what, parameter.detach().float(), torch.tensor(expected))
+
+
+@contract(two_devices=True, no_cpu="there is one CPU")
+def scaler_serves_two_devices(run: Run) -> None:
+    """GradScaler leaves a step out where the gradient of either device is infinite, or unscales."""
+    second = other_device(run)
+    for factors in ((0.5, 0.5), (float("inf"), 0.5), (0.5, float("inf"))):
+        places = (run.device, second)
+        parameters = [on(place, 1, 1).requires_grad_() for place in places]
+        scaler = torch.amp.GradScaler(run.device.type, init_scale=8.0)
+        products = [(one * by).sum() for one, by in zip(parameters, factors, strict=True)]
+        torch.autograd.backward(scaler.scale(products[0] + products[1].to(run.device)))
+        scaler.step(torch.optim.SGD(parameters, lr=1.0))
+        left = 1.0 if float("inf") in factors else 0.5
+        for parameter, place in zip(parameters, places, strict=True):
+            what = f"the parameter on {place} with gradients {factors}"
+            same(what, parameter.detach(), torch.tensor([left, left]))
 
 
 @contract()

@@ -56,7 +56,7 @@ def loads_in_this_process(run: Run) -> None:
     _check(run, DataLoader(Numbers(), batch_size=6))
 
 
-@contract(quick=False)
+@contract()
 def loads_with_two_workers(run: Run) -> None:
     """Batches of two forked workers reach the device in order, in two epochs."""
     loader = DataLoader(Numbers(), batch_size=6, num_workers=2, persistent_workers=True, timeout=30)
@@ -71,7 +71,7 @@ def pins_batches(run: Run) -> None:
     _check(run, DataLoader(Numbers(), batch_size=6, pin_memory=True), pinned=True)
 
 
-@contract(quick=False, no_cpu=_NO_CPU)
+@contract(no_cpu=_NO_CPU)
 def pins_batches_of_workers(run: Run) -> None:
     """pin_memory=True pins the batches of two workers, in a thread of its own."""
     _is_accelerator(run)
@@ -91,7 +91,7 @@ def takes_pin_memory_device(run: Run) -> None:
         _check(run, loader, pinned=True)
 
 
-@contract(quick=False)
+@contract()
 def streams_from_workers(run: Run) -> None:
     """An IterableDataset works with a worker."""
     loader = DataLoader(Stream(), batch_size=4, num_workers=1, timeout=30)

@@ -295,6 +295,8 @@ def methods_of_tensors_and_modules(run: Run) -> None:
     module = getattr(torch.nn.Linear(2, 2), kind)()
     same(f"device after Module.{kind}()", module.weight.device.type, kind)
     if run.under_test.second is not None:
+        module = getattr(torch.nn.Linear(2, 2), kind)(run.under_test.second.index)
+        same(f"device after Module.{kind}(index)", module.weight.device, run.under_test.second)
         second = getattr(torch.ones(2), kind)(run.under_test.second.index)
         same(f"device of Tensor.{kind}(index)", second.device, run.under_test.second)
 

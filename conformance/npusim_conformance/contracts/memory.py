@@ -468,6 +468,7 @@ def copies_leave_nothing(run: Run) -> None:
     """Conversions, strided copies, in-place operators and out= keep no temporary allocated."""
     there = torch.ones(64, 64).to(run.device)
     target = torch.ones(64, 64).to(run.device)
+    half, whole = there.half(), there.long()
     works: dict[str, Callable[[], object]] = {
         "conversions": lambda: there.half(),
         "conversions by copy_()": lambda: target.copy_(there.int()),
@@ -483,6 +484,8 @@ def copies_leave_nothing(run: Run) -> None:
         "out= of another dtype": lambda: torch.add(there.half(), 1, out=target),
         "views": lambda: there.view(-1)[5:].t(),
         "item()": lambda: there[0, 0].item(),
+        "item() of float16": lambda: half[0, 0].item(),
+        "item() of int64": lambda: whole[0, 0].item(),
         "errors": lambda: _is_refused(lambda: there.view(7)),
     }
     second = run.under_test.second

@@ -140,6 +140,9 @@ def parts_and_kinds_are_copied_late(run: Run) -> None:
             part(there).copy_(given.pin_memory(), non_blocking=True)
             what = f"{str(kind).removeprefix('torch.')} of pinned memory, non_blocking"
             same(f"{name} after a copy of {what}", there, base)
+            pinned = torch.arange(30).to(kind).view(5, 6).pin_memory()
+            moved = part(pinned).to(run.device, non_blocking=True)
+            same(f"{name} of pinned {what.split()[0]}, non_blocking", moved, part(pinned))
             part(back).copy_(part(there), non_blocking=True)
             run.under_test.synchronize()
             same(f"{name} of pinned memory after a copy back, non_blocking", back, base)

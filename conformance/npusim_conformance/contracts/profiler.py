@@ -3,15 +3,18 @@
 
 import json
 import tempfile
+import time
 from pathlib import Path
 
 import torch
+from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from npusim_conformance.contracts import contract, refuses, same
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
 
+_PAUSE_SECONDS = 0.02
 _HOST = (ProfilerActivity.CPU,)
 
 
@@ -101,6 +104,32 @@ def _trace(found: profile) -> list[object]:
         found.export_chrome_trace(str(file))
         events: list[object] = json.loads(file.read_text())["traceEvents"]
         return events
+
+
+@contract(no_cpu="the CPU's operators are the host's")
+def times_of_ranges_are_plausible(run: Run) -> None:
+    """The device's time of a range is no longer than the host's, and in the same unit."""
+    with autograd_profile(use_device=run.device.type) as found:
+        begun = time.perf_counter()
+        for pause in (0.0, _PAUSE_SECONDS):
+            with record_function(f"range {pause}"):
+                _work(run)
+                run.under_test.synchronize()
+                time.sleep(pause)
+        whole = 1e6 * (time.perf_counter() - begun)
+    short, long = (
+        sum(
+            event.device_time_total
+            for event in found.function_events
+            if event.name == f"range {pause}"
+        )
+        for pause in (0.0, _PAUSE_SECONDS)
+    )
+    if long == 0 or abs(long - short) < 1.0:
+        raise NotApplicable("the device's clock does not go on while the host pauses")
+    least = 5e5 * _PAUSE_SECONDS
+    agree = least <= long <= whole
+    require(agree, f"a range around a pause of {1e6 * _PAUSE_SECONDS:g} us takes {long} us")
 
 
 @contract()

@@ -193,6 +193,7 @@ _ENDS: dict[torch.dtype, tuple[int | float, ...]] = {
 }
 _TAKES_A_NUMBER: dict[str, Callable[[torch.Tensor, int | float], torch.Tensor]] = {
     "fill_()": lambda x, number: x.clone().fill_(number),
+    "fill_() with a tensor": lambda x, number: x.clone().fill_(torch.tensor(number, dtype=x.dtype)),
     "full()": lambda x, number: torch.full((2,), number, dtype=x.dtype, device=x.device),
     "full_like()": torch.full_like,
     "new_full()": lambda x, number: x.new_full((2,), number),
