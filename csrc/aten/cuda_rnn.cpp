@@ -5,7 +5,8 @@
 //   reserve     11 lists of a state for each row, 256 bytes:
 //               four gates and the cell of each layer, and the output of the first
 //   workspace   8 such lists, 20 states, 768 bytes: the gates of each layer
-// Other cells, directions and numbers of layers follow from these words and were not seen.
+// Other cells, directions and numbers of layers follow from these words and were not seen. What
+// dropout adds to the reserve is not known, and not here.
 #include "csrc/aten/cuda_rnn.h"
 
 #include <ATen/Context.h>
@@ -14,11 +15,13 @@
 #include <ATen/ops/alias.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <array>
 
 #include "csrc/launch/launch.h"
 #include "csrc/operands/device_empty.h"
 #include "csrc/routes/cuda_temporaries.h"
+#include "csrc/runtime/cublas_workspaces.h"
 
 namespace torch_npusim {
 
@@ -50,6 +53,11 @@ struct Layout {
         itemsize(static_cast<int64_t>(input.itemsize())),
         device(input.device().index()) {}
 
+  // cuDNN has two biases for each gate, also where the module has none.
+  int64_t biases(std::size_t weights) const {
+    const bool has_none = weights == static_cast<std::size_t>(2 * layers * directions);
+    return has_none ? 2 * gates * hidden * layers * directions : 0;
+  }
   int64_t list() const { return rows * hidden * itemsize * directions; }
   int64_t reserve() const { return list() * (kept * layers + layers - 1) + 256; }
   int64_t workspace() const {
@@ -57,6 +65,12 @@ struct Layout {
     return list() * gates * layers + states + 768;
   }
 };
+
+int64_t numel_of(TensorList weights) {
+  int64_t numel = 0;
+  for (const Tensor& weight : weights) numel += weight.numel();
+  return numel;
+}
 
 void take_workspace(const Layout& n) {
   allocated_together({static_cast<double>(n.workspace())}, n.device);
@@ -108,6 +122,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const Layout n(input, hx, mode, hidden_size.expect_int(), num_layers, bidirectional, batch_sizes);
   const at::ScalarType dtype = input.scalar_type();
   const Tensor x = contiguous(by_time(input, batch_first && !packed), n.device);
+  const bool flat = buffer.has_value() && buffer->defined();
   std::vector<int64_t> sizes = x.sizes().vec();
   const int64_t projected = proj_size.expect_int();
   sizes.back() = (projected != 0 ? projected : n.hidden) * n.directions;
@@ -115,13 +130,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const Tensor hy = device_empty(hx.sizes(), dtype, n.device);
   const bool cells = cx.has_value() && cx->defined();
   const Tensor cy = device_empty(cells ? cx->sizes() : at::IntArrayRef({0}), dtype, n.device);
+  // Weights that are not one chunk are copied into one, which the backward pass takes.
+  const Tensor all =
+      flat ? at::alias(*buffer)
+           : device_empty({numel_of(weights) + n.biases(weights.size())}, dtype, n.device);
   Tensor reserve;
   {
     const Tensor workspace = device_empty({n.workspace()}, at::kByte, n.device);
     reserve = device_empty({train ? n.reserve() : 0}, at::kByte, n.device);
     launch_kernels("aten::_cudnn_rnn", n, input, weights, 1);
   }
-  return {by_time(output, batch_first && !packed), hy, cy, reserve, at::alias(*buffer)};
+  return {by_time(output, batch_first && !packed), hy, cy, reserve, all};
 }
 
 std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> backward(
@@ -160,11 +179,16 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> backward(
   std::vector<Tensor> gradients;
   if (wanted[3]) {
     const Tensor x = transposed(input);
-    int64_t numel = 0, at = 0;
-    for (const Tensor& weight : weights) numel += weight.numel();
-    const Tensor all = device_empty({numel}, weights[0].scalar_type(), n.device);
+    const int64_t biases = n.biases(weights.size());
+    int64_t at = 0;
+    const Tensor all =
+        device_empty({numel_of(weights) + biases}, weights[0].scalar_type(), n.device);
     take_workspace(n);
     for (const Tensor& weight : weights) {
+      if (biases != 0) {  // another order than the module's
+        gradients.push_back(device_empty(weight.sizes(), weight.scalar_type(), n.device));
+        continue;
+      }
       gradients.push_back(all.narrow(0, at, weight.numel()).view(weight.sizes()));
       at += weight.numel();
     }
@@ -197,7 +221,8 @@ std::tuple<Tensor, Tensor, Tensor> dry_cudnn_rnn(const Tensor& input, TensorList
   // torch's wrapper for autocast converts all operands.
   std::vector<Tensor> factors = weights.vec();
   Tensor x = input, hx = hidden, cx = cell;
-  if (at::autocast::is_autocast_enabled(at::kPrivateUse1)) {
+  const bool converts = at::autocast::is_autocast_enabled(at::kPrivateUse1);
+  if (converts) {
     const at::ScalarType to = at::autocast::get_autocast_dtype(at::kPrivateUse1);
     x = input.to(to), hx = hidden.to(to);
     if (cell.defined()) cx = cell.to(to);
@@ -205,11 +230,16 @@ std::tuple<Tensor, Tensor, Tensor> dry_cudnn_rnn(const Tensor& input, TensorList
   }
   const bool projects = cell.defined() && cell.size(2) != hidden.size(2);
   const int64_t width = projects ? cell.size(2) : hidden.size(2);
-  // Modules keep their weights in one buffer: no copy is made.
-  auto made = at::_cudnn_rnn(x, factors, (has_biases ? 4 : 2) + (projects ? 1 : 0),
-                             factors[0].detach(), hx, cx.defined() ? MaybeTensor(cx) : std::nullopt,
-                             mode, width, projects ? hidden.size(2) : 0, layers, batch_first,
-                             dropout, train, bidirectional, batch_sizes, std::nullopt);
+  // Modules keep their weights in one buffer, and autocast converts them into one. Weights that
+  // were computed are in none.
+  const bool flat = converts || std::all_of(weights.begin(), weights.end(),
+                                            [](const Tensor& weight) { return weight.is_leaf(); });
+  const MaybeTensor buffer = flat ? MaybeTensor(factors[0].detach()) : MaybeTensor(std::nullopt);
+  if (train && dropout > 0) keep_dropout_state(input.device().index());
+  auto made = at::_cudnn_rnn(x, factors, (has_biases ? 4 : 2) + (projects ? 1 : 0), buffer, hx,
+                             cx.defined() ? MaybeTensor(cx) : std::nullopt, mode, width,
+                             projects ? hidden.size(2) : 0, layers, batch_first, dropout, train,
+                             bidirectional, batch_sizes, std::nullopt);
   return {std::get<0>(made), std::get<1>(made), std::get<2>(made)};
 }
 

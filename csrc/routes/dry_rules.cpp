@@ -13,6 +13,7 @@
 
 #include "csrc/operands/device_empty.h"
 #include "csrc/runtime/dry_answers.h"
+#include "csrc/runtime/known_values.h"
 
 namespace torch_npusim {
 
@@ -47,19 +48,24 @@ struct Arguments {
 
 void nonzero(const char* op, Arguments given) {
   const Tensor self = given[0].toTensor();
-  given.become(numbers({selected_of(op, self.numel()), self.dim()}));
+  given.become(numbers({selected_in(op, *given.operands[0]), self.dim()}));
 }
 
 void masked_select(const char* op, Arguments given) {
   const Tensor self = given[0].toTensor();
-  const auto sizes = at::infer_size(self.sizes(), given[1].toTensor().sizes());
-  given.become(on_meta(self, {selected_of(op, c10::multiply_integers(sizes))}));
+  const at::TensorBase& mask = *given.operands[given.operands.size() - 1];
+  const auto sizes = at::infer_size(self.sizes(), mask.sizes());
+  const int64_t times = c10::multiply_integers(sizes) / std::max<int64_t>(mask.numel(), 1);
+  given.become(on_meta(self, {times * selected_in(op, mask)}));
 }
 
 // Counts and inverses that are not asked for are empty.
 void unique2(const char* op, Arguments given) {
   const Tensor self = given[0].toTensor();
-  const int64_t found = selected_of(op, self.numel());
+  const int64_t classes = classes_in(*given.operands[0]);
+  const int64_t found =
+      classes > 0 ? std::min(classes, self.numel()) : selected_of(op, self.numel());
+  if (classes > 0) count_answer(op, static_cast<double>(found), "elements");
   const at::IntArrayRef all = self.sizes();
   const bool inverse = given[2].toBool(), counts = given[3].toBool();
   given.become(on_meta(self, {found}), inverse || counts ? numbers(all) : numbers({0}),
@@ -178,7 +184,7 @@ c10::List<std::optional<Tensor>> indices_without_masks(
     }
     // A mask of the host has values.
     const int64_t count = index->is_cpu() ? index->count_nonzero().item<int64_t>()
-                                          : selected_of("aten::index", index->numel());
+                                          : selected_in("aten::index", *index);
     for (int64_t dim = 0; dim < index->dim(); ++dim) chosen.push_back(numbers({count}));
   }
   return chosen;

@@ -61,6 +61,8 @@ class Handle {
 constexpr std::int64_t kNotChosen = -1;
 std::atomic<std::int64_t> g_chosen_bytes{kNotChosen};
 constexpr std::size_t kLtWorkspace = std::size_t{1024} * 1024;
+// "Slightly over 2MB", says cudnn/RNN.cpp: get_dropout_state(). How much is not public.
+constexpr std::size_t kDropoutState = std::size_t{2048} * 1024 + 512;
 
 int major_of(c10::DeviceIndex device) {
   const int judged = is_called_cuda() ? judged_capability() / 10 : 0;
@@ -141,6 +143,17 @@ void keep_workspaces_of_product(c10::ArrayRef<const at::TensorBase*> operands,
       operands[count - 1]->dim() == 2) {
     keep_cublas_workspace(device, CudaLibrary::blas_lt);
   }
+}
+
+void keep_dropout_state(c10::DeviceIndex device) {
+  const Key key{device, 0, {}, CudaLibrary::dnn};
+  {
+    const std::lock_guard<std::mutex> lock(g_held_mutex);
+    if (workspaces().count(key) != 0) return;
+  }
+  LibraryMemory made(kDropoutState, device);
+  const std::lock_guard<std::mutex> lock(g_held_mutex);
+  workspaces().emplace(key, std::move(made));
 }
 
 std::vector<std::pair<c10::DeviceIndex, const void*>> cublas_workspaces() {

@@ -33,7 +33,7 @@ class LibraryMemory {
 // is_library_memory() is whether a block that starts at the address is one of those.
 bool is_library_memory(const void* address);
 
-enum class CudaLibrary { blas, blas_lt };
+enum class CudaLibrary { blas, blas_lt, dnn };
 
 // keep_cublas_workspace() allocates that of this thread's handle and the device's current stream,
 // unless it is there. A handle of a thread that has ended serves another one.
@@ -43,6 +43,10 @@ void keep_cublas_workspace(c10::DeviceIndex device, CudaLibrary library = CudaLi
 // vector that is added to each row goes through cublasLt. The factors come last.
 void keep_workspaces_of_product(c10::ArrayRef<const at::TensorBase*> operands,
                                 c10::DeviceIndex device);
+
+// keep_dropout_state() allocates the states of random numbers that cuDNN's recurrent layers share
+// on a device, unless they are there.
+void keep_dropout_state(c10::DeviceIndex device);
 
 // cublas_workspaces() returns device and address of those that are held now.
 std::vector<std::pair<c10::DeviceIndex, const void*>> cublas_workspaces();

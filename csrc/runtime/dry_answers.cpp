@@ -68,6 +68,11 @@ int64_t selected_of(const char* op, int64_t elements) {
   return selected;
 }
 
+double selected_share() {
+  const std::lock_guard<std::mutex> lock(book().mutex);
+  return book().selected_share;
+}
+
 void count_answer(const char* op, double answer, const char* what) {
   Book& all = book();
   count_of(all, op, what, site_of(all), answer);

@@ -30,6 +30,7 @@ c10::Scalar value_of(const char* op, const at::TensorBase& tensor);
 
 // selected_of() is how many of `elements` a mask selects: the share that the run was given.
 int64_t selected_of(const char* op, int64_t elements);
+double selected_share();
 
 // count_answer() counts an answer of another kind.
 void count_answer(const char* op, double answer, const char* what);

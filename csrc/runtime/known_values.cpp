@@ -21,7 +21,9 @@
 
 #include "backend/backend.h"
 #include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/dry_answers.h"
 #include "csrc/runtime/kernel_scope.h"
+#include "csrc/runtime/known_spread.h"
 #include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
 
@@ -31,6 +33,7 @@ struct KnownBytes {
   const void* address;  // of the device's bytes; another one means that core replaced them
   std::uint64_t epoch;
   c10::Storage host;
+  std::optional<Spread> spread;
 };
 
 void KnownBytesDeleter::operator()(KnownBytes* known) const noexcept { delete known; }
@@ -91,14 +94,27 @@ c10::Storage bytes_of(DeviceStorage& storage) {
   if (storage.known.load(std::memory_order_acquire) == nullptr) return {};
   const std::lock_guard<std::mutex> lock(mutex());
   const KnownBytes* known = storage.known.load();
-  const bool holds = known != nullptr && known->address == storage.data() &&
+  const bool holds = known != nullptr && known->host && known->address == storage.data() &&
                      known->epoch == g_epoch.load() && known->host.nbytes() == storage.nbytes();
   return holds ? known->host : c10::Storage();
 }
 
-void install(DeviceStorage& storage, c10::Storage host) {
+std::optional<Spread> spread_of(const at::TensorBase& tensor) {
+  DeviceStorage* storage = own_storage(tensor);
+  if (storage == nullptr || storage->known.load(std::memory_order_acquire) == nullptr) return {};
   const std::lock_guard<std::mutex> lock(mutex());
-  auto* known = host ? new KnownBytes{storage.data(), g_epoch.load(), std::move(host)} : nullptr;
+  const KnownBytes* known = storage->known.load();
+  const bool holds =
+      known != nullptr && known->address == storage->data() && known->epoch == g_epoch.load();
+  return holds ? known->spread : std::nullopt;
+}
+
+void install(DeviceStorage& storage, c10::Storage host,
+             const std::optional<Spread>& spread = std::nullopt) {
+  const std::lock_guard<std::mutex> lock(mutex());
+  auto* known = host || spread.has_value()
+                    ? new KnownBytes{storage.data(), g_epoch.load(), std::move(host), spread}
+                    : nullptr;
   const std::unique_ptr<KnownBytes, KnownBytesDeleter> old(storage.known.exchange(known));
 }
 
@@ -120,11 +136,12 @@ bool covers(const at::TensorBase& tensor) {
          static_cast<std::size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
 }
 
-enum class Kind : std::uint8_t { other, computed, overwrites, arange, counts, all_or, all_and };
+enum class Kind : std::uint8_t { other, computed, overwrites, arange, all_or, all_and };
 
 struct Followed {
   Kind kind = Kind::other;
   bool in_place = false;
+  SpreadRule spread = nullptr;
   std::vector<bool> written;
 };
 
@@ -135,10 +152,9 @@ Kind kind_of(std::string_view name, std::string_view overload) {
       "rsub",        "mul",         "neg",         "abs",         "floor_divide", "remainder",
       "minimum",     "maximum",     "clamp",       "clamp_min",   "clamp_max",    "max",
       "min",         "any",         "all",         "sum",         "cumsum",       "cat",
-      "where",       "isin",        "masked_fill", "clone"};
+      "where",       "isin",        "masked_fill", "clone",       "nonzero",      "bincount"};
   if (name == "arange" && overload == "start_out") return Kind::arange;
   if (overload.find("out") != std::string_view::npos) return Kind::other;
-  if (name == "bincount") return Kind::counts;
   if (name == "fill_" || name == "zero_" || name == "copy_") return Kind::overwrites;
   if (name.ends_with('_')) name.remove_suffix(1);
   if (name == "bitwise_or" || name == "logical_or") return Kind::all_or;
@@ -160,6 +176,7 @@ Followed look_up(const at::RecordFunction& call) {
     // The statistics of batch norm are written, and its schemas do not say so.
     const bool all = (!knows && !collective) || name.find("batch_norm") != std::string_view::npos;
     if (knows) made.kind = kind_of(name.substr(6), schema->overload_name());
+    if (knows) made.spread = spread_rule(schema->name().substr(6) + "." + schema->overload_name());
     for (const c10::Argument& argument : schema->arguments()) {
       made.written.push_back(all ||
                              (writes && argument.alias_info() && argument.alias_info()->isWrite()));
@@ -202,6 +219,7 @@ struct Computed final : at::ObserverContext {
   std::vector<Tensor> results;
   c10::Storage in_place;  // the new bytes of the storage of the first result
   int absorbed = -1;      // all elements of the first result
+  std::optional<Spreading> spreading;
 };
 
 // The arguments on the host; empty if an operand is not known.
@@ -274,24 +292,6 @@ std::unique_ptr<Computed> compute(const at::RecordFunction& call, const Followed
                                 at::device(at::kCPU).dtype(out.scalar_type()))};
     return made;
   }
-  if (op.kind == Kind::counts) {
-    const int64_t length = inputs[2].toInt();
-    const bool weighted = inputs[1].isTensor() && inputs[1].toTensor().defined();
-    if (weighted || length <= 0 || length > kMostElements) return nullptr;
-    Stack stack = on_host(inputs);
-    if (!stack.empty()) {
-      run_on_host(call, stack);
-      made->results = {stack[0].toTensor()};
-      return made;
-    }
-    // The answer of a dry run: elements are spread evenly, so that their counts add up.
-    const int64_t elements = inputs[0].toTensor().numel();
-    const Tensor counts =
-        at::full({length}, elements / length, at::device(at::kCPU).dtype(at::kLong));
-    counts.narrow(0, 0, elements % length).add_(1);
-    made->results = {counts};
-    return made;
-  }
   const bool logical = op.kind == Kind::all_or || op.kind == Kind::all_and;
   if (logical && absorbs(op.kind, inputs)) {
     made->absorbed = op.kind == Kind::all_or ? 1 : 0;
@@ -342,6 +342,30 @@ std::unique_ptr<Computed> compute(const at::RecordFunction& call, const Followed
   return made;
 }
 
+std::unique_ptr<Computed> spread(const at::RecordFunction& call, const Followed& op) {
+  const auto of = [](const Tensor& tensor) { return spread_of(tensor); };
+  auto made = std::make_unique<Computed>();
+  made->spreading = op.spread(call.name(), call.inputs(), of);
+  return made->spreading.has_value() ? std::move(made) : nullptr;
+}
+
+bool on_device(c10::ArrayRef<const IValue> inputs) {
+  const bool given = !inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().defined();
+  return given && inputs[0].toTensor().is_privateuseone() && is_plain_dense(inputs[0].toTensor());
+}
+
+template <class Do>
+std::unique_ptr<Computed> asked(const Do& act) {
+  const at::DisableRecordFunctionGuard unseen;
+  const c10::impl::ExcludeDispatchKeyGuard plain(skipped_keys());
+  const HostMemoryScope host_memory;
+  try {
+    return act();
+  } catch (const std::exception&) {  // the operator itself says what is wrong
+    return nullptr;
+  }
+}
+
 std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& call) {
   if (npusim::detail::t_state.launching != npusim::detail::Launching::directly) return nullptr;
   const Followed& op = followed(call);
@@ -358,17 +382,13 @@ std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& call) {
       });
       return concerned;
     };
-    if (op.kind == Kind::arange || op.kind == Kind::counts ||
-        std::any_of(inputs.begin(), inputs.end(), concerns)) {
-      const at::DisableRecordFunctionGuard unseen;
-      const c10::impl::ExcludeDispatchKeyGuard plain(skipped_keys());
-      const HostMemoryScope host_memory;
-      try {
-        made = compute(call, op);
-      } catch (const std::exception&) {  // the operator itself says what is wrong
-        made = nullptr;
-      }
+    if (op.kind == Kind::arange || std::any_of(inputs.begin(), inputs.end(), concerns)) {
+      made = asked([&] { return compute(call, op); });
     }
+  }
+  if (op.spread != nullptr && made == nullptr && on_device(inputs) &&
+      !npusim::detail::needs_attention(npusim::detail::kCapturing)) {
+    made = asked([&] { return spread(call, op); });
   }
   for (std::size_t i = 0; i < std::min(inputs.size(), op.written.size()); ++i) {
     if (op.written[i]) each_tensor(inputs[i], forget_written);
@@ -387,6 +407,20 @@ void settle(const Tensor& output, const Tensor& values) {
   install(*storage, bytes);
 }
 
+void settle(const Tensor& output, Spreading& made) {
+  if (made.values.defined()) {
+    if (made.values.numel() != output.numel()) return;
+    return settle(output, made.values.to(output.scalar_type()).view(output.sizes()));
+  }
+  DeviceStorage* storage = own_storage(output);
+  if (storage == nullptr || !covers(output) || made.dim >= output.dim()) return;
+  if (made.dim >= 0) {
+    made.spread.width = output.size(made.dim);
+    made.spread.stride = output.stride(made.dim);
+  }
+  install(*storage, {}, made.spread);
+}
+
 void after(const at::RecordFunction& call, at::ObserverContext* context) {
   auto* made = static_cast<Computed*>(context);
   if (made == nullptr || call.outputs().empty() || !call.outputs()[0].isTensor()) return;
@@ -394,6 +428,11 @@ void after(const at::RecordFunction& call, at::ObserverContext* context) {
   const c10::impl::ExcludeDispatchKeyGuard plain(skipped_keys());
   const HostMemoryScope host_memory;
   const Tensor& first = call.outputs()[0].toTensor();
+  if (made->spreading.has_value()) {
+    const std::size_t which = made->spreading->result;
+    if (which >= call.outputs().size() || !call.outputs()[which].isTensor()) return;
+    return settle(call.outputs()[which].toTensor(), *made->spreading);
+  }
   if (made->in_place) {
     if (DeviceStorage* storage = own_storage(first)) install(*storage, made->in_place);
     return;
@@ -430,6 +469,23 @@ at::Tensor known_values_of(const at::TensorBase& tensor) {
   if (storage == nullptr || !may_be_known(tensor)) return {};
   const c10::Storage bytes = bytes_of(*storage);
   return bytes ? over(bytes, tensor) : Tensor();
+}
+
+int64_t selected_in(const char* op, const at::TensorBase& mask) {
+  if (const Tensor values = known_values_of(mask); values.defined()) {
+    const HostMemoryScope host_memory;
+    return values.count_nonzero().item<int64_t>();
+  }
+  const auto spread = spread_of(mask);
+  const auto marks = spread.has_value() ? marks_in(*spread, mask) : std::nullopt;
+  if (!marks.has_value()) return selected_of(op, mask.numel());
+  count_answer(op, static_cast<double>(*marks), "elements");
+  return *marks;
+}
+
+int64_t classes_in(const at::TensorBase& labels) {
+  const auto spread = spread_of(labels);
+  return spread.has_value() && spread->labels ? spread->classes : 0;
 }
 
 void know_values(const at::TensorBase& tensor, const at::Tensor& values) {

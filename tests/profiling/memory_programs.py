@@ -215,6 +215,20 @@ def autoencoder():
         optimizer.step()
 
 
+class Convolved(nn.Module):
+    """A variational autoencoder of images."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.inner = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 2, 1)
+        self.outer, self.up = nn.ConvTranspose2d(4, 8, 4, 2, 1), nn.ConvTranspose2d(8, 3, 4, 2, 1)
+
+    def forward(self, x):
+        mean, variance = self.inner(F.relu(self.down(x))).chunk(2, 1)
+        made = mean + torch.randn_like(mean) * (0.5 * variance).exp()
+        return self.up(F.relu(self.outer(made))).sigmoid()
+
+
 def gradient_penalty():
     model, x = nn.Linear(16, 1).to(DEVICE), ones(4, 16).requires_grad_()
     (gradient,) = torch.autograd.grad(model(x).tanh().sum(), x, create_graph=True)
@@ -268,21 +282,22 @@ PROGRAMS = {
     "sort and scan": sorted_and_scanned,
     "accumulation": accumulated,
     "inference": inference,
+    "convolutions": convolutions,
+    "U-Net": lambda: trained(UNet(), [ones(2, 3, 16, 16), ones(2, 1)]),
+    "VAE": lambda: trained(Convolved(), [ones(2, 3, 32, 32)]),
 }
 # Kernels of the host's libraries take temporaries that a dry run does not: the operator.
 WITH_TEMPORARIES = {
-    "convolutions": (convolutions, "aten::convolution"),
     "convolutions, channels_last": (
-        lambda: convolutions(torch.channels_last), "aten::convolution"
+        lambda: convolutions(torch.channels_last), "batch norm and pools beside convolutions"
     ),
-    "U-Net": (lambda: trained(UNet(), [ones(2, 3, 16, 16), ones(2, 1)]), "aten::convolution"),
     "LSTM": (lambda: trained(LastStep(nn.LSTM), [ones(4, 6, 16)]), "aten::mkldnn_rnn_layer"),
     "Muon": (
         lambda: trained(nn.Linear(32, 32, bias=False), [ones(4, 32)], torch.optim.Muon), "aten::mm"
     ),
 }  # fmt: skip
 # A temporary of a CPU kernel lies where the next tensor would lie, which moves that.
-MOVED = {"transformer, bfloat16", "transformer, GradScaler", "BERT", "autoencoder"}
+MOVED = {"convolutions", "transformer, bfloat16", "transformer, GradScaler", "BERT", "autoencoder"}
 
 
 def release():

@@ -254,6 +254,38 @@ def test_what_a_recurrent_layer_keeps_for_its_gradient(as_cuda, kind, share, pac
     assert "_cudnn_rnn" not in names.seen
 
 
+# "RNN module weights are not part of single contiguous chunk of memory", as CUDA warns.
+@pytest.mark.parametrize("biases", [True, False])
+def test_weights_that_are_not_one_chunk_are_copied_into_one(as_cuda, biases):
+    layer = torch.nn.LSTM(32, 64, 2, bias=biases, device="npusim")
+    x, state = torch.empty(5, 2, 32, device="npusim"), torch.zeros(2, 2, 64, device="npusim")
+
+    def run(weights):
+        return torch.lstm(x, (state, state), weights, biases, 2, 0.0, True, False, False)
+
+    weights = [parameter * 1 for parameter in layer.parameters()]
+    flat, kept = peak_of(as_cuda, lambda: run(list(layer.parameters())))
+    copied, kept = peak_of(as_cuda, lambda: run(weights))
+    # cuDNN has two biases for each of four gates and each layer, also where the module has none.
+    chunk = sum(each.nbytes for each in weights) + (0 if biases else 2 * 2 * 4 * 64 * 4)
+    assert copied - flat == chunk
+    held = requested(as_cuda)
+    del kept
+    assert held - requested(as_cuda) > chunk  # until the backward pass
+
+
+def test_dropout_of_a_recurrent_layer_keeps_states_of_random_numbers(as_cuda):
+    x = torch.empty(5, 2, 32, device="npusim")
+    plain, dropped = (torch.nn.GRU(32, 64, 2, dropout=p, device="npusim") for p in (0, 0.1))
+    without, _ = peak_of(as_cuda, lambda: plain(x))
+    evaluated, _ = peak_of(as_cuda, lambda: dropped.eval()(x))
+    assert evaluated < without  # no reserve
+    first, _ = peak_of(as_cuda, lambda: dropped.train()(x))
+    again, _ = peak_of(as_cuda, lambda: dropped(x))
+    assert again == without
+    assert 2 << 20 < first - again < 3 << 20
+
+
 def test_the_gradient_of_an_image_is_converted_too(as_cuda):
     x = torch.empty(4, 32, 56, 56, device="npusim", requires_grad=True)
     weight = torch.empty(64, 32, 3, 3, device="npusim")

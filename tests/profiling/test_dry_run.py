@@ -261,7 +261,11 @@ def coo():
 # Answers that a policy gives: what it is asked for, and the operator that is counted.
 ANSWERED = {
     "a loss": (lambda: ones(4).sum().item(), 1.0, "aten::_local_scalar_dense"),
-    "a number": (lambda: unknown(4).max().item(), 1, "aten::_local_scalar_dense"),
+    "a number": (lambda: unknown(4).sum().item(), 1, "aten::_local_scalar_dense"),
+    "a largest number": (lambda: unknown(4).max().item(), 8, "aten::max"),
+    "a sum of a mask": (lambda: mask(4).sum().item(), 2, "aten::sum"),
+    "a part of the largest": (lambda: (unknown(18) == 3).sum().item(), 2, "aten::sum"),
+    "any of it": (lambda: (unknown(18) == 3).any().item(), True, "aten::any"),
     "a flag": (lambda: torch.isnan(ones(4)).any().item(), False, "aten::_local_scalar_dense"),
     "a finite check": (
         lambda: torch.isfinite(ones(4)).all().item(), True, "aten::_local_scalar_dense"
@@ -340,6 +344,15 @@ def test_the_share_of_a_mask_is_the_users():
         assert torch.nonzero(ones(8)).shape == (2, 1)
 
 
+def test_checks_of_numbers_pass():
+    with dry_run():
+        x = ones(4)
+        bad = torch.isnan(x) | torch.isinf(x)
+        assert not bad.any()
+        assert not bad.sum() > 0
+        assert not (~torch.isfinite(x)).sum() > 0
+
+
 def test_a_loop_that_waits_for_a_value_ends():
     rounds = 0
     with dry_run(patience=7):
@@ -349,7 +362,11 @@ def test_a_loop_that_waits_for_a_value_ends():
         error = ones(1)
         while error.item() > 0.5:
             rounds += 1
-    assert 12 <= rounds <= 14  # a loop's first test and its next ones may be two places
+        while mask(4).sum() > 0:
+            rounds += 1
+        while (unknown(18) == 3).any():
+            rounds += 1
+    assert 24 <= rounds <= 28  # a loop's first test and its next ones may be two places
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -403,7 +403,7 @@ layer(torch.empty(8, 64, 128, 128, device="npusim", dtype=torch.{dtype}))
 """
 
 
-@pytest.mark.parametrize(("dtype", "share"), [("float32", 0.205), ("bfloat16", 0.068)])
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 0.205), ("bfloat16", 0.156)])
 def test_convolutions_leave_the_verdict_open_as_far_as_peaks_were_missed(tmp_path, dtype, share):
     script = tmp_path / "convolves.py"
     script.write_text(CONVOLVES.format(dtype=dtype))

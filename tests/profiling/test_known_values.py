@@ -179,6 +179,24 @@ def test_generate_ends_at_its_longest():
     assert made.shape == (1, 13)
 
 
+def test_beams_go_on_to_their_longest():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(vocab_size=64, num_attention_heads=2, **sizes)
+    with dry_run() as run:
+        model = transformers.LlamaForCausalLM(config).to(DEVICE)
+        prompt, steps = torch.arange(8).view(2, 4).to(DEVICE), []
+        model.register_forward_hook(lambda *_: steps.append(1))
+        made = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=9, do_sample=False,
+            num_beams=3, pad_token_id=0, eos_token_id=2,
+        )  # fmt: skip
+    assert len(steps) == 9
+    assert len(made) == 2
+    assert 4 < made.shape[1] <= 13
+    assert all(answer.count <= 10 for answer in run.answers())
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_is_gathered_or_broadcast_counts_as_alike_on_all_ranks(rank):
     dist.init_process_group("uniform", rank=rank, world_size=2, store=dist.HashStore())

@@ -225,11 +225,15 @@ def mingpt(row: Row) -> None:
         optimizer.step()
 
 
-def predict(row: Row) -> int:
-    """Returns the peak of a dry run in this process, whose environment has the allocator."""
-    from torch_npusim.sim import dry_run
+def predict(row: Row, host: str = "spec") -> int:
+    """Returns the peak of a dry run in this process, whose environment has the allocator.
 
-    with dry_run(spec=row.spec, memory="512GiB", temporaries="cuda") as run:
+    Gathers that are not limited run ahead as far as the host does: `host` is npusim fit's.
+    """
+    from torch_npusim.sim import dry_run, specs
+
+    pace = specs.dispatch_us(host, row.spec)
+    with dry_run(spec=row.spec, memory="512GiB", temporaries="cuda", dispatch_us=pace) as run:
         if row.run is not None:
             row.run()
         else:
@@ -283,7 +287,8 @@ def main() -> int:
     parser.add_argument("--predict", choices=LISTS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.predict:
-        print(json.dumps([predict(row) for row in LISTS[given.predict]]))
+        host = "eager" if given.predict == "followed" else "spec"
+        print(json.dumps([predict(row, host) for row in LISTS[given.predict]]))
         return 0
     tables = {}
     for name, rows in LISTS.items():

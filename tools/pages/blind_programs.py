@@ -253,6 +253,7 @@ def wikitext(strategy: str, checkpointed: bool = False, as_in_2_0: bool = False)
             device_id=torch.device(DEVICE, 0),
             auto_wrap_policy=ModuleWrapPolicy(layers),
             use_orig_params=True,
+            limit_all_gathers=not as_in_2_0,  # its default, which torch 2.1 changed
         )
         if checkpointed:
             from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapper

@@ -14,8 +14,8 @@ HEAD = """# Changes of torch by this package
 
 torch has no hook for an out-of-tree device at these places. Each change is a row of one table, with
 a test that fails when torch no longer needs it. `NPUSIM_AUTOLOAD=0` and no import of `torch_npusim`
-leave torch as it is. Three rows change safetensors. The [CUDA alias](../use/cuda_alias.md) has a
-table of its own, off by default.
+leave torch as it is. Three rows change safetensors, and one transformers. The
+[CUDA alias](../use/cuda_alias.md) has a table of its own, off by default.
 
 | in torch | reason | upstream | ends when | applied | torch |
 |---|---|---|---|---|---|

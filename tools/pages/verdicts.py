@@ -69,7 +69,7 @@ def lists() -> dict[str, list[tuple[str, float]]]:
 
 def verdict(job: str, predicted: float, capacity: float) -> str:
     """Returns "fits", "close" or "does not fit"; peak and capacity in one unit."""
-    precision = "f16" if HALF.search(job) else "f32"
+    precision = "f16" if HALF.search(job) else "tf32" if "tf32" in job else "f32"
     room = outside.convolutions(1 << 40, [precision] if CONVOLVES.match(job) else [])
     share = room.high / (1 << 40) if room else 0
     if predicted > capacity:

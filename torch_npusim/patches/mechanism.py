@@ -123,6 +123,8 @@ class Patch:
     after: str = ""
     #: The versions of torch that need it, such as "<2.15"; empty: all that are supported.
     versions: str = ""
+    #: Whether the module, of another library, has it in some versions only.
+    optional: bool = False
 
     def serves(self, version: str = str(torch.__version__)) -> bool:
         """Returns whether a version of torch needs this patch."""
@@ -137,7 +139,12 @@ class Patch:
 
     def apply(self) -> None:
         """Changes torch."""
-        owner, name, found = find(self.target)
+        try:
+            owner, name, found = find(self.target)
+        except AttributeError:
+            if self.optional:
+                return
+            raise
         module, _, function = self.body.partition(":")
         made = getattr(import_module(f"torch_npusim.{module}"), function)(found)
         changes, kept = Changes(), found
