@@ -5,8 +5,8 @@
 //   reserve     11 lists of a state for each row, 256 bytes:
 //               four gates and the cell of each layer, and the output of the first
 //   workspace   8 such lists, 20 states, 768 bytes: the gates of each layer
-// Other cells, directions and numbers of layers follow from these words and were not seen. What
-// dropout adds to the reserve is not known, and not here.
+// Other cells, directions and numbers of layers follow from these words and were not seen. The
+// mask of dropout in the reserve is not known, and not here.
 #include "csrc/aten/cuda_rnn.h"
 
 #include <ATen/Context.h>

@@ -35,7 +35,7 @@ int64_t evenly(int64_t total, int64_t classes, int64_t chosen);
 // cut through the classes.
 std::optional<int64_t> marks_in(const Spread& spread, const at::TensorBase& view);
 
-// What a call makes of its operands, which is asked before the call.
+// The result of a call by its operands, which is asked before the call.
 struct Spreading {
   Spread spread;
   int64_t dim = -1;        // of classes in the result; its stride is known after the call
