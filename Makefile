@@ -24,6 +24,7 @@
 #   make notebooks   the lessons of the course as notebooks, in build/notebooks
 #   make docs-test   the site in a headless Chromium: links, search, console, phone, dark
 #   make pictures    the pictures of the site's first page, each by its command (chromium)
+#   make dask    sweeps of `npusim fit` on workers of dask, one of which dies
 #   make hta     HolisticTraceAnalysis over a trace of npusim's
 #   make pages   code blocks of README and docs/, as typed; those too that compile or start processes
 #   make foreign  the kit on backends of others in SOURCES=dir, cloned if missing; writes a scoreboard
@@ -53,7 +54,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules cuda-tests wheels wheels-test browser docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
+.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules cuda-tests wheels wheels-test browser dask docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -147,7 +148,7 @@ races: build
 	@$(PY) examples/train_digits.py --device npusim
 
 # What `make test` leaves out, or samples: tests/conftest.py.
-browser docs-test hta new-backend pages parallel sweeps triton truth: export NPUSIM_TESTS = $@
+browser dask docs-test hta new-backend pages parallel sweeps triton truth: export NPUSIM_TESTS = $@
 
 # `make test` takes one operator in twelve.
 sweeps: build
@@ -245,6 +246,9 @@ $(TRITON): $(ENVIRONMENT)
 
 triton: build $(TRITON)
 	@TRITON_INTERPRET=1 PYTHONPATH=build/triton $(PY) -m pytest tests/triton_kernels $(PYTEST_ARGS)
+
+dask: build
+	@$(PY) -m pytest tests/on_dask $(PYTEST_ARGS)
 
 truth: build
 	@$(PY) -m pytest -s tests/truth $(PYTEST_ARGS)

@@ -14,6 +14,7 @@ import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 # What needs more than `make test` installs, or takes longer: by the target that runs it.
 OF_TARGETS = {
     "browser": "browser",
+    "dask": "on_dask",
     "docs-test": "site",
     "hta": "hta",
     "new-backend": "new_backend",

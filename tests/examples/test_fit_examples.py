@@ -14,7 +14,8 @@ GIB = 1 << 30
 
 
 def fit(*words):
-    environment = {**os.environ, "NPUSIM_AS_CUDA": "1", "NPUSIM_ALLOCATOR": "cuda-2.13"}
+    chosen = {"NPUSIM_ALLOCATOR": "cuda-2.13", "NPUSIM_DEVICE_COUNT": "1"}
+    environment = {**os.environ, "NPUSIM_AS_CUDA": "1", **chosen}
     done = subprocess.run(
         [sys.executable, "-m", "torch_npusim.cli", "fit", "--json", "--remedies", "never", *words],
         env=environment, capture_output=True, text=True, timeout=500, check=True,

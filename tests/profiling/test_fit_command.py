@@ -3,14 +3,19 @@
 
 import json
 import os
+import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from processes import python
 from profiling.fit_process import fit
 
 from torch_npusim import cli
 from torch_npusim.profiling.fitting import page, text
+from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.result import Fit, MaxPeak
 from torch_npusim.profiling.fitting.run import fit_script
 from torch_npusim.profiling.fitting.trials import Job, TrialError, largest_batch
@@ -60,6 +65,11 @@ def test_what_is_reserved_decides_on_the_highest_peak():
         (["--selected", "2", SCRIPT], "--selected is a share from 0 to 1, got 2"),
         (["--sweep", "--batch", SCRIPT], "--sweep '--batch'; expected ARGUMENT=V1,V2"),
         (["--sweep", "4=1,2", SCRIPT, "8"], "--sweep: the script has 1 arguments, and no number 4"),
+        (["--executor", "dask://h:1", SCRIPT], "--executor runs the points of --sweep, which is"),
+        (
+            ["--sweep", "1=1", "--executor", "tcp://h:1", SCRIPT, "8"],
+            "--executor 'tcp://h:1'; expected dask://host:port",
+        ),
         (["--ranks", "0", SCRIPT], "--ranks: a number of at least 1, got 0"),
         (
             ["--fabric", "rope", SCRIPT],
@@ -97,6 +107,27 @@ torch.save(weights, {str(tmp_path / "weights.pt")!r})
     assert f"{script}:3" in page.as_page(found)
 
 
+def test_what_a_script_does_to_its_process_does_not_change_the_answer(tmp_path, monkeypatch):
+    (tmp_path / "hostile.py").write_text("""import os, sys, warnings
+import torch
+os.chdir("/")
+assert open(__file__).read()
+assert sys.modules["__main__"].os is os
+sys.argv, sys.stdout = [], open(os.devnull, "w")
+sys.path.clear()
+warnings.simplefilter("error")
+weights = torch.ones(1 << 20, device="npusim")
+raise KeyError("gone")
+""")
+    monkeypatch.chdir(tmp_path)
+    before = (sys.argv, list(sys.path), sys.stdout, warnings.filters[:], sys.modules["__main__"])
+    found = fit_script("hostile.py")
+    after = (sys.argv, list(sys.path), sys.stdout, warnings.filters[:], sys.modules["__main__"])
+    assert (after, os.getcwd()) == (before, str(tmp_path))
+    assert found.error == "KeyError at hostile.py:10: 'gone'"
+    assert found.devices[0].lines == {"hostile.py:9": 4 * MIB}
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -119,9 +150,52 @@ def test_the_line_that_ended_a_script_is_named(tmp_path, code, told):
 
 def test_an_exit_without_a_complaint_is_the_end(tmp_path):
     script = tmp_path / "ends.py"
-    script.write_text("import sys\nsys.exit(0)\n")
+    for code in ("import sys\nsys.exit(0)\n", "import os\nos._exit(0)\n"):
+        script.write_text(code)
+        found = fit_script(str(script))
+        assert (found.fits, found.error) == (True, "")
+
+
+def test_the_hooks_of_the_run_break_no_graph_of_a_compiled_model(tmp_path):
+    script = tmp_path / "compiled.py"
+    script.write_text("""import torch
+from torch import nn
+from torch._dynamo.utils import counters
+model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)).to("npusim")
+torch.compile(model)(torch.zeros(4, 8, device="npusim")).sum().backward()
+assert counters["stats"]["unique_graphs"] == 1
+assert not counters["graph_break"], counters["graph_break"]
+""")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    assert fit_script(str(script), changes=[Change("bf16")]).error == ""
+
+
+def test_a_fork_of_the_script_ends_as_ever(tmp_path):
+    script = tmp_path / "forks.py"
+    script.write_text("""import os
+child = os.fork()
+if child == 0:
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+os._exit(3)
+""")
+    assert fit_script(str(script)).error == f"SystemExit at {script}:6: 3"
+
+
+def test_memory_that_ran_out_is_told_of_a_script_that_went_on(tmp_path):
+    script = tmp_path / "catches.py"
+    script.write_text("""import torch
+for size in (1 << 40, 1 << 41, 1):
+    try:
+        torch.empty(size, dtype=torch.uint8, device="npusim")
+    except torch.OutOfMemoryError:
+        pass
+""")
     found = fit_script(str(script))
-    assert (found.fits, found.error) == (True, "")
+    assert (found.fits, found.devices[0].caught) == (True, 2)
+    assert "The script went on after memory ran out 2 times." in text.as_text(found)
+    assert "went on after memory ran out 2 times." in page.as_page(found)
 
 
 def test_what_a_script_says_of_its_arguments_is_passed_on():
@@ -136,6 +210,16 @@ def test_a_script_that_uses_no_device_says_so_and_meets_no_requirement(tmp_path)
     assert (status, out) == (0, f"{script} allocates nothing on the device.\n")
     assert 'a script for "cuda" needs --as-cuda' in error
     assert fit("--require-fits", script)[0] == 1
+
+
+@pytest.mark.parametrize(("name", "count"), [(None, 1), ("NPUSIM_DEVICE_COUNT", 3)])
+def test_a_script_has_one_device_unless_the_environment_says_more(tmp_path, name, count):
+    script = tmp_path / "counts.py"
+    script.write_text("import torch\nprint('devices:', torch.npusim.device_count())\n")
+    told = {key: value for key, value in os.environ.items() if key not in cli.fit._DEVICES}
+    told |= {name: str(count)} if name else {}
+    done = python("-m", "torch_npusim.cli", "fit", script, env=told)
+    assert f"devices: {count}\n" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,16 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_npusim.profiling.fitting.trials import Job
+    from torch_npusim.profiling.fitting.trials import Job, Point
 
 _TEXT = "run a script dry and say whether its memory fits the device, and what would help"
+# They say how many devices a script has; else it has one.
+_DEVICES = ("NPUSIM_DEVICE_COUNT", "NPUSIM_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 # Their value may begin with dashes.
 _OF_SCRIPT = ("--find-batch", "--sweep")
 
@@ -89,6 +92,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="run each point of a grid: an argument of the script, or spec, memory, allocator, "
         "host, ranks, fabric",
     )
+    add(
+        "--executor",
+        metavar="ADDRESS",
+        help="run the points of --sweep on the workers of a dask scheduler: dask://host:8786",
+    )
     add("--jobs", type=int, metavar="N", help="runs at a time; default: by the machine's cores")
     add("script", nargs="?", default="")
     add("arguments", nargs=argparse.REMAINDER)
@@ -150,6 +158,13 @@ def _checked(arguments: argparse.Namespace) -> int | None:
     if arguments.find_batch:
         with _named(f"--find-batch {arguments.find_batch}"):
             job.having(arguments.find_batch, "1")
+    if arguments.executor:
+        if not arguments.sweep:
+            raise ValueError("--executor runs the points of --sweep, which is not there")
+        if not arguments.executor.startswith("dask://"):
+            raise ValueError(f"--executor {arguments.executor!r}; expected dask://host:port")
+        if find_spec("distributed") is None:
+            raise ValueError("--executor needs dask: pip install torch-npusim[dask]")
     if not 0 <= arguments.selected <= 1:
         raise ValueError(f"--selected is a share from 0 to 1, got {arguments.selected:g}")
     if arguments.jobs is not None and arguments.jobs < 1:
@@ -190,8 +205,13 @@ def _begin_again(arguments: argparse.Namespace) -> None:
 
 
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
-    alias = {"NPUSIM_AS_CUDA": "1"} if arguments.as_cuda else {}
-    return {"NPUSIM_ALLOCATOR": arguments.allocator, **alias}
+    chosen = {"NPUSIM_ALLOCATOR": arguments.allocator}
+    if arguments.as_cuda:
+        chosen["NPUSIM_AS_CUDA"] = "1"
+    # On two devices HF's Trainer, for one, would make a DataParallel.
+    if not any(name in os.environ for name in _DEVICES):
+        chosen["NPUSIM_DEVICE_COUNT"] = "1"
+    return chosen
 
 
 @contextmanager
@@ -273,6 +293,17 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
     return int(missed)
 
 
+def _coming(arguments: argparse.Namespace, points: "list[Point]") -> Iterator[tuple[int, Any]]:
+    """Yields number and row of each point of a sweep, as it comes."""
+    from torch_npusim.profiling.fitting import trials
+
+    if not arguments.executor:
+        return trials.rows_here(points, arguments.jobs or trials.processes())
+    from torch_npusim.profiling.fitting import on_dask
+
+    return on_dask.rows(points, arguments.executor.replace("dask:", "tcp:", 1))
+
+
 def _sweep(arguments: argparse.Namespace, job: "Job", limit: int | None) -> int:
     from torch_npusim.profiling.fitting import page, text, trials
 
@@ -281,7 +312,16 @@ def _sweep(arguments: argparse.Namespace, job: "Job", limit: int | None) -> int:
         name, _, values = axis.partition("=")
         axes.append((name, values.split(",")))
     os.environ.update(_environment(arguments))  # for the processes of the runs
-    rows = trials.sweep(job, axes, arguments.jobs or trials.processes(), _tell)
+    points = trials.grid(job, axes)
+    rows: list[dict[str, Any]] = [{}] * len(points)
+    try:
+        for at, row in _coming(arguments, points):
+            rows[at] = row
+            values = " ".join(f"{name}={value}" for name, value in row["values"].items())
+            _tell(f"{at + 1} of {len(points)}: {values}")
+    except trials.TrialError as problem:
+        _tell(f"--executor {arguments.executor}: {problem}")
+        return 2
     if arguments.page:
         Path(arguments.page).write_text(page.sweep_page(job.script, rows), encoding="utf-8")
     print(json.dumps(rows, indent=1) if arguments.json else text.sweep_text(rows))

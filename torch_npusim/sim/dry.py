@@ -12,6 +12,7 @@ docs/use/dry_runs.md says what is promised and what is not.
 import functools
 import os
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -220,9 +221,12 @@ def _read_by_others(storage: Any, location: str) -> None:
 
 
 def _answers() -> list[Answer]:
+    counts = Counter[tuple[str, str, float, str]]()  # a line of the program may have many sites
+    for operator, what, answer, count, site in _C.dry_answers():
+        counts[operator, what, answer, _place(_C.site(site))] += count
     return [
-        Answer(operator, what, answer, count, _place(_C.site(site)))
-        for operator, what, answer, count, site in _C.dry_answers()
+        Answer(operator, what, answer, count, place)
+        for (operator, what, answer, place), count in counts.items()
     ]
 
 

@@ -82,12 +82,16 @@ def _outermost(
 
     def before(module: nn.Module, _: Any) -> None:
         nonlocal depth
+        if torch.compiler.is_compiling():
+            return  # Dynamo traces it; the outermost call is not compiled
         depth += 1
         if depth == 1:
             begin(module)
 
     def after(*_: Any) -> None:
         nonlocal depth
+        if torch.compiler.is_compiling():
+            return
         depth -= 1
         if depth == 0:
             end()

@@ -29,7 +29,10 @@ _WIDE, _TALL = 640, 220
 _MODULES = 20  # rows
 
 _STYLE = """\
-svg.memory { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px; }
+svg.memory { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px;
+  background: var(--panel); }
+svg.memory .reserved { fill: none; stroke: var(--ink); }
+svg.memory .capacity { stroke: var(--bad); stroke-dasharray: 4 3; }
 td .bar { display: inline-block; height: 10px; background: #59a14f; border-radius: 2px; }
 .plain td code { overflow-wrap: anywhere; }
 @media (max-width: 600px) { .plain td, .plain th { padding: 3px 4px; font-size: 13px; } }
@@ -175,10 +178,10 @@ def _timeline(device: DeviceFit) -> str:
             "</polygon>"
         )
         below = above
-    shapes.append(f'<polyline points="{points(found.reserved)}" fill="none" stroke="#1b1f24"/>')
+    shapes.append(f'<polyline class="reserved" points="{points(found.reserved)}"/>')
     if capacity <= top:
         y = _TALL * (1 - capacity / top)
-        shapes.append(f'<path d="M0 {y:.1f}H{_WIDE}" stroke="#c01525" stroke-dasharray="4 3"/>')
+        shapes.append(f'<path class="capacity" d="M0 {y:.1f}H{_WIDE}"/>')
     return (
         f'<p class="soft">0 to {format_bytes(top)}.</p>'
         f'<svg class="memory" viewBox="0 -4 {_WIDE} {_TALL + 8}" role="img" '

@@ -67,6 +67,7 @@ class History:
         fatal = [i for i, entry in enumerate(trace) if failed and entry["action"] == "oom"]
         self.trace = trace[: fatal[-1] + 1] if fatal else trace
         self.asked = int(trace[fatal[-1]]["size"]) if fatal else 0
+        self.caught = sum(entry["action"] == "oom" for entry in self.trace) - bool(fatal)
         self._watch = watch
         self._moments = [moment for moment, _ in watch.places]
         self._are_backward: dict[int, bool] = {}  # by identity of a frame, which the trace keeps
@@ -230,6 +231,7 @@ def device_fit(
         at_peak[ROUNDED] = rounded
     line, module, phase = _where(history)
     return DeviceFit(
+        caught=history.caught,
         capacity=capacity,
         outside=outside,
         left_outside=left_outside,

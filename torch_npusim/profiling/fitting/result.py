@@ -101,6 +101,7 @@ class DeviceFit:
         peak_phase: "forward", "backward", "optimizer" or "".
         asked: Bytes of the request that failed; 0: none did.
         timeline: Over the whole run.
+        caught: Requests that found no memory, and after which the script went on.
     """
 
     capacity: int
@@ -117,6 +118,7 @@ class DeviceFit:
     peak_phase: str
     asked: int
     timeline: Timeline
+    caught: int = 0
 
     def outside_between(self) -> tuple[int, int]:
         """Returns the least and the most of what the allocator does not see."""

@@ -2,9 +2,11 @@
 """A dry run of a script, and its answer."""
 
 import contextlib
+import os
 import pickle
-import runpy
 import sys
+import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from traceback import extract_tb
@@ -13,6 +15,7 @@ import torch
 
 from torch_npusim import _C, npusim
 from torch_npusim._blame import to_blame
+from torch_npusim.patches import Changes
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.one_of_ranks import one_of
 from torch_npusim.profiling.fitting.outside import (
@@ -113,17 +116,18 @@ def fit_script(
 
 
 def _run(path: str, arguments: Sequence[str], fit: Fit, watch: Watch) -> None:
-    with _as_main(path, arguments):
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except torch.OutOfMemoryError as error:
-            fit.fits, fit.reason = False, str(error)
-            watch.look()
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                fit.error = f"SystemExit at {_place(end)}: {end.code}"
-        except Exception as error:
-            fit.error = f"{type(error).__name__} at {_place(error)}: {error}"
+    try:
+        with _as_main(path, arguments) as main:
+            code = compile(Path(path).read_bytes(), path, "exec")
+            exec(code, main.__dict__)
+    except torch.OutOfMemoryError as error:
+        fit.fits, fit.reason = False, str(error)
+        watch.look()
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            fit.error = f"SystemExit at {_place(end)}: {end.code}"
+    except Exception as error:
+        fit.error = f"{type(error).__name__} at {_place(error)}: {error}"
 
 
 def _place(error: BaseException) -> str:
@@ -136,12 +140,29 @@ def _place(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _as_main(path: str, arguments: Sequence[str]) -> Iterator[None]:
-    before, folder = sys.argv, str(Path(path).resolve().parent)
-    sys.argv = [path, *arguments]
-    sys.path.insert(0, folder)
+def _as_main(path: str, arguments: Sequence[str]) -> Iterator[types.ModuleType]:
+    """Gives the module of a script, and undoes what the script does to this process.
+
+    In this process `os._exit()` is `sys.exit()`: there would be no answer.
+    """
+    folder, whole = os.getcwd(), str(Path(path).resolve())
+    streams, own = (sys.stdin, sys.stdout, sys.stderr), sys.modules["__main__"]
+    words, places = sys.argv, list(sys.path)
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = os.path.abspath(path)
+    sys.argv, sys.path = [path, *arguments], [os.path.dirname(whole), *places]
+    process, end = os.getpid(), os._exit
+
+    def leave(status: int) -> None:
+        if os.getpid() == process:
+            raise SystemExit(status)
+        end(status)
+
     try:
-        yield
+        with Changes() as changes, warnings.catch_warnings():
+            changes.set(os, "_exit", leave)
+            yield main
     finally:
-        sys.argv = before
-        sys.path.remove(folder)
+        os.chdir(folder)
+        sys.argv, sys.path, sys.modules["__main__"] = words, places, own
+        sys.stdin, sys.stdout, sys.stderr = streams

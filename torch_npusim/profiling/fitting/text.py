@@ -148,7 +148,9 @@ def where_text(device: DeviceFit) -> str:
         "optimizer": "in the step of the optimizer",
     }.get(device.peak_phase, "outside of modules and optimizers")
     what = "Memory ran out" if device.asked else "The peak is"
-    return f"{what} {phase}, at {device.peak_line}."
+    times = "once" if device.caught == 1 else f"{device.caught} times"
+    caught = f" The script went on after memory ran out {times}." if device.caught else ""
+    return f"{what} {phase}, at {device.peak_line}.{caught}"
 
 
 def _device(number: int, device: DeviceFit) -> list[str]:

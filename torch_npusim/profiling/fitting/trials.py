@@ -5,8 +5,8 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from itertools import product
 from multiprocessing.connection import Connection
@@ -145,6 +145,9 @@ class Job:
         if found["error"]:
             raise TrialError(found["error"])
         return found
+
+
+Point = tuple[dict[str, str], Job]
 
 
 def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
@@ -294,40 +297,52 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
     return low
 
 
-def sweep(
-    job: Job, axes: Sequence[tuple[str, Sequence[str]]], jobs: int, tell: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Returns a row for each point of a grid: its "values", and the answer or an "error".
+def grid(job: Job, axes: Sequence[tuple[str, Sequence[str]]]) -> list[Point]:
+    """Returns the points of a sweep: the values of each, and the job that has them.
 
     Args:
         job: The script and its settings.
         axes: Names as for Job.having(), and values.
-        jobs: Runs at a time.
-        tell: Hears of each run.
 
     Raises:
         ValueError: As for Job.having().
     """
-    points = [dict(zip([name for name, _ in axes], point, strict=True))
-              for point in product(*(values for _, values in axes))]  # fmt: skip
-    chosen = []
-    for point in points:
+    points = []
+    for values in product(*(values for _, values in axes)):
+        point = {name: value for (name, _), value in zip(axes, values, strict=True)}
         one = job
         for name, value in point.items():
             one = one.having(name, value)
-        chosen.append(one)
+        points.append((point, one))
+    return points
 
-    def run(at: int) -> dict[str, Any]:
-        row: dict[str, Any] = {"values": points[at]}
-        try:
-            one = chosen[at]
-            row |= (one if "outside" in one.settings else one.leaving("low")).run()
-            settle(one, row, lambda _: None)
-        except TrialError as problem:
-            row |= {"error": str(problem), "fits": False, "close": False, "devices": {}}
-            row["step"] = None
-        tell(f"{at + 1} of {len(points)}: {' '.join(f'{k}={v}' for k, v in points[at].items())}")
-        return row
 
+def row_of(point: Point) -> dict[str, Any]:
+    """Returns a row of a sweep: its "values", and the answer or an "error"."""
+    values, job = point
+    row: dict[str, Any] = {"values": values}
+    try:
+        row |= (job if "outside" in job.settings else job.leaving("low")).run()
+        settle(job, row, lambda _: None)
+    except TrialError as problem:
+        return lost_row(point, str(problem))
+    return row
+
+
+def lost_row(point: Point, error: str) -> dict[str, Any]:
+    """Returns the row of a point that has no answer."""
+    nothing = {"fits": False, "close": False, "devices": {}, "step": None}
+    return {"values": point[0], "error": error, **nothing}
+
+
+def rows_here(points: Sequence[Point], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields number and row of each point as it comes, from this machine.
+
+    Args:
+        points: Of grid().
+        jobs: Runs at a time.
+    """
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(run, range(len(points))))
+        numbers = {pool.submit(row_of, point): at for at, point in enumerate(points)}
+        for future in as_completed(numbers):
+            yield numbers[future], future.result()

@@ -103,6 +103,8 @@ class Watch:
     # --- hooks ------------------------------------------------------------------------------
 
     def _module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling():
+            return  # a hook that Dynamo traces would break its graph
         if not self._stacks.get(threading.get_ident()):
             self._calls += 1
             self._meet(module)
@@ -112,6 +114,8 @@ class Watch:
         self._enter(Place("forward", name, type(module).__name__, self._calls))
 
     def _module_ends(self, module: nn.Module, inputs: Any, result: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._leave()
 
     def _step_begins(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -150,6 +154,8 @@ class Watch:
         self._look_at_module(root)
 
     def _inputs_of(self, root: nn.Module, inputs: Any, named: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
         is_outermost = len(self._stacks[threading.get_ident()]) == 1
         values = [*inputs, *named.values()]
         first = next((value for value in values if isinstance(value, torch.Tensor)), None)
@@ -275,7 +281,9 @@ def _work(flops: Counter[str], step: StepTime, peaks: Sequence[float], devices: 
     most = max(by_precision, key=lambda name: by_precision[name])
     if not by_precision[most]:
         return None
-    peak = devices * (peaks[PRECISIONS.index(most)] or peaks[PRECISIONS.index("f32")])
+    if not peaks[PRECISIONS.index(most)]:  # the chip has no TF32
+        most = "f32"
+    peak = devices * peaks[PRECISIONS.index(most)]
     model = sum(by_precision.values()) - flops["again"]
     mfu = model / (peak * step.ns / 1e9)
     low, high = step.interval
