@@ -19,6 +19,7 @@ import multiprocessing
 import random
 import re
 import signal
+import sys
 import time
 import warnings
 from collections import Counter
@@ -229,6 +230,7 @@ def main() -> None:
     parser.add_argument("--package", choices=list(PACKAGES))
     parser.add_argument("--minutes", type=float, default=1e9, help="then no other model is asked")
     options = parser.parse_args()
+    sys.path.insert(0, str(ROOT / "tools"))
     import packages.without_vision_ops  # noqa: F401
     import torch._meta_registrations  # noqa: F401
     import transformers.modeling_utils  # noqa: F401
