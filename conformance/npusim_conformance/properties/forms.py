@@ -87,16 +87,16 @@ def _gradient(
     expected = with_gradients(operator, wanted)
     got = with_gradients(operator, Transfer(device)(wanted))
 
-    def recompute(vary: Variation) -> Any:
+    def recompute(number: int, vary: Variation) -> Any:
         varied = pytree.tree_map_only(torch.Tensor, _wanting, pytree.tree_map(vary, call))
-        return with_gradients(operator, varied)[1]
+        return with_gradients(operator, varied)[1][number]
 
     for number, (one, other) in enumerate(zip(expected[1], got[1], strict=True)):
         name = f"gradient {number}"
         try:
             agreement.check(one, other, device, name)
         except Mismatch:  # unless it is as exact as the CPU's
-            agreement.check(one, other, device, name, lambda vary, n=number: recompute(vary)[n])
+            agreement.check(one, other, device, name, partial(recompute, number))
 
 
 def _wanting(tensor: torch.Tensor) -> torch.Tensor:
