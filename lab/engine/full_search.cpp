@@ -18,14 +18,6 @@ constexpr std::uint64_t kLooksPerStep = 4;  // at a buffer or floor: they cost l
 constexpr std::uint64_t kLooksPerConflict = 8;
 constexpr double kFirstNoise = 0.1, kNoise = 1.5;  // of a rank: whether a wall is met counts 3
 
-// 1, 1, 2, 1, 1, 2, 4, 1, 1, 2, ...: what to spend where no attempt tells how long the next takes
-// (Luby, Sinclair and Zuckerman 1993).
-std::uint64_t share_of(std::uint64_t attempt) {
-  std::uint64_t number = attempt + 1;
-  while ((number & (number + 1)) != 0) number -= std::bit_floor(number) - 1;
-  return (number + 1) / 2;
-}
-
 }  // namespace
 
 // NOLINTNEXTLINE(bugprone-random-generator-seed): the same effort gives the same plan

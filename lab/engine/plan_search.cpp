@@ -13,6 +13,7 @@
 #include "lab/engine/order_search.h"
 #include "lab/engine/plan_reduction.h"
 #include "lab/engine/valley_search.h"
+#include "lab/engine/wall_search.h"
 
 namespace npusim::lab {
 namespace {
@@ -25,6 +26,12 @@ constexpr std::uint64_t kFirstLimit = 1 << 20;   // steps, at least
 constexpr std::uint64_t kDescent = 16;  // so many, per buffer and moment, does a first descent take
 constexpr double kNoise = 0.02;         // per round
 constexpr unsigned kRounds = 6;
+struct WallLimits {
+  std::size_t most;          // buffers at a wall
+  unsigned rounds_of_pairs;  // of those that may stand together
+};
+constexpr std::array<WallLimits, 3> kWalls{{{4, 0}, {5, 2}, {6, 2}}};  // by attempt
+constexpr std::uint64_t kWallSteps = 1 << 28;
 constexpr std::array<std::uint64_t, 4> kHeights{0, 2, 16, 52};  // of the room, in 64ths
 
 class Part {
@@ -59,6 +66,13 @@ class Part {
         OrderSearch orders(is_plain ? compact_ : glued_->whole());
         if (orders.run(budget) == Outcome::found) {
           take(orders.offsets(), is_plain);
+          return Outcome::found;
+        }
+      }
+      if (is_plain && attempt < kWalls.size()) {
+        WallSearch walls(compact_, kWalls[attempt].most, kWalls[attempt].rounds_of_pairs);
+        if (walls.run(kWallSteps, budget) == Outcome::found) {
+          take(walls.offsets(), is_plain);
           return Outcome::found;
         }
       }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim_lab import _lab
+from npusim_lab.growth import growth_of
 from npusim_lab.kinds import kind_of
 from npusim_lab.study import (
     Choice,
@@ -27,6 +28,7 @@ from npusim_lab.study import (
 from npusim_lab.trace import Trace
 
 MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than all replays
+_MOST_NAMED = 3  # lines that hold most memory, in the verdict
 _WORTH = 0.98  # a peak so much lower is worth a setting
 # Tried one by one on top of the settings of the run; the order is that of preference.
 _REMEDIES: tuple[dict[str, str], ...] = (
@@ -67,12 +69,12 @@ def explain(
         "verdict" (its sentences in one text; a list in "sentences"), "oom" (None if nothing fails),
         "event" (the failure or the peak), "is_older" (is that before the first recorded event?),
         "holders" and "kinds" (of the live bytes then, largest first; kinds are guessed from the
-        stacks), "segments" (what is kept and what pins it then), "tried" (every setting of a list,
-        with the peak that its replay gives, whether all of the trace "fits", and the "text" to
-        paste; none of a file without requests), "remedies" (those that help, best first), "optimum"
-        (bytes, of a placement that knows the future; None of more than 100,000 blocks), "at_least"
-        (bytes, proven: no placement takes less), "cached" (bytes of segments without a block),
-        "max_live",
+        stacks; "growth" of the first holders, where their live bytes rise), "segments" (what is
+        kept and what pins it then), "tried" (every setting of a list, with the peak that its replay
+        gives, whether all of the trace "fits", and the "text" to paste; none of a file without
+        requests), "remedies" (those that help, best first), "optimum" (bytes, of a placement that
+        knows the future; None of more than 100,000 blocks), "at_least" (bytes, proven: no placement
+        takes less), "cached" (bytes of segments without a block), "max_live",
         "smallest_capacity" (bytes, with the settings as they are; None without a limit),
         "streams_note" (of streams_note()) and "remarks" (of Trace.remarks()).
 
@@ -108,7 +110,7 @@ def explain(
         "peak_reserved": int(whole.peak_reserved),
         "peak_active": int(whole.peak_active),
         "beyond_requests": _beyond_requests(result),
-        "holders": _holders(trace, result, show)[: 2 * segments],
+        "holders": _holders(trace, result, event, show)[: 2 * segments],
         "kinds": _kinds(trace, result),
         "holes": _holes(result),
         "segments": _pinned(trace, result, segments, blocks, show),
@@ -160,7 +162,7 @@ def _explain_state(
         "peak_reserved": reserved,
         "peak_active": active,
         "beyond_requests": _beyond_requests(result),
-        "holders": _holders(trace, result, show)[: 2 * segments],
+        "holders": _holders(trace, result, event, show)[: 2 * segments],
         "kinds": _kinds(trace, result),
         "holes": _holes(result),
         "segments": _pinned(trace, result, segments, blocks, show),
@@ -286,9 +288,24 @@ def _most_held(found: dict[str, Any]) -> list[str]:
     """Return the sentence about those who hold most, if anybody holds anything."""
     words = "; ".join(
         f"{mib(row['bytes'])} by {_first_line(row['stack'])} ({row['kind']})"
-        for row in found["holders"][:3]
+        for row in found["holders"][:_MOST_NAMED]
     )
-    return [f"Most memory is held: {words}."] if words else []
+    if not words:
+        return []
+    return [f"Most memory is held: {words}.", *_growing(found["holders"])]
+
+
+def _growing(holders: list[dict[str, Any]]) -> list[str]:
+    """Return a sentence per line whose live bytes rise."""
+    out = []
+    for row in holders:
+        if row["growth"] is not None:
+            requests, least = row["growth"]["requests"], map(mib, row["growth"]["least"])
+            out.append(
+                f"What {_first_line(row['stack'])} holds grows with its {requests} requests: "
+                f"{', '.join(least)} at least, quarter after quarter."
+            )
+    return out
 
 
 def _of_peak(found: dict[str, Any]) -> list[str]:
@@ -414,17 +431,21 @@ def _by_stack(trace: Trace, result: _lab.Replay) -> list[tuple[int, int, int]]:
     return list(zip(found.tolist(), bytes.tolist(), count.tolist(), strict=True))
 
 
-def _holders(trace: Trace, result: _lab.Replay, show: str) -> list[dict[str, Any]]:
-    """Return the live bytes by place of allocation, largest first."""
+def _holders(trace: Trace, result: _lab.Replay, event: int, show: str) -> list[dict[str, Any]]:
+    """Return the live bytes by place of allocation, largest first, and which of the first grow."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for stack, bytes, count in _by_stack(trace, result):
         text, kind = trace.stack_text(stack, show=show), kind_of(trace.stacks[stack])
-        row = groups.setdefault(
-            (_first_line(text), kind), {"stack": text, "kind": kind, "bytes": 0, "blocks": 0}
-        )
+        new = {"stack": text, "kind": kind, "bytes": 0, "blocks": 0, "stacks": []}
+        row = groups.setdefault((_first_line(text), kind), new)
         row["bytes"] += bytes
         row["blocks"] += count
-    return sorted(groups.values(), key=lambda row: -row["bytes"])
+        row["stacks"].append(stack)
+    rows = sorted(groups.values(), key=lambda row: -row["bytes"])
+    for place, row in enumerate(rows):
+        stacks = row.pop("stacks")
+        row["growth"] = growth_of(trace, stacks, event) if place < _MOST_NAMED else None
+    return rows
 
 
 def _kinds(trace: Trace, result: _lab.Replay) -> dict[str, int]:

@@ -111,10 +111,14 @@ def test_a_plan_for_less_is_a_plan_for_more(family: str) -> None:
     assert plan(*problem, capacity=HEIGHT - 1, steps=10**6)[2] == HEIGHT, "proven: it does not fit"
 
 
-@pytest.mark.parametrize(("seed", "side"), [(2, 1024), (1, 512), (3, 512)])
-def test_a_tiling_of_pieces_that_are_alike_is_put_together_again(seed: int, side: int) -> None:
+@pytest.mark.parametrize(
+    ("pieces", "seed", "side"), [(1000, 2, 1024), (1000, 1, 512), (1000, 3, 512), (2000, 2, 512)]
+)
+def test_a_tiling_of_pieces_that_are_alike_is_put_together_again(
+    pieces: int, seed: int, side: int
+) -> None:
     """On few moments and bytes there are several choices at every valley."""
-    problem = FAMILIES["windmills"](1000, seed, side)
+    problem = FAMILIES["windmills"](pieces, seed, side)
     assert plan(*problem, steps=0)[1] > 1.2 * side, "not for being easy"
     offsets, height, _, steps = plan(*problem, steps=10**9)
     assert height == side

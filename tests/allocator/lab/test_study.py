@@ -153,6 +153,31 @@ def test_explain_says_when_no_placement_helps() -> None:
     assert without_a_limit["smallest_capacity"] is None
 
 
+@pytest.mark.parametrize("what", ["leaks", "returns", "begins"])
+def test_a_line_that_grows_is_named(what: str) -> None:
+    """A leak rises to the end; activations come back, and parameters rise at the beginning only."""
+    out = TraceBuilder()
+    line = out.stack((("job.py", 7, "keep"),))
+    other = out.stack((("job.py", 9, "step"),))
+    held: list[int] = []
+    for step in range(12):
+        if what != "begins" or step < 4:
+            held += [out.malloc(2 * MIB, stack=line) for _ in range(3)]
+        short_lived = out.malloc(MIB, stack=other)
+        if what == "returns":
+            for block in held:
+                out.add(Op.FREE, block)
+            held.clear()
+        out.add(Op.FREE, short_lived)
+    out.add(Op.OOM, 0, 64 * MIB)
+    answer = explain(out.build({"capacity_bytes": 120 * MIB}), Choice("cuda-2.13"), quick=True)
+    sentence = "What keep (job.py:7) holds grows with its 36 requests: 2 MiB, "
+    assert (sentence in answer["verdict"]) == (what == "leaks")
+    assert ("grows" in answer["verdict"]) == (what == "leaks")
+    for row in answer["holders"]:
+        assert (row["growth"] is not None) == (what == "leaks")
+
+
 def test_what_rounding_and_unsplit_remainders_take_is_fragmentation() -> None:
     """One request of 11.1 MiB has a block of 12 MiB: without that, both would fit."""
     out = TraceBuilder()
