@@ -69,7 +69,9 @@ class Part {
           return Outcome::found;
         }
       }
-      if (is_plain && attempt < kWalls.size()) {
+      // Where gluing leaves few buffers, walls are long.
+      const bool is_whole = 2 * glued_->whole().size() >= compact_.size();
+      if (is_plain && is_whole && attempt < kWalls.size()) {
         WallSearch walls(compact_, kWalls[attempt].most, kWalls[attempt].rounds_of_pairs);
         if (walls.run(kWallSteps, budget) == Outcome::found) {
           take(walls.offsets(), is_plain);
