@@ -227,8 +227,10 @@ void ClauseSolver::forget() {
   for (Index i = 0; i < clauses_.size(); ++i) {
     if (clauses_[i].levels > kFewLevels) many.push_back(i);
   }
-  std::stable_sort(many.begin(), many.end(),
-                   [&](Index a, Index b) { return clauses_[a].levels > clauses_[b].levels; });
+  std::sort(many.begin(), many.end(), [&](Index a, Index b) {
+    return clauses_[a].levels != clauses_[b].levels ? clauses_[a].levels > clauses_[b].levels
+                                                    : a < b;
+  });
   many.resize(many.size() / 2);
   for (const Index i : many) clauses_[i].count = 0;
   std::vector<Clause> clauses;

@@ -240,6 +240,13 @@ void WallSearch::add_clauses() {
   }
 }
 
+void WallSearch::sort(std::vector<Line>& lines) {
+  for (std::size_t i = 0; i < lines.size(); ++i) lines[i].number = i;
+  std::sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) {
+    return a.cost != b.cost ? a.cost < b.cost : a.number < b.number;
+  });
+}
+
 void WallSearch::add_row_wall(const Indices& below, const Indices& above) {
   meets_.clear();
   touched_.clear();
@@ -292,7 +299,7 @@ void WallSearch::add_rows() {
     rows.clear();
     extend(extend, at);
     for (auto& [end, all] : rows) {
-      std::stable_sort(all.begin(), all.end(), is_shorter);
+      sort(all);
       for (std::size_t i = 0; i < all.size() && !is_too_large_; ++i) {
         for (std::size_t j = 0; j < i && all[i].cost + all[j].cost <= most_; ++j) {
           ++looked_at_;
@@ -349,7 +356,7 @@ void WallSearch::add_stacks() {
       }
     };
     extend(extend, 0);
-    for (auto& [bytes, all] : stacks) std::stable_sort(all.begin(), all.end(), is_shorter);
+    for (auto& [bytes, all] : stacks) sort(all);
     return stacks;
   };
   for (Index at = 1; at < moments_ && !is_too_large_; ++at) {

@@ -53,11 +53,12 @@ class WallSearch {
   struct Line {  // a row or a stack
     Indices buffers;
     std::size_t cost = 0;
+    std::size_t number = 0;
   };
-  static bool is_shorter(const Line& a, const Line& b) { return a.cost < b.cost; }
-  struct Walls {                         // rows above and below, or stacks before and after
-    std::vector<std::size_t> begins{0};  // of what follows
-    Indices meetings, sides;             // 2 * buffer, and one more for its high or last side
+  static void sort(std::vector<Line>& lines);  // the cheapest first
+  struct Walls {                               // rows above and below, or stacks before and after
+    std::vector<std::size_t> begins{0};        // of what follows
+    Indices meetings, sides;                   // 2 * buffer, and one more for its high or last side
   };
 
   static Index corner(Index buffer, Corner which) { return kCorners * buffer + which; }
