@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Buffers that may stand together as one: two stacked, two in a row, or four around a fifth.
 //
-// These are the patterns of plan_reduction.h, but nothing is decided: all that may be are listed,
+// The patterns are those of plan_reduction.h, but nothing is decided: all that may be are listed,
 // also of those listed before, and overlap.
 #pragma once
 
