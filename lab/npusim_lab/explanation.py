@@ -302,7 +302,7 @@ def _growing(holders: list[dict[str, Any]]) -> list[str]:
         if row["growth"] is not None:
             requests, least = row["growth"]["requests"], map(mib, row["growth"]["least"])
             out.append(
-                f"What {_first_line(row['stack'])} holds grows with its {requests} requests: "
+                f"Memory of {_first_line(row['stack'])} grows with its {requests} requests: "
                 f"{', '.join(least)} at least, quarter after quarter."
             )
     return out

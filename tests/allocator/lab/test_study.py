@@ -171,7 +171,7 @@ def test_a_line_that_grows_is_named(what: str) -> None:
         out.add(Op.FREE, short_lived)
     out.add(Op.OOM, 0, 64 * MIB)
     answer = explain(out.build({"capacity_bytes": 120 * MIB}), Choice("cuda-2.13"), quick=True)
-    sentence = "What keep (job.py:7) holds grows with its 36 requests: 2 MiB, "
+    sentence = "Memory of keep (job.py:7) grows with its 36 requests: 2 MiB, "
     assert (sentence in answer["verdict"]) == (what == "leaks")
     assert ("grows" in answer["verdict"]) == (what == "leaks")
     for row in answer["holders"]:
