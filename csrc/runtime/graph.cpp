@@ -548,9 +548,11 @@ std::string Graph::freed_inputs() const {
     std::string first;
   };
   std::unordered_map<const c10::StorageImpl*, Held> inputs;
+  std::unordered_set<const c10::TensorImpl*> seen;  // one that is given twice has it once
   for (const Node& node : nodes_) {
     const auto look_at = [&](const at::Tensor& tensor) {
       if (!tensor.defined() || !tensor.has_storage()) return;
+      if (!seen.insert(tensor.unsafeGetTensorImpl()).second) return;
       const c10::Storage& storage = tensor.storage();
       if (storage.nbytes() == 0 ||
           !(tensor.is_privateuseone() || npusim::is_pinned(storage.data())))

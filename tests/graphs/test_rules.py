@@ -172,6 +172,9 @@ def test_inputs_that_were_freed_are_told_on_request():
     del view
     with pytest.raises(RuntimeError, match=r"aten::cat"):
         graph.replay()
+    x = torch.ones(4, device=DEVICE)
+    graph, total = captured(lambda x=x: (x * x).sum(), check_input_liveness=True)
+    graph.replay()  # it has the memory of one that is given twice once
     x, y = torch.ones(4, device=DEVICE), torch.ones(4, device=DEVICE)
     graph, total = captured(partial(work, x, y))
     del x, y
