@@ -8,6 +8,7 @@ import textwrap
 import pytest
 import torch
 from conformance.contract_plants import PLANTS, around, method
+from conformance.contract_plants_more import MORE
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.cases import catalog
@@ -152,10 +153,10 @@ def test_memory_that_was_filled_wrongly_is_not_said_to_be_changed_by_a_copy(chec
 # --- plants
 
 
-@pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_defect_is_found(name, check, monkeypatch):
+@pytest.mark.parametrize(("name", "plant"), [*PLANTS.items(), *MORE])
+def test_a_planted_defect_is_found(name, plant, check, monkeypatch):
     with monkeypatch.context() as patch:
-        PLANTS[name](patch)
+        plant(patch)
         outcome = check(name)
     # Some plants reach what the CPU's own run uses, which then fails as well.
     assert outcome.status in (Status.FAIL, Status.UPSTREAM), outcome

@@ -2,7 +2,10 @@
 """torch.accelerator: the interface that is the same for every device."""
 
 import gc
+import itertools
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -91,46 +94,68 @@ def synchronize_by_index(run: Run) -> None:
         same(f"synchronize{given}", accelerator.synchronize(*given), None)
 
 
-@contract(no_cpu=_NO_CPU, two_devices=True)
-def questions_leave_the_current_device(run: Run) -> None:
-    """Waiting for the second device, and asking it, leaves the first one current."""
-    accelerator, module, second = _accelerator(run), run.under_test.module, other_device(run)
-    stream, there = torch.Stream(second), torch.ones(3).to(second)
-    recorded = torch.Event(second, enable_timing=True)
+Questions = dict[str, Callable[[], object]]
+# Functions of a module that take a device, and those that take none.
+_ABOUT_A_DEVICE = (
+    "synchronize memory_allocated memory_reserved max_memory_allocated max_memory_reserved "
+    "memory_stats reset_peak_memory_stats reset_accumulated_memory_stats mem_get_info "
+    "get_memory_info get_rng_state get_device_name get_device_properties get_device_capability"
+).split()
+_ABOUT_ALL = ("empty_cache", "get_rng_state_all", "synchronize", "is_available", "device_count")
+
+
+def _questions(device: torch.device, other: torch.device, modules: list[ModuleType]) -> Questions:
+    """Calls that concern one device, whichever is current."""
+    stream, there, here = torch.Stream(device), torch.ones(3).to(device), torch.ones(3)
+    recorded = torch.Event(device, enable_timing=True)
     recorded.record(stream)
-    asked: dict[str, Callable[[], object]] = {
-        "synchronize()": lambda: accelerator.synchronize(second),
-        "current_stream()": lambda: accelerator.current_stream(second),
+    asked: Questions = {
+        "current_stream()": lambda: torch.accelerator.current_stream(device),
         "Stream.synchronize()": stream.synchronize,
         "Stream.query()": stream.query,
-        "Event.record()": lambda: torch.Event(second).record(stream),
+        "Stream.record_event()": stream.record_event,
+        "Stream.wait_event()": lambda: stream.wait_event(recorded),
+        "Stream.wait_stream()": lambda: stream.wait_stream(
+            torch.accelerator.current_stream(device)
+        ),
+        "Event.record()": lambda: torch.Event(device).record(stream),
         "Event.synchronize()": recorded.synchronize,
         "Event.query()": recorded.query,
         "Event.wait()": lambda: recorded.wait(stream),
         "Event.elapsed_time()": lambda: recorded.elapsed_time(recorded),
-        "Stream()": lambda: torch.Stream(second),
-        "Stream.wait_stream()": lambda: stream.wait_stream(accelerator.current_stream(second)),
-        "empty()": lambda: torch.empty(3, device=second),
-        "a copy there": lambda: torch.ones(3).to(second),
+        "Stream()": lambda: torch.Stream(device),
+        "empty()": lambda: torch.empty(3, device=device),
+        "a copy there": lambda: here.to(device),
         "a copy back": there.cpu,
-        "a copy to another device": lambda: there.to(run.device),
+        "a copy to another device": lambda: there.to(other),
+        "copy_()": lambda: there.copy_(here),
         "clone()": there.clone,
         "fill_()": lambda: there.fill_(1),
         "item()": lambda: there[0].item(),
-        "resize_()": lambda: torch.empty(0, device=second).resize_(8),
-        "Generator()": lambda: torch.Generator(second),
+        "resize_()": lambda: torch.empty(0, device=device).resize_(8),
+        "record_stream()": lambda: there.record_stream(stream),
+        "Generator()": lambda: torch.Generator(device).manual_seed(3).get_state(),
     }
-    if hasattr(module, "get_rng_state"):
-        asked["get_rng_state()"] = lambda: module.get_rng_state(second.index)
-    counting = [one for one in run.under_test.statistics if hasattr(one, "memory_allocated")]
-    if counting:
-        asked["memory_allocated()"] = lambda: counting[0].memory_allocated(second.index)
-    before = accelerator.current_device_index()
-    for name, ask in asked.items():
-        ask()
-        now = accelerator.current_device_index()
-        accelerator.set_device_index(before)
-        same(f"current_device_index() after {name} of {second}", now, before)
+    for module, names in itertools.product(modules, (_ABOUT_A_DEVICE, _ABOUT_ALL)):
+        given = (device.index,) if names is _ABOUT_A_DEVICE else ()
+        for name in filter(partial(hasattr, module), names):
+            asked[f"{module.__name__}.{name}{given}"] = partial(getattr(module, name), *given)
+    return asked
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True)
+def questions_leave_the_current_device(run: Run) -> None:
+    """Waiting for one device, asking it and working there leaves another one current."""
+    accelerator, changed = _accelerator(run), []
+    modules = [accelerator, run.under_test.module]
+    for current, device in itertools.permutations((run.device, other_device(run))):
+        for name, ask in _questions(device, current, modules).items():
+            accelerator.set_device_index(current.index)
+            with suppress(Exception):  # what is missing or refused, other contracts tell
+                ask()
+            if accelerator.current_device_index() != current.index:
+                changed.append(f"{name} where {current} was")
+    require(not changed, f"another device is current after {', '.join(changed)}")
 
 
 @contract(no_cpu=_NO_CPU)

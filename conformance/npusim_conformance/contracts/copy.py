@@ -107,15 +107,17 @@ def _copied(run: Run, there: torch.Tensor, source: Lies, clean: torch.Tensor,
     run.under_test.synchronize()
     if torch.equal(got.cpu(), expected):
         return ""
-    wrong = int((got.cpu().as_strided(*target) != expected.as_strided(*target)).sum())
-    if not wrong:
+    found, right = got.cpu().as_strided(*target), expected.as_strided(*target)
+    differs = found != right
+    if not differs.any():
         filled = torch.equal(clean.cpu(), torch.full(clean.shape, 77, dtype=clean.dtype))
         return (
             "the copy is right, but memory around it is changed"
             if filled
             else "the copy is right; memory around it was wrong before, when it was filled"
         )
-    return f"{wrong} of {expected.as_strided(*target).numel()} elements are wrong"
+    first = f"the first is {found[differs][0]}, expected {right[differs][0]}"
+    return f"{int(differs.sum())} of {right.numel()} elements are wrong; {first}"
 
 
 def _check(run: Run, shape: tuple[int, ...], names: tuple[str, str], lies: tuple[Lies, Lies],

@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -189,6 +190,7 @@ def _empty_cache_gives_back(run: Run, module: Any) -> None:
     run.under_test.synchronize()
     before = module.memory_reserved()
     module.empty_cache()
+    run.under_test.make_current(run.device)  # of what moves it, another contract speaks
     after = module.memory_reserved()
     require(after <= before - 64 * _MIB or before < 64 * _MIB,
             f"{before} bytes reserved before, {after} after, 64 MiB of them unused")  # fmt: skip
@@ -300,10 +302,13 @@ def _statistics_are_per_device(run: Run, module: Any) -> None:
     before = module.memory_allocated(run.device), module.memory_allocated(second)
     tensor = torch.empty(4 * _MIB, dtype=torch.uint8, device=second)
     after = module.memory_allocated(run.device), module.memory_allocated(second)
-    same("bytes here", after[0], before[0])
-    require(after[1] - before[1] >= 4 * _MIB, f"{after[1] - before[1]} bytes more there")
+    same(f"bytes on {run.device} with a tensor on {second}", after[0], before[0])
+    grown = after[1] - before[1]
+    require(
+        grown >= 4 * _MIB, f"4 MiB on {second} are {grown} bytes more in its memory_allocated()"
+    )
     del tensor
-    same("bytes there after it died", module.memory_allocated(second), before[1])
+    same(f"bytes on {second} after it died", module.memory_allocated(second), before[1])
 
 
 @contract(no_cpu=_NO_CPU, needs=("memory_summary",))
@@ -375,12 +380,12 @@ def _counted(found: dict[str, Any], name: str) -> int:
 def totals_grow_with_every_allocation(run: Run) -> None:
     """memory_stats() adds up what was allocated and freed; their difference is what lives."""
     for asked in _statistics(run, "memory_stats"):
-        before = asked.memory_stats()
+        before = asked.memory_stats(run.device.index)
         _block(run)
         gc.collect()
         if hasattr(asked, "empty_cache"):
             asked.empty_cache()
-        after = asked.memory_stats()
+        after = asked.memory_stats(run.device.index)
         if before.get("reserved_bytes.all.current") == after.get("reserved_bytes.all.current") == 0:
             made, freed = (
                 after.get(name, 0) - before.get(name, 0)
@@ -406,9 +411,9 @@ def totals_can_be_reset(run: Run) -> None:
     """reset_accumulated_memory_stats() sets totals to 0, and leaves what lives."""
     for asked in _statistics(run, "memory_stats", "reset_accumulated_memory_stats"):
         kept = _block(run)
-        lives = _counted(asked.memory_stats(), "allocated_bytes.all.current")
-        asked.reset_accumulated_memory_stats()
-        found = asked.memory_stats()
+        lives = _counted(asked.memory_stats(run.device.index), "allocated_bytes.all.current")
+        asked.reset_accumulated_memory_stats(run.device.index)
+        found = asked.memory_stats(run.device.index)
         same("bytes allocated after it", _counted(found, "allocated_bytes.all.current"), lives)
         same("memory_allocated() after it", _allocated(run), lives)
         for name in ("allocated_bytes.all.allocated", "allocated_bytes.all.freed",
@@ -516,6 +521,7 @@ def peaks_of_reserved_memory_can_be_reset(run: Run) -> None:
         _block(run, 64)
         if hasattr(asked, "empty_cache"):
             asked.empty_cache()
+        run.under_test.make_current(run.device)  # of what moves it, another contract speaks
         asked.reset_peak_memory_stats()
         same("the peak after a reset", asked.max_memory_reserved(), asked.memory_reserved())
         kept = _block(run, 64)
@@ -555,3 +561,31 @@ def threads_may_read_one_tensor(run: Run) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         same("values read wrong, by thread", list(pool.map(work, range(4))), [0] * 4)
+
+
+_WRONG: dict[str, Callable[[torch.Tensor], object]] = {
+    "mm()": lambda x: torch.mm(x, x[:3]),
+    "linear()": lambda x: torch.nn.functional.linear(x, x[:, :3]),
+    "cat()": lambda x: torch.cat([x, x[:, :3]]),
+    "add_()": lambda x: x.add_(x[:3, :5]),
+    "copy_()": lambda x: x.copy_(x[:3, :5]),
+    "sum() of no dimension": lambda x: x.sum(5),
+    "topk() of too many": lambda x: x.topk(1000),
+    "index_select() by floats": lambda x: x.index_select(0, x[0]),
+    "gather() by floats": lambda x: x.gather(0, x),
+    "a conversion refused in place": lambda x: x.long().mul_(x),
+    "grad() of another tensor": lambda x: torch.autograd.grad(
+        (x.requires_grad_() ** 2).sum(), x[0]
+    ),
+}
+
+
+@contract(no_cpu=_NO_CPU)
+def errors_keep_nothing(run: Run) -> None:
+    """An operator that raises lets its arguments go."""
+    for name, call in _WRONG.items():
+        before = _allocated(run)
+        for _ in range(3):
+            with suppress(RuntimeError, IndexError, TypeError, ValueError):
+                call(torch.ones(256, 256).to(run.device))
+        same(f"bytes after three caught errors of {name}", _allocated(run), before)

@@ -54,9 +54,9 @@ def copies_of_a_stream_keep_their_order(run: Run) -> None:
             there.copy_(host, non_blocking=True)
             (back if number else first).copy_(there, non_blocking=True)
     side.synchronize()
-    all_are("what came back after the first of three copies", first, 1.0)
-    all_are("what came back after the last of three copies", back, 3.0)
-    all_are("the target of three copies", there, 3.0)
+    all_are("what came back after the first of a side stream's three copies", first, 1.0)
+    all_are("what came back after the last of a side stream's three copies", back, 3.0)
+    all_are("the target of a side stream's three copies", there, 3.0)
 
 
 @contract(no_cpu=NO_CPU)
@@ -158,3 +158,16 @@ def late_copies_cross_devices(run: Run) -> None:
         back = there.to(run.device, non_blocking=True)
         there.fill_(-1)
         all_are("a copy back before fill_()", back, value)
+
+
+@contract(no_cpu=NO_CPU)
+def memory_of_a_side_stream_is_not_taken_too_early(run: Run) -> None:
+    """Memory that dies in a side stream is not given to another before that stream is done."""
+    host, side, results = pinned_memory(run, -1), torch.Stream(run.device), []
+    for value in (1.0, 2.0, 3.0):
+        with side:
+            torch.empty(host.shape, device=run.device).copy_(host, non_blocking=True)
+        results.append((value, torch.full(host.shape, value, device=run.device)))
+    side.synchronize()
+    for value, result in results:
+        all_are("a tensor made while a side stream still wrote what had died in it", result, value)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Pinned host memory, and copies that do not wait."""
 
+from functools import partial
+
 import torch
 
-from npusim_conformance.contracts import contract, on, refuses, same
+from npusim_conformance.contracts import contract, in_thread, on, refuses, same
 from npusim_conformance.contracts.stream import all_are, current, filled, long_work
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
@@ -213,3 +215,13 @@ def pinned_memory_keeps_every_dtype(run: Run) -> None:
             back.copy_(there, non_blocking=not waits)
             run.under_test.synchronize()
             same(f"{dtype}, non_blocking={not waits}", back, here)
+
+
+@contract(no_cpu=_NO_CPU)
+def threads_know_each_others_pinned_memory(run: Run) -> None:
+    """Memory that one thread pinned is pinned for all, and its copies arrive."""
+    here, there = pinned_memory(run, 3), in_thread(partial(pinned_memory, run, 4))
+    same("is_pinned() here of what another thread pinned", there.is_pinned(), True)
+    same("is_pinned() in another thread", in_thread(here.is_pinned), True)
+    same("pinned again here", there.pin_memory().data_ptr(), there.data_ptr())
+    all_are("a copy of it", there.to(run.device, non_blocking=True), 4.0)

@@ -278,3 +278,53 @@ def float64_is_computed_as_such(run: Run) -> None:
             raise
         error_of = float((got - expected).abs().max())
         require(error_of < 1e-12, f"{name} of float64: the largest error is {error_of:.2g}")
+
+
+# What hands a number on, whatever the tensor held before.
+_HANDS_ON = ("fill_() with a tensor", "fill_()", "full()", "full_like()", "new_full()", "tensor()",
+             "writing an element", "masked_fill", "where")  # fmt: skip
+
+
+@contract()
+def zeros_keep_their_sign(run: Run) -> None:
+    """A zero with a sign keeps it on its way into a tensor and out of it."""
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        if dtype_name(dtype) in run.under_test.expectations.unsupported_dtypes:
+            continue
+        for name, number in itertools.product(_HANDS_ON, (-0.0, 0.0)):
+            here = torch.zeros(2, dtype=dtype)
+            expected = _TAKES_A_NUMBER[name](here, number)
+            got = _TAKES_A_NUMBER[name](here.to(run.device), number)
+            what = f"{name} of {dtype_name(dtype)} with {number}"
+            same(f"signs of {what}", got.cpu().signbit(), expected.signbit())
+            same(f"item() of {what}", repr(got[-1].item()), repr(expected[-1].item()))
+
+
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_EXACT = ("add", "sub", "mul", "truediv", "floordiv", "mod")
+
+
+@contract()
+def integers_meet_fractions(run: Run) -> None:
+    """Whole numbers are compared and computed with fractions, infinities and NaN as they are."""
+    left_out = run.under_test.expectations.unsupported_dtypes
+    for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool):
+        if dtype_name(dtype) in left_out:
+            continue
+        here = torch.tensor([0, 1, 2, 3, 100]).to(dtype)
+        there = here.to(run.device)
+        for number in (0.5, -0.5, 1.5, 2.0, 100.25, float("inf"), float("-inf"), float("nan")):
+            for name in (*_COMPARISONS, *(_EXACT if abs(number) < 200 else ())):
+                apply = getattr(operator, name)
+                what = f"{name} of {dtype_name(dtype)} with"
+                try:
+                    expected = apply(here, number)
+                except RuntimeError:
+                    continue  # torch computes no such thing
+                try:
+                    same(f"{what} {number}", apply(there, number), expected)
+                    scalar = torch.tensor(number)
+                    same(f"{what} 0-d {number}", apply(there, scalar.to(run.device)), expected)
+                except (RuntimeError, NotImplementedError) as error:
+                    if not diagnose(error).missing:
+                        raise

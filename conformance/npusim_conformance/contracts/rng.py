@@ -2,11 +2,12 @@
 """Random numbers: seeds, states and generators."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from npusim_conformance.contracts import contract, other_device, refuses, same
+from npusim_conformance.contracts import contract, in_thread, other_device, refuses, same
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
 
@@ -108,7 +109,7 @@ def seeding_all_reaches_all(run: Run) -> None:
     seen = []
     for seed in (5, 6, 5):
         module.manual_seed_all(seed)
-        seen.append((get_state(), get_other()))
+        seen.append((get_state().clone(), get_other().clone()))
     for number, device in enumerate((run.device, run.under_test.second)):
         same(f"{device}'s state after the same seed", seen[2][number], seen[0][number])
         _differ(f"{device}'s states after two seeds", seen[1][number], seen[0][number])
@@ -420,6 +421,10 @@ def states_are_copies(run: Run) -> None:
     kept = taken.clone()
     taken.fill_(0)
     same("the state after the one that was taken was changed", get_state(), kept)
+    taken = get_state()
+    run.under_test.seed(4)
+    get_state()
+    same("a state that was taken before a seed and another get_state()", taken, kept)
     given = kept.clone()
     set_state(given)
     given.fill_(0)
@@ -527,3 +532,20 @@ def seeds_are_of_the_current_device(run: Run) -> None:
     finally:
         run.under_test.make_current(run.device)
     same("initial_seed() by device", seeds, {str(run.device): 11, str(second): 12})
+
+
+@contract(needs=("manual_seed_all", *_STATE))
+def threads_share_the_default_generator(run: Run) -> None:
+    """A device's default generator is one for all threads: its seed and its state."""
+    get_state, _ = _states(run)
+    seen = []
+    for seed in (5, 6):
+        run.under_test.seed(seed)
+        seen.append(get_state().clone())
+        same(f"the state in another thread after seed {seed} here", in_thread(get_state), seen[-1])
+    in_thread(partial(run.under_test.seed, 5))
+    same("the state here after another thread seeded", get_state(), seen[0])
+    module = torch if run.under_test.is_cpu else run.under_test.module
+    if hasattr(module, "initial_seed"):
+        found = module.initial_seed(), in_thread(module.initial_seed)
+        same("initial_seed() here and in another thread", found, (5, 5))

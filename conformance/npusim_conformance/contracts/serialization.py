@@ -39,7 +39,8 @@ def load_restores_the_device(run: Run) -> None:
     for is_zip in (True, False):
         loaded = torch.load(_saved(tensor, _use_new_zipfile_serialization=is_zip))
         same("device", loaded.device, run.device)
-        same("values", loaded, tensor)
+        same(f"values after torch.load() of {'a zip file' if is_zip else 'the old format'}",
+             loaded, tensor)  # fmt: skip
     same("values loaded with weights_only=False", _reloaded(tensor, weights_only=False), tensor)
 
 
@@ -342,3 +343,11 @@ def sparse_survives(run: Run) -> None:
     loaded = _reloaded(dense.to_sparse().to(run.device))
     same("device", loaded.device, run.device)
     same("values", loaded.to_dense(), dense)
+
+
+@contract()
+def bytes_of_every_number_survive(run: Run) -> None:
+    """torch.load() gives 1 to 17 bytes back, each of them."""
+    for count in range(1, 18):
+        there = torch.arange(1, count + 1, dtype=torch.uint8).to(run.device)
+        same(f"{count} bytes after torch.load()", _reloaded(there), there)
