@@ -403,19 +403,24 @@ layer(torch.empty(8, 64, 128, 128, device="npusim", dtype=torch.{dtype}))
 """
 
 
-@pytest.mark.parametrize(("dtype", "share"), [("float32", 0.205), ("bfloat16", 0.156)])
-def test_convolutions_leave_the_verdict_open_as_far_as_peaks_were_missed(tmp_path, dtype, share):
+@pytest.mark.parametrize(
+    ("spec", "dtype", "share"),
+    [("t4", "float32", 0.205), ("t4", "bfloat16", 0.156), ("a100-40-sxm", "float32", 0.283)],
+)
+def test_convolutions_leave_the_verdict_open_as_far_as_peaks_were_missed(
+    tmp_path, spec, dtype, share
+):
     script = tmp_path / "convolves.py"
     script.write_text(CONVOLVES.format(dtype=dtype))
-    (device,) = fit_script(str(script), spec="t4").devices.values()
+    (device,) = fit_script(str(script), spec=spec).devices.values()
     context, workspaces = device.outside
     assert (workspaces.what, workspaces.low) == (outside.WORKSPACES, 0)
     assert workspaces.high == pytest.approx(share * device.peak_reserved, rel=0.01)
     limit = device.peak_reserved + context.high
     for beside, fits in ((1.01 * workspaces.high, True), (0.99 * workspaces.high, False)):
         memory = f"{int((limit + beside) / 1024)}KiB"
-        job = Job(str(script), settings={"spec": "t4", "memory": memory})
-        answer = fit_script(str(script), spec="t4", memory=memory)
+        job = Job(str(script), settings={"spec": spec, "memory": memory})
+        answer = fit_script(str(script), spec=spec, memory=memory)
         found = answer.as_dict()
         trials.settle(job, found, lambda _: None)
         assert (found["fits"], found["close"]) == (fits, not fits)

@@ -26,7 +26,7 @@ from torch_npusim.profiling.fitting.outside import (
 )
 from torch_npusim.profiling.fitting.parts import History, device_fit
 from torch_npusim.profiling.fitting.result import Fit
-from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
+from torch_npusim.profiling.fitting.watch import Watch, on_chip, reporting, watching
 from torch_npusim.sim import dry, specs
 from torch_npusim.sim.host_layers import charged
 from torch_npusim.sim.timeline import Rates
@@ -87,6 +87,7 @@ def fit_script(
                 stack.enter_context(change.made())
             _run(path, arguments, fit, watch)
         watch.end()
+        peaks = Rates.of_device().peak_flops
         whole = _C.whole_memory_history()
         npusim.memory._record_memory_history(enabled=None)
         for index, trace in enumerate(whole["device_traces"]):
@@ -100,12 +101,12 @@ def fit_script(
                     parts.append(communicators(sizes))
                     if temporaries == "cuda":
                         peak = stats["reserved_bytes.all.peak"]
-                        parts.append(convolutions(peak, watch.convolutions))
+                        ran = {on_chip(name, peaks) for name in watch.convolutions}
+                        parts.append(convolutions(peak, ran))
                 fit.devices[index] = device_fit(
                     history, capacity, stats, [part for part in parts if part is not None], left
                 )
         fit.answers = run.answers()
-        peaks = Rates.of_device().peak_flops
     fit.step = watch.step_time(spec, peaks, max(1, len(fit.devices)))
     fit.step_threads = len(watch.threads)
     fit.fits = fit.fits and not fit.error
