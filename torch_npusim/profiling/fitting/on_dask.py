@@ -44,7 +44,7 @@ def rows(points: Sequence[Point], address: str) -> Iterator[tuple[int, dict[str,
     chosen = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
     chosen.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     try:
-        client = Client(address, timeout=_PATIENCE_S)
+        client = Client(address, timeout=_PATIENCE_S)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as problem:
         raise TrialError(str(problem)) from None
     with client:
@@ -74,7 +74,8 @@ def _found(
     last_seen = time.monotonic()
     while numbers:
         try:
-            done = wait(list(numbers), timeout=2, return_when="FIRST_COMPLETED").done
+            waited = wait(list(numbers), timeout=2, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
+            done = waited.done
         except TimeoutError:
             done = set()
         for future in done:
