@@ -4,10 +4,16 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/native/TensorIterator.h>
+#include <ATen/native/UnaryOps.h>
 #include <c10/core/TensorOptions.h>
 #include <torch/library.h>
 
+#include <cstdint>
+
+#include "csrc/launch/launch.h"
 #include "csrc/operands/device_empty.h"
+#include "csrc/routes/cpu_call.h"
 #include "csrc/runtime/device.h"
 
 namespace torch_npusim {
@@ -55,6 +61,21 @@ at::Tensor efficient_zero_tensor(at::IntArrayRef sizes, std::optional<at::Scalar
   return zeros;
 }
 
+// kaiser_window() is a composite whose only loop is this stub: from the numbers of arange().
+void kaiser_window_kernel(at::TensorIteratorBase& iter, std::int64_t length, double beta) {
+  const at::Tensor window = iter.tensor(0);
+  const at::Tensor numbers = iter.tensor(1);
+  const auto body = [&](c10::DeviceIndex device) {
+    CpuCall call("aten::kaiser_window", device);
+    at::Tensor to = call.view(window, /*written=*/true);
+    at::TensorIterator host = at::TensorIterator::unary_op(to, call.view(numbers, false));
+    at::native::kaiser_window_stub(c10::kCPU, host, length, beta);
+    call.finish();
+  };
+  constexpr double kFlops = 60.0;  // an element's Bessel function is a series of about 30 terms
+  launch("aten::kaiser_window", {&window, &numbers}, body, kFlops);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -64,3 +85,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 }  // namespace torch_npusim
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(kaiser_window_stub, &torch_npusim::kaiser_window_kernel)
+}

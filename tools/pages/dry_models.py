@@ -77,6 +77,11 @@ def tensors_of(model: Any) -> dict[str, str]:
     return {name: f"{tuple(value.shape)} {value.dtype}" for name, value in named}
 
 
+def on_host(model: Any) -> set[str]:
+    """Returns parameters that a model makes on the host whatever the default device is."""
+    return {name for name, value in model.named_parameters() if value.device.type == "cpu"}
+
+
 def shapes_of(result: Any) -> list[tuple[int, ...]]:
     import torch
     from torch.utils import _pytree
@@ -123,8 +128,8 @@ def answer(package: str, name: str) -> dict[str, Any]:
             if different:
                 key = different[0]
                 found["dry"] = f"{key}: {wanted.get(key)} on meta, {have.get(key)} dry"
-            elif any(each.device.type != "npusim" for each in model.parameters()):
-                found["dry"] = "a parameter is not on the device"
+            elif left := on_host(model) - on_host(on_meta):
+                found["dry"] = f"not on the device: {', '.join(sorted(left)[:3])}"
         except Exception as error:
             return found | {"dry": short(error)}
         found["bytes"] = run.peak_allocated()
