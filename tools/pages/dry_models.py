@@ -16,6 +16,7 @@ import importlib.metadata
 import io
 import json
 import multiprocessing
+import os
 import random
 import re
 import signal
@@ -32,6 +33,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "build" / "dry_models.jsonl"
 PAGE = ROOT / "docs" / "reference" / "dry_models.md"
+MEMORY = "16TiB"  # for parameters in float32; a device has as many addresses
 SECONDS = 600  # of processor time for a model
 
 
@@ -120,7 +122,7 @@ def answer(package: str, name: str) -> dict[str, Any]:
     if package == "timm":
         with suppress(Exception):  # then there is nothing to compare with
             shapes = results_on(on_meta, "meta")
-    with dry_run(memory="64TiB", temporaries="cuda") as run:
+    with dry_run(temporaries="cuda") as run:
         try:
             model = build(name, "npusim")
             have = tensors_of(model)
@@ -235,6 +237,7 @@ def main() -> None:
     parser.add_argument("--package", choices=list(PACKAGES))
     parser.add_argument("--minutes", type=float, default=1e9, help="then no other model is asked")
     options = parser.parse_args()
+    os.environ["NPUSIM_DEVICE_MEMORY"] = MEMORY  # read when a child imports torch_npusim
     sys.path.insert(0, str(ROOT / "tools"))
     import packages.without_vision_ops  # noqa: F401
     import torch._meta_registrations  # noqa: F401
