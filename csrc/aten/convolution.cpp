@@ -230,15 +230,6 @@ class HostFormat {
   at::MemoryFormat format_ = at::MemoryFormat::Contiguous;
 };
 
-// The host's library takes several times the operands to change their layout, which no device
-// would: it works in the host's memory, and the results are copied. So a dry run has the memory of
-// a real one.
-template <class Kernel>
-auto without_temporaries(const Kernel& kernel) {
-  const HostMemoryScope host_memory;
-  return kernel();
-}
-
 at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
                     const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
                     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
@@ -254,11 +245,8 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
     const at::Tensor weight_view = call.view(weight, /*written=*/false);
     keep_gradient_request(input, input_view);
     keep_gradient_request(weight, weight_view);
-    const auto given = view_of(call, bias);
-    at::Tensor out = without_temporaries([&] {
-      return at::convolution(input_view, weight_view, given, stride, padding, dilation, transposed,
-                             output_padding, groups);
-    });
+    at::Tensor out = at::convolution(input_view, weight_view, view_of(call, bias), stride, padding,
+                                     dilation, transposed, output_padding, groups);
     call.finish();
     at::Tensor made = call.result(format.of(out));
     workspace.take_forward(made, input, weight);
@@ -294,13 +282,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(
   const HostFormat format(input, weight, std::nullopt, bias_sizes, geometry);
   const Workspace workspace(cost, input, weight, geometry);
   return on_host_views("aten::convolution_backward", operands, cost, [&](CpuCall& call) {
-    const at::Tensor grad_view = call.view(grad_output, false);
-    const at::Tensor input_view = call.view(input, false), weight_view = call.view(weight, false);
-    auto [grad_input, grad_weight, grad_bias] = without_temporaries([&] {
-      return at::convolution_backward(grad_view, input_view, weight_view, bias_sizes, stride,
-                                      padding, dilation, transposed, output_padding, groups,
-                                      output_mask);
-    });
+    auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
+        call.view(grad_output, false), call.view(input, false), call.view(weight, false),
+        bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask);
     call.finish();
     std::tuple<at::Tensor, at::Tensor, at::Tensor> made;
     std::get<0>(made) = call.result(format.of(grad_input));

@@ -282,22 +282,22 @@ PROGRAMS = {
     "sort and scan": sorted_and_scanned,
     "accumulation": accumulated,
     "inference": inference,
-    "convolutions": convolutions,
-    "U-Net": lambda: trained(UNet(), [ones(2, 3, 16, 16), ones(2, 1)]),
-    "VAE": lambda: trained(Convolved(), [ones(2, 3, 32, 32)]),
 }
 # Kernels of the host's libraries take temporaries that a dry run does not: the operator.
 WITH_TEMPORARIES = {
+    "convolutions": (convolutions, "aten::convolution"),
     "convolutions, channels_last": (
-        lambda: convolutions(torch.channels_last), "batch norm and pools beside convolutions"
+        lambda: convolutions(torch.channels_last), "aten::convolution"
     ),
+    "U-Net": (lambda: trained(UNet(), [ones(2, 3, 16, 16), ones(2, 1)]), "aten::convolution"),
+    "VAE": (lambda: trained(Convolved(), [ones(2, 3, 32, 32)]), "aten::convolution"),
     "LSTM": (lambda: trained(LastStep(nn.LSTM), [ones(4, 6, 16)]), "aten::mkldnn_rnn_layer"),
     "Muon": (
         lambda: trained(nn.Linear(32, 32, bias=False), [ones(4, 32)], torch.optim.Muon), "aten::mm"
     ),
 }  # fmt: skip
 # A temporary of a CPU kernel lies where the next tensor would lie, which moves that.
-MOVED = {"convolutions", "transformer, bfloat16", "transformer, GradScaler", "BERT", "autoencoder"}
+MOVED = {"transformer, bfloat16", "transformer, GradScaler", "BERT", "autoencoder"}
 
 
 def release():

@@ -690,8 +690,10 @@ sspaddmm.out; Sparse; T(4, 4).to_sparse(), T(4, 4).to_sparse(), T(4, 4)
 kthvalue.values topk .values; self.dim()>24; T({deep}), 1
 median.dim .dim_values nanmedian.dim_values; self.dim()>24; T({deep}), -1
 floor_divide .out _.Tensor remainder.Tensor .Tensor_out _.Tensor fmod.Tensor .Tensor_out _.Tensor; {ints}; T(4), T(4) - T(4)
-remainder.Scalar_Tensor; {ints}; 7, T(4) - T(4)
+floor_divide .out remainder.Tensor .Tensor_out fmod.Tensor .Tensor_out; bool; T(4), I(4) - I(4); int64
+remainder.Scalar_Tensor; bool {ints}; 7, T(4) ^ T(4)
 div.Tensor_mode .out_mode _.Tensor_mode; {ints}; T(4), T(4) - T(4), rounding_mode='floor'
+div.Tensor_mode .out_mode; bool; T(4), I(4) - I(4), rounding_mode='floor'; int64
 _int_mm .out; self.size(0)<=16; B(16, 16), B(16, 8); int32
 _int_mm .out; self.size(1)%8; B(32, 12), B(12, 8); int32
 _int_mm .out; mat2.size(1)%8; B(32, 16), B(16, 4); int32

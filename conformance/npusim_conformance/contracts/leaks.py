@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a process must not keep: small objects, and memory of the host behind the device's work."""
+"""Small objects and memory of the host that a process must not keep after the device's work."""
 
 import ctypes
 import io
@@ -97,7 +97,7 @@ _COUNTED = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks 
 
 
 class _Mallinfo(ctypes.Structure):
-    """What glibc's mallinfo2() returns."""
+    """The fields of glibc's mallinfo2()."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in _COUNTED)
 
