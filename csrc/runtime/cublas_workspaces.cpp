@@ -119,17 +119,25 @@ void choose_cublas_workspace_bytes(std::optional<std::size_t> bytes) {
   g_chosen_bytes.store(bytes.has_value() ? static_cast<std::int64_t>(*bytes) : kNotChosen);
 }
 
-void keep_cublas_workspace(c10::DeviceIndex device, CudaLibrary library) {
-  thread_local const Handle kHandle;
-  const Key key{device, kHandle.number, npusim::current_stream(device).id(), library};
+namespace {
+// bytes() is asked only of what is not there yet.
+template <class Bytes>
+void keep(const Key& key, const Bytes& bytes) {
   {
     const std::lock_guard<std::mutex> lock(g_held_mutex);
     if (workspaces().count(key) != 0) return;
   }
-  LibraryMemory made(library == CudaLibrary::blas ? cublas_workspace_bytes(device) : kLtWorkspace,
-                     device);
+  LibraryMemory made(bytes(), std::get<c10::DeviceIndex>(key));
   const std::lock_guard<std::mutex> lock(g_held_mutex);
   workspaces().emplace(key, std::move(made));
+}
+}  // namespace
+
+void keep_cublas_workspace(c10::DeviceIndex device, CudaLibrary library) {
+  thread_local const Handle kHandle;
+  keep({device, kHandle.number, npusim::current_stream(device).id(), library}, [&] {
+    return library == CudaLibrary::blas ? cublas_workspace_bytes(device) : kLtWorkspace;
+  });
 }
 
 void keep_workspaces_of_product(c10::ArrayRef<const at::TensorBase*> operands,
@@ -146,14 +154,7 @@ void keep_workspaces_of_product(c10::ArrayRef<const at::TensorBase*> operands,
 }
 
 void keep_dropout_state(c10::DeviceIndex device) {
-  const Key key{device, 0, {}, CudaLibrary::dnn};
-  {
-    const std::lock_guard<std::mutex> lock(g_held_mutex);
-    if (workspaces().count(key) != 0) return;
-  }
-  LibraryMemory made(kDropoutState, device);
-  const std::lock_guard<std::mutex> lock(g_held_mutex);
-  workspaces().emplace(key, std::move(made));
+  keep({device, 0, {}, CudaLibrary::dnn}, [] { return kDropoutState; });
 }
 
 std::vector<std::pair<c10::DeviceIndex, const void*>> cublas_workspaces() {

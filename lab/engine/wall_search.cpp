@@ -150,7 +150,26 @@ void WallSearch::add_sides() {
   for (const Literals& all : outer) add_one_of(all);
 }
 
-void WallSearch::add_wall(Walls& walls) {
+void WallSearch::add_wall(Walls& walls, const Indices& before, const Indices& after) {
+  const bool is_row = &walls == &rows_;
+  const Corner before_begin = is_row ? high_first : low_last, before_end = high_last;
+  const Corner after_begin = low_first, after_end = is_row ? low_last : high_first;
+  meets_.clear();
+  touched_.clear();
+  const auto is_possible_along = [&](const Indices& side, Corner begin, Corner end) {
+    const bool is_before = &side == &before;
+    for (std::size_t i = 0; i < side.size(); ++i) {
+      touched_.push_back(2 * side[i] + (is_before ? 1 : 0));
+      if (i > 0 && !meet(corner(side[i - 1], end), corner(side[i], begin))) return false;
+    }
+    return true;
+  };
+  const bool is_possible =
+      meet(corner(before.front(), before_begin), corner(after.front(), after_begin)) &&
+      meet(corner(before.back(), before_end), corner(after.back(), after_end)) &&
+      is_possible_along(before, before_begin, before_end) &&
+      is_possible_along(after, after_begin, after_end);
+  if (!is_possible) return;
   if (walls.begins.size() > kMostWalls) is_too_large_ = true;
   walls.meetings.insert(walls.meetings.end(), meets_.begin(), meets_.end());
   walls.sides.insert(walls.sides.end(), touched_.begin(), touched_.end());
@@ -247,26 +266,6 @@ void WallSearch::sort(std::vector<Line>& lines) {
   });
 }
 
-void WallSearch::add_row_wall(const Indices& below, const Indices& above) {
-  meets_.clear();
-  touched_.clear();
-  bool is_possible = meet(corner(below.front(), high_first), corner(above.front(), low_first)) &&
-                     meet(corner(below.back(), high_last), corner(above.back(), low_last));
-  for (std::size_t i = 0; i < below.size(); ++i) {
-    touched_.push_back(2 * below[i] + 1);
-    if (i > 0)
-      is_possible =
-          is_possible && meet(corner(below[i - 1], high_last), corner(below[i], high_first));
-  }
-  for (std::size_t i = 0; i < above.size(); ++i) {
-    touched_.push_back(2 * above[i]);
-    if (i > 0)
-      is_possible =
-          is_possible && meet(corner(above[i - 1], low_last), corner(above[i], low_first));
-  }
-  if (is_possible) add_wall(rows_);
-}
-
 // Rows from a moment, by where they end; two that end together, and at no moment before, are a
 // wall.
 void WallSearch::add_rows() {
@@ -304,32 +303,12 @@ void WallSearch::add_rows() {
         for (std::size_t j = 0; j < i && all[i].cost + all[j].cost <= most_; ++j) {
           ++looked_at_;
           if (!is_apart(all[i].buffers, all[j].buffers)) continue;
-          add_row_wall(all[i].buffers, all[j].buffers);
-          add_row_wall(all[j].buffers, all[i].buffers);
+          add_wall(rows_, all[i].buffers, all[j].buffers);
+          add_wall(rows_, all[j].buffers, all[i].buffers);
         }
       }
     }
   }
-}
-
-void WallSearch::add_stack_wall(const Indices& before, const Indices& after) {
-  meets_.clear();
-  touched_.clear();
-  bool is_possible = meet(corner(before.front(), low_last), corner(after.front(), low_first)) &&
-                     meet(corner(before.back(), high_last), corner(after.back(), high_first));
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    touched_.push_back(2 * before[i] + 1);
-    if (i > 0)
-      is_possible =
-          is_possible && meet(corner(before[i - 1], high_last), corner(before[i], low_last));
-  }
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    touched_.push_back(2 * after[i]);
-    if (i > 0)
-      is_possible =
-          is_possible && meet(corner(after[i - 1], high_first), corner(after[i], low_first));
-  }
-  if (is_possible) add_wall(stacks_);
 }
 
 // Stacks of what ends and of what begins at a moment, in every order, by their bytes.
@@ -369,7 +348,7 @@ void WallSearch::add_stacks() {
         for (const Line& b : found->second) {
           if (a.cost + b.cost > most_ || is_too_large_) break;
           ++looked_at_;
-          add_stack_wall(a.buffers, b.buffers);
+          add_wall(stacks_, a.buffers, b.buffers);
         }
         is_too_large_ = is_too_large_ || looked_at_ > kMostLooks;
       }

@@ -69,10 +69,9 @@ class WallSearch {
   void add_choices();
   void add_sides();
   void add_rows();
-  void add_row_wall(const Indices& below, const Indices& above);
   void add_stacks();
-  void add_stack_wall(const Indices& before, const Indices& after);
-  void add_wall(Walls& walls);
+  // Of rows, `before` is the one below.
+  void add_wall(Walls& walls, const Indices& before, const Indices& after);
   void sieve();
   void add_clauses();
   void add_one_of(const Literals& literals);

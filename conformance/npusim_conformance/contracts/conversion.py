@@ -6,7 +6,7 @@ from itertools import product
 import torch
 
 from npusim_conformance.contracts import contract
-from npusim_conformance.contracts.copy import _same_bytes
+from npusim_conformance.contracts.copy import same_bytes
 from npusim_conformance.inputs.torch_testing import dtype_name
 from npusim_conformance.properties.base import Run
 
@@ -36,9 +36,9 @@ def rare_kinds_are_converted(run: Run) -> None:
             continue
         expected, name = here.to(target), f"{dtype_name(source)} to {dtype_name(target)}"
         there = here.to(run.device)
-        _same_bytes(f"{name} on the device", there.to(target), expected)
-        _same_bytes(f"{name} on the way there", here.to(run.device, target), expected)
-        _same_bytes(f"{name} on the way back", there.to("cpu", target), expected)
+        same_bytes(f"{name} on the device", there.to(target), expected)
+        same_bytes(f"{name} on the way there", here.to(run.device, target), expected)
+        same_bytes(f"{name} on the way back", there.to("cpu", target), expected)
 
 
 def _holds(target: torch.dtype, here: torch.Tensor) -> bool:

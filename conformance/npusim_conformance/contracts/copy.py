@@ -25,7 +25,7 @@ def _bits(dtype: torch.dtype) -> torch.Tensor:
     return (torch.arange(512) % count).to(torch.uint8).view(dtype)
 
 
-def _same_bytes(what: str, got: torch.Tensor, expected: torch.Tensor) -> None:
+def same_bytes(what: str, got: torch.Tensor, expected: torch.Tensor) -> None:
     """Raises Mismatch unless all bytes are equal; it names the first other element by both."""
     same(f"number of elements of {what}", got.numel(), expected.numel())
     one, other = (values.cpu().contiguous().flatten() for values in (got, expected))
@@ -45,11 +45,11 @@ def every_dtype_goes_round(run: Run) -> None:
         here = _bits(dtype)
         there = here.to(run.device)
         same(f"dtype of {dtype_name(dtype)}", there.dtype, dtype)
-        _same_bytes(f"{dtype_name(dtype)} there and back", there, here)
-        _same_bytes(f"{dtype_name(dtype)} cloned there", there.clone(), here)
+        same_bytes(f"{dtype_name(dtype)} there and back", there, here)
+        same_bytes(f"{dtype_name(dtype)} cloned there", there.clone(), here)
         target = torch.empty_like(there)
         target.copy_(there)
-        _same_bytes(f"{dtype_name(dtype)} copied there", target, here)
+        same_bytes(f"{dtype_name(dtype)} copied there", target, here)
 
 
 # (shape, strides, offset) of views; a whole is one dimension of what they need.
@@ -291,7 +291,7 @@ def conversions_keep_to_the_nearest(run: Run) -> None:
             "on the way there": here.to(run.device, target),
             "on the way back": here.to(run.device).to("cpu", target),
         }.items():
-            _same_bytes(f"{name} {way}", _without_nan(got.cpu()), _without_nan(expected))
+            same_bytes(f"{name} {way}", _without_nan(got.cpu()), _without_nan(expected))
 
 
 @contract()

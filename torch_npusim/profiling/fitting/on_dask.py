@@ -21,7 +21,7 @@ from distributed import Client, KilledWorker, wait
 from torch_npusim import __version__
 from torch_npusim.profiling.fitting.trials import Point, TrialError, lost_row, row_of
 
-# dask gives its workers one thread, with which kernels have other temporaries.
+# Variables that a worker's process gets from the command.
 _PREFIXES = (
     "CUBLAS_", "CUDA_", "MKL_", "NPUSIM_", "NVIDIA_", "OMP_", "PYTHONPATH", "PYTORCH_", "TORCH_",
 )  # fmt: skip
@@ -42,6 +42,7 @@ def rows(points: Sequence[Point], address: str) -> Iterator[tuple[int, dict[str,
         TrialError: If there is no scheduler, or no worker comes.
     """
     chosen = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
+    # dask gives its workers one thread, with which kernels have other temporaries.
     chosen.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     try:
         client = Client(address, timeout=_PATIENCE_S)  # type: ignore[no-untyped-call]
