@@ -91,10 +91,15 @@ def test_storages_made_since_a_checkpoint_stop_owning_their_memory(pool):
 def test_storages_own_blocks_of_a_checkpoint_again(pool):
     handle, results = pool
     state = torch._C._cuda_getCheckpointState(0, handle)
-    address = results[0].data_ptr()
+    addresses = [x.data_ptr() for x in results]
     results.clear()
-    storage = torch._C._construct_storage_from_data_pointer(address, torch.device("cuda", 0), BYTES)
-    torch._C._cuda_setCheckpointPoolState(0, state, [], [storage._cdata])
-    assert address in live(handle)
-    del storage
-    assert address not in live(handle)
+    device = torch.device("cuda", 0)
+    first, second = (
+        torch._C._construct_storage_from_data_pointer(x, device, BYTES) for x in addresses
+    )
+    torch._C._cuda_setCheckpointPoolState(0, state, [], [first._cdata, second._cdata])
+    assert live(handle) == sorted(addresses)
+    del first
+    assert live(handle) == [addresses[1]]
+    del second
+    assert live(handle) == []

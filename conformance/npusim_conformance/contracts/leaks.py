@@ -43,7 +43,7 @@ def _grown(run: Run, work: Callable[[], object], times: int, allowed: int) -> in
     return least
 
 
-def _stays(run: Run, works: dict[str, Callable[[], object]], times: int, each: int) -> None:
+def leaves_nothing(run: Run, works: dict[str, Callable[[], object]], times: int, each: int) -> None:
     """Raises Mismatch where a call keeps more than half of `each` bytes."""
     allowed = times * each // 2
     for name, work in works.items():
@@ -75,7 +75,7 @@ def work_leaves_nothing_on_the_host(run: Run) -> None:
     second = run.under_test.second
     if second is not None:
         works["copies of 2 MiB to another device"] = lambda: there.to(second)
-    _stays(run, works, _ROUNDS, 2 * _MIB)
+    leaves_nothing(run, works, _ROUNDS, 2 * _MIB)
 
 
 @contract(no_cpu=NO_CPU)
@@ -90,7 +90,7 @@ def pinned_memory_leaves_the_host(run: Run) -> None:
         run.under_test.synchronize()
 
     works: dict[str, Callable[[], object]] = {"pinned tensors of 4 MiB": copies}
-    _stays(run, works, _ROUNDS, 4 * _MIB)
+    leaves_nothing(run, works, _ROUNDS, 4 * _MIB)
 
 
 _COUNTED = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()

@@ -2,7 +2,6 @@
 """Device memory: its statistics, reuse, and what happens when there is no more of it."""
 
 import gc
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -11,8 +10,8 @@ from typing import Any
 import torch
 
 from npusim_conformance.contracts import contract, in_thread, other_device, refuses, same
+from npusim_conformance.contracts.leaks import leaves_nothing
 from npusim_conformance.contracts.stream import all_are, current, filled, long_work
-from npusim_conformance.processes import resident_bytes
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
 
@@ -455,17 +454,7 @@ def freed_memory_leaves_the_host(run: Run) -> None:
         "conversions": lambda: there.to(torch.int32),
     }
     there = torch.ones(_MIB).to(run.device)
-    for name, work in works.items():
-        for _ in range(3):  # what is kept for later is kept by now
-            work()
-        run.under_test.synchronize()
-        before = resident_bytes(os.getpid())
-        for _ in range(_ROUNDS):
-            work()
-        run.under_test.synchronize()
-        grown = (resident_bytes(os.getpid()) - before) // _MIB
-        what = f"resident memory grows by {grown} MiB with {_ROUNDS} {name} of 4 MiB, each dropped"
-        require(grown < 2 * _ROUNDS, what)
+    leaves_nothing(run, works, times=_ROUNDS, each=4 * _MIB)
 
 
 @contract(no_cpu=_NO_CPU)
