@@ -9,6 +9,7 @@ import pytest
 import torch
 from conformance.contract_plants import PLANTS, around, method
 from conformance.contract_plants_more import MORE
+from conformance.contract_plants_sieves import SIEVES
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.cases import catalog
@@ -153,7 +154,7 @@ def test_memory_that_was_filled_wrongly_is_not_said_to_be_changed_by_a_copy(chec
 # --- plants
 
 
-@pytest.mark.parametrize(("name", "plant"), [*PLANTS.items(), *MORE])
+@pytest.mark.parametrize(("name", "plant"), [*PLANTS.items(), *MORE, *SIEVES])
 def test_a_planted_defect_is_found(name, plant, check, monkeypatch):
     with monkeypatch.context() as patch:
         plant(patch)

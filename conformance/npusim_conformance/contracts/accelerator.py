@@ -284,3 +284,34 @@ def synchronize_completes_every_stream(run: Run) -> None:
         accelerator.synchronize()
         answers = [event.query() for event in events]
         same(f"query() in round {round_}", answers, [True] * len(streams))
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True, needs=("torch._C._accelerator_hooks_exchange_device",))
+def hooks_speak_of_the_current_device(run: Run) -> None:
+    """What torch's own hooks set and exchange is the current device; they return the one before."""
+    accelerator, second = _accelerator(run), other_device(run)
+    ways = {
+        name: getattr(torch._C, name)
+        for name in (
+            "_accelerator_hooks_exchange_device",
+            "_accelerator_hooks_maybe_exchange_device",
+            "_accelerator_exchangeDevice",
+        )
+        if hasattr(torch._C, name)
+    }
+    before = accelerator.current_device_index()
+    try:
+        for name, exchange in ways.items():
+            for index in (second.index, before):
+                was = accelerator.current_device_index()
+                same(f"what {name}({index}) returns", exchange(index), was)
+                same(f"current device after {name}({index})", _hooks_current(), index)
+                same("current_device_index()", accelerator.current_device_index(), index)
+        torch._C._accelerator_hooks_set_current_device(second.index)
+        same("current_device_index()", accelerator.current_device_index(), second.index)
+    finally:
+        accelerator.set_device_index(before)
+
+
+def _hooks_current() -> int:
+    return int(torch._C._accelerator_hooks_get_current_device())

@@ -89,3 +89,18 @@ def lazy_clones_of_threads(run: Run) -> None:
     same("the original", tensor, torch.zeros(1000))
     for number, clone in enumerate(clones):
         same(f"clone {number}", clone, torch.full((1000,), number + 1.0))
+
+
+@contract(needs=_NEEDS)
+def lazy_clones_have_all_their_bytes(run: Run) -> None:
+    """A lazy clone that is written to has each byte of its original, however many there are."""
+    for size in (*range(1, 18), 4095, 4097):
+        values = (torch.arange(size) % 250 + 1).to(torch.uint8)
+        tensor = values.to(run.device)
+        clone = tensor._lazy_clone()
+        clone.add_(1)
+        same(f"a lazy clone of {size} bytes, raised by 1", clone, values + 1)
+        same(f"its original of {size} bytes", tensor, values)
+        storage = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
+        copied = torch.empty(0, dtype=torch.uint8, device=run.device).set_(storage)
+        same(f"a clone of a storage of {size} bytes", copied[:size], values)

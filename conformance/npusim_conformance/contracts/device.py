@@ -96,12 +96,32 @@ def context_manager_restores_after_exceptions(run: Run) -> None:
     module, second = run.under_test.module, other_device(run)
     before = module.current_device()
 
-    def body() -> None:
-        with module.device(second):
-            raise KeyError("from the body")
+    for error in (KeyError, StopIteration, RuntimeError, GeneratorExit, KeyboardInterrupt):
 
-    refuses("the body", body, KeyError)
-    same("current_device() after an exception", module.current_device(), before)
+        def body(error: type[BaseException] = error) -> None:
+            with module.device(second):
+                raise error("from the body")
+
+        refuses(f"a body that raises {error.__name__}", body, error)
+        same(f"current_device() after a {error.__name__}", module.current_device(), before)
+
+
+@contract(no_cpu=_NO_CPU, two_devices=True, needs=("device", "current_device"))
+def context_manager_takes_devices_by_any_name(run: Run) -> None:
+    """`with device(d)` takes an index, a torch.device and a name; -1 and None change nothing."""
+    module, second = run.under_test.module, other_device(run)
+    for current in (run.device, second):
+        for given in (second.index, second, str(second), run.device.index, str(run.device)):
+            run.under_test.make_current(current)
+            expected = given if isinstance(given, int) else torch.device(given).index
+            with module.device(given):
+                same(f"current_device() in device({given!r})", module.current_device(), expected)
+            same(
+                f"current_device() after device({given!r})", module.current_device(), current.index
+            )
+        with module.device(None):
+            same("current_device() in device(None)", module.current_device(), current.index)
+        same("current_device() after device(None)", module.current_device(), current.index)
 
 
 @contract(no_cpu=_NO_CPU, two_devices=True, needs=("current_device",))

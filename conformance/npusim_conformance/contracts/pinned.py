@@ -225,3 +225,23 @@ def threads_know_each_others_pinned_memory(run: Run) -> None:
     same("is_pinned() in another thread", in_thread(here.is_pinned), True)
     same("pinned again here", there.pin_memory().data_ptr(), there.data_ptr())
     all_are("a copy of it", there.to(run.device, non_blocking=True), 4.0)
+
+
+@contract(no_cpu=_NO_CPU)
+def parts_of_pinned_memory_are_pinned(run: Run) -> None:
+    """Each part of pinned memory is pinned, at its end and at odd addresses, and is copied."""
+    pinned_memory(run, 0)
+    for elements in (1, 17, 5 << 20):
+        whole = (torch.arange(elements) % 251).to(torch.uint8).pin_memory()
+        for start in (0, 1, elements // 2 + 1, elements - 1):
+            part = whole[start:]
+            if not part.numel():
+                continue
+            what = f"bytes {start} to {elements} of pinned memory"
+            same(f"is_pinned() of {what}", part.is_pinned(), True)
+            for blocking in (True, False):
+                there = part.to(run.device, non_blocking=not blocking)
+                back = torch.zeros_like(part).pin_memory()
+                back.copy_(there, non_blocking=not blocking)
+                run.under_test.synchronize()
+                same(f"{what}, {'' if blocking else 'not '}waited for", back, part)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from npusim_conformance.contracts import contract, in_thread, other_device, refuses, same
+from npusim_conformance.contracts.apart.script import ends_well, run_script
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
 
@@ -549,3 +550,34 @@ def threads_share_the_default_generator(run: Run) -> None:
     if hasattr(module, "initial_seed"):
         found = module.initial_seed(), in_thread(module.initial_seed)
         same("initial_seed() here and in another thread", found, (5, 5))
+
+
+@contract()
+def seeding_again_begins_again(run: Run) -> None:
+    """A seed that a generator already has sets the state that it sets at first."""
+    get_state, set_state = _states(run)
+    run.under_test.seed(3)
+    first = get_state().clone()
+    set_state(_moved(torch.Generator(run.device).manual_seed(3)))
+    run.under_test.seed(3)
+    same("the state after the same seed again", get_state(), first)
+    generator = torch.Generator(run.device).manual_seed(3)
+    first = generator.get_state().clone()
+    generator.set_state(_moved(generator))
+    same("a generator's state", generator.manual_seed(3).get_state(), first)
+
+
+@contract(quick=False, no_cpu="torch seeds the CPU itself", needs=("manual_seed_all", *_STATE))
+def a_seed_before_the_first_use_counts(run: Run) -> None:
+    """torch.manual_seed() in a process that has not used the device seeds each of its devices."""
+    work = """
+    module = getattr(torch, torch.device(device).type)
+    torch.manual_seed(5)
+    states = [module.get_rng_state(i).clone() for i in range(module.device_count())]
+    torch.ones(2).to(device)
+    module.manual_seed_all(5)
+    expected = [module.get_rng_state(i) for i in range(module.device_count())]
+    wrong = [i for i, (a, b) in enumerate(zip(states, expected)) if not torch.equal(a, b)]
+    assert not wrong, f"other states after torch.manual_seed(5) before the first use: {wrong}"
+    """
+    ends_well(run_script(run.under_test, work, fresh=True))

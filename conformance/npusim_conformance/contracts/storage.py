@@ -7,6 +7,7 @@ from itertools import product
 
 import torch
 
+from npusim_conformance.backend.device import CPU
 from npusim_conformance.contracts import contract, on, other_device, refuses, same
 from npusim_conformance.properties.base import Run, require
 
@@ -463,3 +464,33 @@ def writes_over_themselves_are_refused(run: Run) -> None:
     }.items():
         refuses(what, call)
     same("the memory", there, torch.arange(4.0))
+
+
+@contract()
+def new_tensors_have_the_format_asked_for(run: Run) -> None:
+    """empty() and its kin have the CPU's strides for each format, with sizes of 0 and 1 too."""
+    images = ((2, 3, 4, 5), (1, 3, 4, 5), (2, 1, 4, 5), (2, 3, 1, 1), (0, 3, 4, 5), (1, 1, 1, 1))
+    volumes = ((2, 3, 4, 5, 6), (1, 1, 2, 3, 2), (2, 0, 1, 1, 3))
+    for shape in images + volumes:
+        last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+        for form in (torch.contiguous_format, last):
+            what = f"of {shape} in {str(form).removeprefix('torch.')}"
+            expected = _in_format(shape, form, CPU)
+            for name, made in _in_format(shape, form, run.device).items():
+                same(f"strides of {name} {what}", made.stride(), expected[name].stride())
+
+
+def _in_format(
+    shape: tuple[int, ...], form: torch.memory_format, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Tensors of a shape that were asked for in a memory format, by the call that made them."""
+    plain = torch.zeros(shape).to(device)
+    return {
+        "empty()": torch.empty(shape, device=device, memory_format=form),
+        "empty_like()": torch.empty_like(plain, memory_format=form),
+        "zeros_like()": torch.zeros_like(plain, memory_format=form),
+        "to()": plain.to(memory_format=form),
+        "clone()": plain.clone(memory_format=form),
+        "contiguous()": plain.contiguous(memory_format=form),
+        "a sum": plain.contiguous(memory_format=form) + 1,
+    }

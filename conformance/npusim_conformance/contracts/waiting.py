@@ -164,3 +164,43 @@ def copies_are_there_after_synchronize_by_name(run: Run) -> None:
     second = other_device(run)
     pinned_memory(run, 0)
     _arrives(run, lambda _: torch.accelerator.synchronize(second), second)
+
+
+@contract(no_cpu=NO_CPU)
+def earlier_copies_are_there_when_the_stream_is_done(run: Run) -> None:
+    """Once Stream.query() is True, all copies of that stream but perhaps the last have arrived.
+
+    Asked beside the contract on all copies, which a stream breaks that forgets what it does now.
+    """
+    host = pinned_memory(run, 3)
+    targets = [torch.zeros(host.shape).to(run.device) for _ in range(4)]
+    run.under_test.synchronize()
+    side = torch.Stream(run.device)
+    reading = torch.Stream(run.device)
+    with side:
+        for target in targets:
+            target.copy_(host, non_blocking=True)
+    _until(side.query)
+    with reading:
+        for number, target in enumerate(targets[:-2]):
+            all_are(f"copy {number} of {len(targets)} of a stream that is done", target, 3.0)
+    side.synchronize()
+
+
+@contract(no_cpu=NO_CPU)
+def copies_of_default_streams_are_there_after_synchronize(run: Run) -> None:
+    """After synchronize() on a current device, copies of its current stream have arrived."""
+    for device in filter(None, (run.device, run.under_test.second)):
+        host, back = pinned_memory(run, 3), pinned_memory(run, -1)
+        there = torch.zeros(host.shape).to(device)
+        run.under_test.make_current(device)
+        try:
+            there.copy_(host, non_blocking=True)
+            back.copy_(there, non_blocking=True)
+            run.under_test.synchronize()
+        finally:
+            run.under_test.make_current(run.device)
+        all_are(f"what the current stream of {device} copied there and back", back, 3.0)
+        event = current(device).record_event()
+        torch.accelerator.synchronize(device)
+        same(f"query() of an event of {device}'s current stream", event.query(), True)

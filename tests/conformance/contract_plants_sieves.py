@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Plants for the sieves: tables of expressions, conditions, settings, statistics, and their kin."""
+
+import os
+
+import torch
+from conformance.contract_plants import ACCELERATOR, KEPT, NPU, around, instead, is_main, method
+
+
+def of_npusim(wrong):
+    """`wrong(right, ...)` where the first argument is npusim's, else the right call."""
+
+    def either(right, *args, **options):
+        first = args[0][0] if isinstance(args[0], (tuple, list)) else args[0]
+        if first.device.type == "npusim":
+            return wrong(right, *args, **options)
+        return right(*args, **options)
+
+    return either
+
+
+def raised(number):
+    """The result of a function, with something added."""
+    return of_npusim(lambda right, *args, **more: right(*args, **more) + number)
+
+
+def made_raised(right, *args, **more):
+    """What a factory makes on npusim, with 1 added."""
+    result = right(*args, **more)
+    return result + 1 if result.device.type == "npusim" else result
+
+
+def rolled(right, self, *args, **more):
+    """Another order of the results."""
+    return right(self, *args, **more).roll(1)
+
+
+def without_gradient(right, *args, **more):
+    """A result whose gradient is half of the right one."""
+    result = right(*args, **more)
+    return result * 0.5 + result.detach() * 0.5
+
+
+def sets_threads(right, self, *args):
+    """A product that changes the number of threads."""
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    return right(self, *args)
+
+
+def prints(right, self, *args):
+    """A sum that speaks."""
+    os.write(1, b"no tuned kernel\n")
+    return right(self, *args)
+
+
+def opens(right, *args):
+    """A generator that opens a file."""
+    KEPT.append(os.open(os.devnull, os.O_RDONLY))
+    return right(*args)
+
+
+def only_in_the_first_thread(right, self, *args, **more):
+    """A copy that loses its values in other threads."""
+    result = right(self, *args, **more)
+    return result if is_main() else result * 0
+
+
+def only_of_the_first_device(right, self, *args, **more):
+    """A value that is wrong on the second device."""
+    result = right(self, *args, **more)
+    return result if self.device.index == 0 else result + 1
+
+
+def moves_with_an_event(right, *args, **more):
+    """A number of the current device that another thread's choice changes."""
+    return right(*args, **more) if is_main() else 1
+
+
+def half_pinned(right, self):
+    """Pinned memory whose end is not known as such."""
+    return right(self) and (self.numel() > 1 or self.storage_offset() == 0)
+
+
+def resets_both(right, *args):
+    """A reset of totals that resets peaks, too."""
+    ACCELERATOR.reset_peak_memory_stats(*args)
+    return right(*args)
+
+
+SIEVES = (
+    ("operators/reductions_agree", method("argmax", rolled)),
+    ("operators/arithmetic_agree", method("lerp", lambda right, self, *a: right(self, *a) + 1)),
+    ("operators/comparisons_agree", method("clamp", lambda right, self, *a, **m: self + 0)),
+    ("operators/functions_agree", method("expm1", lambda right, self: self.exp() - 1)),
+    ("operators/absolutes_agree", method("abs", lambda right, self: right(self) + 1)),
+    ("operators/complex_numbers_agree", method("angle", lambda right, self: right(self) + 1)),
+    ("operators/moves_agree", method("roll", lambda right, self, *a: self)),
+    ("operators/indexes_agree", method("gather", lambda right, self, d, i: right(self, d, i) + 1)),
+    ("operators/orders_agree", around(torch, "isin", raised(1))),
+    ("operators/factories_agree", around(torch, "linspace", made_raised)),
+    ("operators/products_agree", around(torch, "bmm", raised(1))),
+    ("operators/decompositions_agree", around(torch, "cdist", raised(1))),
+    ("operators/activations_agree", around(torch.nn.functional, "softplus", raised(1))),
+    ("operators/poolings_agree", around(torch.nn.functional, "avg_pool2d", raised(1))),
+    ("operators/losses_agree", around(torch.nn.functional, "huber_loss", raised(1))),
+    ("operators/convolutions_agree", around(torch.nn.functional, "conv2d", raised(1))),
+    (
+        "operators/gradients_of_elements_agree",
+        method("atan2", without_gradient),
+    ),
+    ("operators/gradients_of_indexes_agree", method("gather", without_gradient)),
+    ("operators/gradients_of_products_agree", around(torch, "bmm", of_npusim(without_gradient))),
+    (
+        "operators/gradients_of_activations_agree",
+        around(torch.nn.functional, "softplus", of_npusim(without_gradient)),
+    ),
+    (
+        "operators/gradients_of_poolings_agree",
+        around(torch.nn.functional, "avg_pool2d", of_npusim(without_gradient)),
+    ),
+    (
+        "operators/gradients_of_losses_agree",
+        around(torch.nn.functional, "huber_loss", of_npusim(without_gradient)),
+    ),
+    ("ambient/work_changes_no_setting", method("__matmul__", sets_threads)),
+    ("ambient/work_writes_nothing_to_stdout", method("__add__", prints)),
+    ("ambient/work_keeps_no_descriptor_and_no_thread", around(torch, "Generator", opens)),
+    (
+        "ambient/threads_begin_with_the_defaults",
+        around(ACCELERATOR, "current_device_index", moves_with_an_event),
+    ),
+    (
+        "conditions/contracts_hold_on_the_second_device",
+        method("item", only_of_the_first_device),
+    ),
+    ("conditions/contracts_hold_in_another_thread", method("cpu", only_in_the_first_thread)),
+    (
+        "statistics/calls_leave_the_other_statistics",
+        around(ACCELERATOR, "reset_accumulated_memory_stats", resets_both),
+    ),
+    ("pinned/parts_of_pinned_memory_are_pinned", around(torch.Tensor, "is_pinned", half_pinned)),
+    (
+        "rng/seeding_again_begins_again",
+        instead(NPU, "manual_seed_all", lambda seed: None),
+    ),
+    (
+        "conversion/booleans_are_zero_or_one",
+        method("to", lambda right, self, *to: right(self.nan_to_num(0), *to)),
+    ),
+    (
+        "conversion/fractions_are_cut_towards_zero",
+        method("to", lambda right, self, *to: right(self.floor(), *to)),
+    ),
+    (
+        "conversion/conversions_broadcast",
+        method("copy_", lambda right, self, source: right(self, source.flatten()[0])),
+    ),
+    (
+        "storage/new_tensors_have_the_format_asked_for",
+        around(torch, "empty_like", of_npusim(lambda right, like, **more: right(like))),
+    ),
+    (
+        "device/context_manager_takes_devices_by_any_name",
+        around(NPU, "device", lambda right, at: right(0 if isinstance(at, str) else at)),
+    ),
+    (
+        "accelerator/hooks_speak_of_the_current_device",
+        around(torch._C, "_accelerator_hooks_exchange_device", lambda right, i: right(i) * 0 + i),
+    ),
+    (
+        "copy_on_write/lazy_clones_have_all_their_bytes",
+        method("_lazy_clone", lambda right, self: self.cpu()[:16].to(self.device)),
+    ),
+)
