@@ -25,7 +25,7 @@ def raised(number):
 
 
 def made_raised(right, *args, **more):
-    """What a factory makes on npusim, with 1 added."""
+    """The tensor of a factory, on npusim with 1 added."""
     result = right(*args, **more)
     return result + 1 if result.device.type == "npusim" else result
 

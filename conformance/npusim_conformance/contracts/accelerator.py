@@ -288,7 +288,7 @@ def synchronize_completes_every_stream(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU, two_devices=True, needs=("torch._C._accelerator_hooks_exchange_device",))
 def hooks_speak_of_the_current_device(run: Run) -> None:
-    """What torch's own hooks set and exchange is the current device; they return the one before."""
+    """Torch's own hooks set and exchange the current device, and return the one before."""
     accelerator, second = _accelerator(run), other_device(run)
     ways = {
         name: getattr(torch._C, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ordinary work must leave as it was: settings, generators, streams, the process's output."""
+"""Ordinary work leaves as they were: settings, generators, streams, the process's output."""
 
 import gc
 import io
@@ -173,7 +173,7 @@ def work_changes_no_setting(run: Run) -> None:
 
 @contextmanager
 def _kept(descriptor: int) -> Iterator[list[str]]:
-    """What is written to a descriptor meanwhile, also by C++; the list is filled at the end."""
+    """Collects writes to a descriptor, also those of C++; the list is filled at the end."""
     said: list[str] = []
     sys.stdout.flush()
     with tempfile.TemporaryFile() as file:

@@ -49,7 +49,7 @@ Broken = dict[Contract, Exception]
 
 
 def _error(one: Contract, run: Run) -> Exception | None:
-    """What a contract raises, but for what does not concern the device."""
+    """The error of a contract, unless it does not concern the device."""
     try:
         one.check(run)
     except NotApplicable:
@@ -101,7 +101,7 @@ def _only(condition: str, run: Run, broken: Broken) -> None:
 
 @contract(no_cpu=NO_CPU, two_devices=True, needs=("set_device", "current_device"))
 def contracts_hold_on_the_second_device(run: Run) -> None:
-    """What holds of the first device holds of the second one, while that is current."""
+    """Contracts of the first device hold of the second one, while that is current."""
     second, there = other_device(run), copy(run.under_test)
     there.device, there.second = second, run.device
     there.name = str(second)
@@ -119,7 +119,7 @@ def contracts_hold_while_another_is_current(run: Run) -> None:
 
 @contract(no_cpu=NO_CPU)
 def contracts_hold_in_another_thread(run: Run) -> None:
-    """What holds in the first thread holds in another one."""
+    """Contracts of the first thread hold in another one."""
     broken = in_thread(lambda: _broken(run, [*_DATA, *_COPIES, *_PARTS]))
     _only("in a thread of its own", run, broken)
 

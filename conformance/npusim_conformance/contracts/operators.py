@@ -141,7 +141,7 @@ def _agree(
 def _wrong(
     ask: Ask, code: CodeType, values: Values, expected: list[Any], least: float | None
 ) -> str:
-    """What is wrong with an expression on the device, or nothing."""
+    """Says how an expression is wrong on the device, or nothing."""
     try:
         got = ask(code, values)
     except (RuntimeError, NotImplementedError) as error:
