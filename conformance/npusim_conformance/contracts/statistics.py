@@ -83,7 +83,7 @@ def calls_leave_the_other_statistics(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU)
 def tensors_of_threads_are_counted(run: Run) -> None:
-    """Tensors that threads allocate and free in turn are counted to the byte, once they are done."""
+    """Tensors that threads allocate and free in turn are counted to the byte, once they end."""
     module = _module(run)
     index = run.device.index
     gc.collect(0)
