@@ -67,19 +67,22 @@ bool is_depthwise(npusim::Work work) {
   return work == npusim::Work::depthwise || work == npusim::Work::depthwise_backward;
 }
 
+bool on_matrix_units(const npusim::Cost& cost, const at::Tensor& input) {
+  if (!input.is_privateuseone() || is_depthwise(cost.work)) return false;
+  const auto& peak = npusim::device_spec(input.device().index()).peak_flops_per_s;
+  return peak[static_cast<std::size_t>(cost.precision)] >
+         peak[static_cast<std::size_t>(npusim::Precision::f32)];
+}
+
 // Matrix units work along the channels: images that are not channels_last are converted before, and
 // what comes out is converted back. Each of `images` elements is read and written once more. A
 // channel by itself needs no matrix units.
 double converted_bytes(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,
                        double images) {
-  if (!input.is_privateuseone() || is_depthwise(cost.work)) return 0;
-  const auto& peak = npusim::device_spec(input.device().index()).peak_flops_per_s;
-  const bool matrix_units = peak[static_cast<std::size_t>(cost.precision)] >
-                            peak[static_cast<std::size_t>(npusim::Precision::f32)];
   const auto last = [](const at::Tensor& tensor) {
     return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
   };
-  if (!matrix_units || last(input) || last(weight)) return 0;
+  if (!on_matrix_units(cost, input) || last(input) || last(weight)) return 0;
   return 2 * images * static_cast<double>(input.itemsize());
 }
 
@@ -93,15 +96,18 @@ double biased_bytes(const npusim::Cost& cost, const at::Tensor& input, const at:
   return 2 * results * static_cast<double>(input.itemsize());
 }
 
-// Workspaces of cuDNN's kernels for matrix units, where it converts: NHWC copies of the operands,
-// and 16 bytes. From a recording of an H100 and lists of an H200 (torch 2.11, TF32: ResNet-50,
-// DeepLab, VGG-16, a U-Net, R3D-18), within 4 MiB:
+// Workspaces of cuDNN's kernels for matrix units: NHWC copies of the operands, and 16 bytes. In 16
+// bits channels that are no multiple of 8 are padded to one, and NHWC operands copied for it. From
+// a recording of an H100 and lists of an H200 (torch 2.11: ResNet-50, DeepLab, VGG-16, two U-Nets,
+// R3D-18, ViT, ConvNeXt, Swin, MobileNet), within 4 MiB in TF32:
 //   forward, filters of 1 x 1                           nothing
-//   forward, 3 channels                                 nothing up to 3 x 3, else all operands
+//   forward, 3 channels in TF32                         nothing up to 3 x 3, else all operands
+//   forward, 3 channels in 16 bits                      NCHW: nothing up to 4 x 4; NHWC: nothing
+//                                                       below 64 filters (seen: 16 and 64)
 //   forward, at most 64 channels become twice as many   images and filters
 //   forward, others                                     all operands
 //   gradients                                           all operands; 1 x 1: images
-//   gradients, channels not of 16 bytes                 nothing
+//   gradients in TF32, channels not of 16 bytes         nothing
 // Gradients of the input are exact. Those of the weight take partial sums besides, whose number
 // cuDNN's heuristics choose: they are not here.
 class Workspace {
@@ -114,24 +120,53 @@ class Workspace {
     window_ = weight.numel() == 0 ? 0 : weight.numel() / (weight.size(0) * weight.size(1));
     aligned_ = static_cast<int64_t>(input.itemsize()) * weight.size(1) % 16 == 0;
     widens_ = weight.size(1) <= 64 && weight.size(0) == 2 * weight.size(1);
+    if (g.groups == 1 && window_ > 1 && input.itemsize() == 2 && on_matrix_units(cost, input)) {
+      pads_input_ = weight.size(1) % 8 != 0;
+      pads_result_ = weight.size(0) % 8 != 0;
+    }
   }
   void take_forward(const at::Tensor& out, const at::Tensor& input,
                     const at::Tensor& weight) const {
-    if (!converts_ || window_ <= (aligned_ ? 1 : 9)) return;
-    take(input.nbytes() + weight.nbytes() + (widens_ ? 0 : out.nbytes()));
+    if (pads_input_ && (converts_ ? window_ <= 16 : weight.size(0) < 64)) return;
+    if (!pads() && (!converts_ || window_ <= (aligned_ ? 1 : 9))) return;
+    // float16 has a kernel for a first layer of 64 filters of 7 x 7: four channels.
+    const bool first_layer = pads_input_ && !converts_ && window_ == 49 && weight.size(0) == 64 &&
+                             input.scalar_type() == at::kHalf;
+    const int64_t multiple = first_layer ? 4 : 8;
+    take(copy(input, pads_input_, multiple) + filters(weight, multiple) +
+         (widens_ && !pads_result_ ? 0 : copy(out, pads_result_)));
   }
   void take_backward(const at::Tensor& grad, const at::Tensor& input,
                      const at::Tensor& weight) const {
-    if (!converts_ || !aligned_) return;
-    take(grad.nbytes() + input.nbytes() + (window_ == 1 ? 0 : weight.nbytes()));
+    if (!pads() && (!converts_ || !aligned_)) return;
+    take(copy(grad, pads_result_) + copy(input, pads_input_) +
+         (window_ == 1 ? 0 : filters(weight)));
   }
 
  private:
+  bool pads() const { return pads_input_ || pads_result_; }
+  // Bytes of a copy whose channels are a multiple of so many.
+  static std::size_t padded(std::size_t bytes, int64_t channels, int64_t multiple) {
+    const int64_t made = (channels + multiple - 1) / multiple * multiple;
+    if (channels == 0) return 0;
+    return bytes / static_cast<std::size_t>(channels) * static_cast<std::size_t>(made);
+  }
+  // Bytes of an operand's copy: none where the kernel takes it as it is.
+  std::size_t copy(const at::Tensor& images, bool pads, int64_t multiple = 8) const {
+    if (pads) return padded(images.nbytes(), images.size(1), multiple);
+    return converts_ ? images.nbytes() : 0;
+  }
+  std::size_t filters(const at::Tensor& weight, int64_t multiple = 8) const {
+    if (!pads()) return weight.nbytes();
+    const std::size_t by_input = padded(weight.nbytes(), weight.size(1), multiple);
+    return padded(by_input, weight.size(0), 8);
+  }
   void take(std::size_t bytes) const {
     allocated_together({static_cast<double>(bytes + 16)}, device_);
   }
   c10::DeviceIndex device_;
   bool converts_ = false, aligned_ = false, widens_ = false;
+  bool pads_input_ = false, pads_result_ = false;
   int64_t window_ = 0;  // elements of a filter
 };
 

@@ -248,6 +248,8 @@ constexpr const char* kReduceWhen =
     "several blocks share an output: at least 256 values per thread, and fewer blocks than the "
     "device holds";
 
+constexpr const char* kConvolution = "Conv_v8.cpp: run_conv_plan; csrc/aten/convolution.cpp";
+
 constexpr Row kRows[] = {
     {"aten::mm", &product, kBlasWhat, kBlas, kBlasWhen},
     {"aten::addmm", &product,
@@ -280,6 +282,19 @@ constexpr Row kRows[] = {
     {"aten::argmin", &reduction<16>, "partial pairs of value and index", kReduce, kReduceWhen},
     {"aten::amax", &reduction<0>, "partial values", kReduce, kReduceWhen},
     {"aten::amin", &reduction<0>, "partial values", kReduce, kReduceWhen},
+    {"aten::convolution", &nothing,
+     "in a workspace: NHWC copies of images, filters and result; in 16 bits their channels are "
+     "padded to a multiple of 8",
+     kConvolution,
+     "matrix units; copies: NCHW, not 1 x 1; padding: not 1 x 1, 3 channels also not up to 4 x 4 "
+     "in "
+     "NCHW and not below 64 filters in NHWC; lists of an H200 under torch 2.11, four of padding"},
+    {"aten::convolution_backward", &nothing,
+     "in a workspace for each gradient: NHWC copies of images, filters and the result's gradient; "
+     "in 16 bits their channels are padded to a multiple of 8; not partial sums of filters",
+     kConvolution,
+     "matrix units; copies: NCHW; padding: not 1 x 1; lists of an H200 under torch 2.11, six of "
+     "padding"},
     {"aten::_cudnn_rnn", &nothing,
      "a workspace: a list of states for each gate and layer, and some states; in training a list "
      "for each gate, cell and inner layer, kept",

@@ -260,6 +260,42 @@ Made kept(const Spread& spread, const Tensor& tensor) {
   return made;
 }
 
+// Marks of one class, by an index that is known, or all of them in another order.
+Made indexed(const char* op, Inputs inputs, SpreadOf spread_of) {
+  const Tensor& self = inputs[0].toTensor();
+  const auto marks = marks_at(inputs, 0, spread_of);
+  const auto shown = marks.has_value() ? shown_by(*marks, self) : std::nullopt;
+  if (!shown.has_value()) return chosen_labels(op, inputs, spread_of);
+  const auto list = inputs[1].toListRef();
+  const auto given = [](const c10::IValue& item) {
+    return item.isTensor() && item.toTensor().defined();
+  };
+  const auto found = std::find_if(list.begin(), list.end(), given);
+  if (std::count_if(list.begin(), list.end(), given) != 1) return std::nullopt;
+  const Tensor& index = found->toTensor();
+  if (!c10::isIntegralType(index.scalar_type(), false)) return std::nullopt;
+  Made made = kept(*marks, self);
+  if (found - list.begin() != shown->dim) {
+    if (made.has_value() && shown->dim > found - list.begin()) made->dim += index.dim() - 1;
+    return made;
+  }
+  const Tensor values = index.is_cpu() ? index : known_values_of(index);
+  if (!made.has_value() || !values.defined() || values.numel() != 1) return std::nullopt;
+  made->dim = -1;
+  made->spread.chosen = shown->first + values.item<int64_t>();
+  return made;
+}
+
+Made joined(const char* /*op*/, Inputs inputs, SpreadOf spread_of) {
+  int64_t classes = 0;
+  for (const c10::IValue& item : inputs[0].toListRef()) {
+    const auto spread = spread_of(item.toTensor());
+    if (!spread.has_value() || !spread->labels) return std::nullopt;
+    classes = std::max(classes, spread->classes);
+  }
+  return labels_below(classes);
+}
+
 template <std::size_t from>
 Made copied(const char* /*op*/, Inputs inputs, SpreadOf spread_of) {
   const Tensor* tensor = tensor_at(inputs, from);
@@ -394,9 +430,11 @@ SpreadRule spread_rule(std::string_view op) {
       {"random_.from", &drawn_below},
       {"random_.to", &drawn_below},
       {"remainder.Scalar", &remainder},
-      {"index.Tensor", &chosen_labels},
+      {"index.Tensor", &indexed},
       {"index_select.", &chosen_labels},
       {"gather.", &chosen_labels},
+      {"cat.", &joined},
+      {"stack.", &joined},
       {"max.", &extreme<true>},
       {"min.", &extreme<false>},
       {"bincount.", &counted},

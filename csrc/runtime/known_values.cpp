@@ -349,9 +349,14 @@ std::unique_ptr<Computed> spread(const at::RecordFunction& call, const Followed&
   return made->spreading.has_value() ? std::move(made) : nullptr;
 }
 
+// Whether the first operand, or the first of a list, is of the device.
 bool on_device(c10::ArrayRef<const IValue> inputs) {
-  const bool given = !inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().defined();
-  return given && inputs[0].toTensor().is_privateuseone() && is_plain_dense(inputs[0].toTensor());
+  if (inputs.empty()) return false;
+  std::optional<bool> found;
+  each_tensor(inputs[0], [&](const Tensor& tensor) {
+    if (!found.has_value()) found = tensor.is_privateuseone() && is_plain_dense(tensor);
+  });
+  return found.value_or(false);
 }
 
 template <class Do>

@@ -206,6 +206,50 @@ def test_images_are_converted_in_a_workspace_of_cudnn(as_cuda, image, filters, l
     assert needed == made.nbytes + forward
 
 
+# First and last layers of ViT-B, ResNet-50, a U-Net, ConvNeXt, Swin and MobileNet, in lists of an
+# H200 under torch 2.11: cuDNN's kernels for matrix units want channels by eights.
+PADDED = [
+    # image, filters (number, size, stride), channels_last, workspaces of result and of gradient
+    ((64, 3, 224, 224), (768, 16, 16), False, 73793552, 73793552),
+    ((64, 3, 224, 224), (64, 7, 2), True, 51430416, 51430416),
+    ((8, 3, 128, 128), (64, 3, 1), True, 2106384, 2106384),
+    ((8, 64, 128, 128), (3, 3, 1), True, 2106384, 2106384),
+    ((64, 3, 224, 224), (96, 4, 4), False, 0, 89939984),
+    ((32, 3, 224, 224), (96, 4, 4), False, 0, 44982288),
+    ((128, 3, 224, 224), (16, 3, 2), True, 0, 102762768),
+]
+
+
+def half_convolution(image, filters, last, dtype=torch.bfloat16):
+    layout = torch.channels_last if last else torch.contiguous_format
+    number, size, stride = filters
+    x = torch.empty(image, dtype=dtype, device="npusim").to(memory_format=layout)
+    weight = torch.empty(number, image[1], size, size, dtype=dtype, device="npusim")
+    padding = 0 if size == stride else size // 2
+    weight = weight.to(memory_format=layout)
+    return x, weight, functools.partial(F.conv2d, x, weight, padding=padding, stride=stride)
+
+
+@pytest.mark.parametrize(("image", "filters", "last", "forward", "backward"), PADDED)
+def test_channels_of_16_bits_are_padded_to_eights(as_cuda, image, filters, last, forward, backward):
+    x, weight, run = half_convolution(image, filters, last)
+    needed, made = peak_of(as_cuda, run)
+    assert needed == made.nbytes + forward
+    weight.requires_grad_()
+    made = run()
+    grad = torch.empty_like(made)
+    needed, _ = peak_of(as_cuda, lambda: torch.autograd.grad(made, weight, grad))
+    # The lists have partial sums beside, which are not in the run: 3 for ViT, 61 for ResNet-50.
+    assert needed == weight.nbytes + backward
+
+
+def test_a_first_layer_of_float16_is_padded_to_four_channels(as_cuda):
+    # ResNet-50's inference on an H200: the kernel's name has first_layer and k64c4r7s7.
+    _, _, run = half_convolution((128, 3, 224, 224), (64, 7, 2), True, torch.float16)
+    needed, made = peak_of(as_cuda, run)
+    assert needed == made.nbytes + 51405328
+
+
 # The step's list of an H200 under torch 2.11: 64 sequences of 128, 512 features, two layers.
 def test_cudnn_has_the_buffers_of_a_recurrent_layer(as_cuda):
     layer = torch.nn.LSTM(512, 512, 2, batch_first=True, device="npusim")

@@ -405,7 +405,7 @@ layer(torch.empty(8, 64, 128, 128, device="npusim", dtype=torch.{dtype}))
 
 @pytest.mark.parametrize(
     ("spec", "dtype", "share"),
-    [("t4", "float32", 0.205), ("t4", "bfloat16", 0.156), ("a100-40-sxm", "float32", 0.283)],
+    [("t4", "float32", 0.205), ("t4", "bfloat16", 0.068), ("a100-40-sxm", "float32", 0.283)],
 )
 def test_convolutions_leave_the_verdict_open_as_far_as_peaks_were_missed(
     tmp_path, spec, dtype, share

@@ -76,9 +76,26 @@ def by_a_row_of_numbers():
     return [len(mask[..., i].nonzero()) for i in range(EXPERTS)]
 
 
+def by_an_index():
+    mask = F.one_hot(scores().topk(CHOSEN).indices, EXPERTS).permute(2, 1, 0)
+    hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+    return [len(torch.where(mask[i].squeeze(0))[0]) for i in hit]
+
+
+def by_several_choices():
+    chosen = torch.cat([scores().argmax(-1, keepdim=True) for _ in range(CHOSEN)], dim=-1)
+    return [len(torch.where(chosen == i)[0]) for i in range(EXPERTS)]
+
+
+def by_priority():
+    gates = torch.zeros(TOKENS, EXPERTS, device=DEVICE).scatter(1, scores().topk(CHOSEN)[1], 1)
+    first = gates[scores().amax(-1).argsort()]
+    return [len(first[:, i].nonzero()) for i in range(EXPERTS)]
+
+
 ROUTINGS = {f.__name__: f for f in (
     by_comparison, by_rows, by_one_hot, by_counts, by_bincount, by_scatter, by_gates, by_a_map,
-    by_a_row_of_numbers,
+    by_a_row_of_numbers, by_an_index, by_several_choices, by_priority,
 )}  # fmt: skip
 
 
@@ -119,27 +136,43 @@ def test_a_mask_and_its_sum_agree():
         assert torch.empty(int(mask.sum()), 4, device=DEVICE).copy_(x[mask]).shape == (3, 4)
 
 
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+CHOICES = {"num_experts_per_tok": 2, "experts_implementation": "eager"}
+
+
 def mixtral(experts):
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    return MixtralForCausalLM(MixtralConfig(**SIZES, **HEADS, **CHOICES, num_local_experts=experts))
+
+
+def phimoe(experts):
+    from transformers import PhimoeConfig, PhimoeForCausalLM
+
+    return PhimoeForCausalLM(PhimoeConfig(**SIZES, **HEADS, **CHOICES, num_local_experts=experts))
+
+
+def switch(experts):
     import transformers
 
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    config = transformers.MixtralConfig(
-        **sizes, **heads, num_local_experts=experts, num_experts_per_tok=2,
-        experts_implementation="eager",
+    config = transformers.SwitchTransformersConfig(
+        vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_heads=4, num_layers=1, num_decoder_layers=1,
+        num_experts=experts, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1,
+        decoder_start_token_id=0,
     )  # fmt: skip
-    torch.manual_seed(0)
-    return transformers.MixtralForCausalLM(config).to(DEVICE)
+    return transformers.SwitchTransformersForConditionalGeneration(config)
 
 
 def peak_of(make, experts):
     torch.npusim.reset_peak_memory_stats()
     before = torch.npusim.memory_allocated()
-    model = make(experts)
+    torch.manual_seed(0)
+    model = make(experts).to(DEVICE)
     tokens = torch.randint(64, (2, 64)).to(DEVICE)
     rows = []
     for name, module in model.named_modules():
-        if name.endswith("act_fn"):
+        if name.endswith(("act_fn", ".act")):
             module.register_forward_hook(lambda _, given, made: rows.append(given[0].shape[0]))
     model(input_ids=tokens, labels=tokens).loss.backward()
     peak = torch.npusim.max_memory_allocated() - before
@@ -147,7 +180,9 @@ def peak_of(make, experts):
     return sum(rows), peak
 
 
-@pytest.mark.parametrize(("make", "layers", "each"), [(mixtral, 2, 2)])
+@pytest.mark.parametrize(
+    ("make", "layers", "each"), [(mixtral, 2, 2), (phimoe, 2, 2), (switch, 2, 1)]
+)
 def test_experts_of_transformers_get_each_token(make, layers, each):
     pytest.importorskip("transformers")
     rows, peak = peak_of(make, 8)
