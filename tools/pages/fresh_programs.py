@@ -22,6 +22,10 @@ from torch.nn import functional as F
 
 HERE = Path(__file__).resolve()
 sys.path += [str(HERE.parents[1] / "packages"), os.environ.get("FRESH_SOURCES", "")]
+
+from blind_programs import AdamOf20  # noqa: E402
+from peak_programs import old_softmax  # noqa: E402
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STEPS = 3
 
@@ -51,7 +55,9 @@ def vit(batch, precision, optimizer, accumulated):
     model.heads.head = torch.nn.Linear(1024, 10)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     model.to("cuda", dtype)
-    made = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer](model.parameters(), 5e-5)
+    made = {"adam": torch.optim.Adam, "adam20": AdamOf20, "sgd": torch.optim.SGD}[optimizer](
+        model.parameters(), 5e-5
+    )
     scaler = torch.amp.GradScaler(enabled=precision == "mixed")
     for step in range(STEPS):
         features = torch.randn(batch, 3, 224, 224).to("cuda").to(dtype)
@@ -134,8 +140,11 @@ def moe(file, hidden, experts):
 # --- facebookresearch/dino
 
 
-def dino(batch, crops):
+def dino(batch, crops, old=False):
     import numpy
+
+    if old:  # a softmax that saves its input
+        torch.Tensor.softmax = lambda x, dim: old_softmax(x.float(), dim)
 
     importlib.import_module("without_vision_ops")
 
