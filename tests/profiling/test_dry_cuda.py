@@ -232,7 +232,7 @@ def half_convolution(image, filters, last, dtype=torch.bfloat16):
 
 @pytest.mark.parametrize(("image", "filters", "last", "forward", "backward"), PADDED)
 def test_channels_of_16_bits_are_padded_to_eights(as_cuda, image, filters, last, forward, backward):
-    x, weight, run = half_convolution(image, filters, last)
+    _, weight, run = half_convolution(image, filters, last)
     needed, made = peak_of(as_cuda, run)
     assert needed == made.nbytes + forward
     weight.requires_grad_()
