@@ -35,7 +35,7 @@ _PRESETS = ("cuda-2.13", "cuda-2.11", "cuda-2.12", "cuda-2.9", "cuda-2.4", "asce
 _BY_SETTING = {"cuda-2.9": "[", "cuda-2.4": "expandable"}  # without it they place as cuda-2.11
 _Numbers = NDArray[np.int64]
 _Segments = NDArray[np.int32]
-_PIECE = 1 << 16  # mallocs looked at together
+_PIECE = 1 << 13  # mallocs looked at together
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,9 @@ def _read_as(
     trace = importer.run()
     if doubt:
         choice["ambiguous"] = [*trace.ambiguous, doubt]
-    return settled(trace.with_info(**choice), importer.sizes), importer
+    trace = settled(trace.with_info(**choice), importer.sizes)
+    _lab.give_back_memory()  # that of the replays, before the caller needs some
+    return trace, importer
 
 
 def _choice(text: str) -> tuple[dict[str, Any], str]:
@@ -163,8 +165,7 @@ def _choice(text: str) -> tuple[dict[str, Any], str]:
         _lab.config(preset or "cuda-2.13", settings)
     except ValueError as problem:
         return {}, f"the settings of the recorded run, {text!r}, are not understood: {problem}"
-    found = {"policy": preset, "settings": settings}
-    return {key: value for key, value in found.items() if value}, ""
+    return {key: value for key, value in (("policy", preset), ("settings", settings)) if value}, ""
 
 
 def _choose_device(snapshot: _lab.Snapshot, device: int | None) -> int:

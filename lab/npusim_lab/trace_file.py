@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import zipfile
+from collections.abc import Iterator
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ _STAMP = (1980, 1, 1, 0, 0, 0)  # so that equal traces are equal files
 _LEAST_LIMIT = 96 << 20  # bytes of memory that any file may take
 _TIMES_OF_FILE = 64  # what a larger one may
 _TIMES_OF_HEAD = 30  # what text of JSON takes as lists, at most
+_HEADER_BYTES = 256  # of an array, at most
+_PIECE = 1 << 14  # events written at once
 _DIFFERENCES = ("id", "time_ns")  # kept as differences to the event before, modulo 2**64
 
 
@@ -50,9 +52,15 @@ def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
         text = json.dumps(head, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
         archive.writestr(_member("head.json"), text)
         for name in present:
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, _narrow(name, getattr(trace, name)), version=(1, 0))
-            archive.writestr(_member(f"{name}.npy"), buffer.getvalue())
+            column = getattr(trace, name)
+            kind = _narrowest(name, column)
+            shape = {"descr": kind.str, "fortran_order": False, "shape": column.shape}
+            member = _member(f"{name}.npy")
+            member.file_size = _HEADER_BYTES + column.size * kind.itemsize
+            with archive.open(member, "w") as file:
+                np.lib.format.write_array_header_1_0(file, shape)
+                for piece in _pieces(name, column):
+                    file.write(piece.astype(kind).tobytes())
 
 
 def read_trace(path: str | PathLike[str], limit_bytes: int | None = None) -> Trace:
@@ -102,13 +110,23 @@ def _member(name: str) -> zipfile.ZipInfo:
     return member
 
 
-def _narrow(name: str, column: NDArray[Any]) -> NDArray[Any]:
+def _pieces(name: str, column: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield a column as it is kept, in pieces: a whole one beside the trace takes memory."""
+    for begin in range(0, len(column), _PIECE):
+        piece = column[begin : begin + _PIECE]
+        if name in _DIFFERENCES:
+            before = column[begin - 1 : begin] if begin else np.zeros(1, np.uint64)
+            piece = np.diff(piece, prepend=before).view(np.int64)
+        yield piece
+
+
+def _narrowest(name: str, column: NDArray[Any]) -> np.dtype[Any]:
+    """Return the narrowest type that holds a column as it is kept."""
     if name in _DIFFERENCES and len(column):
-        steps = np.diff(column, prepend=np.zeros(1, np.uint64)).view(np.int64)
-        wide = max(int(steps.max()), -1 - int(steps.min()))
-        kind = next(t for t in (np.int8, np.int16, np.int32, np.int64) if wide <= np.iinfo(t).max)
-        return steps.astype(kind)
-    return column.astype(np.min_scalar_type(int(column.max(initial=0))))
+        wide = max(max(int(one.max()), -1 - int(one.min())) for one in _pieces(name, column))
+        kinds = (np.int8, np.int16, np.int32, np.int64)
+        return np.dtype(next(t for t in kinds if wide <= np.iinfo(t).max))
+    return np.min_scalar_type(int(column.max(initial=0)))
 
 
 def _check_members(

@@ -148,7 +148,7 @@ def import_snapshot(folder: Path, megabytes: int) -> list[Row]:
 def memory_of_import(folder: Path) -> list[Row]:
     """Imports snapshots of the corpus, one frame an entry, beside one of 430 events."""
     rows, least = [], 0.0
-    for steps, events in ((1, "430"), (1300, "0.51 M"), (2600, "1.03 M")):
+    for steps, events in ((1, "430"), (650, "0.26 M"), (1300, "0.51 M"), (2600, "1.03 M")):
         trace, path = folder / "served.npt", folder / "served.pickle"
         run("-m", "npusim_lab", "generate", "kv-cache", "--steps", str(steps), "--out", trace)
         run("-m", "npusim_lab", "export", trace, path, "--format", "snapshot")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from npusim_lab import _lab
+from npusim_lab import _lab, generate
 from npusim_lab.snapshot_import import from_snapshot, read_snapshot
 from npusim_lab.text_formats import read_buffers, read_rmm, read_stalloc, write_buffers, write_rmm
 from npusim_lab.trace import COLUMNS, Op, Trace, TraceBuilder, TraceError
@@ -61,6 +61,14 @@ def test_a_file_gives_the_trace_back_and_equal_traces_equal_files(
     assert back.info == trace.info
     write_trace(back, folder / "b.npt")
     assert (folder / "a.npt").read_bytes() == (folder / "b.npt").read_bytes()
+
+
+def test_a_file_of_many_events_gives_the_trace_back(tmp_path: Path) -> None:
+    """A column is written in pieces; differences go on across their borders."""
+    trace = generate("kv-cache", steps=100)
+    assert len(trace) > 1 << 15
+    write_trace(trace, tmp_path / "a.npt")
+    assert same(trace, read_trace(tmp_path / "a.npt"))
 
 
 def small_trace() -> Trace:
