@@ -12,8 +12,9 @@ import numpy as np
 
 from npusim_lab import _lab
 from npusim_lab.growth import growth_of
-from npusim_lab.kinds import kind_of
+from npusim_lab.kinds import UNKNOWN, kind_of
 from npusim_lab.study import (
+    OLDER_TORCH,
     Choice,
     bounds,
     measures,
@@ -99,6 +100,7 @@ def explain(
         whole = replay(trace, run, None, placements=False)
     tried = _tried(trace, run, capacity)
     helping = _helping(tried, oom is not None, int(whole.peak_reserved))
+    last = len(trace) - 1 if oom is None else event  # what a pass gathers falls behind the peak
     found: dict[str, Any] = {
         "policy": str(run),
         "capacity": capacity,
@@ -110,7 +112,7 @@ def explain(
         "peak_reserved": int(whole.peak_reserved),
         "peak_active": int(whole.peak_active),
         "beyond_requests": _beyond_requests(result),
-        "holders": _holders(trace, result, event, show)[: 2 * segments],
+        "holders": _holders(trace, result, last, show)[: 2 * segments],
         "kinds": _kinds(trace, result),
         "holes": _holes(result),
         "segments": _pinned(trace, result, segments, blocks, show),
@@ -121,6 +123,7 @@ def explain(
         "max_live": trace.compiled.max_live_bytes,
         "streams_note": streams_note(trace, [run]),
         "remarks": trace.remarks(),
+        "is_of_torch": any("the allocator, " in text for text in trace.info.get("inferred", ())),
     }
     limited = capacity is not None and not quick
     found["smallest_capacity"] = smallest_capacity(trace, run) if limited else None
@@ -267,6 +270,11 @@ def _sentences(found: dict[str, Any]) -> list[str]:
         sentences.append(
             f"{best['text']} {effect}, as replayed: {mib(best['peak_reserved'])}{before}."
         )
+        sentences += [
+            text
+            for word, text in OLDER_TORCH.items()
+            if found["is_of_torch"] and word in best["text"]
+        ]
     elif oom is not None and found["max_live"] > (found["capacity"] or found["max_live"]):
         sentences.append(
             f"No setting lets all of it run: {mib(found['max_live'])} are live at once, more than "
@@ -287,8 +295,7 @@ def _sentences(found: dict[str, Any]) -> list[str]:
 def _most_held(found: dict[str, Any]) -> list[str]:
     """Return the sentence about those who hold most, if anybody holds anything."""
     words = "; ".join(
-        f"{mib(row['bytes'])} by {_first_line(row['stack'])} ({row['kind']})"
-        for row in found["holders"][:_MOST_NAMED]
+        f"{mib(row['bytes'])} {_holder(row)}" for row in found["holders"][:_MOST_NAMED]
     )
     if not words:
         return []
@@ -378,14 +385,18 @@ def _neighbours(found: dict[str, Any]) -> list[str]:
     if not kept:
         return []
     first = max(kept, key=lambda segment: segment["largest_free"])
-    words = "; ".join(
-        f"{mib(pin['bytes'])} by {_first_line(pin['stack'])} ({pin['kind']})"
-        for pin in first["pinned_by"][:2]
-    )
+    words = "; ".join(f"{mib(pin['bytes'])} {_holder(pin)}" for pin in first["pinned_by"][:2])
     return [
         f"The hole of {mib(first['largest_free'])} is in a segment of {mib(first['bytes'])}, "
         f"beside {words}."
     ]
+
+
+def _holder(row: dict[str, Any]) -> str:
+    """Return who holds a row's memory."""
+    if row["kind"] == UNKNOWN:
+        return "in blocks whose stack was not recorded"
+    return f"by {_first_line(row['stack'])} ({row['kind']})"
 
 
 def _first_line(text: str) -> str:
@@ -431,8 +442,8 @@ def _by_stack(trace: Trace, result: _lab.Replay) -> list[tuple[int, int, int]]:
     return list(zip(found.tolist(), bytes.tolist(), count.tolist(), strict=True))
 
 
-def _holders(trace: Trace, result: _lab.Replay, event: int, show: str) -> list[dict[str, Any]]:
-    """Return the live bytes by place of allocation, largest first, and which of the first grow."""
+def _holders(trace: Trace, result: _lab.Replay, last: int, show: str) -> list[dict[str, Any]]:
+    """Return the live bytes by place, largest first, and which of the first grow to `last`."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for stack, bytes, count in _by_stack(trace, result):
         text, kind = trace.stack_text(stack, show=show), kind_of(trace.stacks[stack])
@@ -443,8 +454,8 @@ def _holders(trace: Trace, result: _lab.Replay, event: int, show: str) -> list[d
         row["stacks"].append(stack)
     rows = sorted(groups.values(), key=lambda row: -row["bytes"])
     for place, row in enumerate(rows):
-        stacks = row.pop("stacks")
-        row["growth"] = growth_of(trace, stacks, event) if place < _MOST_NAMED else None
+        line = row.pop("stacks"), last, row["kind"]
+        row["growth"] = growth_of(trace, *line) if place < _MOST_NAMED else None
     return rows
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,16 @@ from npusim_lab.trace import Trace, TraceError, regular_file
 if TYPE_CHECKING:
     from npusim_lab.planning import Buffers
 
+# What is taken for a trace, by its first bytes, and what to do with it.
+_FOREIGN = (
+    (rb"version https://git-lfs", "is a pointer of Git LFS; `git lfs pull` brings the file"),
+    (rb"\x1f\x8b", "is compressed by gzip; unpack it first"),
+    (rb"\xfd7zXZ", "is compressed by xz; unpack it first"),
+    (rb"\x28\xb5\x2f\xfd", "is compressed by zstd; unpack it first"),
+    (rb"PK\x03\x04.{26,90}/data\.pkl", "is of torch.save(); expected what _dump_snapshot() wrote"),
+    (rb"(\xef\xbb\xbf)?\s*<", "is a page; expected what _dump_snapshot() wrote"),
+    (rb"(\xef\xbb\xbf)?\s*\{", "is JSON; expected what _dump_snapshot() wrote"),
+)
 READS = ("npt", "snapshot", "rmm", "buffers", "stalloc")
 WRITES = ("npt", "snapshot", "rmm", "buffers")
 
@@ -124,6 +135,9 @@ def save(trace: Trace, path: str | PathLike[str], format: str | None = None, **r
 def _recognise(path: Path) -> str:
     with regular_file(path).open("rb") as file:
         start = file.read(200)
+    for begin, problem in _FOREIGN:
+        if re.match(begin, start, re.DOTALL):
+            raise TraceError(f"{path}: {problem}")
     if start.startswith(b"PK\x03\x04"):
         return "npt"
     if start[:1] == b"\x80" or path.suffix in (".pickle", ".pkl"):

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from npusim_lab.kinds import kind_of
 from npusim_lab.trace import Trace
 
 _PARTS = 4
 _REQUESTS = 2 * _PARTS  # at least, of a line: fewer are no trend
+_ONCE = ("parameters", "gradients", "optimizer state")  # a block for each parameter, at first
 _SHARE = 0.1  # of all live bytes: less explains nothing
 
 
-def growth_of(trace: Trace, stacks: Iterable[int], event: int) -> dict[str, Any] | None:
+def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dict[str, Any] | None:
     """Return how the live bytes of a line rise until an event, None where they do not.
 
     They rise if the least in each quarter is above that in the quarter before. A line that gives
@@ -25,6 +27,7 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int) -> dict[str, Any]
         trace: the events.
         stacks: those of the line.
         event: the last one to look at.
+        kind: of the line. What each parameter has once grows within a pass, which is no growth.
 
     Returns:
         "requests" (how many) and "least" (live bytes, in each quarter of the events since the
@@ -51,4 +54,13 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int) -> dict[str, Any]
     whole = int(compiled.malloc_bytes[alive].sum())
     if least != sorted(set(least)) or live[-1] < _SHARE * whole:
         return None
+    if kind in _ONCE and not _has_forward(trace, int(begins[0]), int(begins[-1])):
+        return None
     return {"requests": len(begins), "least": least}
+
+
+def _has_forward(trace: Trace, first: int, last: int) -> bool:
+    """Return whether activations are asked for between two events: passes lie between them."""
+    at = trace.compiled.malloc_event
+    stacks = np.unique(trace.compiled.malloc_stack[(at > first) & (at < last)])
+    return any(kind_of(trace.stacks[stack]) == "activations" for stack in stacks.tolist())

@@ -8,7 +8,7 @@ import re
 from npusim_lab.trace import Stack
 
 UNKNOWN = "not recorded"
-# The first whose pattern is found in "file function" of any frame; innermost frames first.
+# The first whose pattern is found in "file function" of the innermost frame that has one.
 _KINDS = (
     ("KV cache", r"kv_?cache|KVCache|past_key_value|cache_utils|block_manager|paged| caches?$"),
     ("optimizer state", r"/optim(izer)?/|optimi[sz]er|(adam\w*|sgd|lion|muon)\.py"),
@@ -30,8 +30,9 @@ def kind_of(stack: Stack) -> str:
     """Return one of KINDS, "other", or UNKNOWN of an empty stack."""
     if not stack:
         return UNKNOWN
-    text = "\n".join(f"{file} {function}" for file, _, function in stack).replace("\\", "/")
-    for name, pattern in _PATTERNS:
-        if any(pattern.search(line) for line in text.split("\n")):
-            return name
+    for file, _, function in stack:  # an optimizer's step may call a model
+        line = f"{file} {function}".replace("\\", "/")
+        for name, pattern in _PATTERNS:
+            if pattern.search(line):
+                return name
     return "other"

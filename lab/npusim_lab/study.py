@@ -39,6 +39,11 @@ TABLE = tuple(METRICS)[: tuple(METRICS).index("seconds") + 1]  # what a table sh
 # Microseconds: of a call and, for pages, of each 2 MiB. Assumed, not measured: drivers differ by an
 # order of magnitude. Mapping 2 GiB by pages then takes as long as a hundred mallocs of 2 GiB.
 DEVICE_COSTS = {"malloc": 200.0, "free": 200.0, "map": 20.0, "unmap": 20.0}
+# Of settings, what is not of every torch; tools/cuda_allocator asked the builds' own allocators.
+OLDER_TORCH = {
+    "PYTORCH_ALLOC_CONF": "Up to torch 2.9 the variable is PYTORCH_CUDA_ALLOC_CONF.",
+    "large_segment_size_mb": "large_segment_size_mb is of torch 2.11 and later.",
+}
 _PAGE = 1 << 21
 _POINTS = 100  # of over_time
 

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import pickle
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +154,32 @@ def test_mistakes_end_with_a_sentence(
     text.write_text("hello\n")
     assert main([word.format(trace=trace, text=text) for word in arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def saved_by_torch() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("model/data.pkl", pickle.dumps({}))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\nsize 4494887\n", "`git lfs pull` brings"),
+        (gzip.compress(pickle.dumps({})), "is compressed by gzip"),
+        (saved_by_torch(), "is of torch.save()"),
+        (b"\xef\xbb\xbf<!DOCTYPE html>", "is a page"),
+        (b'{"traceEvents": []}', "is JSON"),
+    ],
+)
+def test_what_is_taken_for_a_snapshot_is_named(
+    data: bytes, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(data)
+    assert main(["match", str(path)]) == 2
+    assert f"{path}: {sentence}" in capsys.readouterr().err.replace("is a pointer of Git LFS; ", "")
 
 
 POLICIES = """

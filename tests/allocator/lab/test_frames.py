@@ -81,6 +81,13 @@ def test_a_filter_that_finds_nothing_does_not_call_stacks_unrecorded() -> None:
     assert "recorded" not in found["verdict"]
 
 
+def test_blocks_without_a_recorded_stack_are_called_so() -> None:
+    out = npusim_lab.TraceBuilder()
+    out.malloc(15 << 20)
+    found = npusim_lab.explain(out.build(), quick=True)
+    assert "16 MiB in blocks whose stack was not recorded" in found["verdict"]
+
+
 @pytest.mark.parametrize(
     ("stack", "kind"),
     [
@@ -93,6 +100,7 @@ def test_a_filter_that_finds_nothing_does_not_call_stacks_unrecorded() -> None:
         ((WINDOWS_LIBRARY, WINDOWS_OWN), "KV cache"),
         (((WINDOWS + "torch\\optim\\lbfgs.py", 9, "step"),), "optimizer state"),
         ((("/x/torch/nn/modules/linear.py", 9, "__init__"), CELL), "parameters"),
+        ((OWN, MODULE, ("/env/site-packages/torch/optim/adamw.py", 9, "step")), "activations"),
         ((CELL,), "other"),
         ((), "not recorded"),
     ],

@@ -465,3 +465,13 @@ def test_the_script_for_a_gpu_records_on_npusim(tmp_path: Path) -> None:
     assert (trace.op == Op.MALLOC).sum() > 2000
     found = agreement(trace, replay(trace, "npusim", trace.capacity_bytes))
     assert found.equal == found.compared > 2000
+
+
+def test_a_setting_for_a_recording_of_torch_names_the_variable_of_older_versions() -> None:
+    """PYTORCH_ALLOC_CONF is ignored up to torch 2.9, without a word."""
+    snapshot = to_snapshot(generate("kv-cache", steps=100))
+    snapshot["allocator_settings"] = {"PYTORCH_ALLOC_CONF": "cuda-2.13"}
+    sentence = "Up to torch 2.9 the variable is PYTORCH_CUDA_ALLOC_CONF."
+    assert sentence not in explain(from_snapshot(snapshot), quick=True)["verdict"]
+    snapshot.pop("allocator_settings")  # a file of torch does not name the allocator
+    assert sentence in explain(from_snapshot(snapshot), quick=True)["sentences"]

@@ -178,6 +178,33 @@ def test_a_line_that_grows_is_named(what: str) -> None:
         assert (row["growth"] is not None) == (what == "leaks")
 
 
+@pytest.mark.parametrize("leaks", [False, True])
+def test_what_one_pass_gathers_is_no_growth(leaks: bool) -> None:
+    """Where nothing fails, a line must hold its memory to the end of the recording."""
+    out = TraceBuilder()
+    line = out.stack((("model.py", 7, "forward"),))
+    held = [out.malloc(2 * MIB, stack=line) for _ in range(40)]
+    if not leaks:
+        for block in held:
+            out.add(Op.FREE, block)
+    answer = explain(out.build(), Choice("cuda-2.13"), quick=True)
+    assert ("Memory of forward (model.py:7) grows" in answer["verdict"]) == leaks
+
+
+@pytest.mark.parametrize("steps", [1, 12])
+def test_the_gradients_of_one_pass_are_no_growth(steps: int) -> None:
+    """Gradients that are kept grow over passes, each of which has activations."""
+    out = TraceBuilder()
+    forward = out.stack((("job.py", 3, "forward"),))
+    gradient = out.stack((("torch/csrc/engine.cpp", 9, "AccumulateGrad"),))
+    for _ in range(steps):
+        out.add(Op.FREE, out.malloc(MIB, stack=forward))
+        for _ in range(24 // steps):
+            out.malloc(2 * MIB, stack=gradient)
+    answer = explain(out.build(), Choice("cuda-2.13"), quick=True)
+    assert (answer["holders"][0]["growth"] is not None) == (steps > 1)
+
+
 def test_what_rounding_and_unsplit_remainders_take_is_fragmentation() -> None:
     """One request of 11.1 MiB has a block of 12 MiB: without that, both would fit."""
     out = TraceBuilder()
