@@ -324,6 +324,7 @@ Plan heuristic_plan(std::span<const Buffer> buffers, std::uint64_t bound) {
 Plan plan(std::span<const Buffer> buffers, const PlanRequest& request) {
   const std::vector<Buffer> given = checked(buffers, request.alignment);
   Plan out;
+  if (given.empty()) return out;
   const std::uint64_t bound = max_live_bytes(given);
   switch (request.method) {
     case PlanMethod::skyline:

@@ -177,3 +177,14 @@ def test_writing_needs_one_offset_each(tmp_path, five) -> None:
     short = Placement(np.zeros(3, np.uint64), 12, 12, None, 0)
     with pytest.raises(ValueError, match="shorter"):
         write_placement(buffers, short, tmp_path / "out.csv")
+
+
+def test_a_file_without_buffers_needs_no_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none.csv"
+    path.write_text("id,lower,upper,size\n")
+    assert main(["plan", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["planned"] == 0
+    for words in (["explain", str(path)], ["replay", str(path), "--policy", "planned"]):
+        assert main(words) == 0
