@@ -344,8 +344,7 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
     pending, cached = int(oom["pending_bytes"]), int(oom["cached_bytes"])
     capacity = int(oom["total_bytes"])
-    count = len(found["holes"])
-    holes = "1 hole" if count == 1 else f"{count} holes"
+    holes = f"{(count := len(found['holes']))} hole{'s' * (count != 1)}"
     place = f", by {_first_line(found['stack'])}," if found["stack"] else ""
     if found["is_older"]:
         return [
@@ -370,9 +369,10 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
             f"That does not fit, however well it is placed{waits}: {mib(short)} are missing."
         )
     else:
+        largest = int(oom["largest_free_bytes"])
+        where = "that live blocks keep" if largest < asked else "for other sizes, streams or pools"
         sentences.append(
-            f"Together it would fit, but the largest hole is "
-            f"{mib(int(oom['largest_free_bytes']))}, in segments that live blocks keep. "
+            f"Together it would fit, but the largest hole is {mib(largest)}, in segments {where}. "
             f"This is fragmentation."
         )
         sentences += _neighbours(found)

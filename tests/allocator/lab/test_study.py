@@ -191,6 +191,16 @@ def test_what_one_pass_gathers_is_no_growth(leaks: bool) -> None:
     assert ("Memory of forward (model.py:7) grows" in answer["verdict"]) == leaks
 
 
+def test_a_hole_that_is_large_enough_is_said_to_be_of_other_sizes() -> None:
+    """Requests up to 1 MiB have segments of their own: a hole among larger blocks is none."""
+    out = TraceBuilder()
+    out.malloc(2 * MIB)  # a segment of 20 MiB
+    out.malloc(MIB // 2)
+    answer = explain(out.build(), Choice("cuda-2.13"), 20 * MIB, quick=True)
+    sentence = "the largest hole is 18 MiB, in segments for other sizes, streams or pools"
+    assert sentence in answer["verdict"]
+
+
 @pytest.mark.parametrize("steps", [1, 12])
 def test_the_gradients_of_one_pass_are_no_growth(steps: int) -> None:
     """Gradients that are kept grow over passes, each of which has activations."""
