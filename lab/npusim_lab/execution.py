@@ -110,7 +110,7 @@ def search(
     ]
     if budget is not None and budget < len(combinations):
         combinations = random.Random(seed).sample(combinations, budget)
-    choices = [start.with_settings(settings) for settings in combinations]
+    choices = list(dict.fromkeys(map(start.with_settings, combinations)))  # the base has some
     rows = compare(trace, choices, capacity_bytes, progress=progress, executor=executor, keep=keep)
     possible = [row for row in rows if not row["violations"]]
     possible.sort(key=lambda row: (row["ooms"], row["peak_reserved"], row["device_calls"]))

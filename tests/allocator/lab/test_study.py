@@ -274,6 +274,8 @@ def test_search_puts_the_least_memory_first() -> None:
     assert len(search(trace, grid, budget=2)) == 2
     with pytest.raises(ValueError, match="no_such_key"):
         search(trace, {"no_such_key": ["1"]})
+    base = Choice("cuda-2.13", "expandable_segments:True")
+    assert len(search(trace, {"expandable_segments": ["", "True"]}, base)) == 1  # not twice
 
 
 def test_progress_counts_to_the_end() -> None:
