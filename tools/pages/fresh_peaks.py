@@ -93,7 +93,7 @@ ROWS = [
         "rtx-4090", "ao vit_huge_patch14_224.orig_in21k 8 1 0 1", "an RTX 4070 Ti SUPER"),
     Row("ViT-g/14, bf16, fused AdamW, checkpointing, 32 x 224", AO_README, "allocated", 9.82e9,
         "rtx-4090", "ao vit_giant_patch14_dinov2.lvd142m 32 0 1 0",
-        "an RTX 4070 Ti SUPER; image size by the script of that time"),
+        "an RTX 4070 Ti SUPER; 224 inferred from the figure itself"),
 ]  # fmt: skip
 
 
