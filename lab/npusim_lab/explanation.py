@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from npusim_lab.study import (
     OLDER_TORCH,
     Choice,
     bounds,
+    free_in_pools,
     measures,
     mib,
     parse_settings,
@@ -26,6 +26,7 @@ from npusim_lab.study import (
     streams_note,
     violations_note,
 )
+from npusim_lab.tables import short
 from npusim_lab.trace import Trace
 
 MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than all replays
@@ -119,6 +120,7 @@ def explain(
         "tried": tried,
         "remedies": helping,
         "cached": _cached(result),
+        "in_pools": free_in_pools(result) if oom and not trace.pool[event] else 0,
         **_optimum(trace),
         "max_live": trace.compiled.max_live_bytes,
         "streams_note": streams_note(trace, [run]),
@@ -375,6 +377,9 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
             f"Together it would fit, but the largest hole is {mib(largest)}, in segments {where}. "
             f"This is fragmentation."
         )
+        if found["in_pools"]:
+            pools = f"{mib(found['in_pools'])} of the free memory is in private pools"
+            sentences.append(f"{pools}, which serve no other requests.")
         sentences += _neighbours(found)
     return sentences
 
@@ -404,11 +409,6 @@ def _first_line(text: str) -> str:
     if not text:
         return "a stack without a frame to show"
     return short(text.split("\n")[0])
-
-
-def short(frame: str) -> str:
-    """Return a line of a stack with the last two parts of its file."""
-    return re.sub(r"\([^()]*[/\\]([^/\\()]+[/\\][^/\\()]+)\)$", r"(\1)", frame)
 
 
 def _live(result: _lab.Replay) -> tuple[Any, Any] | None:

@@ -89,6 +89,15 @@ def recorded_choice(trace: Trace) -> Choice:
     return Choice(trace.info.get("policy", "cuda-2.13"), trace.info.get("settings", ""))
 
 
+def free_in_pools(result: _lab.Replay) -> int:
+    """Return the free bytes of private pools, in the first picture of a replay."""
+    if not result.pictures:
+        return 0
+    picture = result.pictures[0]
+    is_private = picture.segment_pool[picture.block_segment] != 0
+    return int(picture.block_bytes[is_private & (picture.block_state == 0)].sum())
+
+
 def streams_note(trace: Trace, choices: Iterable[Choice]) -> str:
     """Return a sentence on the policies that ignore the streams of a trace; "" where none does.
 

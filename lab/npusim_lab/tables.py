@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rows of compare() as tables of text."""
+"""Rows of compare() as tables of text, and lines of stacks in short."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,3 +54,8 @@ def matrix(data: Sequence[dict[str, Any]], metric: str) -> str:
         lines.append("| " + " | ".join([entry["trace"], *cells]) + " |")
     lines += [f"\n{entry['trace']}: {note}" for entry in data if (note := entry["streams_note"])]
     return "\n".join(lines)
+
+
+def short(frame: str) -> str:
+    """Return a line of a stack with the last two parts of its file."""
+    return re.sub(r"\([^()]*[/\\]([^/\\()]+[/\\][^/\\()]+)\)$", r"(\1)", frame)

@@ -8,8 +8,8 @@ from html import escape
 from typing import Any
 
 from npusim_lab import pictures
-from npusim_lab.explanation import short
 from npusim_lab.study import mib, replay
+from npusim_lab.tables import short
 from npusim_lab.trace import Trace
 
 STYLE = """

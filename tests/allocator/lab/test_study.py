@@ -201,6 +201,17 @@ def test_a_hole_that_is_large_enough_is_said_to_be_of_other_sizes() -> None:
     assert sentence in answer["verdict"]
 
 
+def test_free_memory_of_private_pools_is_named() -> None:
+    out = TraceBuilder()
+    out.add(Op.CREATE_POOL, pool=1)
+    block = out.malloc(30 * MIB, pool=1)
+    out.malloc(2 * MIB, pool=1)
+    out.add(Op.FREE, block)
+    out.malloc(40 * MIB)
+    answer = explain(out.build(), Choice("cuda-2.13"), 60 * MIB, quick=True)
+    assert "48 MiB of the free memory is in private pools" in answer["verdict"]
+
+
 @pytest.mark.parametrize("steps", [1, 12])
 def test_the_gradients_of_one_pass_are_no_growth(steps: int) -> None:
     """Gradients that are kept grow over passes, each of which has activations."""
