@@ -87,8 +87,9 @@ Up to 2.9 the last value of a list of divisions (`>`) holds for its last size, t
 `cuda-2.9`. In 2.4 the segments of private pools do not expand, but are split as finely: that is
 `cuda-2.4`. Otherwise both are `cuda-2.11`.
 
-Of the environment, builds from 2.4 to 2.15 read `PYTORCH_CUDA_ALLOC_CONF`. Only those from 2.10 on read
-`PYTORCH_ALLOC_CONF`; before, it changes nothing. `large_segment_size_mb` ends builds before 2.11.
+Of the environment, builds from 2.4 to 2.15 read `PYTORCH_CUDA_ALLOC_CONF`. Only those from 2.10 on
+read `PYTORCH_ALLOC_CONF`; before, it changes nothing. `large_segment_size_mb` ends builds before
+2.11.
 """
 
 
