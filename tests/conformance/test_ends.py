@@ -13,8 +13,11 @@ from conformance.test_runner import command, environment
 from processes import python
 
 from npusim_conformance import processes
+from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.record import log
 from npusim_conformance.run import runner
+from npusim_conformance.run.flight import Flight
+from npusim_conformance.run.worker import WorkerConfig
 from npusim_conformance.verdict import Outcome, Status
 
 LIMIT_SECONDS = 200  # of a test; none of them is near it
@@ -108,6 +111,18 @@ def test_an_import_that_hangs_has_a_limit(start):
     assert "the backend did not load within 1 s" in text
     assert "planted.py" in text  # where it hangs
     assert "Traceback" not in text
+
+
+def test_a_backend_that_has_loaded_once_has_longer(tmp_path):
+    """On a machine that others keep busy, a late worker loses no run."""
+    runs = runner.Runner(WorkerConfig("cpu", "", Expectations()), load_seconds=10)
+    here, there = os.pipe()
+    os.set_blocking(here, False)
+    worker = runner.WorkerProcess(0, 0, here, Flight(tmp_path / "flight"), tmp_path / "stderr")
+    first = runs.load_limit()
+    os.write(there, b'{"ready": true}\n')
+    assert list(runs._read(worker)) == []
+    assert (first, runs.load_limit()) == (10, 50)
 
 
 def test_memory_is_limited_by_what_is_resident(start, tmp_path):

@@ -32,7 +32,7 @@ def add_execution(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         type=float,
         default=120.0,
         metavar="SECONDS",
-        help="for importing the backend",
+        help="for importing the backend the first time; later workers have five times as long",
     )
     group.add_argument(
         "--warm-up",

@@ -40,6 +40,7 @@ TIMEOUT_RETRIES_MAX = 3
 LOAD_SECONDS = 120.0  # a backend that takes longer to load does not load
 PATIENCE_SECONDS = 2.0  # for a worker that was told to end
 _LAST_WORDS_MAX = 3000
+_BUSY = 5  # times the first worker's limit
 _TICK_SECONDS = 0.1
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -114,6 +115,7 @@ class Runner:
         self._started = 0
         self._told = config  # what workers are told now
         self.traps: tuple[str, ...] = ()  # what its first worker says of the backend
+        self._has_loaded = False  # the backend, in some worker
         self._fresh = False  # every batch in a process of its own
         self._phase = "cases"
         self._before: dict[str, str] = {}  # of what failed, the case before it in its process
@@ -259,6 +261,10 @@ class Runner:
 
     # --- starting and ending workers
 
+    def load_limit(self) -> float:
+        """Seconds for importing the backend. Once it has loaded, the machine may be busy alone."""
+        return self.load_seconds * (_BUSY if self._has_loaded else 1)
+
     def _staff(self, selector: selectors.BaseSelector, directory: Path) -> None:
         for worker in [worker for worker in self._workers if worker.is_ready]:
             if self._fresh and worker.was_used:
@@ -356,7 +362,7 @@ class Runner:
                     worker.last = outcome.case
                     yield outcome
                 elif "ready" in record:
-                    worker.is_ready = worker.was_ready = True
+                    worker.is_ready = worker.was_ready = self._has_loaded = True
                     self.traps = tuple(record.get("traps", self.traps))
                 elif "leaving" in record:
                     worker.leaves = True
@@ -376,11 +382,11 @@ class Runner:
             return
         flying = worker.flight.read()
         silent = time.monotonic() - worker.heard
-        if not worker.was_ready and silent > self.load_seconds:
+        if not worker.was_ready and silent > self.load_limit():
             self._kill(worker, Status.TIMEOUT)
             ended = self._dismiss(worker, selector, PATIENCE_SECONDS)
             raise DeviceUnusable(
-                f"the backend did not load within {self.load_seconds:g} s ({_how(ended)}):\n"
+                f"the backend did not load within {self.load_limit():g} s ({_how(ended)}):\n"
                 f"{worker.last_words()}"
             )
         if processes.resident_bytes(worker.pid) > self.config.memory_max_bytes:
