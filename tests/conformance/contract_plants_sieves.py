@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Plants for the sieves: tables of expressions, conditions, settings, statistics, and their kin."""
 
+import ctypes
 import os
+import signal
 
 import torch
 from conformance.contract_plants import ACCELERATOR, KEPT, NPU, around, instead, is_main, method
@@ -45,6 +47,12 @@ def sets_threads(right, self, *args):
     """A product that changes the number of threads."""
     torch.set_num_threads(torch.get_num_threads() + 1)
     return right(self, *args)
+
+
+def ignores_a_signal(right, self, **more):
+    """A sort that has its own way with a signal, behind Python's back."""
+    ctypes.CDLL(None).signal(signal.SIGWINCH, ctypes.c_void_p(1))
+    return right(self, **more)
 
 
 def prints(right, self, *args):
@@ -103,6 +111,7 @@ SIEVES = (
     ("operators/activations_agree", around(torch.nn.functional, "softplus", raised(1))),
     ("operators/poolings_agree", around(torch.nn.functional, "avg_pool2d", raised(1))),
     ("operators/losses_agree", around(torch.nn.functional, "huber_loss", raised(1))),
+    ("operators/writes_agree", method("mul_", lambda right, self, number: right(self, number + 1))),
     ("operators/convolutions_agree", around(torch.nn.functional, "conv2d", raised(1))),
     (
         "operators/gradients_of_elements_agree",
@@ -167,6 +176,15 @@ SIEVES = (
         "accelerator/hooks_speak_of_the_current_device",
         around(torch._C, "_accelerator_hooks_exchange_device", lambda right, i: right(i) * 0 + i),
     ),
+    (
+        "waiting/earlier_copies_are_there_when_the_stream_is_done",
+        method("copy_", lambda right, self, *args, **more: self),
+    ),
+    (
+        "waiting/copies_of_default_streams_are_there_after_synchronize",
+        method("copy_", lambda right, self, *args, **more: self),
+    ),
+    ("ambient/work_changes_no_setting", method("sort", ignores_a_signal)),
     (
         "copy_on_write/lazy_clones_have_all_their_bytes",
         method("_lazy_clone", lambda right, self: self.cpu()[:16].to(self.device)),

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from npusim_conformance.backend.device import CPU
 from npusim_conformance.contracts import contract, in_thread, other_device, same
 from npusim_conformance.contracts.stream import NO_CPU
 from npusim_conformance.properties.base import Run, require
@@ -31,6 +32,9 @@ def _calls(device: torch.device) -> Calls:
     image, kernel = torch.ones(1, 2, 8, 8).to(device), torch.ones(3, 2, 3, 3).to(device)
     leaf = torch.ones(4).to(device).requires_grad_()
     optimizer = torch.optim.Adam([leaf])
+    linear = torch.nn.utils.skip_init(  # type: ignore[no-untyped-call]
+        torch.nn.Linear, 2, 2, device=device
+    )
 
     def lowered() -> object:
         with torch.autocast(device.type, torch.bfloat16):
@@ -88,10 +92,16 @@ def _calls(device: torch.device) -> Calls:
         "an integer in place of a fraction": lambda: whole.add_(0.5),
         "an allocation of 1 PiB": lambda: torch.empty(1 << 48, device=device),
         "the inverse of a singular matrix": lambda: torch.linalg.inv(torch.zeros(2, 2).to(device)),
-        "load_state_dict() of another shape": lambda: torch.nn.Linear(
-            2, 2, device=device
-        ).load_state_dict({"weight": one, "bias": one}),
+        "load_state_dict() of another shape": lambda: linear.load_state_dict({"weight": whole}),
     }
+
+
+def _signals() -> list[str]:
+    """The signals that this process ignores and catches, as Linux lists them; else nothing."""
+    with suppress(OSError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return [line for line in lines if line.startswith(("SigIgn", "SigCgt"))]
+    return []
 
 
 def _settings(devices: list[torch.device]) -> dict[str, Any]:
@@ -112,8 +122,10 @@ def _settings(devices: list[torch.device]) -> dict[str, Any]:
         "the determinism of algorithms": torch.are_deterministic_algorithms_enabled(),
         "the precision of products": torch.get_float32_matmul_precision(),
         "the number of threads": torch.get_num_threads(),
-        "the handlers of signals": [signal.getsignal(end) for end in _ENDS],
-        "the treatment of subnormal numbers": float(torch.tensor(1e-310).double() * 0.5),
+        "the handlers of signals": [signal.getsignal(end) for end in _ENDS] + _signals(),
+        "the treatment of subnormal numbers": float(
+            torch.tensor(1e-310, dtype=torch.float64) * 0.5
+        ),
         "the directory": os.getcwd(),
         "sys.excepthook": sys.excepthook,
     }
@@ -127,6 +139,9 @@ def _changed(run: Run, device: torch.device) -> list[str]:
         calls = _calls(device)
     if not calls:
         raise NotApplicable("tensors of the kind that the calls take cannot be made")
+    for call in _calls(CPU).values():  # torch's own first use of its parts changes some
+        with suppress(Exception):
+            call()
     before = _settings(devices)
     for name, call in calls.items():
         with suppress(Exception):

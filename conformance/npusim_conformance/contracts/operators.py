@@ -72,6 +72,18 @@ def _difference(got: Any, expected: Any, least: float | None = None) -> str:
     return f"element {list(first)} is {here[first].item()!r}, not {expected[first].item()!r}"
 
 
+def _written(call: Callable[[torch.Tensor], object], given: torch.Tensor) -> torch.Tensor:
+    """The tensor after a call that writes to it: a copy of the one given, laid out as that is."""
+    base = given.detach().clone()
+    target = torch.empty_strided(
+        given.shape, given.stride(), dtype=given.dtype, device=given.device
+    )
+    if given.numel():
+        target.copy_(base)
+    call(target)
+    return target
+
+
 def _results(code: CodeType, values: Values) -> list[Any]:
     """The results of an expression."""
     names = {
@@ -79,6 +91,8 @@ def _results(code: CodeType, values: Values) -> list[Any]:
         "_INF": table.INF,
         "_NAN": table.NAN,
         "unfold": torch.nn.functional.unfold,
+        "norm": torch.nn.functional.batch_norm,
+        "written": _written,
     }
     result = eval(code, {**names, **values})
     return list(result) if isinstance(result, (tuple, list)) else [result]
@@ -246,6 +260,12 @@ def losses_agree(run: Run) -> None:
 def convolutions_agree(run: Run) -> None:
     """Convolutions are the CPU's: stride, padding, dilation, groups, transposed, no images."""
     _agree(run, _split(table.CONVOLUTIONS, table.FUNCTIONAL))
+
+
+@contract()
+def writes_agree(run: Run) -> None:
+    """In-place operators, out= and running statistics write what they write on the CPU, no more."""
+    _agree(run, _split(table.WRITTEN))
 
 
 @contract()

@@ -7,6 +7,8 @@ INF, NAN = float("inf"), float("nan")
 FUNCTIONAL = "torch.nn.functional."
 
 REDUCTIONS = """
+most.sum(); most.sum(-1); most.prod(-1); most.cumsum(0); most.cumprod(-1); most.sum((0, 1))
+torch.equal(b, ~b); torch.equal(x, y); torch.equal(i32, i32 + 1); torch.equal(empty, empty)
 x.sum(-1, keepdim=True); x.sum((0, -1)); x.sum(-2); x.mean(-1, keepdim=True); x.mean((0, 1))
 i32.sum(); i32.sum(-1, keepdim=True); i32.prod(-1); i8.sum(-1); i8.prod(0); b.sum(); b.sum(-1)
 b.prod(0); u8.sum(0); u8.cumsum(-1); b.cumsum(0); i8.cumprod(-1); x.cumsum(-2); x.cumprod(-1)
@@ -31,7 +33,7 @@ h.mean(); wide.half().sum(-1); wide.half().mean(0); x.cummax(-1).values; ties.cu
 odd.cummax(-1).values; x.trace(); square.trace(); x.diff(dim=-1); x.diff(n=2, dim=-1); i32.diff()
 x.quantile(0.3, dim=-1); x.quantile(q, 0, interpolation='lower'); x.histc(4, -2, 2)
 u8.long().flatten().bincount(minlength=300); u8.long().flatten().bincount(y.flatten())
-torch.equal(long, long.clone().index_fill_(0, at - 1, 7)); torch.equal(odd, odd)
+torch.equal(long, long.clone().index_fill_(0, at + 1400, 7)); torch.equal(odd, odd)
 torch.equal(wide, wide + 0); torch.allclose(x, x + 1e-3); torch.allclose(odd, odd, equal_nan=True)
 """
 
@@ -280,6 +282,48 @@ conv2d(image, kernel[:, :, :1, :1]); conv2d(image[:0], kernel)
 """
 
 
+# Expressions whose result is what a call writes beside its own: running statistics, out=, masks.
+WRITTEN = """
+written(lambda m: norm(image, m, spread3.clone(), training=True, momentum=0.7), weight3)
+written(lambda v: norm(image, weight3.clone(), v, training=True, momentum=0.7), spread3)
+written(lambda v: norm(image, weight3.clone(), v, training=True, momentum=0.0), spread3)
+written(lambda v: norm(image, weight3.clone(), v, training=False, momentum=0.7), spread3)
+written(lambda t: t.t().add_(1), x); written(lambda t: t[1:].mul_(2), x)
+written(lambda t: t[:, ::2].fill_(7), x); written(lambda t: t.diagonal().zero_(), square)
+written(lambda t: t[0].copy_(y[1]), x); written(lambda t: t.t()[1].copy_(y[:, 0]), x)
+written(lambda t: t.t().masked_fill_(b.t(), 3), x); written(lambda t: t[at].add_(1), x)
+written(lambda t: t.t().index_fill_(0, at, 3), x); written(lambda t: t[:, 1:].clamp_(0, 1), x)
+written(lambda t: t.t().index_add_(0, at, y.t()[:3]), x); written(lambda t: t[1].exp_(), x)
+written(lambda t: t.t().scatter_(0, at2.t(), 5), x); written(lambda t: t[:, 2].neg_(), i8)
+written(lambda t: t.tril_(-1), x); written(lambda t: t[:, ::2].sigmoid_(), x)
+written(lambda t: t.t().cumsum_(0), x); written(lambda t: t[1:, 1:].lerp_(y[1:, 1:], 0.3), x)
+written(lambda t: t.t().copy_(b.t()), x); written(lambda t: t[:, 1].logical_not_(), b)
+written(lambda t: t[::2].floor_divide_(2), i32)
+written(lambda t: torch.add(x, y, alpha=3, out=t), x)
+written(lambda t: torch.mul(x, y, out=t), h)
+written(lambda t: torch.add(x.t(), y.t(), out=t.t()), x)
+written(lambda t: torch.sum(x, 0, out=t[1]), x)
+written(lambda t: torch.mm(x, x.t(), out=t[1:, :3]), square)
+written(lambda t: torch.eq(x, x, out=t), b)
+written(lambda t: torch.sort(x, 0, out=(t, at2.clone())), y)
+written(lambda t: torch.cat((x[:1], y[:2]), out=t), x)
+written(lambda t: torch.max(x, -1, out=(t, at3.clone())), x[:, 0])
+written(lambda t: torch.exp(p, out=t), x)
+written(lambda t: torch.index_select(x, 0, at, out=t), y)
+written(lambda t: torch.where(b, x, y, out=t), x)
+written(lambda t: torch._foreach_add_([t[0], t[1], t[:, 2]], 1), x)
+written(lambda t: torch._foreach_mul_([t[0], t[2]], [2.0, 3.0]), x)
+written(lambda t: torch._foreach_addcmul_([t[0]], [y[0]], [y[1]], 2), x)
+written(lambda t: torch._foreach_lerp_([t[1]], [y[0]], 0.3), x)
+written(lambda t: torch._foreach_div_([t, t[0]], 2), x)
+written(lambda t: torch._foreach_zero_([t[1]]), x)
+written(lambda t: torch.nn.functional.relu(t, inplace=True), x)
+written(lambda t: torch.nn.functional.leaky_relu_(t[:, 1:], 0.3), x)
+written(lambda t: torch.nn.functional.hardtanh_(t[::2], -0.5, 0.5), x)
+written(lambda t: torch.nn.functional.embedding(at, t, max_norm=0.5), x)
+"""
+
+
 def values() -> dict[str, torch.Tensor]:
     """Tensors by the names of the expressions, on the CPU."""
     step = torch.arange(12.0).view(3, 4)
@@ -291,6 +335,7 @@ def values() -> dict[str, torch.Tensor]:
     return {
         "x": x,
         "y": y,
+        "most": torch.full((3, 4), 2**31 - 1, dtype=torch.int32),
         "p": x.abs() + 0.1,
         "negative": -signs.abs().view(2, 3, 6, 6) - 0.1,
         "spread3": torch.tensor([1.5, 2.0, 3.0]),
