@@ -2,7 +2,7 @@
 """The `npusim` command: one file per subcommand, each with add_parser() and run().
 
 run() returns the exit status: 0 if all is well, 1 if what was asked about is not, 2 for a wrong
-command line (argparse).
+command line (argparse). An interrupted command (Ctrl-C) ends with 130 and a line on stderr.
 """
 
 import argparse
@@ -36,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["fit"]:
         words = fit.joined(words)
     chosen = parser().parse_args(words)
-    status: int = chosen.run(chosen)
+    try:
+        status: int = chosen.run(chosen)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"npusim {words[0]}: interrupted\n")
+        return 130
     return status
 
 

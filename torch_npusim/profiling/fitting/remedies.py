@@ -3,7 +3,6 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting.changes import CHANGES
 from torch_npusim.profiling.fitting.outside import context
 from torch_npusim.profiling.fitting.result import Fit, Remedy
-from torch_npusim.profiling.fitting.trials import Job, TrialError, peak_of
+from torch_npusim.profiling.fitting.trials import Job, TrialError, peak_of, side_by_side
 from torch_npusim.sim import specs
 
 WITHOUT_LIMIT = "16TiB"
@@ -100,13 +99,13 @@ def by_replay(
 
 def _changes(job: Job, jobs: int, tell: Callable[[str], None]) -> list[Remedy]:
     names = [(name,) for name in CHANGES if name not in job.changes]
-    with ThreadPoolExecutor(jobs) as pool:
+    with side_by_side(jobs) as pool:
         return list(pool.map(lambda change: _changed(job, change, tell), names))
 
 
 def _combinations(job: Job, jobs: int, tell: Callable[[str], None]) -> list[Remedy]:
     expandable = replace(job, settings={**job.settings, "conf": "expandable_segments:True"})
-    with ThreadPoolExecutor(jobs) as pool:
+    with side_by_side(jobs) as pool:
         return list(pool.map(lambda names: _changed(expandable, names, tell), _TOGETHER))
 
 

@@ -5,8 +5,10 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from multiprocessing.connection import Connection
@@ -20,6 +22,9 @@ from torch_npusim_entry_points.byte_sizes import parse_bytes
 
 SETTINGS = ("spec", "memory", "allocator", "conf", "outside", "host", "ranks", "fabric")
 _MOST = 1 << 24  # of a batch
+_running: set[Process] = set()
+_ending = threading.Event()  # pools end, and what a thread has just started too
+_exit = os._exit  # a script's own only ends the script
 
 
 def _spec(name: str) -> None:
@@ -135,12 +140,20 @@ class Job:
         receiver, sender = multiprocessing.Pipe(duplex=False)
         process = Process(target=_in_process, args=(self, snapshot, sender))
         process.start()
+        _running.add(process)
         sender.close()
         try:
+            if _ending.is_set():
+                process.kill()
             found: dict[str, Any] = receiver.recv()
         except EOFError:
             process.join()
             raise TrialError(f"the process ended with status {process.exitcode}") from None
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            _running.discard(process)
         process.join()
         if found["error"]:
             raise TrialError(found["error"])
@@ -150,11 +163,36 @@ class Job:
 Point = tuple[dict[str, str], Job]
 
 
+@contextmanager
+def side_by_side(jobs: int) -> Iterator[ThreadPoolExecutor]:
+    """Gives a pool of threads for runs of jobs; an exception, such as Ctrl-C, ends these."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        _ending.set()
+        for process in tuple(_running):
+            process.kill()
+        raise
+    finally:
+        pool.shutdown()
+        _ending.clear()
+
+
+def _end_with_command() -> None:
+    command = multiprocessing.parent_process()
+    assert command is not None
+    command.join()
+    _exit(1)
+
+
 def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     """Sends the answer of a run; what the script prints goes nowhere."""
     from torch_npusim.profiling.fitting.changes import Change
     from torch_npusim.profiling.fitting.run import fit_script
 
+    threading.Thread(target=_end_with_command, daemon=True).start()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
         os.dup2(nowhere, number)
@@ -342,7 +380,7 @@ def rows_here(points: Sequence[Point], jobs: int) -> Iterator[tuple[int, dict[st
         points: Of grid().
         jobs: Runs at a time.
     """
-    with ThreadPoolExecutor(jobs) as pool:
+    with side_by_side(jobs) as pool:
         numbers = {pool.submit(row_of, point): at for at, point in enumerate(points)}
         for future in as_completed(numbers):
             yield numbers[future], future.result()

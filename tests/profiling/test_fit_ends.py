@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`npusim fit` that is interrupted or killed: no run outlives it, and Ctrl-C is a line.
+
+A run holds a named pipe open, which reads as ended once no run is left.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "scripts" / "waiting.py"
+TOLD = b"runs\n"
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def begun(pipe, *words, runs):
+    """Starts the command, and returns it and the pipe once `runs` scripts run."""
+    command = [sys.executable, "-m", "torch_npusim_entry_points.command", "fit", *words]
+    command += [str(SCRIPT), str(pipe)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    held = open(pipe, "rb", buffering=0)  # noqa: SIM115 - once a run opens it too
+    told = b""
+    while len(told) < runs * len(TOLD):
+        told += held.read(64)
+    assert told == runs * TOLD
+    return process, held
+
+
+def ended(process, held):
+    """Returns what the command wrote to stderr, once no run is left."""
+    with held:
+        assert held.read() == b""
+    return process.communicate(timeout=300)[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_run_outlives_a_killed_command(pipe, number):
+    process, held = begun(pipe, "--sweep", "memory=1GiB,2GiB", "--jobs", "2", runs=2)
+    process.send_signal(number)
+    ended(process, held)
+    assert process.returncode == -number
+
+
+# A point waits for a place, and never gets it.
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [((), 1), (("--sweep", "memory=1GiB,2GiB,3GiB", "--jobs", "2"), 2)],
+    ids=["in the command", "in a sweep"],
+)
+def test_an_interrupted_command_says_so_in_a_line(pipe, words, runs):
+    process, held = begun(pipe, *words, runs=runs)
+    process.send_signal(signal.SIGINT)
+    assert ended(process, held).splitlines()[-1:] == ["npusim fit: interrupted"]
+    assert process.returncode == 130
