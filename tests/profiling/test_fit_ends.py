@@ -27,7 +27,7 @@ def begun(pipe, *words, runs):
     command = [sys.executable, "-m", "torch_npusim_entry_points.command", "fit", *words]
     command += [str(SCRIPT), str(pipe)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    held = open(pipe, "rb", buffering=0)  # noqa: SIM115 - once a run opens it too
+    held = open(pipe, "rb", buffering=0)
     told = b""
     while len(told) < runs * len(TOLD):
         told += held.read(64)

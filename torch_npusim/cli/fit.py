@@ -201,7 +201,8 @@ def _begin_again(arguments: argparse.Namespace) -> None:
     wanted = _environment(arguments)
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.environ.update(wanted)
-        os.execv(sys.executable, [sys.executable, "-m", "torch_npusim_entry_points.command", *sys.argv[1:]])
+        module = "torch_npusim_entry_points.command"
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:

@@ -4,6 +4,6 @@
 import sys
 import threading
 
-pipe = open(sys.argv[1], "w", buffering=1)  # noqa: SIM115 - until the process ends
+pipe = open(sys.argv[1], "w", buffering=1)
 pipe.write("runs\n")
 threading.Event().wait()
