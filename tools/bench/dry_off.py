@@ -4,9 +4,11 @@
     python tools/bench/dry_off.py                     a minute; processor time of one core
     python tools/bench/dry_off.py --against PYTHON    beside another build's interpreter
 
-Two processes take turns in short blocks (measure.py): one has never made a dry run, the other has
-ended one. Their quotients should be 1. With --against the second process is one of another
-interpreter, say of an environment with the release before, and has made no dry run either.
+Three processes take turns in short blocks (measure.py): one has ended a dry run, two have never
+made one. The first is compared with the second, and so is the third: two processes of one program
+differ by some percent, and the first quotient says something where it leaves those of the second.
+With --against the first is a process of another interpreter, say of an environment with the
+release before, that has made no dry run either.
 """
 
 import argparse
@@ -82,17 +84,19 @@ def main() -> None:
     if chosen.serve is not None:
         serve(bool(chosen.serve))
         return
-    other = chosen.against or sys.executable
-    ours = Process(sys.executable, was_dry=not chosen.against)
-    theirs = Process(other, was_dry=False)
+    processes = {
+        "first": Process(chosen.against or sys.executable, was_dry=not chosen.against),
+        "second": Process(sys.executable, was_dry=False),
+        "third": Process(sys.executable, was_dry=False),
+    }
     for name, statement in STATEMENTS.items():
-        sides = {"ours": ours.timer(statement), "theirs": theirs.timer(statement)}
+        sides = {side: process.timer(statement) for side, process in processes.items()}
         found = take_turns(sides, EFFORT)
-        one = quotient(found["ours"], found["theirs"])
-        print(
-            f"{name:28} {one.value:.3f} ({one.low:.3f} to {one.high:.3f}), "
-            f"{one.ours_ns / 1000:.2f} and {one.theirs_ns / 1000:.2f} us"
-        )
+        texts = []
+        for side in ("first", "third"):
+            one = quotient(found[side], found["second"])
+            texts.append(f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})")
+        print(f"{name:28} {texts[0]}; alike {texts[1]}; {one.theirs_ns / 1000:.2f} us")
 
 
 if __name__ == "__main__":
