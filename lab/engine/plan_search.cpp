@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lab/engine/compositions.h"
 #include "lab/engine/full_search.h"
 #include "lab/engine/order_search.h"
 #include "lab/engine/plan_reduction.h"
@@ -31,6 +32,8 @@ struct WallLimits {
   unsigned rounds_of_pairs;  // of those that may stand together
 };
 constexpr std::array<WallLimits, 3> kWalls{{{4, 0}, {5, 2}, {6, 2}}};  // by attempt
+constexpr std::size_t kCompositions = 8;                               // at most, per buffer
+constexpr std::uint64_t kLooksPerStep = 4;                             // at compositions
 constexpr std::uint64_t kWallSteps = 1 << 28;
 constexpr std::array<std::uint64_t, 4> kHeights{0, 2, 16, 52};  // of the room, in 64ths
 
@@ -59,6 +62,8 @@ class Part {
     if (height() <= capacity) return Outcome::found;
     if (capacity < base_) return Outcome::impossible;
     if (!is_prepared_) prepare();
+    const bool is_full = plain_full_ && plain_full_->is_full(capacity - base_);
+    if (is_full && attempt == 0 && compose(budget)) return Outcome::found;
     for (auto* search : {glued_full_.get(), plain_full_.get()}) {
       if (!search || !search->is_full(capacity - base_)) continue;
       const bool is_plain = search == plain_full_.get();
@@ -69,9 +74,9 @@ class Part {
           return Outcome::found;
         }
       }
-      // Where gluing leaves few buffers, walls are long.
+      // Where gluing leaves few buffers, most walls are long: the short ones are tried once.
       const bool is_whole = 2 * glued_->whole().size() >= compact_.size();
-      if (is_plain && is_whole && attempt < kWalls.size()) {
+      if (is_plain && attempt < (is_whole ? kWalls.size() : 1)) {
         WallSearch walls(compact_, kWalls[attempt].most, kWalls[attempt].rounds_of_pairs);
         if (walls.run(kWallSteps, budget) == Outcome::found) {
           take(walls.offsets(), is_plain);
@@ -113,6 +118,29 @@ class Part {
   }
 
  private:
+  // Whether all buffers stand together as one, which is then taken.
+  bool compose(SearchBudget& budget) {
+    Compositions all(compact_, kCompositions * compact_.size());
+    std::uint64_t counted = 0;
+    const auto spend = [&] {
+      budget.spend((all.looked_at() - counted) / kLooksPerStep);
+      counted = all.looked_at();
+    };
+    do {
+      while (all.look(false)) {
+      }
+      spend();
+    } while (!all.has_all() && !budget.is_spent() && all.look(true));
+    if (!all.has_all()) return false;
+    std::vector<std::uint64_t> offsets(compact_.size() + all.found().size(),
+                                       Compositions::kNowhere);
+    offsets.back() = 0;
+    all.place_members(offsets);
+    offsets.resize(compact_.size());
+    take(offsets, true);
+    return true;
+  }
+
   template <class Search>
   static std::unique_ptr<Search> searchable(std::span<const Buffer> buffers) {
     std::uint64_t moments = 0;

@@ -17,11 +17,15 @@ constexpr std::uint64_t kLooksPerStep = 4;
 
 WallSearch::WallSearch(std::span<const Buffer> buffers, std::size_t most, unsigned rounds_of_pairs)
     : given_(buffers.size()),
-      compositions_(compositions(buffers, rounds_of_pairs, 2 * buffers.size())),
+      compositions_(buffers, 2 * buffers.size()),
       buffers_(buffers.begin(), buffers.end()),
       most_(most) {
   cost_.assign(given_, 1);
-  for (const Composition& composition : compositions_) {
+  for (unsigned round = 0;
+       compositions_.look(round < rounds_of_pairs) || round < rounds_of_pairs;) {
+    ++round;
+  }
+  for (const Composition& composition : compositions_.found()) {
     buffers_.push_back(composition.whole);
     cost_.push_back(composition.members.size() == 2 ? 2 : 1);  // of pairs there are many
   }
@@ -103,10 +107,11 @@ void WallSearch::add_choices() {
     is_there_.push_back(solver_.add_variable());
     one_of[i].push_back(is_there_[i]);
   }
-  for (std::size_t i = 0; i < compositions_.size(); ++i) {
+  const auto& found = compositions_.found();
+  for (std::size_t i = 0; i < found.size(); ++i) {
     const Literal is_used = solver_.add_variable();
     one_of[given_ + i].push_back(ClauseSolver::negated(is_used));
-    for (const Index member : compositions_[i].members) one_of[member].push_back(is_used);
+    for (const Index member : found[i].members) one_of[member].push_back(is_used);
   }
   for (const Literals& literals : one_of) add_one_of(literals);
 }
@@ -366,7 +371,7 @@ WallSearch::Outcome WallSearch::run(std::uint64_t steps, SearchBudget& budget) {
 
 // From one of the lowest to what it meets, and so on.
 bool WallSearch::write() {
-  constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
+  constexpr std::uint64_t kUnknown = Compositions::kNowhere;
   offset_.assign(buffers_.size(), kUnknown);
   Indices waiting;
   for (Index i = 0; i < buffers_.size(); ++i) {
@@ -393,13 +398,7 @@ bool WallSearch::write() {
       }
     }
   }
-  for (std::size_t i = compositions_.size(); i-- > 0;) {
-    const auto& [whole, members, offsets] = compositions_[i];
-    if (offset_[given_ + i] == kUnknown) continue;
-    for (std::size_t j = 0; j < members.size(); ++j) {
-      offset_[members[j]] = offset_[given_ + i] + offsets[j];
-    }
-  }
+  compositions_.place_members(offset_);
   offset_.resize(given_);
   // Full at each moment: no two meet where each stands on another.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> alive;

@@ -81,7 +81,7 @@ class WallSearch {
   bool write();
 
   std::size_t given_;
-  std::vector<Composition> compositions_;
+  Compositions compositions_;
   std::vector<Buffer> buffers_;    // and what is composed of them
   std::vector<std::size_t> cost_;  // by buffer: 1, of a pair 2
   std::size_t most_;

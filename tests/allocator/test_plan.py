@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from allocator.instances import FAMILIES, HEIGHT, split
+from allocator.instances import FAMILIES, HEIGHT, Buffers, mixed, pinwheels, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,6 +127,22 @@ def test_a_tiling_of_pieces_that_are_alike_is_put_together_again(
     again = plan(*problem, steps=10**9)
     assert (again[0] == offsets).all(), "the same effort gives the same plan"
     assert again[3] == steps < 5 * 10**8
+
+
+@pytest.mark.parametrize(
+    ("cut", "seed", "side"),
+    [(pinwheels, 1, 512), (pinwheels, 2, 512), (pinwheels, 8, 512), (mixed, 1, 1024)],
+)
+def test_nested_pieces_that_are_alike_are_put_together_again(
+    cut: Callable[[int, int, int], Buffers], seed: int, side: int
+) -> None:
+    """Gluing one pair or pinwheel by chance spoils the rest, so all that may be are kept."""
+    problem = cut(2000, seed, side)
+    assert plan(*problem, steps=0)[1] > 1.1 * side, "not for being easy"
+    offsets, height, _, steps = plan(*problem, steps=10**8)
+    assert height == side
+    assert_valid(*problem, offsets, height)
+    assert steps < 3 * 10**7
 
 
 @pytest.mark.parametrize("family", ["windmills", "pinwheels"])
