@@ -2,10 +2,12 @@
 """Devices: which one is current, what their names mean, what they say about themselves."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 
 from npusim_conformance.contracts import contract, in_thread, on, other_device, refuses, same
+from npusim_conformance.contracts.memory import WRONG
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
@@ -142,6 +144,7 @@ def errors_leave_current_device(run: Run) -> None:
     module, second = run.under_test.module, other_device(run)
     before = module.current_device()
     one, other = torch.ones(2, 3).to(second), torch.ones(4, 5).to(second)
+    there = torch.ones(256, 256).to(second)
     calls = {
         "a sum of shapes that do not fit": lambda: one + other,
         "a copy of a shape that does not fit": lambda: one.copy_(other),
@@ -154,6 +157,10 @@ def errors_leave_current_device(run: Run) -> None:
         for what, call in calls.items():
             refuses(what, call)
             same(f"current_device() after {what}", module.current_device(), before)
+        for what, wrong in WRONG.items():
+            with suppress(RuntimeError, IndexError, TypeError, ValueError):
+                wrong(there.clone())
+            same(f"current_device() after a refused {what}", module.current_device(), before)
     finally:
         torch.accelerator.set_device_index(before)
 

@@ -552,7 +552,8 @@ def threads_may_read_one_tensor(run: Run) -> None:
         same("values read wrong, by thread", list(pool.map(work, range(4))), [0] * 4)
 
 
-_WRONG: dict[str, Callable[[torch.Tensor], object]] = {
+# Operators that raise, most of them in a kernel, by a tensor of 256 rows of floating-point numbers.
+WRONG: dict[str, Callable[[torch.Tensor], object]] = {
     "mm()": lambda x: torch.mm(x, x[:3]),
     "linear()": lambda x: torch.nn.functional.linear(x, x[:, :3]),
     "cat()": lambda x: torch.cat([x, x[:, :3]]),
@@ -572,7 +573,7 @@ _WRONG: dict[str, Callable[[torch.Tensor], object]] = {
 @contract(no_cpu=_NO_CPU)
 def errors_keep_nothing(run: Run) -> None:
     """An operator that raises lets its arguments go."""
-    for name, call in _WRONG.items():
+    for name, call in WRONG.items():
         before = _allocated(run)
         for _ in range(3):
             with suppress(RuntimeError, IndexError, TypeError, ValueError):
