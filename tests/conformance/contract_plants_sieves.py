@@ -79,6 +79,12 @@ def only_of_the_first_device(right, self, *args, **more):
     return result if self.device.index == 0 else result + 1
 
 
+def lies_on_the_first(right, self, *args):
+    """A result on the first device, wherever its operands lie."""
+    result = right(self, *args)
+    return result if result.is_cpu else result.to("npusim:0")
+
+
 def moves_with_an_event(right, *args, **more):
     """A number of the current device that another thread's choice changes."""
     return right(*args, **more) if is_main() else 1
@@ -104,6 +110,7 @@ SIEVES = (
     ("operators/complex_numbers_agree", method("angle", lambda right, self: right(self) + 1)),
     ("operators/moves_agree", method("roll", lambda right, self, *a: self)),
     ("operators/indexes_agree", method("gather", lambda right, self, d, i: right(self, d, i) + 1)),
+    ("operators/indexes_agree", method("index_select", lies_on_the_first)),
     ("operators/orders_agree", around(torch, "isin", raised(1))),
     ("operators/factories_agree", around(torch, "linspace", made_raised)),
     ("operators/products_agree", around(torch, "bmm", raised(1))),

@@ -2,8 +2,8 @@
 """Operators with arguments and values that samples seldom have, as expressions against the CPU.
 
 Each expression is computed on the CPU and on the device, there from contiguous tensors, from
-turned ones with and without gaps, and from ones that begin at an odd place. The expressions and
-their names are in apart/expressions.py.
+turned ones with and without gaps, from ones that begin at an odd place, and from those of a second
+device while the first is current. The expressions and their names are in apart/expressions.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,6 +53,7 @@ _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gapped": _gapped,
     "shifted": _shifted,
 }
+_ELSEWHERE = "a second device's"
 
 
 def _difference(got: Any, expected: Any, least: float | None = None) -> str:
@@ -132,6 +133,9 @@ def _agree(
             layouts[layout][name] = arrange(there)
     if ask is _gradients:  # which cost the most; of a layout, mistakes are the result's, too
         layouts = {name: layouts[name] for name in ("contiguous", "gapped")}
+    elif run.under_test.second is not None:
+        second = run.under_test.second
+        layouts[_ELSEWHERE] = {name: value.to(second) for name, value in here.items()}
     for text in expressions:
         code = compile(text, text, "eval")
         try:
@@ -162,6 +166,10 @@ def _wrong(
         if diagnose(error).status is Status.UNIMPLEMENTED:
             return ""  # of what is missing, the operators' own cases tell
         return f"raises {str(error).splitlines()[0][:120]}"
+    there = values["x"].device
+    for one in got:
+        if isinstance(one, torch.Tensor) and one.device != there and one.device.type == there.type:
+            return f"the result lies on {one.device}, the operands lie on {there}"
     compared = (_difference(*pair, least) for pair in zip(got, expected, strict=False))
     return next(filter(None, compared), "")
 
