@@ -132,7 +132,7 @@ def _agree(
         for layout, arrange in _LAYOUTS.items():
             layouts[layout][name] = arrange(there)
     if ask is _gradients:  # which cost the most; of a layout, mistakes are the result's, too
-        layouts = {name: layouts[name] for name in ("contiguous", "gapped")}
+        layouts = {"turned": layouts["turned"]}
     elif run.under_test.second is not None:
         second = run.under_test.second
         layouts[_ELSEWHERE] = {name: value.to(second) for name, value in here.items()}

@@ -125,6 +125,8 @@ torch.nn.functional.pad(image, (1, 1, 2, 0), 'replicate'); x.as_strided((2, 2), 
 """
 
 INDEXES = """
+x[2, 3]; h[1, 2]; bf[2, 1]; i8[1, 1]; b[0, 1]; u8[2, 0]; i32[1, 7]; x.double()[1, 1]
+h[1:2, 2]; bf[2]
 x[0].diag(-1); x[0].diag_embed(1); x[:, :1].expand(3, 5) * 2; x.t()[1:, ::2].clone()
 cube[:, 1:, ::2].sum(-1); x[::2].contiguous(); x[:, -1]; x[..., None, 1]; x.gather(-1, at2)
 x.t().gather(0, at2.t()); x.gather(-2, at2); x.index_select(-1, at); x.index_select(0, at)
