@@ -40,7 +40,8 @@ struct LastDim {
     const at::TensorBase* const operand = &self;
     const Account account(about.cost, operand, {}, dim);
     return launch({about.name.c_str(), npusim::CommandKind::kernel, account.cost()}, device, [&] {
-      const KernelScope scope(device);
+      const NoWrappers no_wrappers;
+      const Temporaries temporaries;
       at::Tensor out = device_empty(self.sizes(), self.scalar_type(), device);
       const FreshView result(out, Use::writes);
       const FreshView view(self);

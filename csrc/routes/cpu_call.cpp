@@ -7,8 +7,10 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/hash.h>
 
 #include <cstring>
+#include <exception>
 #include <typeinfo>
 
 #include "backend/backend.h"
@@ -69,6 +71,7 @@ void make_writable(c10::TensorImpl& device) {
 }  // namespace
 
 CpuCall::~CpuCall() {
+  if (C10_LIKELY(finished_ && std::uncaught_exceptions() == 0)) learn();
   if (C10_UNLIKELY(!finished_ && !dry_)) {
     // The kernel threw: a twin that it resized must point at its own storage
     // again.
@@ -79,6 +82,19 @@ CpuCall::~CpuCall() {
     }
   }
   for (Operand& operand : operands_) give_view(std::move(operand.view));
+}
+
+std::uint64_t CpuCall::signature() const {
+  std::uint64_t hash = c10::get_hash(op_);
+  for (const Operand& operand : operands_) {
+    const c10::TensorImpl& impl = *operand.device;
+    hash = c10::hash_combine(hash,
+                             c10::get_hash(impl.layout(), c10::typeMetaToScalarType(impl.dtype())));
+    for (const int64_t size : impl.sizes()) hash = c10::hash_combine(hash, size);
+    if (impl.layout() != at::kStrided || operand.view.is_nested()) continue;
+    for (const int64_t stride : impl.strides()) hash = c10::hash_combine(hash, stride);
+  }
+  return hash;
 }
 
 at::Tensor& CpuCall::shown(const at::Tensor& operand, bool written) {
@@ -205,8 +221,9 @@ void CpuCall::write_back(const Operand& operand) {
   c10::StorageImpl* host = view.unsafe_storage().unsafeGetStorageImpl();
   DeviceStorage* ours = as_device_storage(device.unsafe_storage().unsafeGetStorageImpl());
   npusim::alloc::Block* block = scratch_block_of(host->data_ptr());
-  if (C10_UNLIKELY(block != nullptr)) {
-    if (ours != nullptr && ours->existing_twin() == host) {
+  const bool replaced = claim(host->data());
+  if (C10_UNLIKELY(block != nullptr || replaced)) {
+    if (!replaced && ours != nullptr && ours->existing_twin() == host) {
       // The kernel grew the twin: the new block becomes the storage's own.
       auto* address = reinterpret_cast<void*>(block->address);
       ours->set_data_ptr_noswap(c10::DataPtr(address, block, &free_block_deleter,
@@ -225,7 +242,7 @@ void CpuCall::write_back(const Operand& operand) {
   if (C10_UNLIKELY(resized)) {
     device.set_sizes_and_strides(view.sizes(), view.strides(), view.storage_offset());
   }
-  if (C10_UNLIKELY(resized || block != nullptr)) {  // not the bytes that were shown
+  if (C10_UNLIKELY(resized || block != nullptr || replaced)) {  // not the bytes that were shown
     note_use(device, device.unsafe_storage().data(), Use::writes);
   }
   // Some kernels answer with a lazily conjugated tensor (linalg_lu_solve).
@@ -308,6 +325,7 @@ at::Tensor CpuCall::compressed_result(const at::Tensor& host) {
 c10::Storage CpuCall::storage_for(const at::Tensor& host) {
   c10::StorageImpl* storage = host.storage().unsafeGetStorageImpl();
   if (npusim::alloc::Block* block = scratch_block_of(storage->data_ptr())) {
+    claim(storage->data());
     // Born on the device: the storage keeps the block, the kernel's storage
     // becomes its twin.
     const bool shared = host.storage().use_count() > 1;  // another result may lie on it
@@ -337,7 +355,7 @@ c10::Storage CpuCall::storage_for(const at::Tensor& host) {
   if (storage->nbytes() == 0) return c10::Storage(make_device_storage(0, device_));
   TORCH_CHECK_NOT_IMPLEMENTED(storage->data() != nullptr, op_,
                               " returned a tensor without memory, which npusim cannot adopt");
-  count_copied_result(op_);
+  if (C10_UNLIKELY(!claim(storage->data()))) count_copied_result(op_);
   auto copied = make_device_storage(storage->nbytes(), device_);
   std::memcpy(npusim::kernel_alias(copied->mutable_data()), storage->data(), storage->nbytes());
   note_use(*host.unsafeGetTensorImpl(), copied->data(), Use::writes);

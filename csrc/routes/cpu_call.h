@@ -9,12 +9,13 @@
 #include <c10/util/SmallVector.h>
 
 #include "backend/backend.h"
+#include "csrc/runtime/scratch_allocator.h"
 
 namespace torch_npusim {
 
 // CpuCall remembers which view stands for which operand, turns the kernel's results into device
 // tensors without copying, and takes over storages that the kernel resized.
-class CpuCall {
+class CpuCall : private CallMemory {
  public:
   // What the kernel does with its operands. Where it reads them only, nobody asks whether two of
   // them share a storage, and a view does without the storage's twin.
@@ -23,7 +24,7 @@ class CpuCall {
   // `operands`: at most so many will be shown, so that references to their views hold.
   CpuCall(const char* op, c10::DeviceIndex device, std::size_t operands = 0,
           Access access = Access::writes)
-      : op_(op), device_(device), access_(access) {
+      : CallMemory(device, !npusim::dry()), op_(op), device_(device), access_(access) {
     operands_.reserve(operands);
   }
   ~CpuCall();
@@ -55,11 +56,13 @@ class CpuCall {
 
   // result() returns, for a tensor that the kernel returned: the operand, if it is an operand's
   // view; a device view, if it lies on an operand's storage; else a tensor that adopts the block
-  // the kernel allocated (scratch_allocator.h). Anything else is copied to the device, or refused
-  // when NPUSIM_FALLBACK=error.
+  // the kernel allocated, or in a first call its copy (scratch_allocator.h). Anything else is
+  // copied to the device, or refused when NPUSIM_FALLBACK=error.
   at::Tensor result(at::Tensor host);
 
  private:
+  std::uint64_t signature() const override;
+
   struct Operand {
     c10::TensorImpl* device;
     at::Tensor view;

@@ -48,7 +48,7 @@ struct CpuKernel<Op, Result(Args...)> {
     const Account account = operands.account(about);
     const npusim::CommandInfo info{about.name.c_str(), npusim::CommandKind::kernel, account.cost()};
     const auto kernel = [&]() -> Result {
-      const KernelScope scope(device);
+      const NoWrappers no_wrappers;
       CpuCall call(about.name.c_str(), device, operands.tensors().size(), kAccess);
       if constexpr (std::is_void_v<Result>) {
         body(device, call, args...);

@@ -153,18 +153,6 @@ c10::DispatchKeySet kernel_for(const CpuCall& call, const OpTraits& traits) {
   return c10::DispatchKeySet(call.kernel());
 }
 
-std::vector<Tensor> converted_operands(const at::TensorIteratorBase& iter, at::ScalarType common,
-                                       c10::DeviceIndex device) {
-  std::vector<Tensor> converted;
-  if (common == at::ScalarType::Undefined) return converted;
-  for (int i = iter.noutputs(); i < iter.ntensors(); ++i) {
-    const at::TensorBase& operand = iter.tensor(i);
-    if (operand.scalar_type() == common) continue;
-    converted.push_back(device_empty(operand.sizes(), common, device));
-  }
-  return converted;
-}
-
 bool serve_by_rule(const OpTraits& traits, TensorPointers operands, Stack& stack) {
   const auto rule = rules().find(traits.name);
   if (rule == rules().end()) return false;

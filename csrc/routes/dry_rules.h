@@ -3,10 +3,7 @@
 // shapes of all others, or a refusal by name.
 #pragma once
 
-#include <ATen/TensorIterator.h>
 #include <ATen/core/stack.h>
-
-#include <vector>
 
 #include "csrc/launch/op_traits.h"
 #include "csrc/routes/cpu_call.h"
@@ -19,11 +16,6 @@ c10::DispatchKeySet kernel_for(const CpuCall& call, const OpTraits& traits);
 
 // refuse_shape() raises that.
 [[noreturn]] void refuse_shape(const OpTraits& traits);
-
-// converted_operands() makes the temporaries of an iterator on the host: its operands in the common
-// dtype, which CUDA converts element by element.
-std::vector<at::Tensor> converted_operands(const at::TensorIteratorBase& iter,
-                                           at::ScalarType common, c10::DeviceIndex device);
 
 // serve_by_rule() replaces the arguments on the stack, views of a dry run, by results that hold the
 // share of elements that the run selects (dry_answers.h). False for an operator without a rule.

@@ -118,7 +118,7 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   const bool dense = arguments.operands.all_dense();
   if (dense) check_cpu_kernel(op, traits);
   note_route(Route::fallback);
-  const KernelScope scope(device);
+  const NoWrappers no_wrappers;
   CpuCall call(traits.name.c_str(), device, arguments.operands.tensors().size(),
                traits.writes ? CpuCall::Access::writes : CpuCall::Access::reads);
   arguments.become_views(call, device);

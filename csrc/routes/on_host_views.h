@@ -18,7 +18,7 @@ auto on_host_views(const char* op, Operands operands, const npusim::Cost& cost, 
   const c10::DeviceIndex device = common_device(op, operands, HostScalars::refused);
   const Account account(cost);
   return launch({op, npusim::CommandKind::kernel, cost}, device, [&] {
-    const KernelScope scope(device);
+    const NoWrappers no_wrappers;
     CpuCall call(op, device);
     auto result = body(call);
     account.settle(result);

@@ -23,6 +23,7 @@
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/dense_call.h"
 #include "csrc/routes/structured_arguments.h"
+#include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -45,12 +46,6 @@ class OnViews final : public Structured {
                               at::TensorOptions options) override {
     const auto i = static_cast<std::size_t>(index);
     const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
-    if constexpr (std::is_base_of_v<at::TensorIteratorBase, Structured>) {
-      // An iterator on the host has converted its operands by now.
-      if (C10_UNLIKELY(npusim::dry()) && converted_.empty() && !as_cuda()) {
-        converted_ = converted_operands(*this, this->common_dtype_, device_);
-      }
-    }
     const auto format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
     made_[i] = strides.empty() ? device_empty(sizes, dtype, device_, format)
                                : device_empty_strided(sizes, strides, dtype, device_);
@@ -70,7 +65,6 @@ class OnViews final : public Structured {
   c10::DeviceIndex device_;
   std::array<at::Tensor, outputs> made_;
   std::array<at::Tensor, outputs> views_;
-  std::vector<at::Tensor> converted_;  // of a dry run
 };
 
 template <class Op_, class Class, class Schema = typename Op_::schema>
@@ -99,7 +93,8 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
     const npusim::CommandInfo info{about.name.c_str(), npusim::CommandKind::kernel, account.cost()};
     return launch(info, tensors.device, [&] {
       note_route(Route::structured);
-      const KernelScope scope(tensors.device);
+      const NoWrappers no_wrappers;
+      const Temporaries temporaries;
       OnViews<Class, outputs> kernel(tensors.device);
       run(kernel, std::make_index_sequence<outputs>(), structured::hold(args)...);
       Result made = results(kernel, std::make_index_sequence<outputs>());

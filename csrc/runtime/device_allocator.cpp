@@ -21,6 +21,7 @@
 #include "csrc/runtime/memory_pools.h"
 #include "csrc/runtime/out_of_memory_observers.h"
 #include "csrc/runtime/poison.h"
+#include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -275,8 +276,10 @@ namespace {
 constinit thread_local GraphBlocks* t_graph_blocks = nullptr;
 }  // namespace
 
-GraphBlocks::GraphBlocks(std::vector<Block>& blocks, Mode mode) noexcept
-    : blocks_(blocks), mode_(mode), outer_(t_graph_blocks) {
+GraphBlocks::GraphBlocks(List& list, Mode mode) noexcept
+    : list_(list), mode_(mode), outer_(t_graph_blocks) {
+  static std::atomic<std::uint64_t> captures{0};
+  if (mode == Mode::capture) list.number = ++captures;
   t_graph_blocks = this;
 }
 GraphBlocks::~GraphBlocks() { t_graph_blocks = outer_; }
@@ -284,12 +287,19 @@ GraphBlocks::~GraphBlocks() { t_graph_blocks = outer_; }
 bool GraphBlocks::replaying() noexcept {
   return t_graph_blocks != nullptr && t_graph_blocks->mode_ == Mode::replay;
 }
+bool GraphBlocks::capturing() noexcept {
+  return t_graph_blocks != nullptr && t_graph_blocks->mode_ == Mode::capture;
+}
+std::uint64_t GraphBlocks::number() noexcept {
+  return replaying() ? t_graph_blocks->list_.number : 0;
+}
 
 // Replay gives the blocks of the capture in their order; a request that does not fit takes a new
 // one.
 Block* GraphBlocks::next(std::size_t bytes) {
-  if (used_ == blocks_.size() || blocks_[used_].bytes < bytes) return nullptr;
-  return &blocks_[used_++];
+  std::vector<Block>& blocks = list_.blocks;
+  if (used_ == blocks.size() || blocks[used_].bytes < bytes) return nullptr;
+  return &blocks[used_++];
 }
 
 // Observers hear of the block before poison writes to it. Before an out-of-memory error, blocks
@@ -326,7 +336,7 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device, npusim::Stream
     captured.bytes = block->bytes;
     captured.requested_bytes = block->requested_bytes;
     captured.state = npusim::alloc::BlockState::allocated;
-    t_graph_blocks->blocks_.push_back(captured);
+    t_graph_blocks->list_.blocks.push_back(captured);
   }
   return block;
 }
@@ -400,6 +410,7 @@ Block* block_at(npusim::alloc::Address address) {
 }
 
 void release_cached_memory(npusim::alloc::PoolId pool) {
+  release_host_temporaries();
   if (!npusim::initialized()) return;
   npusim::collect_sent();
   for (int i = 0; i < npusim::device_count(); ++i) {

@@ -46,23 +46,30 @@ npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device,
 // GraphBlocks: how a node of a graph gets the same addresses at every replay. While it lives, this
 // thread's allocations are added to `blocks` (capture), or are given these blocks in order
 // (replay); a block that is given so has no owner, and freeing it does nothing. The list belongs to
-// the caller.
+// the caller, and gets a number at its capture.
 class GraphBlocks {
  public:
   enum class Mode : std::uint8_t { capture, replay };
-  GraphBlocks(std::vector<npusim::alloc::Block>& blocks, Mode mode) noexcept;
+  struct List {
+    std::vector<npusim::alloc::Block> blocks;
+    std::uint64_t number = 0;
+  };
+  GraphBlocks(List& list, Mode mode) noexcept;
   ~GraphBlocks();
   GraphBlocks(const GraphBlocks&) = delete;
   GraphBlocks& operator=(const GraphBlocks&) = delete;
   // replaying() is whether this thread's allocations are given blocks of a capture.
   static bool replaying() noexcept;
+  static bool capturing() noexcept;
+  // number() is that of the list that is replayed, from 1 on, or 0.
+  static std::uint64_t number() noexcept;
 
  private:
   friend npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device,
                                               npusim::Stream* stream);
   npusim::alloc::Block* next(std::size_t bytes);
 
-  std::vector<npusim::alloc::Block>& blocks_;
+  List& list_;
   const Mode mode_;
   std::size_t used_ = 0;
   GraphBlocks* const outer_;

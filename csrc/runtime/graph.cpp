@@ -448,7 +448,7 @@ void Graph::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack)
     op.callBoxed(&stack);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const npusim::alloc::Block& block : node.blocks) {
+  for (const npusim::alloc::Block& block : node.blocks.blocks) {
     npusim::Address& end = ours_[block.address];
     end = std::max(end, block.address + block.bytes);
     pool_->add_captured(block.address, end);

@@ -100,7 +100,7 @@ class Graph {
     npusim::Stream* stream = nullptr;
     std::optional<c10::OperatorHandle> op;
     std::vector<c10::IValue> arguments;
-    std::vector<npusim::alloc::Block> blocks;
+    GraphBlocks::List blocks;
     std::vector<Draw> draws;
     Kernel kernel;
     std::size_t mark = 0;  // of record and block

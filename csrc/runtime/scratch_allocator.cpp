@@ -3,9 +3,15 @@
 #include "csrc/runtime/scratch_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
-#include <c10/util/SmallVector.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/hash.h>
 
+#include <algorithm>
+#include <bit>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -17,65 +23,134 @@ namespace {
 
 using npusim::alloc::Block;
 
-// The context of such a DataPtr is the host address itself, because oneDNN takes its scratch memory
-// through raw_allocate(), which insists on that. The blocks of the open scopes are kept here, so
-// that finding one costs a look at the last few entries and not a walk of the segment.
-thread_local c10::SmallVector<Block*, 16> t_scope_blocks;
+thread_local constinit CallMemory* t_call = nullptr;
+constexpr c10::DeviceIndex kNoDevice = -1;  // of a call without results
 
-// What every kernel asks for, apart from the blocks: without a destructor, a thread's own is found
-// faster, and most kernels that make their results themselves allocate nothing here.
-struct OpenScopes {
-  c10::DeviceIndex device = kHostMemory;
-  std::size_t blocks = 0;  // as many as t_scope_blocks
+// Large blocks of the host that kernels took before: no more than were ever taken at once. Those of
+// one size are alike, and sizes are rounded up by at most an eighth.
+class HostBlocks {
+ public:
+  static constexpr std::size_t kFrom = 1 << 16;  // below, the host's own allocator is as fast
+
+  void* take(std::size_t bytes) {
+    const std::size_t step = std::bit_floor(bytes) / 8;
+    const std::size_t size = (bytes + step - 1) / step * step;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<void*>& spare = spare_[size];
+    void* block = nullptr;
+    if (spare.empty()) {
+      block = c10::alloc_cpu(size);
+    } else {
+      block = spare.back();
+      spare.pop_back();
+      spare_bytes_ -= size;
+    }
+    taken_.emplace(block, size);
+    taken_bytes_ += size;
+    most_taken_ = std::max(most_taken_, taken_bytes_);
+    return block;
+  }
+  // Returns whether the block is from here, and takes it back.
+  bool give(void* block) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto taken = taken_.find(block);
+    if (taken == taken_.end()) return false;
+    const std::size_t size = taken->second;
+    taken_.erase(taken);
+    taken_bytes_ -= size;
+    if (spare_bytes_ + size > most_taken_) free_spare();
+    spare_[size].push_back(block);
+    spare_bytes_ += size;
+    return true;
+  }
+  void release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_spare();
+    most_taken_ = taken_bytes_;
+  }
+
+ private:
+  void free_spare() {
+    for (const auto& [size, blocks] : spare_) {
+      for (void* block : blocks) c10::free_cpu(block);
+    }
+    spare_.clear();
+    spare_bytes_ = 0;
+  }
+
+  std::mutex mutex_;
+  std::size_t taken_bytes_ = 0, most_taken_ = 0, spare_bytes_ = 0;
+  std::unordered_map<std::size_t, std::vector<void*>> spare_;
+  std::unordered_map<void*, std::size_t> taken_;
 };
-constinit thread_local OpenScopes t_open;
 
-void remember(Block* block, OpenScopes& open) {
-  t_scope_blocks.push_back(block);
-  ++open.blocks;
+HostBlocks& host_blocks() {
+  static auto* blocks = new HostBlocks;  // what lies there may outlive main()
+  return *blocks;
+}
+
+// A forked child has a copy of the lock, which another thread may have held: it leaks the block.
+void host_block_deleter(void* block) {
+  if (!npusim::in_bad_fork()) host_blocks().give(block);
+}
+
+c10::DataPtr host_memory(std::size_t bytes, c10::Allocator& next) {
+  if (bytes < HostBlocks::kFrom) return next.allocate(bytes);
+  void* block = host_blocks().take(bytes);
+  return {block, block, &host_block_deleter, c10::Device(c10::kCPU)};
+}
+
+// What is known of a thread's calls: whether the allocation with this key becomes a result.
+constexpr std::size_t kKnownAtMost = 1 << 16;
+std::unordered_map<std::uint64_t, bool>& known_allocations() {
+  thread_local std::unordered_map<std::uint64_t, bool> known;
+  return known;
 }
 
 void* host_address_of(const Block& block) {
   return npusim::kernel_alias(reinterpret_cast<void*>(block.address));
 }
 
-npusim::alloc::Address device_address_of(void* host) {
-  return reinterpret_cast<npusim::alloc::Address>(npusim::device_alias(host));
+npusim::alloc::Address device_address_of(const void* host) {
+  return reinterpret_cast<npusim::alloc::Address>(npusim::device_alias(const_cast<void*>(host)));
 }
 
-// The newest entry for an address is the live one: a later block at the same address, allocated on
-// this thread, would be a later entry. Blocks of other threads and of closed scopes are not here.
-// Returns how many entries there are up to the live one, or 0.
-std::size_t entry_of(npusim::alloc::Address address) {
-  for (std::size_t i = t_open.blocks; i > 0; --i) {
-    const Block* block = t_scope_blocks[i - 1];
-    if (block->address != address) continue;
-    return block->state == npusim::alloc::BlockState::allocated ? i : 0;
+}  // namespace
+
+// The allocators' way into a call.
+struct CallAllocations {
+  // The newest allocation at an address is the live one.
+  static CallMemory::Allocation* at(CallMemory* call, const void* host) noexcept {
+    if (call == nullptr || host == nullptr) return nullptr;
+    for (std::size_t i = call->allocations_.size(); i > 0; --i) {
+      CallMemory::Allocation& one = call->allocations_[i - 1];
+      if (one.host == host) return &one;
+    }
+    return nullptr;
   }
-  return 0;
-}
+  static c10::DataPtr allocate(CallMemory& call, std::size_t bytes, c10::Allocator& next);
+};
 
-// A function of its own, so that its address marks the memory that came from here.
+namespace {
+
+// The context of such a DataPtr is the host address itself, because oneDNN takes its scratch memory
+// through raw_allocate(), which insists on that. A function of its own, so that its address marks
+// the memory that came from here.
 void scratch_deleter(void* host) {
   if (npusim::in_bad_fork()) return;  // the parent's block
-  const npusim::alloc::Address address = device_address_of(host);
-  const std::size_t entry = entry_of(address);
-  if (C10_LIKELY(entry > 0)) {
-    Block* block = t_scope_blocks[entry - 1];
-    t_scope_blocks.erase(t_scope_blocks.begin() + static_cast<std::ptrdiff_t>(entry - 1));
-    --t_open.blocks;
-    free_block_deleter(block);
+  auto* known = CallAllocations::at(t_call, host);
+  if (known != nullptr && known->block != nullptr) {
+    known->host = nullptr;  // a later block may lie there
+    free_block_deleter(std::exchange(known->block, nullptr));
   } else if (GraphBlocks::replaying()) {
     // What is at the address belongs to whoever holds the results of the graph.
-  } else if (Block* block = block_at(address)) {
+  } else if (Block* block = block_at(device_address_of(host))) {
     free_block_deleter(block);
   }
 }
 
-c10::DataPtr allocate_scratch(std::size_t bytes, c10::DeviceIndex device) {
-  Block* block = allocate_block(bytes, device);
+c10::DataPtr scratch_over(const Block* block) {
   if (block == nullptr) return c10::DataPtr(nullptr, c10::Device(c10::kCPU));
-  if (OpenScopes& open = t_open; C10_LIKELY(open.device != kHostMemory)) remember(block, open);
   void* host = host_address_of(*block);
   return {host, host, &scratch_deleter, c10::Device(c10::kCPU)};
 }
@@ -83,7 +158,9 @@ c10::DataPtr allocate_scratch(std::size_t bytes, c10::DeviceIndex device) {
 class ScratchAllocator final : public c10::Allocator {
  public:
   explicit ScratchAllocator(c10::DeviceIndex device) : device_(device) {}
-  c10::DataPtr allocate(std::size_t bytes) override { return allocate_scratch(bytes, device_); }
+  c10::DataPtr allocate(std::size_t bytes) override {
+    return scratch_over(allocate_block(bytes, device_));
+  }
   void copy_data(void* dest, const void* src, std::size_t bytes) const override {
     default_copy_data(dest, src, bytes);
   }
@@ -92,21 +169,24 @@ class ScratchAllocator final : public c10::Allocator {
   c10::DeviceIndex device_;
 };
 
-// Stands in front of torch's CPU allocator; one thread-local test when no scope is open.
+// Stands in front of torch's CPU allocator; one thread-local test outside of calls.
 class ForwardingAllocator final : public c10::Allocator {
  public:
   explicit ForwardingAllocator(c10::Allocator* next) : next_(next) {}
   c10::DataPtr allocate(std::size_t bytes) override {
-    const c10::DeviceIndex device = t_open.device;
-    if (C10_LIKELY(device == kHostMemory)) return next_->allocate(bytes);
-    return allocate_scratch(bytes, device);
+    if (C10_LIKELY(t_call == nullptr)) return next_->allocate(bytes);
+    return CallAllocations::allocate(*t_call, bytes, *next_);
   }
   // One deleter for both kinds of memory; raw_allocate() keeps no other mark of where it came from.
   c10::DeleterFnPtr raw_deleter() const override {
     static const c10::DeleterFnPtr next_deleter = next_->raw_deleter();  // there is one forwarder
     return [](void* memory) {
       const bool scratch = npusim::is_device_address(npusim::device_alias(memory));
-      (scratch ? &scratch_deleter : next_deleter)(memory);
+      if (scratch) {
+        scratch_deleter(memory);
+      } else if (npusim::in_bad_fork() || !host_blocks().give(memory)) {
+        next_deleter(memory);
+      }
     };
   }
   void copy_data(void* dest, const void* src, std::size_t bytes) const override {
@@ -118,6 +198,25 @@ class ForwardingAllocator final : public c10::Allocator {
 };
 
 }  // namespace
+
+// A graph's nodes run again and again with the blocks of their capture, in their order, which are
+// those of results alone. So a capture believes nothing, and a node what its own replays have shown.
+c10::DataPtr CallAllocations::allocate(CallMemory& call, std::size_t bytes, c10::Allocator& next) {
+  if (bytes == 0 || call.device_ == kNoDevice) return host_memory(bytes, next);
+  auto& known = known_allocations();
+  if (call.allocations_.empty()) {
+    if (C10_UNLIKELY(known.size() > kKnownAtMost && call.outer_ == nullptr)) known.clear();
+    call.key_ = c10::hash_combine(call.signature(), GraphBlocks::number());
+  }
+  call.key_ = c10::hash_combine(call.key_, bytes);
+  const auto found = GraphBlocks::capturing() ? known.end() : known.find(call.key_);
+  bool* const is_result = found == known.end() ? nullptr : &found->second;
+  Block* block = nullptr;
+  if (is_result != nullptr && *is_result) block = allocate_block(bytes, call.device_);
+  c10::DataPtr data = block != nullptr ? scratch_over(block) : host_memory(bytes, next);
+  call.allocations_.push_back({data.get(), call.key_, is_result, block});
+  return data;
+}
 
 c10::Allocator* scratch_allocator_of(c10::DeviceIndex device) {
   // Never destroyed: storages that point here may outlive main().
@@ -133,25 +232,53 @@ c10::Allocator* scratch_allocator_of(c10::DeviceIndex device) {
 
 npusim::alloc::Block* scratch_block_of(const c10::DataPtr& data) noexcept {
   if (data.get_deleter() != &scratch_deleter) return nullptr;
-  const npusim::alloc::Address address = device_address_of(data.get_context());
-  const std::size_t entry = entry_of(address);
-  return C10_LIKELY(entry > 0) ? t_scope_blocks[entry - 1] : block_at(address);
+  const auto* known = CallAllocations::at(t_call, data.get_context());
+  if (C10_LIKELY(known != nullptr && known->block != nullptr)) return known->block;
+  return block_at(device_address_of(data.get_context()));
 }
 
-ScratchScope::ScratchScope(c10::DeviceIndex device) noexcept
-    : outer_(t_open.device), outer_blocks_(t_open.blocks) {
-  t_open.device = device;
+CallMemory::CallMemory(c10::DeviceIndex device, bool open) noexcept
+    : device_(device), open_(open), outer_(t_call) {
+  if (open_) t_call = this;
 }
-ScratchScope::~ScratchScope() {
-  OpenScopes& open = t_open;
-  open.device = outer_;
-  if (open.blocks <= outer_blocks_) return;
-  t_scope_blocks.resize(outer_blocks_);
-  open.blocks = outer_blocks_;
+CallMemory::~CallMemory() {
+  if (open_) t_call = outer_;
 }
 
-HostMemoryScope::HostMemoryScope() noexcept : outer_(t_open.device) { t_open.device = kHostMemory; }
-HostMemoryScope::~HostMemoryScope() { t_open.device = outer_; }
+bool CallMemory::claim(const void* host) noexcept {
+  Allocation* const made = CallAllocations::at(this, host);
+  if (made == nullptr) return false;
+  if (made->claimed == 0) made->claimed = ++claims_;
+  return true;
+}
+
+// An allocation that is a result in one call and not in another like it, or that is out of order,
+// stays the host's.
+void CallMemory::learn() {
+  if (GraphBlocks::capturing()) return;
+  std::uint32_t last = 0;
+  bool in_order = true;
+  for (const Allocation& one : allocations_) {
+    if (one.claimed == 0) continue;
+    in_order &= one.claimed > last;
+    last = one.claimed;
+  }
+  for (const Allocation& one : allocations_) {
+    const bool is_result = one.claimed > 0 && in_order;
+    if (one.known == nullptr) {
+      known_allocations().try_emplace(one.key, is_result);
+    } else if (!is_result) {
+      *one.known = false;
+    }
+  }
+}
+
+Temporaries::Temporaries() noexcept : CallMemory(kNoDevice, !npusim::dry()) {}
+
+void release_host_temporaries() { host_blocks().release(); }
+
+HostMemoryScope::HostMemoryScope() noexcept : outer_(std::exchange(t_call, nullptr)) {}
+HostMemoryScope::~HostMemoryScope() { t_call = outer_; }
 
 void register_scratch_allocator() {
   static auto* forwarding = new ForwardingAllocator(c10::GetCPUAllocator());

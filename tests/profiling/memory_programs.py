@@ -282,22 +282,13 @@ PROGRAMS = {
     "sort and scan": sorted_and_scanned,
     "accumulation": accumulated,
     "inference": inference,
+    "convolutions": convolutions,
+    "convolutions, channels_last": lambda: convolutions(torch.channels_last),
+    "U-Net": lambda: trained(UNet(), [ones(2, 3, 16, 16), ones(2, 1)]),
+    "VAE": lambda: trained(Convolved(), [ones(2, 3, 32, 32)]),
+    "LSTM": lambda: trained(LastStep(nn.LSTM), [ones(4, 6, 16)]),
+    "Muon": lambda: trained(nn.Linear(32, 32, bias=False), [ones(4, 32)], torch.optim.Muon),
 }
-# Kernels of the host's libraries take temporaries that a dry run does not: the operator.
-WITH_TEMPORARIES = {
-    "convolutions": (convolutions, "aten::convolution"),
-    "convolutions, channels_last": (
-        lambda: convolutions(torch.channels_last), "aten::convolution"
-    ),
-    "U-Net": (lambda: trained(UNet(), [ones(2, 3, 16, 16), ones(2, 1)]), "aten::convolution"),
-    "VAE": (lambda: trained(Convolved(), [ones(2, 3, 32, 32)]), "aten::convolution"),
-    "LSTM": (lambda: trained(LastStep(nn.LSTM), [ones(4, 6, 16)]), "aten::mkldnn_rnn_layer"),
-    "Muon": (
-        lambda: trained(nn.Linear(32, 32, bias=False), [ones(4, 32)], torch.optim.Muon), "aten::mm"
-    ),
-}  # fmt: skip
-# A temporary of a CPU kernel lies where the next tensor would lie, which moves that.
-MOVED = {"transformer, bfloat16", "transformer, GradScaler", "BERT", "autoencoder"}
 
 
 def release():
@@ -326,10 +317,9 @@ def measured(program):
 
 
 def main():
-    programs = PROGRAMS | {name: program for name, (program, _) in WITH_TEMPORARIES.items()}
     found = {}
     measured(mlp)  # an optimizer's first step imports modules, whose frames keep tensors alive
-    for name, program in programs.items():
+    for name, program in PROGRAMS.items():
         torch.manual_seed(0)
         real = measured(program)
         with dry_run():
