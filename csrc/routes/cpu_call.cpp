@@ -90,8 +90,9 @@ std::uint64_t CpuCall::signature() const {
     const c10::TensorImpl& impl = *operand.device;
     hash = c10::hash_combine(hash,
                              c10::get_hash(impl.layout(), c10::typeMetaToScalarType(impl.dtype())));
+    if (C10_UNLIKELY(operand.view.is_nested())) continue;  // has no sizes
     for (const int64_t size : impl.sizes()) hash = c10::hash_combine(hash, size);
-    if (impl.layout() != at::kStrided || operand.view.is_nested()) continue;
+    if (impl.layout() != at::kStrided) continue;
     for (const int64_t stride : impl.strides()) hash = c10::hash_combine(hash, stride);
   }
   return hash;
