@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Normalisation, losses, pooling and resampling on route ii.
+#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_ops.h>
 #include <ATen/ops/_adaptive_avg_pool2d_ops.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/max_pool2d_with_indices_backward_ops.h>
 #include <ATen/ops/max_pool2d_with_indices_ops.h>
 #include <ATen/ops/mse_loss_backward_ops.h>
+#include <ATen/ops/mse_loss_native.h>
 #include <ATen/ops/mse_loss_ops.h>
 #include <ATen/ops/native_batch_norm_backward_ops.h>
 #include <ATen/ops/native_batch_norm_ops.h>
@@ -23,6 +25,7 @@
 #include <ATen/ops/nll_loss_backward_ops.h>
 #include <ATen/ops/nll_loss_forward_ops.h>
 #include <ATen/ops/smooth_l1_loss_backward_ops.h>
+#include <ATen/ops/smooth_l1_loss_native.h>
 #include <ATen/ops/smooth_l1_loss_ops.h>
 #include <ATen/ops/upsample_bilinear2d_backward_ops.h>
 #include <ATen/ops/upsample_bilinear2d_ops.h>
@@ -32,7 +35,9 @@
 
 #include "csrc/observers/observe.h"
 #include "csrc/observers/route_taken.h"
+#include "csrc/operands/device_empty.h"
 #include "csrc/routes/cpu_kernel.h"
+#include "csrc/routes/structured.h"
 
 namespace torch_npusim {
 
@@ -67,6 +72,25 @@ NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
                                 momentum, eps);
 }
 
+// The reduced loss keeps the storage of the unreduced one, on the CPU as on CUDA. The meta kernel
+// does not say so.
+Tensor binary_cross_entropy(const Tensor& self, const Tensor& target,
+                            const std::optional<Tensor>& weight, int64_t reduction) {
+  using Op = at::_ops::binary_cross_entropy;
+  const auto body = [&](c10::DeviceIndex device, CpuCall& call, const auto&... arguments) {
+    note_route(Route::cpu_kernel);
+    Tensor loss = Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()),
+                                 cpu_kernel::view(call, arguments)...);
+    call.finish();
+    if (C10_LIKELY(!npusim::dry())) return cpu_kernel::on_device(call, std::move(loss));
+    Tensor made = device_empty(self.sizes(), self.scalar_type(), device);
+    if (reduction != at::Reduction::None) made.unsafeGetTensorImpl()->set_sizes_contiguous({});
+    note_use(made, Use::writes);
+    return made;
+  };
+  return CpuKernel<Op>::command(body, self, target, weight, reduction);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -77,9 +101,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_cpu_kernels<at::_ops::nll_loss_forward, at::_ops::nll_loss_backward,
                        at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward,
-                       at::_ops::mse_loss, at::_ops::mse_loss_backward,
-                       at::_ops::binary_cross_entropy, at::_ops::binary_cross_entropy_backward,
-                       at::_ops::smooth_l1_loss, at::_ops::smooth_l1_loss_backward>(m);
+                       at::_ops::mse_loss_backward, at::_ops::binary_cross_entropy_backward,
+                       at::_ops::smooth_l1_loss_backward>(m);
+  m.impl("binary_cross_entropy", TORCH_FN(binary_cross_entropy));
+  register_structured<
+      StructuredKernel<at::_ops::mse_loss, at::native::structured_mse_loss_out>,
+      StructuredKernel<at::_ops::smooth_l1_loss, at::native::structured_smooth_l1_loss_out>>(m);
   register_cpu_kernels<at::_ops::max_pool2d_with_indices,
                        at::_ops::max_pool2d_with_indices_backward, at::_ops::avg_pool2d,
                        at::_ops::avg_pool2d_backward, at::_ops::_adaptive_avg_pool2d,

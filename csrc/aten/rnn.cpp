@@ -356,7 +356,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_padded(const Tensor& sequence, TensorLis
     TORCH_CHECK(weights.size() == static_cast<std::size_t>(hx[0].size(0)), "Expected weights for ",
                 hx[0].size(0), " layers and directions, but got ", weights.size());
     // torch's loop over layers and directions, on device tensors: it only calls operators, and
-    // mkldnn_rnn_layer comes back to us as the fallback.
+    // mkldnn_rnn_layer comes back to us (onednn_rnn.cpp).
     Tensor output, hy, cy;
     at::native::lstm_mkldnn_stub(c10::DeviceType::CPU, output, hy, cy, input, hx, params,
                                  has_biases, num_layers, dropout, train, bidirectional,

@@ -59,7 +59,15 @@ class OnViews final : public Structured {
     return views_[static_cast<std::size_t>(index)];
   }
 
-  at::Tensor take(std::size_t index) { return std::move(made_[index]); }
+  at::Tensor take(std::size_t index) {
+    // Losses shrink what meta() asked for, which keeps its storage: mse_loss, smooth_l1_loss.
+    c10::TensorImpl& made = *made_[index].unsafeGetTensorImpl();
+    const c10::TensorImpl& view = *views_[index].unsafeGetTensorImpl();
+    if (C10_UNLIKELY(made.numel() != view.numel())) {
+      made.set_sizes_and_strides(view.sizes(), view.strides());
+    }
+    return std::move(made_[index]);
+  }
 
  private:
   c10::DeviceIndex device_;
