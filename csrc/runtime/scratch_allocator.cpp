@@ -100,10 +100,10 @@ c10::DataPtr host_memory(std::size_t bytes, c10::Allocator& next) {
   return {block, block, &host_block_deleter, c10::Device(c10::kCPU)};
 }
 
-// What is known of a thread's calls: whether the allocation with this key becomes a result.
+// What is known of a thread's calls, by the key of an allocation.
 constexpr std::size_t kKnownAtMost = 1 << 16;
-std::unordered_map<std::uint64_t, bool>& known_allocations() {
-  thread_local std::unordered_map<std::uint64_t, bool> known;
+std::unordered_map<std::uint64_t, CallMemory::Known>& known_allocations() {
+  thread_local std::unordered_map<std::uint64_t, CallMemory::Known> known;
   return known;
 }
 
@@ -200,7 +200,8 @@ class ForwardingAllocator final : public c10::Allocator {
 }  // namespace
 
 // A graph's nodes run again and again with the blocks of their capture, in their order, which are
-// those of results alone. So a capture believes nothing, and a node what its own replays have shown.
+// those of results alone. So a capture believes nothing, and a node what its own replays have
+// shown.
 c10::DataPtr CallAllocations::allocate(CallMemory& call, std::size_t bytes, c10::Allocator& next) {
   if (bytes == 0 || call.device_ == kNoDevice) return host_memory(bytes, next);
   auto& known = known_allocations();
@@ -210,11 +211,11 @@ c10::DataPtr CallAllocations::allocate(CallMemory& call, std::size_t bytes, c10:
   }
   call.key_ = c10::hash_combine(call.key_, bytes);
   const auto found = GraphBlocks::capturing() ? known.end() : known.find(call.key_);
-  bool* const is_result = found == known.end() ? nullptr : &found->second;
+  CallMemory::Known* const before = found == known.end() ? nullptr : &found->second;
   Block* block = nullptr;
-  if (is_result != nullptr && *is_result) block = allocate_block(bytes, call.device_);
+  if (before != nullptr && before->is_result) block = allocate_block(bytes, call.device_);
   c10::DataPtr data = block != nullptr ? scratch_over(block) : host_memory(bytes, next);
-  call.allocations_.push_back({data.get(), call.key_, is_result, block});
+  call.allocations_.push_back({data.get(), call.key_, before, block});
   return data;
 }
 
@@ -252,8 +253,8 @@ bool CallMemory::claim(const void* host) noexcept {
   return true;
 }
 
-// An allocation that is a result in one call and not in another like it, or that is out of order,
-// stays the host's.
+// A library's first call may allocate as no later one does: oneDNN keeps what it has prepared. What
+// is a result now and then, or is out of order, stays the host's.
 void CallMemory::learn() {
   if (GraphBlocks::capturing()) return;
   std::uint32_t last = 0;
@@ -266,9 +267,11 @@ void CallMemory::learn() {
   for (const Allocation& one : allocations_) {
     const bool is_result = one.claimed > 0 && in_order;
     if (one.known == nullptr) {
-      known_allocations().try_emplace(one.key, is_result);
-    } else if (!is_result) {
-      *one.known = false;
+      known_allocations().try_emplace(one.key, Known{is_result});
+    } else if (Known& known = *one.known; known.is_result != is_result) {
+      const bool settled = known.changes == kChangesAtMost;
+      known.is_result = is_result && !settled;
+      if (!settled) ++known.changes;
     }
   }
 }
