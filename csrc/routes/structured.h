@@ -60,12 +60,10 @@ class OnViews final : public Structured {
   }
 
   at::Tensor take(std::size_t index) {
-    // Losses shrink what meta() asked for, which keeps its storage: mse_loss, smooth_l1_loss.
     c10::TensorImpl& made = *made_[index].unsafeGetTensorImpl();
-    const c10::TensorImpl& view = *views_[index].unsafeGetTensorImpl();
-    if (C10_UNLIKELY(made.numel() != view.numel())) {
-      made.set_sizes_and_strides(view.sizes(), view.strides());
-    }
+    const at::Tensor& view = views_[index];
+    // Losses shrink the output that meta() asked for, which keeps its storage.
+    if (C10_UNLIKELY(made.numel() != view.numel())) made.set_sizes_contiguous(view.sizes());
     return std::move(made_[index]);
   }
 

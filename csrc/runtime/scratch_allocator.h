@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CallMemory: where the memory lies that a CPU kernel allocates while it runs for the device. What
-// becomes a result is a device block under its host address from the start, so that nothing is
-// copied; everything else is the host's, as a device would not have it (rule M13). Large host
-// memory is kept for the next calls, as fresh pages cost more than what kernels do with them.
+// CallMemory: the memory that a CPU kernel allocates while it runs for the device. A result is a
+// device block under its host address from the start, so that nothing is copied; the rest is the
+// host's, as a device would not have it (rule M13). Large host memory is kept for the next calls:
+// fresh pages cost more than the kernels' work on them.
 // Invariant: outside of a CallMemory every CPU allocation goes to the allocator that torch had
 // before.
 #pragma once
@@ -22,8 +22,8 @@ c10::Allocator* scratch_allocator_of(c10::DeviceIndex device);
 // scratch_block_of() returns the device block behind a host pointer from here, else nullptr.
 npusim::alloc::Block* scratch_block_of(const c10::DataPtr& data) noexcept;
 
-// CallMemory: while it lives, CPU allocations of this thread belong to one call of a kernel. Which
-// of them become results nobody says before; but a kernel that is called alike allocates alike. So
+// CallMemory: while it lives, CPU allocations of this thread belong to one call of a kernel. Nobody
+// says before which of them become results, but a kernel that is called alike allocates alike. So
 // a first call has host memory, and its results are copied to the device; later ones find them
 // there. Calls are alike if their signatures and the sizes of their allocations so far are.
 class CallMemory {
