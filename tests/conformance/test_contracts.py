@@ -9,7 +9,7 @@ import pytest
 import torch
 from conformance.contract_plants import PLANTS, around, method
 from conformance.contract_plants_more import MORE
-from conformance.contract_plants_sieves import SIEVES
+from conformance.contract_plants_sieves import SIEVES, spoils
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.cases import catalog
@@ -149,6 +149,12 @@ def test_memory_that_was_filled_wrongly_is_not_said_to_be_changed_by_a_copy(chec
     around(torch.Tensor, "to", unfilled)(monkeypatch)
     message = check("copy/kinds_are_converted_on_the_way").message
     assert "memory around it was wrong before, when it was filled" in message
+
+
+def test_a_copy_is_not_blamed_for_what_the_one_before_did_to_its_source(check, monkeypatch):
+    around(torch.Tensor, "copy_", spoils)(monkeypatch)
+    message = check("copy/kinds_are_converted_on_the_way").message
+    assert message.endswith("on cpu, 2x3x4x5: a copy changes its source")
 
 
 # --- plants

@@ -56,13 +56,20 @@ def test_contracts_find_the_defects_that_are_theirs(tmp_path):
     assert found == {name: {contract} for name, contract in FOUND_BY.items()}
 
 
-def test_samples_are_built_where_there_is_no_set(monkeypatch):
+def missing(right, self, *given):
+    raise NotImplementedError("Could not run 'aten::set_.source_Storage_storage_offset'")
+
+
+def without_offset(right, self, storage, offset, *given):
+    return right(self, storage, 0, *given)
+
+
+@pytest.mark.parametrize("wrong", [missing, without_offset])
+def test_samples_are_built_without_a_right_set(wrong, monkeypatch):
     right = torch.Tensor.set_
 
     def set_(self, *given):
-        if self.device.type != "cpu":
-            raise NotImplementedError("Could not run 'aten::set_.source_Storage_storage_offset'")
-        return right(self, *given)
+        return right(self, *given) if self.is_cpu else wrong(right, self, *given)
 
     base = torch.arange(12.0)
     views = (base.view(3, 4).t()[1:], base[5:], base.view(torch.int32)[1::2])

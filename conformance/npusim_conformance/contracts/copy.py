@@ -129,12 +129,14 @@ def _check(run: Run, shape: tuple[int, ...], names: tuple[str, str], lies: tuple
     expected.as_strided(*lies[1]).copy_(here.as_strided(*lies[0]))
     for blocks in (True, False):
         wrong = _copied(run, there, lies[0], clean, expected, lies[1], blocks)
+        how = "" if blocks else ", non_blocking"
+        if (wrong or not blocks) and not torch.equal(there.cpu(), here):
+            wrong, how = "a copy changes its source", ""
         if wrong:
             sides = " to ".join(
                 f"{name} {dtype_name(kind)} on {place}"
                 for name, kind, place in zip(names, kinds, places, strict=True)
             )
-            how = "" if blocks else ", non_blocking"
             raise Mismatch(f"{sides}, {'x'.join(map(str, shape))}{how}: {wrong}")
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Pinned host memory, and copies that do not wait."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -125,15 +126,40 @@ def copies_arrive_by_their_event(run: Run) -> None:
     all_are("what arrived", host, 24.0)
 
 
+_PARTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "all of it": lambda pinned: pinned,
+    "a part behind another": lambda pinned: pinned[7:],
+    "every other element": lambda pinned: pinned[1::2],
+    "a turned view": lambda pinned: pinned.view(64, -1).t(),
+    "a view of another dtype": lambda pinned: pinned.view(torch.int32)[1:].view(torch.float32),
+}
+
+
 @contract(no_cpu=_NO_CPU)
 def freed_pinned_memory_is_not_taken_too_early(run: Run) -> None:
-    """Pinned memory that dies during a copy is not given away before the copy is done."""
-    results = []
-    for round_ in range(8):
-        results.append(pinned_memory(run, float(round_)).to(run.device, non_blocking=True))
-        pinned_memory(run, -5)  # would overwrite what is still being copied
-    for round_, result in enumerate(results):
-        all_are(f"the copy of round {round_}", result, float(round_))
+    """Pinned memory that dies during a copy of a part is not given away before the copy is done."""
+    for name, part in _PARTS.items():
+        results = []
+        for round_ in range(8 if name == "all of it" else 3):
+            pinned = part(pinned_memory(run, float(round_)))
+            results.append(pinned.to(run.device, non_blocking=True))
+            del pinned
+            pinned_memory(run, -5)  # would overwrite what is still being copied
+        for round_, result in enumerate(results):
+            all_are(f"the copy of {name}, round {round_}", result, float(round_))
+
+
+@contract(no_cpu=_NO_CPU)
+def freed_pinned_memory_is_not_written_to(run: Run) -> None:
+    """Pinned memory that dies during a copy into a part of it does not spoil its next owner's."""
+    for name, part in _PARTS.items():
+        there, kept = part(filled(run.device, 9)), []
+        for _ in range(3):
+            part(pinned_memory(run, 0)).copy_(there, non_blocking=True)
+            kept.append(pinned_memory(run, 5))
+        run.under_test.synchronize()
+        for pinned in kept:
+            all_are(f"pinned memory after copies into {name}", pinned, 5.0)
 
 
 @contract()

@@ -6,6 +6,7 @@ sample number n is the same input on every device.
 """
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -105,10 +106,12 @@ class Transfer:
         memory = self._storages[storage._cdata][1]
         offset, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
         empty = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        try:
-            return empty.set_(memory.untyped_storage(), offset, shape, stride)
-        except NotImplementedError:  # set_() is optional: a view of the memory serves as well
-            return self._typed(tensor).as_strided(shape, stride, offset)
+        # set_() is optional, and no operator is blamed for a wrong one: a view serves as well.
+        with suppress(NotImplementedError):
+            moved = empty.set_(memory.untyped_storage(), offset, shape, stride)
+            if (moved.storage_offset(), moved.shape, moved.stride()) == (offset, shape, stride):
+                return moved
+        return self._typed(tensor).as_strided(shape, stride, offset)
 
     def _typed(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor's whole memory in its dtype; in another only where two dtypes share it.
