@@ -9,7 +9,7 @@ import pytest
 import torch
 from conformance.contract_plants import PLANTS, around, method
 from conformance.contract_plants_more import MORE
-from conformance.contract_plants_sieves import SIEVES, spoils
+from conformance.contract_plants_sieves import SIEVES, only_in_the_first_thread, spoils
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.cases import catalog
@@ -155,6 +155,13 @@ def test_a_copy_is_not_blamed_for_what_the_one_before_did_to_its_source(check, m
     around(torch.Tensor, "copy_", spoils)(monkeypatch)
     message = check("copy/kinds_are_converted_on_the_way").message
     assert message.endswith("on cpu, 2x3x4x5: a copy changes its source")
+
+
+def test_no_operator_is_blamed_for_what_fails_under_a_condition(check, monkeypatch):
+    method("cpu", only_in_the_first_thread)(monkeypatch)
+    outcome = check("conditions/contracts_hold_in_another_thread")
+    assert (outcome.culprit, outcome.cause) == ("", outcome.message)
+    assert "in a thread of its own, " in outcome.message
 
 
 # --- plants

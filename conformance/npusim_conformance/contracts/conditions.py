@@ -96,7 +96,7 @@ def _only(condition: str, run: Run, broken: Broken) -> None:
         (name, error), *more = alone.items()
         others = f" (and {', '.join(other for other, _ in more[:3])})" if more else ""
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:240]
-        raise Mismatch(f"{condition}, {name} fails{others}: {said}")
+        raise Mismatch(f"{condition}, {name} fails{others}: {said}", is_cause=True)
 
 
 @contract(no_cpu=NO_CPU, two_devices=True, needs=("set_device", "current_device"))

@@ -154,13 +154,20 @@ class Worker:
         return watching.Teller(under_test.device, under_test.import_name, self.flight.path)
 
     def _attribute(self, outcome: Outcome, run: Run) -> None:
-        """Says which overload is at fault, and writes the failing call down."""
+        """Says what is at fault, and writes the failing call down."""
         if not run.failures:
             return
         first = run.failures[0]
         if getattr(first.error, "is_cause", False):
             outcome.cause = outcome.message
-            return
+        else:
+            self._find_culprit(outcome, run)
+        if not outcome.repro:
+            outcome.repro = self.script_of(str(run.case), first.index, first.examine)
+
+    def _find_culprit(self, outcome: Outcome, run: Run) -> None:
+        """Says which overload is at fault, if one is."""
+        first = run.failures[0]
         run.reseed()
         found = attribution.find(
             first.examine, run.device, self.under_test.import_name, run.agreement.bitwise
@@ -173,8 +180,6 @@ class Worker:
                 outcome.cause = f"{found.overload}: {kind}"
         elif isinstance(first.error, Mismatch) and run.case.kind != "contract":
             outcome.cause = f"{run.subject.name}: {outcome.cause}"  # wrong in its own way
-        if not outcome.repro:
-            outcome.repro = self.script_of(str(run.case), first.index, first.examine)
 
     def script_of(self, name: str, index: int = 0, asked: Any = None) -> str:
         """One sample of an operator's case as plain Python, or nothing where there is none.
