@@ -31,6 +31,11 @@ collect_ignore = [
 os.environ.pop("CI", None)
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Bytes are no names: those of a compressed file change from second to second."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_allocator():
     """Tests of the alias find that of npusim in use, whichever test of this process runs first."""
