@@ -54,6 +54,7 @@ _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "shifted": _shifted,
 }
 _ELSEWHERE = "a second device's"
+_NO_SUCH_DTYPE = "\" not implemented for '"  # of one operator, as torch says it
 
 
 def _difference(got: Any, expected: Any, least: float | None = None) -> str:
@@ -163,7 +164,7 @@ def _wrong(
     try:
         got = ask(code, values)
     except (RuntimeError, NotImplementedError) as error:
-        if diagnose(error).status is Status.UNIMPLEMENTED:
+        if diagnose(error).status is Status.UNIMPLEMENTED or _NO_SUCH_DTYPE in str(error):
             return ""  # of what is missing, the operators' own cases tell
         return f"raises {str(error).splitlines()[0][:120]}"
     there = values["x"].device
