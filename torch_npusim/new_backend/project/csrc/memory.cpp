@@ -84,6 +84,8 @@ class Memory final : public c10::DeviceAllocator {
     for (auto* stat : counted(pools_[device].stats)) (*stat)[0].reset_accumulated();
     pools_[device].stats.num_alloc_retries = 0;
     pools_[device].stats.num_ooms = 0;
+    pools_[device].stats.num_device_alloc = 0;
+    pools_[device].stats.num_device_free = 0;
   }
   void resetPeakStats(c10::DeviceIndex device) override {
     const std::lock_guard<std::mutex> lock(mutex_);
