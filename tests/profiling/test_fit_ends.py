@@ -5,6 +5,7 @@ A run holds a named pipe open, which reads as ended once no run is left.
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "scripts" / "waiting.py"
 TOLD = b"runs\n"
+LIMIT_SECONDS = 200
 
 
 @pytest.fixture
@@ -22,15 +24,27 @@ def pipe(tmp_path):
     return tmp_path / "pipe"
 
 
+def read(held):
+    """What the runs say next; nothing once none is left. Raises if that takes too long."""
+    assert select.select([held], [], [], LIMIT_SECONDS)[0], "a run neither speaks nor ends"
+    return held.read(64)
+
+
 def begun(pipe, *words, runs):
     """Starts the command, and returns it and the pipe once `runs` scripts run."""
     command = [sys.executable, "-m", "torch_npusim_entry_points.command", "fit", *words]
     command += [str(SCRIPT), str(pipe)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    held = open(pipe, "rb", buffering=0)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A job in the background of a shell ignores it, and hands that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    held = os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
     told = b""
     while len(told) < runs * len(TOLD):
-        told += held.read(64)
+        told += read(held)
     assert told == runs * TOLD
     return process, held
 
@@ -38,7 +52,7 @@ def begun(pipe, *words, runs):
 def ended(process, held):
     """Returns what the command wrote to stderr, once no run is left."""
     with held:
-        assert held.read() == b""
+        assert read(held) == b""
     return process.communicate(timeout=300)[1]
 
 
