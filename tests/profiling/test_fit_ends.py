@@ -25,7 +25,7 @@ def pipe(tmp_path):
 
 
 def read(held):
-    """What the runs say next; nothing once none is left. Raises if that takes too long."""
+    """Reads what runs say next, or nothing once none is left. Raises if that takes too long."""
     assert select.select([held], [], [], LIMIT_SECONDS)[0], "a run neither speaks nor ends"
     return held.read(64)
 
