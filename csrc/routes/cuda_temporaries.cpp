@@ -287,8 +287,8 @@ constexpr Row kRows[] = {
      "padded to a multiple of 8",
      kConvolution,
      "matrix units; copies: NCHW, not 1 x 1; padding: not 1 x 1, 3 channels also not up to 4 x 4 "
-     "in "
-     "NCHW and not below 64 filters in NHWC; lists of an H200 under torch 2.11, four of padding"},
+     "in NCHW and not below 64 filters in NHWC; lists of an H200 under torch 2.11, four of "
+     "padding"},
     {"aten::convolution_backward", &nothing,
      "in a workspace for each gradient: NHWC copies of images, filters and the result's gradient; "
      "in 16 bits their channels are padded to a multiple of 8; not partial sums of filters",

@@ -7,6 +7,7 @@
 #include <c10/util/hash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <memory>
 #include <mutex>
@@ -47,11 +48,13 @@ class HostBlocks {
     }
     taken_.emplace(block, size);
     taken_bytes_ += size;
-    most_taken_ = std::max(most_taken_, taken_bytes_);
+    most_taken_ = std::max(most_taken_, taken_bytes_.load());
     return block;
   }
-  // Returns whether the block is from here, and takes it back.
+  // Returns whether the block is from here, and takes it back. Memory of all of torch is asked for:
+  // mostly none is taken.
   bool give(void* block) {
+    if (C10_LIKELY(taken_bytes_.load(std::memory_order_relaxed) == 0)) return false;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto taken = taken_.find(block);
     if (taken == taken_.end()) return false;
@@ -79,7 +82,8 @@ class HostBlocks {
   }
 
   std::mutex mutex_;
-  std::size_t taken_bytes_ = 0, most_taken_ = 0, spare_bytes_ = 0;
+  std::atomic<std::size_t> taken_bytes_ = 0;
+  std::size_t most_taken_ = 0, spare_bytes_ = 0;
   std::unordered_map<std::size_t, std::vector<void*>> spare_;
   std::unordered_map<void*, std::size_t> taken_;
 };
@@ -100,10 +104,10 @@ c10::DataPtr host_memory(std::size_t bytes, c10::Allocator& next) {
   return {block, block, &host_block_deleter, c10::Device(c10::kCPU)};
 }
 
-// What is known of a thread's calls, by the key of an allocation.
+// Whether an allocation becomes a result, by its key, as this thread's calls have shown.
 constexpr std::size_t kKnownAtMost = 1 << 16;
-std::unordered_map<std::uint64_t, CallMemory::Known>& known_allocations() {
-  thread_local std::unordered_map<std::uint64_t, CallMemory::Known> known;
+std::unordered_map<std::uint64_t, bool>& known_allocations() {
+  thread_local std::unordered_map<std::uint64_t, bool> known;
   return known;
 }
 
@@ -211,11 +215,11 @@ c10::DataPtr CallAllocations::allocate(CallMemory& call, std::size_t bytes, c10:
   }
   call.key_ = c10::hash_combine(call.key_, bytes);
   const auto found = GraphBlocks::capturing() ? known.end() : known.find(call.key_);
-  CallMemory::Known* const before = found == known.end() ? nullptr : &found->second;
+  bool* const is_result = found == known.end() ? nullptr : &found->second;
   Block* block = nullptr;
-  if (before != nullptr && before->is_result) block = allocate_block(bytes, call.device_);
+  if (is_result != nullptr && *is_result) block = allocate_block(bytes, call.device_);
   c10::DataPtr data = block != nullptr ? scratch_over(block) : host_memory(bytes, next);
-  call.allocations_.push_back({data.get(), call.key_, before, block});
+  call.allocations_.push_back({data.get(), call.key_, is_result, block});
   return data;
 }
 
@@ -253,8 +257,8 @@ bool CallMemory::claim(const void* host) noexcept {
   return true;
 }
 
-// A library's first call may allocate as no later one does: oneDNN keeps what it has prepared. What
-// is a result now and then, or is out of order, stays the host's.
+// An allocation that is a result in one call and not in another like it, or that is out of order,
+// stays the host's.
 void CallMemory::learn() {
   if (GraphBlocks::capturing()) return;
   std::uint32_t last = 0;
@@ -267,11 +271,9 @@ void CallMemory::learn() {
   for (const Allocation& one : allocations_) {
     const bool is_result = one.claimed > 0 && in_order;
     if (one.known == nullptr) {
-      known_allocations().try_emplace(one.key, Known{is_result});
-    } else if (Known& known = *one.known; known.is_result != is_result) {
-      const bool settled = known.changes == kChangesAtMost;
-      known.is_result = is_result && !settled;
-      if (!settled) ++known.changes;
+      known_allocations().try_emplace(one.key, is_result);
+    } else if (!is_result) {
+      *one.known = false;
     }
   }
 }

@@ -28,13 +28,6 @@ npusim::alloc::Block* scratch_block_of(const c10::DataPtr& data) noexcept;
 // there. Calls are alike if their signatures and the sizes of their allocations so far are.
 class CallMemory {
  public:
-  // Whether an allocation became a result in the last call like this, and how often that changed.
-  struct Known {
-    bool is_result = false;
-    std::uint8_t changes = 0;
-  };
-  static constexpr std::uint8_t kChangesAtMost = 4;
-
   CallMemory(const CallMemory&) = delete;
   CallMemory& operator=(const CallMemory&) = delete;
 
@@ -58,7 +51,7 @@ class CallMemory {
   struct Allocation {
     const void* host;
     std::uint64_t key;
-    Known* known;                 // nullptr: there was no call like this
+    bool* known;                  // whether it becomes a result; nullptr: no call was like this
     npusim::alloc::Block* block;  // nullptr: host memory, or given back
     std::uint32_t claimed = 0;    // from 1 on, in the order of claims
   };

@@ -13,12 +13,12 @@ from npusim_lab import _lab
 from npusim_lab.growth import growth_of
 from npusim_lab.kinds import UNKNOWN, kind_of
 from npusim_lab.study import (
-    OLDER_TORCH,
     Choice,
     bounds,
     free_in_pools,
     measures,
     mib,
+    notes_on_older_torch,
     parse_settings,
     recorded_choice,
     replay,
@@ -272,11 +272,8 @@ def _sentences(found: dict[str, Any]) -> list[str]:
         sentences.append(
             f"{best['text']} {effect}, as replayed: {mib(best['peak_reserved'])}{before}."
         )
-        sentences += [
-            text
-            for word, text in OLDER_TORCH.items()
-            if found["is_of_torch"] and word in best["text"]
-        ]
+        if found["is_of_torch"]:
+            sentences += notes_on_older_torch(best["text"])
     elif oom is not None and found["max_live"] > (found["capacity"] or found["max_live"]):
         sentences.append(
             f"No setting lets all of it run: {mib(found['max_live'])} are live at once, more than "
@@ -346,7 +343,8 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
     pending, cached = int(oom["pending_bytes"]), int(oom["cached_bytes"])
     capacity = int(oom["total_bytes"])
-    holes = f"{(count := len(found['holes']))} hole{'s' * (count != 1)}"
+    count = len(found["holes"])
+    holes = "1 hole" if count == 1 else f"{count} holes"
     place = f", by {_first_line(found['stack'])}," if found["stack"] else ""
     if found["is_older"]:
         return [

@@ -27,7 +27,7 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
         trace: the events.
         stacks: those of the line.
         event: the last one to look at.
-        kind: of the line. What each parameter has once grows within a pass, which is no growth.
+        kind: of the line. Gradients and the like grow within a pass, which is no growth.
 
     Returns:
         "requests" (how many) and "least" (live bytes, in each quarter of the events since the

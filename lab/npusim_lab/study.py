@@ -40,7 +40,7 @@ TABLE = tuple(METRICS)[: tuple(METRICS).index("seconds") + 1]  # what a table sh
 # order of magnitude. Mapping 2 GiB by pages then takes as long as a hundred mallocs of 2 GiB.
 DEVICE_COSTS = {"malloc": 200.0, "free": 200.0, "map": 20.0, "unmap": 20.0}
 # Of settings, what is not of every torch; tools/cuda_allocator asked the builds' own allocators.
-OLDER_TORCH = {
+_OLDER_TORCH = {
     "PYTORCH_ALLOC_CONF": "Up to torch 2.9 the variable is PYTORCH_CUDA_ALLOC_CONF.",
     "large_segment_size_mb": "large_segment_size_mb is of torch 2.11 and later.",
 }
@@ -87,6 +87,11 @@ class Choice:
 def recorded_choice(trace: Trace) -> Choice:
     """Return policy and settings of the recorded run; "cuda-2.13" where they are not known."""
     return Choice(trace.info.get("policy", "cuda-2.13"), trace.info.get("settings", ""))
+
+
+def notes_on_older_torch(setting: str) -> list[str]:
+    """Return sentences on versions of torch that do not know a setting, or its variable."""
+    return [text for word, text in _OLDER_TORCH.items() if word in setting]
 
 
 def free_in_pools(result: _lab.Replay) -> int:

@@ -14,7 +14,7 @@ from conformance.contract_plants_sieves import SIEVES, only_in_the_first_thread,
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.cases import catalog
 from npusim_conformance.cases.selection import Selection
-from npusim_conformance.contracts import contracts, same
+from npusim_conformance.contracts import conditions, contracts, same
 from npusim_conformance.contracts import event as event_contracts
 from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Mismatch, NotApplicable, Status
@@ -155,6 +155,11 @@ def test_a_copy_is_not_blamed_for_what_the_one_before_did_to_its_source(check, m
     around(torch.Tensor, "copy_", spoils)(monkeypatch)
     message = check("copy/kinds_are_converted_on_the_way").message
     assert message.endswith("on cpu, 2x3x4x5: a copy changes its source")
+
+
+def test_contracts_that_conditions_leave_out_are_there():
+    names = {one.name for one in contracts().values()}
+    assert conditions._ONCE | conditions._OF_THE_CURRENT <= names
 
 
 def test_no_operator_is_blamed_for_what_fails_under_a_condition(check, monkeypatch):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What dry runs cost a program that makes none: small operators, where one more look would show.
+"""The cost of dry runs to a program that makes none: small operators, where one look would show.
 
     python tools/bench/dry_off.py                     a minute; processor time of one core
     python tools/bench/dry_off.py --against PYTHON    beside another build's interpreter

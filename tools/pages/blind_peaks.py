@@ -19,9 +19,10 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -255,25 +256,35 @@ def predictions(sources: str, name: str) -> list[int]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def table(rows: list[Row], predicted: list[int]) -> list[str]:
-    """Returns the lines of a table, and of its errors."""
+def table(rows: Sequence[Any], predicted: Sequence[int | None]) -> list[str]:
+    """Returns the lines of a table, and of its errors; None is no answer, and no error."""
     lines = [
         "| job | source | what | measured GB | predicted | error | note |",
         "|---|---|---|---|---|---|---|",
     ]
     errors = []
     for row, peak in zip(rows, predicted, strict=True):
+        start = f"| {row.job} | {row.source} | {row.kind} | {row.measured / 1e9:.4g} | "
+        if peak is None:
+            lines.append(start + "- | - | no answer |")
+            continue
         error = peak / row.measured - 1
         errors.append(abs(error))
-        lines.append(
-            f"| {row.job} | {row.source} | {row.kind} | {row.measured / 1e9:.4g} | "
-            f"{peak / 1e9:.4g} | {error:+.1%} | {row.note} |"
-        )
+        lines.append(start + f"{peak / 1e9:.4g} | {error:+.1%} | {row.note} |")
     summary = (
         f"Median error {statistics.median(errors):.2%}, worst {max(errors):.2%}, of "
         f"{len(errors)} rows."
     )
     return [*lines, "", summary]
+
+
+def write(tables: dict[str, list[str]]) -> None:
+    """Writes tables into the page, each behind its mark."""
+    text, end = PAGE.read_text(), "<!-- end -->\n"
+    for name, lines in tables.items():
+        head, mark, rest = text.partition(f"<!-- {name} -->\n")
+        text = head + mark + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
+    PAGE.write_text(text)
 
 
 LISTS = {"first": ROWS, "second": SECOND, "followed": FOLLOWED}
@@ -292,15 +303,10 @@ def main() -> int:
         return 0
     tables = {}
     for name, rows in LISTS.items():
-        tables[name] = "\n".join(table(rows, predictions(given.sources, name)))
-        print(tables[name], flush=True)
-    text = PAGE.read_text()
-    for name, lines in tables.items():
-        head, mark, rest = text.partition(f"<!-- {name} -->\n")
-        end = "<!-- end -->\n"
-        text = head + mark + lines + "\n" + end + rest.partition(end)[2]
+        tables[name] = table(rows, predictions(given.sources, name))
+        print("\n".join(tables[name]), flush=True)
     if given.write:
-        PAGE.write_text(text)
+        write(tables)
     return 0
 
 

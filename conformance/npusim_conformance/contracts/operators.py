@@ -3,7 +3,7 @@
 
 Each expression is computed on the CPU and on the device, there from contiguous tensors, from
 turned ones with and without gaps, from ones that begin at an odd place, and from those of a second
-device while the first is current. The expressions and their names are in apart/expressions.py.
+device while the first is current. The expressions and their names are in inputs/expressions.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from npusim_conformance.contracts import contract
-from npusim_conformance.contracts.apart import expressions as table
+from npusim_conformance.inputs import expressions as table
 from npusim_conformance.judge.diagnosis import diagnose
 from npusim_conformance.properties.base import Run
 from npusim_conformance.verdict import Mismatch, Status

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Programs of the fourth list of blind_peaks.md, as a user gives them to `npusim fit`.
 
-    npusim fit --as-cuda --spec a100-80-sxm tools/pages/fresh_programs.py vit 64 float32 adam 1
+    npusim fit --as-cuda --spec a100-80-sxm tools/pages/blind_fit_programs.py vit 64 float32 adam 1
 
 The models are those of torchvision, timm, transformers and peft, and of two repositories, whose
-files FRESH_SOURCES has: dino/{vision_transformer,utils,main_dino}.py of facebookresearch/dino at
+files BLIND_SOURCES has: dino/{vision_transformer,utils,main_dino}.py of facebookresearch/dino at
 7c446df, llms/*.py of rasbt/LLMs-from-scratch at 28c65cd. The loops are written anew.
 """
 
@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 HERE = Path(__file__).resolve()
-sys.path += [str(HERE.parents[1] / "packages"), os.environ.get("FRESH_SOURCES", "")]
+sys.path += [str(HERE.parents[1] / "packages"), os.environ.get("BLIND_SOURCES", "")]
 
 from blind_programs import AdamOf20  # noqa: E402
 from peak_programs import old_softmax  # noqa: E402
@@ -31,12 +31,12 @@ STEPS = 3
 
 
 def load(path, **hidden):
-    """A file of FRESH_SOURCES; `hidden` are modules that it imports and does not need here."""
+    """A file of BLIND_SOURCES; `hidden` are modules that it imports and does not need here."""
     for name, attributes in hidden.items():
         made = types.ModuleType(name.replace("_", "."))
         made.__dict__.update(attributes)
         sys.modules.setdefault(made.__name__, made)
-    file = Path(os.environ["FRESH_SOURCES"]) / path
+    file = Path(os.environ["BLIND_SOURCES"]) / path
     sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(file.stem.replace(".", "_"), file)
     module = importlib.util.module_from_spec(spec)

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The fourth list of blind_peaks.md: peaks that were listed before `npusim fit` predicted them.
 
-    FRESH_SOURCES=FOLDER python tools/pages/fresh_peaks.py           # prints the table
-    FRESH_SOURCES=FOLDER python tools/pages/fresh_peaks.py --write   # writes the page
+    BLIND_SOURCES=FOLDER python tools/pages/blind_fit.py           # prints the table
+    BLIND_SOURCES=FOLDER python tools/pages/blind_fit.py --write   # writes the page
 
-fresh_programs.py has the programs, and says what is in the folder. `--only WORD` takes some rows.
+blind_fit_programs.py has the programs, and says what is in the folder. `--only WORD` takes some
+rows.
 """
 
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/reference/blind_peaks.md"
-END = "<!-- end -->\n"
+from blind_peaks import table, write
 
 VIT = "rasbt/pytorch-memory-optim, logs.md, July 2023"
 GPT = "rasbt/LLMs-from-scratch, ch05/10_llm-training-speed, torch 2.6"
@@ -110,41 +108,27 @@ INFORMED = [
 ]  # fmt: skip
 
 
-MARKS = {"<!-- fourth -->\n": ROWS, "<!-- informed -->\n": INFORMED}
+LISTS = {"fourth": ROWS, "informed": INFORMED}
+LIMIT_SECONDS = 3600  # of a row
 
 
-def predict(row: Row) -> int:
-    """Returns the peak that `npusim fit` prints, in bytes."""
-    words = [*row.words.split()]
+def predict(row: Row) -> int | None:
+    """Returns the peak that `npusim fit` prints, in bytes, or None where it has no answer."""
     spec, *more = row.spec.split()
+    program = [str(Path(__file__).with_name("blind_fit_programs.py")), *row.words.split()]
     command = [sys.executable, "-W", "ignore", "-m", "torch_npusim", "fit", "--json", "--as-cuda",
-               "--remedies", "never", "--spec", spec, *more,
-               str(Path(__file__).with_name("fresh_programs.py")), *words]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+               "--remedies", "never", "--spec", spec, *more, *program]  # fmt: skip
     try:
-        answer = json.loads(done.stdout)
-        return max(device[f"peak_{row.kind}"] for device in answer["devices"].values())
-    except (ValueError, KeyError, TypeError):
-        raise SystemExit(f"{row.job}: {(done.stdout + done.stderr)[-800:]}") from None
-
-
-def table(rows: list[Row]) -> list[str]:
-    """Returns the lines of a table and of its errors; prints them as they come."""
-    lines = [
-        "| job | source | what | measured GB | predicted | error | note |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    errors = []
-    for row in rows:
-        made = predict(row)
-        error = made / row.measured - 1
-        errors.append(abs(error))
-        cells = [row.job, row.source, row.kind, f"{row.measured / 1e9:.4g}", f"{made / 1e9:.4g}",
-                 f"{error:+.1%}", row.note]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    told = f"Median error {statistics.median(errors):.2%}, worst {max(errors):.2%}"
-    return [*lines, "", f"{told}, of {len(errors)} rows."]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
+        )
+        devices = json.loads(done.stdout)["devices"].values()
+        peak: int | None = max(device[f"peak_{row.kind}"] for device in devices)
+    except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as problem:
+        print(f"{row.job}: {problem}", file=sys.stderr)
+        peak = None
+    print(row.job, peak, flush=True)
+    return peak
 
 
 def main() -> None:
@@ -153,17 +137,18 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose job or program has this word")
     parser.add_argument("--write", action="store_true", help="write the page")
     given = parser.parse_args()
-    if not os.environ.get("FRESH_SOURCES"):
-        raise SystemExit("set FRESH_SOURCES")
-    for mark, rows in MARKS.items():
+    if not os.environ.get("BLIND_SOURCES"):
+        raise SystemExit("set BLIND_SOURCES")
+    if given.write and given.only:
+        raise SystemExit("the page has whole tables: --write goes without --only")
+    tables = {}
+    for name, rows in LISTS.items():
         chosen = [row for row in rows if given.only in row.job + row.words]
-        if not chosen:
-            continue
-        lines = table(chosen)
-        print(lines[-1])
-        if given.write:
-            head, _, rest = PAGE.read_text().partition(mark)
-            PAGE.write_text(head + mark + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+        if chosen:
+            tables[name] = table(chosen, [predict(row) for row in chosen])
+            print("\n".join(tables[name]))
+    if given.write:
+        write(tables)
 
 
 if __name__ == "__main__":
