@@ -10,6 +10,7 @@
 #   make asan / make tsan   native tests under sanitizers
 #   make races   the Python tests and examples/ once more; a race between streams is an error
 #   make sweeps  every operator of op_db: bytes that kernels touch, faults, dry runs, dispatch chains
+#   make search  random programs of features together, with an oracle; SECONDS=600 SEED=0
 #   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/reference/performance.md
 #   make conformance   npusim through the conformance kit, full profile; writes docs/reference/ops.md
 #   make rules   torch's own samples under the rules for CUDA: what CUDA has runs, what it lacks is refused
@@ -54,7 +55,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan races sweeps bench conformance rules cuda-tests wheels wheels-test browser dask docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
+.PHONY: demo test lint format build asan tsan races sweeps search bench conformance rules cuda-tests wheels wheels-test browser dask docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -155,6 +156,9 @@ sweeps: build
 	@$(PY) -m pytest tests/races/test_accesses.py tests/ops/test_faults_everywhere.py \
 	  tests/profiling/test_dry_operators.py tests/inside/test_dispatch.py -n $(JOBS) \
 	  $(PYTEST_ARGS)
+
+search: build
+	@$(PY) tests/search/run.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),0)
 
 bench: build
 	@for bench in build/release/*_bench; do echo "== $$bench"; $$bench || exit 1; done

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Random programs of Python, each in a child of its own; what fails is shrunk and printed.
+
+A search is a module of this folder with `program(random) -> Program`. It may also have
+
+    ENVIRONMENT   variables that torch_npusim reads at its import
+    PLANTS        faults by name: statements that plant one, run after the program's start
+    SECONDS       the limit of one program, 20 by default
+    KNOWN         patterns of findings that are torch's own, each with its name in `of_torch.toml`
+
+A program's oracle is its own text: a line, `check` or `end` raises where something is wrong.
+"""
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import random
+import re
+import select
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+LIMIT_S = 20.0
+SHRINKING_S = 60.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """Statements in `lines`; `start` runs before them, `check` after each of them, `end` at last."""
+
+    lines: tuple[str, ...]
+    start: str = "import torch"
+    check: str = ""
+    end: str = ""
+
+    def __str__(self) -> str:
+        """The program as one that anybody can paste."""
+        parts = [self.start.strip()]
+        parts += [f"{line}\n{self.check}".strip() for line in self.lines]
+        return "\n".join([*parts, self.end.strip()]).strip() + "\n"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The end of a program: `kind` is what shrinking preserves, `text` what a person reads."""
+
+    kind: str
+    text: str
+
+
+def run_here(program: Program, plant: str = "") -> None:
+    """Runs the program in this process; raises what one of its statements raises."""
+    names: dict = {"__name__": "__main__"}
+    for place, text in (("start", program.start), ("plant", plant)):
+        exec(compile(text, f"<{place}>", "exec"), names)
+    for line in program.lines:
+        exec(compile(line, "<line>", "exec"), names)
+        exec(compile(program.check, "<check>", "exec"), names)
+    exec(compile(program.end, "<end>", "exec"), names)
+
+
+def finding_of(error: BaseException) -> Finding:
+    text = "".join(traceback.format_exception(error))
+    words = re.sub(r"0x[0-9a-f]+|-?\d+(\.\d+)?(e[+-]?\d+)?", "N", str(error).partition("\n")[0])
+    return Finding(f"{type(error).__name__}: {words[:100]}", text)
+
+
+def outcome(program: Program, plant: str = "", seconds: float = LIMIT_S) -> Finding | None:
+    """Runs the program in a forked child: how it failed, or None."""
+    with tempfile.TemporaryFile() as said:
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            with contextlib.suppress(BaseException):
+                os.close(reader)
+                os.setpgid(0, 0)
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+                answer = None
+                try:
+                    run_here(program, plant)
+                except BaseException as error:
+                    answer = finding_of(error)
+                os.write(writer, json.dumps(answer and vars(answer)).encode())
+                gc.collect()
+                sys.stdout.flush()
+                os._exit(0)
+            os._exit(1)
+        os.close(writer)
+        answer, deadline = b"", time.monotonic() + seconds
+        while select.select([reader], [], [], max(0, deadline - time.monotonic()))[0]:
+            part = os.read(reader, 1 << 16)
+            answer += part
+            if not part:
+                break
+        else:
+            os.kill(child, signal.SIGKILL)
+            answer = json.dumps({"kind": "hangs", "text": f"no end in {seconds:g} s"}).encode()
+        os.close(reader)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        said.seek(0)
+        words = said.read().decode(errors="replace")[-4000:]
+    ended = json.loads(answer) if answer else None
+    if ended is None and status:
+        name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        ended = {"kind": name, "text": name}
+    return ended and Finding(ended["kind"], f"{ended['text']}{words and chr(10) + words}")
+
+
+def shrunk(program: Program, kind: str, plant: str = "", seconds: float = LIMIT_S) -> Program:
+    """Returns a program of fewer lines that still ends in a finding of this kind."""
+    deadline = time.monotonic() + SHRINKING_S
+
+    def fails(lines: tuple[str, ...]) -> bool:
+        ended = outcome(replace(program, lines=lines), plant, seconds)
+        return ended is not None and ended.kind == kind
+
+    lines, size = program.lines, max(1, len(program.lines) // 2)
+    while time.monotonic() < deadline:
+        for first in range(0, len(lines), size):
+            fewer = lines[:first] + lines[first + size :]
+            if time.monotonic() < deadline and len(fewer) < len(lines) and fails(fewer):
+                lines = fewer
+                break
+        else:
+            if size == 1:
+                break
+            size = max(1, size // 2)
+    return replace(program, lines=lines)
+
+
+def found(
+    search: ModuleType, seed: object, seconds: float, plant: str = "", first: int = 0
+) -> Iterator[tuple[int, Program, Finding, float]]:
+    """Yields what programs of the search find: number, shrunk program, finding, seconds."""
+    begin, shrinking = time.monotonic(), 0.0
+    limit = getattr(search, "SECONDS", LIMIT_S)
+    known = [re.compile(pattern) for pattern in getattr(search, "KNOWN", ())]
+    kinds = set()
+    for number in itertools.count(first):
+        spent = time.monotonic() - begin - shrinking
+        if spent > seconds:
+            search.asked = number - first
+            return
+        program = search.program(random.Random(f"{seed}/{number}"))
+        ended = outcome(program, plant, limit)
+        if ended is None or ended.kind in kinds or any(p.search(ended.kind) for p in known):
+            continue
+        kinds.add(ended.kind)
+        before = time.monotonic()
+        smaller = shrunk(program, ended.kind, plant, limit)
+        shrinking += time.monotonic() - before
+        yield number, smaller, outcome(smaller, plant, limit) or ended, spent

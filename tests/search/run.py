@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Searches for programs that go wrong.
+
+    run.py                          every search for ten minutes together, by weight
+    run.py graphs --seconds 60      one search
+    run.py graphs --number 812      one program of it, once more
+    run.py --plants                 every planted fault: is it found, and when
+
+A failure is printed as a program; its row in `found.toml` keeps it from coming back. The weight of
+a search is one and the number of its rows there. The exit status is 1 if something was found (with
+`--plants`: if something was not).
+"""
+
+import argparse
+import concurrent.futures
+import gc
+import importlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER))
+SEARCHES = (
+    "autograd",
+    "backends",
+    "collectives",
+    "graphs",
+    "laboratory",
+    "lifetimes",
+    "methods",
+    "processes",
+    "streams",
+    "training",
+)
+
+
+def rows() -> list[dict]:
+    """The programs that a search has found, each mended since."""
+    return tomllib.loads((FOLDER / "found.toml").read_text())["found"]
+
+
+def one(options: argparse.Namespace) -> int:
+    """Runs one search in this process."""
+    import engine
+
+    gc.freeze()  # children do not copy every page at their end to count references
+    (name,) = options.searches
+    search = importlib.import_module(name)
+    if options.number is not None:
+        program = search.program(random.Random(f"{options.seed}/{options.number}"))
+        ended = engine.outcome(program, "", getattr(search, "SECONDS", engine.LIMIT_S))
+        print(program, ended.text if ended else "# nothing is wrong", sep="\n")
+        return ended is not None
+    if options.plants:
+        return planted(search, options)
+    begin, count = time.monotonic(), 0
+    for number, program, finding, spent in engine.found(search, options.seed, options.seconds):
+        count += 1
+        print(f"# {name}: program {number} of seed {options.seed}, after {spent:.1f} s")
+        print(f"{program}\n# {finding.text.strip()}\n".replace("\n# \n", "\n"), flush=True)
+    asked = getattr(search, "asked", 0)
+    took = time.monotonic() - begin
+    print(f"{name}: {asked} programs, {count} findings, {took:.0f} s, seed {options.seed}")
+    return count > 0
+
+
+def planted(search, options: argparse.Namespace) -> int:
+    """Asks whether the search finds each of its planted faults; returns how many it does not."""
+    import engine
+
+    missed = 0
+    for plant, text in getattr(search, "PLANTS", {}).items():
+        if options.only and options.only != plant:
+            continue
+        hit = next(engine.found(search, options.seed, options.seconds, text), None)
+        missed += hit is None
+        words = f"{hit[3]:.1f} s, program {hit[0]}: {hit[2].kind}" if hit else "NOT FOUND"
+        print(f"{search.__name__} / {plant}: {words}", flush=True)
+    return missed
+
+
+def child(name: str, options: argparse.Namespace, seconds: float) -> subprocess.CompletedProcess:
+    """Runs one search in a process with its environment."""
+    environment = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", ENVIRONMENT_OF, str(FOLDER / f"{name}.py")],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    )
+    command = [sys.executable, __file__, name, "--here", "--seed", options.seed]
+    command += ["--seconds", f"{seconds:g}", *(["--plants"] if options.plants else [])]
+    if options.only:
+        command += ["--only", options.only]
+    if options.number is not None:
+        command += ["--number", str(options.number)]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+# The variables of a search, without its imports.
+ENVIRONMENT_OF = """
+import ast, json, sys
+values = {}
+for node in ast.parse(open(sys.argv[1]).read()).body:
+    if isinstance(node, ast.Assign) and node.targets[0].id == "ENVIRONMENT":
+        values = ast.literal_eval(node.value)
+print(json.dumps(values))
+"""
+
+
+def main() -> int:
+    """Parses the command line, and runs the searches beside each other."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("searches", nargs="*", metavar="SEARCH", help=", ".join(SEARCHES))
+    parser.add_argument("--seconds", type=float, default=600, help="for all together (600)")
+    parser.add_argument("--seed", default="0", help="the same seed makes the same programs (0)")
+    parser.add_argument("--number", type=int, help="run this one program of the search")
+    parser.add_argument("--plants", action="store_true", help="ask for planted faults")
+    parser.add_argument("--only", help="with --plants: this fault alone")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="searches at a time")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        return one(options)
+    names = options.searches or [n for n in SEARCHES if (FOLDER / f"{n}.py").exists()]
+    for name in names:
+        if name not in SEARCHES:
+            parser.error(f"no search {name!r}; there are {', '.join(SEARCHES)}")
+    weight = {n: 1 + sum(row["search"] == n for row in rows()) for n in names}
+    share = options.seconds * min(options.jobs, len(names)) / sum(weight.values())
+    status = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        limits = {n: options.seconds if options.plants else share * weight[n] for n in names}
+        begun = [pool.submit(child, n, options, limits[n]) for n in names]
+        for done in concurrent.futures.as_completed(begun):
+            result = done.result()
+            print(result.stdout, end="", flush=True)
+            if result.returncode not in (0, 1):
+                print(result.stderr, file=sys.stderr)
+            status |= result.returncode != 0
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

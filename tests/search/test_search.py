@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Each search for some seconds with a fixed seed, and every program that one has found."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from search import engine, run
+
+SECONDS = os.environ.get("NPUSIM_SEARCH_SECONDS", "10")
+SEED = os.environ.get("NPUSIM_SEARCH_SEED", "0")
+
+
+@pytest.mark.parametrize("name", [n for n in run.SEARCHES if (run.FOLDER / f"{n}.py").exists()])
+def test_a_search_finds_nothing(name):
+    command = [sys.executable, run.__file__, name, "--seconds", SECONDS, "--seed", SEED]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300 + 20 * float(SECONDS), check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("row", run.rows(), ids=lambda row: row["fault"])
+def test_what_a_search_has_found_stays_mended(row, run_python):
+    program = engine.Program((), start=row["program"])
+    run_python(str(program), environment=row.get("environment"))
