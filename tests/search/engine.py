@@ -34,7 +34,7 @@ SHRINKING_S = 60.0
 
 @dataclass(frozen=True)
 class Program:
-    """Statements in `lines`; `start` runs before them, `check` after each of them, `end` at last."""
+    """Statements in `lines`; `start` runs before them, `check` after each, `end` at last."""
 
     lines: tuple[str, ...]
     start: str = "import torch"
