@@ -11,6 +11,8 @@ from processes import python, without_npusim
 
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 
+pytest_plugins = ["seconds"]
+
 # What needs more than `make test` installs, or takes longer: by the target that runs it.
 OF_TARGETS = {
     "browser": "browser",

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Processor seconds of each test file, those of its child processes too: printed after every run.
+
+`NPUSIM_TEST_SECONDS=path` writes them all, as JSON. A plugin of pytest, loaded by conftest.py.
+"""
+
+import collections
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+PRINTED = 10
+KEY = "processor seconds"
+spent: collections.Counter[str] = collections.Counter()
+started = pytest.StashKey[float]()
+
+
+def now() -> float:
+    """The processor time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """A set-up that several tests share is charged to the first."""
+    item.stash[started] = now()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Each phase's report carries the seconds since the one before: workers have no other way."""
+    report = yield
+    before, item.stash[started] = item.stash[started], now()
+    report.user_properties = [p for p in report.user_properties if p[0] != KEY]
+    report.user_properties.append((KEY, item.stash[started] - before))
+    return report
+
+
+def pytest_runtest_logreport(report):
+    for name, value in report.user_properties:
+        if name == KEY:
+            spent[report.nodeid.partition("::")[0]] += value
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The dearest files."""
+    if path := os.environ.get("NPUSIM_TEST_SECONDS"):
+        Path(path).write_text(json.dumps(dict(spent.most_common()), indent=1))
+    if len(spent) < 2:
+        return
+    terminalreporter.section(f"processor seconds: {sum(spent.values()):.0f} in all")
+    for name, seconds in spent.most_common(PRINTED):
+        terminalreporter.write_line(f"{seconds:7.1f}  {name}")
