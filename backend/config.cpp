@@ -158,6 +158,11 @@ const std::vector<Knob>& knobs() {
        "is "
        "copied and counted.",
        Stability::stable},
+      {"NPUSIM_FAILED_FREE", "warn", "warn, abort",
+       "A block that cannot be freed, because it is free already, is a warning or ends the "
+       "process; "
+       "the tests of this project end.",
+       Stability::experimental},
       {"NPUSIM_LAUNCH_BLOCKING", "0", "0, 1",
        "1: every command is waited for, and a fault is raised at the call that caused it.",
        Stability::stable},
@@ -261,6 +266,8 @@ Config parse_config(GetVariable get) {
   result.strict_align = parse_word<StrictAlign>(
       get, "NPUSIM_STRICT_ALIGN",
       {{"off", StrictAlign::off}, {"error", StrictAlign::error}, {"copy", StrictAlign::copy}});
+  result.failed_free_aborts =
+      parse_word<bool>(get, "NPUSIM_FAILED_FREE", {{"warn", false}, {"abort", true}});
   result.launch_blocking = parse_flag(get, "NPUSIM_LAUNCH_BLOCKING");
   result.races = parse_word<RaceMode>(
       get, "NPUSIM_RACES",

@@ -35,6 +35,7 @@ struct Config {
   bool isolation = true;
   PoisonMode poison = PoisonMode::off;
   StrictAlign strict_align = StrictAlign::off;
+  bool failed_free_aborts = false;
   bool launch_blocking = false;
   RaceMode races = RaceMode::off;
   FallbackMode fallback = FallbackMode::silent;

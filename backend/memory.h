@@ -117,7 +117,8 @@ struct MemoryInfo {
 };
 MemoryInfo memory_info(int device);
 
-// memory_backing(): "anonymous memory, isolated" or "single mapping (no isolation): <why>".
+// memory_backing(): "anonymous memory, isolated" or "single mapping (no isolation): <why>", and
+// whether addresses differ from run to run.
 std::string memory_backing();
 
 // touched_bytes() is the acquired memory of all devices that is in RAM now.

@@ -31,6 +31,9 @@ struct Notice {
   std::uint8_t operation = 0, type = 0, reduction = 0;  // numbers of the layer above
   std::int32_t device = -1;                             // as configured, -1: none
   char line[153] = {};                                  // of the program: its file and number
+  // Of an exchange with each rank, the first kCounted of them: bytes for it, and from it.
+  static constexpr int kCounted = 32;
+  std::uint64_t sends[kCounted] = {}, expects[kCounted] = {};
 };
 
 class Rendezvous {

@@ -25,9 +25,16 @@ namespace {
 constexpr std::size_t kProcessReserve = std::size_t{256} << 20;
 // Both views of all devices together ask for no more than this by choice.
 constexpr std::size_t kWantedAddressSpace = std::size_t{1} << 43;
+// Where the two views begin, at every run: far from where Linux puts programs, libraries and
+// stacks, and from AddressSanitizer's shadow.
+constexpr std::uintptr_t kUsersAt = std::uintptr_t{0x20} << 40;
+constexpr std::uintptr_t kKernelsAt = std::uintptr_t{0x30} << 40;
 // Addresses per device, in capacities: an expandable segment takes 9/8 of the capacity, and every
 // stream and memory pool has two of them.
 constexpr std::size_t kMostFactor = 64;
+
+constexpr const char* kElsewhere =
+    "; its fixed addresses are taken, so these differ from run to run";
 
 struct Layout {
   std::size_t device_bytes = 0;
@@ -41,10 +48,16 @@ struct Layout {
   std::size_t total_bytes() const { return (isolated ? 2 : 1) * (view_bytes() + kHugePageBytes); }
 };
 
-// An inaccessible range that starts on a huge page; nullptr when refused.
-char* reserve(std::size_t bytes) {
+// An inaccessible range at `wanted`, or on another huge page if something lies there or the machine
+// has no such address; nullptr when refused.
+char* reserve(std::size_t bytes, std::uintptr_t wanted) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const there = reinterpret_cast<void*>(wanted);
+  void* start = mmap(there, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
+  if (start == there) return static_cast<char*>(start);
+  if (start != MAP_FAILED) munmap(start, bytes);  // by a kernel or sanitizer without the flag
   const std::size_t asked = bytes + kHugePageBytes;
-  void* start = mmap(nullptr, asked, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  start = mmap(nullptr, asked, PROT_NONE, kFlags, -1, 0);
   if (start == MAP_FAILED) return nullptr;
   char* const first = static_cast<char*>(start);
   const std::size_t before =
@@ -55,9 +68,9 @@ char* reserve(std::size_t bytes) {
 }
 
 bool try_reserve(const Layout& layout, Reservation* result) {
-  char* const users = layout.isolated ? reserve(layout.view_bytes()) : nullptr;
+  char* const users = layout.isolated ? reserve(layout.view_bytes(), kUsersAt) : nullptr;
   if (layout.isolated && users == nullptr) return false;
-  char* const kernels = reserve(layout.view_bytes());
+  char* const kernels = reserve(layout.view_bytes(), kKernelsAt);
   if (kernels == nullptr) {
     if (users != nullptr) munmap(users, layout.view_bytes());
     return false;
@@ -142,6 +155,8 @@ Reservation reserve_devices(std::size_t capacity_bytes, int count, bool isolated
                     : isolated ? "single mapping (no isolation): the address space has no room for "
                                  "two views"
                                : "single mapping (no isolation): NPUSIM_ISOLATION=0";
+    const std::uintptr_t wanted = layout.isolated ? kUsersAt : kKernelsAt;
+    if (reinterpret_cast<std::uintptr_t>(views.users) != wanted) views.backing += kElsewhere;
     if (isolated && !layout.isolated) warn_not_isolated();
     return views;
   }

@@ -26,9 +26,10 @@ struct Reservation {
   std::string backing;           // for memory_backing()
 };
 
-// reserve_devices() takes up to 64 times the capacity, so that neither holes between segments nor
-// ranges of expandable ones use it up, and less under a limited address space. Warns on stderr when
-// isolation does not fit. Throws OutOfMemory with the remedy when nothing fits.
+// reserve_devices() reserves the same addresses in every process, or others where these are taken.
+// It takes up to 64 times the capacity, so that neither holes between segments nor ranges of
+// expandable ones use it up, and less under a limited address space. Warns on stderr when isolation
+// does not fit. Throws OutOfMemory with the remedy when nothing fits.
 Reservation reserve_devices(std::size_t capacity_bytes, int count, bool isolated);
 
 // advise_device_memory() keeps a fresh mapping out of children and core dumps and asks for huge

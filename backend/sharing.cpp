@@ -164,10 +164,11 @@ Inbox& inbox() {
   return *made;
 }
 
-// False where the message was received before.
-bool acknowledge(int file, const SharedBlock& block) {
-  return read_word(file, block.receipt_at) == block.receipt &&
-         write_word(file, block.receipt_at, 0);
+void acknowledge(int file, const SharedBlock& block) {
+  NPUSIM_CHECK(
+      read_word(file, block.receipt_at) == block.receipt && write_word(file, block.receipt_at, 0),
+      "this message was received before: send a tensor once to each process that is to "
+      "have it");
 }
 
 }  // namespace
@@ -270,9 +271,7 @@ ReceivedBlock::ReceivedBlock(const SharedBlock& block) : block_(block), file_(fi
   Inbox::Known& known = inbox().blocks[name_of(block)];
   ++known.mappings;
   try {
-    NPUSIM_CHECK(acknowledge(file_->descriptor(), block),
-                 "this message was received before: send a tensor once to each process that is to "
-                 "have it");
+    acknowledge(file_->descriptor(), block);
     const std::uint64_t first = block.offset / page_bytes() * page_bytes();
     skipped_ = block.offset - first;
     range_bytes_ = round_up(skipped_ + block.bytes, page_bytes());

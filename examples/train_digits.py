@@ -12,7 +12,6 @@ checkpoint. It then trains the same network on CPU from the same seed and compar
 import argparse
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +34,6 @@ class Run:
     optimizer: torch.optim.Optimizer
     loss: float  # mean over the last epoch
     accuracy: float  # on the held-out split, 0 to 1
-    seconds: float
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
@@ -71,7 +69,6 @@ def make_model() -> nn.Module:
 
 def train(device: str, epochs: int) -> Run:
     """Trains on `device` and measures the accuracy on the held-out split."""
-    started = time.perf_counter()
     pinned = device != "cpu"
     train_set, held_out = load_data()
     order = torch.Generator().manual_seed(SEED)
@@ -103,7 +100,7 @@ def train(device: str, epochs: int) -> Run:
             progress.set_postfix(epoch=epoch + 1, loss=f"{loss:.4f}")
 
     accuracy = evaluate(model, DataLoader(held_out, batch_size=128, pin_memory=pinned), device)
-    return Run(model, optimizer, loss, accuracy, time.perf_counter() - started)
+    return Run(model, optimizer, loss, accuracy)
 
 
 @torch.no_grad()
@@ -167,14 +164,14 @@ def main() -> int:
     print(f"held-out accuracy on {device}: {run.accuracy:.2%} ({ACCURACY_WANTED:.0%} wanted)")
     print(f"checkpoint saved, loaded on cpu: {'equal' if intact else 'DIFFERENT'}")
     if device == "cpu":
-        print(f"final loss on cpu: {run.loss!r} ({run.seconds:.1f} s)")
+        print(f"final loss on cpu: {run.loss!r}")
         return 0 if accurate and intact else 1
 
     print_memory(device)
     cpu = train("cpu", arguments.epochs)
     agree = run.loss == cpu.loss and run.accuracy == cpu.accuracy
-    print(f"final loss on {device}: {run.loss!r} ({run.seconds:.1f} s)")
-    print(f"final loss on cpu:    {cpu.loss!r} ({cpu.seconds:.1f} s)")
+    print(f"final loss on {device}: {run.loss!r}")
+    print(f"final loss on cpu:    {cpu.loss!r}")
     print("the two runs agree bit for bit" if agree else "the two runs DIFFER")
     return 0 if accurate and intact and agree else 1
 

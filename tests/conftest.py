@@ -5,6 +5,8 @@ import gc
 import os
 import textwrap
 
+os.environ.setdefault("NPUSIM_FAILED_FREE", "abort")  # of this process and of those that it starts
+
 import pytest
 import torch
 from processes import python, without_npusim

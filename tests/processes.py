@@ -80,6 +80,9 @@ def python(
 
 
 def without_npusim(**variables: str) -> dict[str, str]:
-    """The environment without settings of npusim, in which this checkout is imported first."""
+    """The environment without settings of npusim, in which this checkout is imported first.
+
+    A block that cannot be freed ends the process, as in this one.
+    """
     plain = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
-    return {**plain, "PYTHONPATH": str(ROOT), **variables}
+    return {**plain, "PYTHONPATH": str(ROOT), "NPUSIM_FAILED_FREE": "abort", **variables}

@@ -263,6 +263,11 @@ class Checks:
         write = terminalreporter.write_line
         if problem := self._problem_of_use():
             write(problem)
+        elif self._tests and not self._using and not self._settings.as_cuda:
+            write(
+                "no test used a device: code that asks torch.cuda.is_available() stayed on the "
+                "CPU; run it with --npusim-as-cuda"
+            )
         if not self._peaks:
             write("no test ran with torch_npusim loaded")
             return

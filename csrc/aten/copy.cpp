@@ -2,6 +2,7 @@
 // Copies: host to device and back, within a device, between devices. Bytes move with one memcpy
 // where layouts agree; otherwise the CPU copy kernel converts dtype, strides, conj and neg bits on
 // host views. A blocking copy between host and device makes the host wait (rule C4).
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
@@ -195,8 +196,12 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   TORCH_CHECK(!self._is_zerotensor(),
               "ZeroTensors are immutable. Please materialize the tensor using `.clone()`, if you "
               "want a mutable zero tensor.");
-  const at::Tensor from = self.sizes() == source.sizes() ? source : source.expand(self.sizes());
   if (self.numel() == 0) return self;
+  at::Tensor from = source;
+  if (self.sizes() != source.sizes()) {
+    at::assert_no_partial_overlap(self, source);  // the expanded source's cannot be told
+    from = source.expand(self.sizes());
+  }
   if (C10_UNLIKELY(from._is_zerotensor())) return at::zero_(self);  // it has no memory to read
   check_within_storage("aten::copy_", self);
   check_within_storage("aten::copy_", from);

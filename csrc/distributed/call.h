@@ -33,6 +33,7 @@ struct Simccl::Call {
   int root = -1;
   int64_t count = 0;
   double bytes = 0;
+  std::vector<int64_t> sends = {}, expects = {};  // all_to_all: bytes for and from each rank
   int peer = -1;
   std::shared_ptr<Row> row = nullptr;  // nullptr: the group's collectives
   std::optional<at::Device> device = std::nullopt;

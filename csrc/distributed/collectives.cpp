@@ -378,6 +378,8 @@ WorkPtr Simccl::alltoall_base(at::Tensor& output, at::Tensor& input,
   Call call{OpType::ALLTOALL_BASE, Collective::all_to_all, {input}, {output},
             options.asyncOp,       options.timeout};
   call.bytes = static_cast<double>(std::max(input.nbytes(), output.nbytes()));
+  call.sends = from_counts;
+  call.expects = to_counts;
   call.queued = true;
   call.move = [&]() -> std::vector<Inner> {
     at::Tensor to = bytes_of(output);
@@ -396,6 +398,8 @@ WorkPtr Simccl::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAll
   Call call{OpType::ALLTOALL, Collective::all_to_all, inputs,
             outputs,          options.asyncOp,        options.timeout};
   call.bytes = std::max(total_bytes(inputs), total_bytes(outputs));
+  for (const at::Tensor& one : inputs) call.sends.push_back(static_cast<int64_t>(one.nbytes()));
+  for (const at::Tensor& one : outputs) call.expects.push_back(static_cast<int64_t>(one.nbytes()));
   call.move = [&]() -> std::vector<Inner> {
     const Tensors to = bytes_of_all(outputs);
     const Tensors from = bytes_of_all(inputs);

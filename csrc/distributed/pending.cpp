@@ -154,7 +154,7 @@ void Pending::compare(int rank, const npusim::Notice& theirs) const {
   const bool same = same_operation && theirs.type == notice_.type &&
                     theirs.count == notice_.count && theirs.root == notice_.root &&
                     theirs.reduction == notice_.reduction;
-  if (same) return;
+  if (same) return compare_splits(rank, theirs);
   const char* what = !same_operation                 ? "different operations"
                      : theirs.type != notice_.type   ? "different types"
                      : theirs.count != notice_.count ? "different numbers of elements"
@@ -167,6 +167,22 @@ void Pending::compare(int rank, const npusim::Notice& theirs) const {
                    "' disagree: ", what, " are ", is_transfer(type) ? "transfer " : "collective ",
                    sequence_, " of the group\n", call_of(first, first_notice), "\n",
                    call_of(std::max(rank, group_->rank), second_notice));
+}
+
+// The transport would end the process: one side's bytes do not fit into the other's.
+void Pending::compare_splits(int rank, const npusim::Notice& theirs) const {
+  if (what_.sends.empty() || std::max(rank, group_->rank) >= npusim::Notice::kCounted) return;
+  const auto check = [&](int from, int to, const npusim::Notice& sender,
+                         const npusim::Notice& receiver) {
+    TORCH_CHECK_WITH(DistBackendError, sender.sends[to] == receiver.expects[from],
+                     "simccl: the ranks of group '", group_->name,
+                     "' disagree: different splits are collective ", sequence_, " of the group\n",
+                     call_of(from, sender), ", ", sender.sends[to], " bytes for rank ",
+                     group_->in_job(to), "\n", call_of(to, receiver), ", ", receiver.expects[from],
+                     " bytes from rank ", group_->in_job(from));
+  };
+  check(rank, group_->rank, theirs, notice_);
+  check(group_->rank, rank, notice_, theirs);
 }
 
 // Equal collectives from different lines are legal; the warning comes once per group.
@@ -219,6 +235,11 @@ void Pending::announce(std::int64_t ready_ns, double slowdown, const std::string
   notice_.type = static_cast<std::uint8_t>(what_.dtype);
   notice_.reduction = static_cast<std::uint8_t>(what_.reduction);
   notice_.device = what_.device;
+  for (std::size_t i = 0; i < std::min<std::size_t>(what_.sends.size(), npusim::Notice::kCounted);
+       ++i) {
+    notice_.sends[i] = static_cast<std::uint64_t>(what_.sends[i]);
+    notice_.expects[i] = static_cast<std::uint64_t>(what_.expects[i]);
+  }
   std::snprintf(notice_.line, sizeof notice_.line, "%s", line.c_str());
   say("started ");
   group_->notices->leave(row_->channel, group_->rank, sequence_, notice_);
@@ -359,11 +380,11 @@ void Pending::wait_for_bytes() {
     const auto left = std::chrono::duration_cast<Milliseconds>(limit_ - WallClock::now());
     try {
       work->wait(std::max(left, Milliseconds(1)));
-    } catch (const std::exception& error) {
+    } catch (const std::exception&) {
       if (WallClock::now() >= limit_) time_out();
-      std::string reason = error.what();
-      reason.resize(std::min(reason.find('\n'), reason.size()));
-      TORCH_CHECK_WITH(DistBackendError, false, "simccl: ", title(), ": ", reason, "\n", table());
+      // The transport's own words are about connections of which a program knows nothing.
+      TORCH_CHECK_WITH(DistBackendError, false, "simccl: ", title(),
+                       ": another rank has ended, or is in another call\n", table());
     }
   }
 }

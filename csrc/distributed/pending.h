@@ -78,6 +78,7 @@ struct Description {
   int device = -1;  // as configured
   bool queued = false;
   int64_t numel_in = 0, numel_out = 0;
+  std::vector<int64_t> sends = {}, expects = {};  // bytes for and from each rank
 };
 
 class Pending final : public npusim::Promise {
@@ -111,6 +112,7 @@ class Pending final : public npusim::Promise {
   void run_to_end();  // the row's settling lock is held
   const npusim::Notice* notice_of(int rank) const;
   void compare(int rank, const npusim::Notice& theirs) const;
+  void compare_splits(int rank, const npusim::Notice& theirs) const;
   void compare_lines(int rank, const npusim::Notice& theirs);
   std::string circle_of(const std::vector<int>& seats) const;
   [[noreturn]] void never_take_part();

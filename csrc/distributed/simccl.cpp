@@ -225,6 +225,8 @@ WorkPtr Simccl::start(Call& call) {
   what.peer = call.peer;
   what.queued = call.queued;
   what.device = npusim::visible_devices().at(static_cast<std::size_t>(device));
+  what.sends = call.sends;
+  what.expects = call.expects;
   what.numel_in = total_numel(call.reads);
   what.numel_out = total_numel(call.writes);
 

@@ -62,6 +62,12 @@ constexpr std::array<std::string_view, 4> kTakesHostTensor = {
     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_ctc_loss_backward",
     "aten::_nested_from_padded"};
 
+// Operators whose CPU kernel walks an operand that is expanded as if it were not, and reads the
+// memory behind it (docs/reference/torch_faults.md).
+constexpr std::array<std::string_view, 4> kReadsBehind = {"aten::median", "aten::nanmedian",
+                                                          "aten::native_group_norm",
+                                                          "aten::native_group_norm_backward"};
+
 // Operators whose results have a size that no values decide, but on CUDA the host reads a value:
 // whether the decomposition has converged, how many elements are not zero, which degree a norm asks
 // for; or it copies lists of the host.
@@ -156,6 +162,7 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
   traits->indices = traits->name == "aten::index"              ? Indices::read
                     : traits->name == "aten::_index_put_impl_" ? Indices::written
                                                                : Indices::none;
+  traits->reads_behind = listed(kReadsBehind, traits->name);
   traits->runs_python = made_in_python(op);
   traits->has_cpu_kernel = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits->return_count = schema.returns().size();

@@ -28,6 +28,7 @@ struct OpTraits {
   bool any_host_operand = false;    // takes host tensors of any shape beside device tensors
   bool reads_values = false;        // the result's shape, say: the host must wait
   Indices indices = Indices::none;  // ... or it waits for some index tensors only
+  bool reads_behind = false;        // its CPU kernel, behind an operand that is expanded
   bool runs_python = false;         // its CPU kernel is Python code
   bool dynamic_shape = false;       // the result's shape depends on values
   bool only_in_place = false;       // its results are arguments that it writes, or it has none

@@ -25,6 +25,12 @@ namespace torch_npusim {
 
 namespace {
 
+// Modules of Python that lie between a program and torch's managers and decorators.
+bool is_between(std::string_view file) {
+  return file.ends_with("/typing_extensions.py") || file.ends_with("/contextlib.py") ||
+         file.ends_with("/functools.py");
+}
+
 // Where torch's own files are: the line of a program is the innermost one outside.
 std::string& torch_folder() {
   static auto* folder = new std::string;
@@ -42,7 +48,7 @@ std::string line_of_program() {
     const char* file = PyUnicode_AsUTF8(code->co_filename);
     if (file != nullptr &&
         std::string_view(file).substr(0, torch_folder().size()) != torch_folder() &&
-        file[0] != '<' && !std::string_view(file).ends_with("/typing_extensions.py")) {
+        file[0] != '<' && !is_between(file)) {
       line = std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
     }
     Py_DECREF(code);

@@ -119,6 +119,10 @@ at::Tensor& CpuCall::shown(const at::Tensor& operand, bool written) {
   at::Tensor view = viewed(*device, access_);
   const bool realigned = must_realign(operand);
   if (C10_UNLIKELY(realigned)) view = at::clone(view, at::MemoryFormat::Preserve);
+  if (C10_UNLIKELY(access_ == Access::reads_behind) && !written &&
+      !view.is_non_overlapping_and_dense()) {
+    view = at::clone(view, at::MemoryFormat::Contiguous);
+  }
   Operand& shown = operands_.emplace_back(
       Operand{device, std::move(view), /*written=*/false, realigned, /*is_member=*/false});
   const bool dense = device->key_set().has_all(DispatchKeySet(DispatchKey::PrivateUse1));

@@ -18,8 +18,9 @@ namespace torch_npusim {
 class CpuCall : private CallMemory {
  public:
   // What the kernel does with its operands. Where it reads them only, nobody asks whether two of
-  // them share a storage, and a view does without the storage's twin.
-  enum class Access : std::uint8_t { reads, writes };
+  // them share a storage, and a view does without the storage's twin. A kernel that reads behind
+  // expanded operands gets copies of these.
+  enum class Access : std::uint8_t { reads, writes, reads_behind };
 
   // `operands`: at most so many will be shown, so that references to their views hold.
   CpuCall(const char* op, c10::DeviceIndex device, std::size_t operands = 0,

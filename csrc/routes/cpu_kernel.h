@@ -49,7 +49,8 @@ struct CpuKernel<Op, Result(Args...)> {
     const npusim::CommandInfo info{about.name.c_str(), npusim::CommandKind::kernel, account.cost()};
     const auto kernel = [&]() -> Result {
       const NoWrappers no_wrappers;
-      CpuCall call(about.name.c_str(), device, operands.tensors().size(), kAccess);
+      CpuCall call(about.name.c_str(), device, operands.tensors().size(),
+                   C10_UNLIKELY(about.reads_behind) ? CpuCall::Access::reads_behind : kAccess);
       if constexpr (std::is_void_v<Result>) {
         body(device, call, args...);
         account.settle();

@@ -120,7 +120,9 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   note_route(Route::fallback);
   const NoWrappers no_wrappers;
   CpuCall call(traits.name.c_str(), device, arguments.operands.tensors().size(),
-               traits.writes ? CpuCall::Access::writes : CpuCall::Access::reads);
+               C10_UNLIKELY(traits.reads_behind) ? CpuCall::Access::reads_behind
+               : traits.writes                   ? CpuCall::Access::writes
+                                                 : CpuCall::Access::reads);
   arguments.become_views(call, device);
   if (C10_UNLIKELY(npusim::dry())) {
     run_dry(op, stack, traits, call, arguments);

@@ -6,10 +6,13 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "backend/config.h"
 #include "backend/observer.h"
 #include "backend/sharing.h"
 #include "csrc/errors.h"
@@ -302,6 +305,14 @@ Block* GraphBlocks::next(std::size_t bytes) {
   return &blocks[used_++];
 }
 
+Block* GraphBlocks::given(npusim::alloc::Address address) noexcept {
+  if (mode_ != Mode::replay) return nullptr;
+  for (std::size_t i = used_; i > 0; --i) {
+    if (list_.blocks[i - 1].address == address) return &list_.blocks[i - 1];
+  }
+  return nullptr;
+}
+
 // Observers hear of the block before poison writes to it. Before an out-of-memory error, blocks
 // that other processes have released are collected once.
 Block* allocate_block(std::size_t bytes, c10::DeviceIndex device, npusim::Stream* stream) {
@@ -364,6 +375,10 @@ void free_block_deleter(void* context) noexcept {
     block->owner->free(block, gather_context_of_free());
   } catch (const std::exception& error) {
     // A deleter has nobody to throw to; this is a bug of ours and must be seen.
+    if (npusim::config().failed_free_aborts) {
+      std::fprintf(stderr, "npusim: freeing a block failed: %s\n", error.what());
+      std::abort();
+    }
     TORCH_WARN("npusim: freeing a block failed: ", error.what());
   }
 }
@@ -395,6 +410,9 @@ Block* block_of(const c10::DataPtr& data) noexcept {
 }
 
 Block* block_at(npusim::alloc::Address address) {
+  if (C10_UNLIKELY(t_graph_blocks != nullptr)) {
+    if (Block* replayed = t_graph_blocks->given(address)) return replayed;
+  }
   const int device = npusim::device_of(reinterpret_cast<void*>(address));
   if (device < 0) return nullptr;
   const auto index = static_cast<std::size_t>(device);

@@ -67,7 +67,9 @@ class GraphBlocks {
  private:
   friend npusim::alloc::Block* allocate_block(std::size_t bytes, c10::DeviceIndex device,
                                               npusim::Stream* stream);
+  friend npusim::alloc::Block* block_at(npusim::alloc::Address address);
   npusim::alloc::Block* next(std::size_t bytes);
+  npusim::alloc::Block* given(npusim::alloc::Address address) noexcept;
 
   List& list_;
   const Mode mode_;
@@ -92,7 +94,8 @@ void name_block_as_sent(c10::DataPtr& data);
 // block_of() returns nullptr unless data was made by allocate_on_device().
 npusim::alloc::Block* block_of(const c10::DataPtr& data) noexcept;
 
-// block_at() is the block that starts at a device address, or nullptr.
+// block_at() is the block that starts at a device address, or nullptr. A replay's own block comes
+// before a live one, which belongs to the holder of a result of the graph.
 npusim::alloc::Block* block_at(npusim::alloc::Address address);
 
 // release_cached_memory() gives the cached segments of all devices back: of the default pool and of

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 
 #include "backend/backend.h"
 #include "csrc/errors.h"
@@ -89,7 +88,6 @@ namespace {
 struct KnownPools {
   std::mutex mutex;  // guards the rest
   std::map<std::uint64_t, std::weak_ptr<PrivatePool>> pools;
-  std::set<std::uint64_t> handles;
 };
 KnownPools& known_pools() {
   static auto* made = new KnownPools;
@@ -113,22 +111,16 @@ std::shared_ptr<PrivatePool> make_pool(bool use_on_oom, bool no_split,
   return make_known({0, ++g_last_id}, use_on_oom, no_split, functions);
 }
 
-PoolId make_pool_handle() {
-  const PoolId id{0, ++g_last_id};
-  const std::lock_guard<std::mutex> lock(known_pools().mutex);
-  known_pools().handles.insert(id.second);
-  return id;
-}
+PoolId make_pool_handle() { return {0, ++g_last_id}; }
 
 std::shared_ptr<PrivatePool> find_pool(PoolId id) {
-  if (id.first != 0) return nullptr;
+  if (id.first != 0 || id.second == 0 || id.second > g_last_id) return nullptr;
   {
     const std::lock_guard<std::mutex> lock(known_pools().mutex);
     const auto known = known_pools().pools.find(id.second);
     if (known != known_pools().pools.end()) {
       if (std::shared_ptr<PrivatePool> pool = known->second.lock()) return pool;
     }
-    if (known_pools().handles.count(id.second) == 0) return nullptr;
   }
   return make_known(id, false, false, std::nullopt);
 }

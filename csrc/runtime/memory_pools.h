@@ -51,8 +51,8 @@ class PrivatePool {
   std::map<npusim::alloc::Address, npusim::alloc::Address> captured_;  // begin -> end
 };
 
-// make_pool() is a pool that find_pool() finds while it lives; find_pool() returns nullptr else.
-// A handle is the id of a pool that find_pool() makes whenever none of that id lives.
+// make_pool() is a pool of a new id. find_pool() is the pool of that id, made anew if none lives,
+// as on CUDA; nullptr for an id that was never given. A handle is an id without a pool yet.
 std::shared_ptr<PrivatePool> make_pool(bool use_on_oom, bool no_split,
                                        const std::optional<PluggableFunctions>& functions);
 std::shared_ptr<PrivatePool> find_pool(npusim::alloc::PoolId id);

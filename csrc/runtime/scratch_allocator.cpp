@@ -146,8 +146,6 @@ void scratch_deleter(void* host) {
   if (known != nullptr && known->block != nullptr) {
     known->host = nullptr;  // a later block may lie there
     free_block_deleter(std::exchange(known->block, nullptr));
-  } else if (GraphBlocks::replaying()) {
-    // What is at the address belongs to whoever holds the results of the graph.
   } else if (Block* block = block_at(device_address_of(host))) {
     free_block_deleter(block);
   }

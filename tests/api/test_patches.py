@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Patches of eager code: each works, and is still needed by this torch."""
 
+import inspect
 import pickle
 from importlib import import_module
 from multiprocessing.reduction import ForkingPickler
@@ -11,8 +12,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import comm
 from torch.utils.dlpack import DLDeviceType
+from torch.utils.flop_counter import FlopCounterMode
 
 from torch_npusim import cuda_alias, patches
+from torch_npusim.patches import is_version
 
 
 def test_dlpack_device_is_the_extension_device():
@@ -269,3 +272,23 @@ def test_optimizers_still_let_a_capture_of_npusim_pass():
         torch.npusim.graph(torch.npusim.NPUSIMGraph()),
     ):
         torch.optim.Adam([weight]).step()
+
+
+def counted(device):
+    """What torch's counter counts of attention and its gradient."""
+    q = torch.randn(2, 4, 16, 8, device=device, requires_grad=True)
+    k = torch.randn(2, 2, 16, 8, device=device, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True).sum().backward()
+    return counter.get_total_flops()
+
+
+def test_flop_counter_counts_attention():
+    """As on CUDA: 4 operations per pair and channel forward, 10 backward."""
+    assert counted("npusim") == 14 * 2 * 4 * 16 * 16 * 8
+
+
+def test_upstream_counter_still_leaves_attention_on_the_cpu_out():
+    """When this fails, the patch can go."""
+    known = "attention_for_cpu" in inspect.getsource(import_module("torch.utils.flop_counter"))
+    assert known == is_version(">=2.15")

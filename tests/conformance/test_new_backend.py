@@ -168,6 +168,10 @@ def test_names_and_places_that_will_not_do_are_refused(tmp_path, capsys):
 
     assert said("My-Chip")[0] == 1
     assert "torch knows a device 'cuda' already" in said("cuda")[1]
+    assert "torch.load() can take 'cudax' for 'cuda'" in said("cudax")[1]
+    assert "torch.load() can take 'cpux' for 'cpu'" in said("cpux")[1]
+    assert "'class' is a word of Python or torch" in said("class")[1]
+    assert "'torch' is a word of Python or torch" in said("torch")[1]
     assert "torch knows a device 'npusim' already" in said("npusim")[1]
     place = str(tmp_path / "there")
     assert "write it first" in said("otherchip", "--out", place, "--step", "1")[1]

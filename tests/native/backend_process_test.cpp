@@ -88,7 +88,7 @@ TEST(isolation_off_lets_the_host_in) {  // (rule M2)
     memory[0] = 7;
     CHECK(kernel_alias(const_cast<char*>(memory)) == memory);
     CHECK_EQ(device_of(const_cast<char*>(memory)), 0);
-    CHECK_EQ(memory_backing(), "single mapping (no isolation): NPUSIM_ISOLATION=0");
+    CHECK(memory_backing().rfind("single mapping (no isolation): NPUSIM_ISOLATION=0", 0) == 0);
   })));
 }
 
@@ -177,7 +177,7 @@ TEST(a_limited_address_space_makes_smaller_reservations) {  // (rule M7)
     setenv("NPUSIM_DEVICE_MEMORY", "256MiB", 1);
     limit(RLIMIT_AS, address_space_in_use() + 2048 * kMiB);
     initialize();
-    CHECK_EQ(memory_backing(), "anonymous memory, isolated");
+    CHECK(memory_backing().rfind("anonymous memory, isolated", 0) == 0);
     CHECK_EQ(acquire_segment(1, 256 * kMiB).status, SegmentResult::Status::ok);
     CHECK(std::malloc(256 * kMiB) != nullptr);  // the process keeps room of its own
   })));
@@ -234,7 +234,7 @@ TEST(a_sandbox_without_memfd_and_file_creation_is_enough) {  // (rule M7)
     CHECK_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
     CHECK(syscall(SYS_memfd_create, "x", 0) == -1 && errno == EPERM);
     initialize();
-    CHECK_EQ(memory_backing(), "anonymous memory, isolated");
+    CHECK(memory_backing().rfind("anonymous memory, isolated", 0) == 0);
     CHECK_EQ(acquire_segment(0, kMiB).status, SegmentResult::Status::ok);
   })));
 }

@@ -44,6 +44,7 @@ def test_the_first_test_that_imports_torch_is_counted_and_checked(run_pytest):
         ("test_first_to_import_torch", "ERROR"),
     }, run.output
     assert "global variable 'KEPT' of module test_it" in run.leak_of("test_first_to_import_torch")
+    assert "--npusim-as-cuda" not in run.section("npusim")
     assert "1 of 1 tests used a device, and 1 left memory on it" in run.section("npusim")
 
 
@@ -90,3 +91,19 @@ def test_modules_may_be_allowed_to_wait(run_pytest):
     assert refused.passed() == set(), refused.output
     allowed = run_pytest({**files, "package/metrics.py": library}, "--npusim-sync=error")
     assert allowed.passed() == {"test_it"}, allowed.output
+
+
+def test_a_run_that_stays_on_the_cpu_names_the_flag_that_helps(run_pytest):
+    test = """
+        import torch
+
+        def test_a_sum():
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            assert torch.ones(2, device=device).sum() == 2
+    """
+    run = run_pytest({"test_it.py": test}, "--npusim")
+    assert run.code == 0
+    assert "no test used a device" in run.section("npusim")
+    assert "run it with --npusim-as-cuda" in run.section("npusim")
+    alias = run_pytest({"test_it.py": test}, "--npusim-as-cuda")
+    assert "1 of 1 tests used a device" in alias.section("npusim")

@@ -48,6 +48,7 @@ def rows() -> list[dict]:
 def one(options: argparse.Namespace) -> int:
     """Runs one search in this process."""
     import engine
+    import torch._dynamo  # noqa: F401  (children are forked from here: they have it, and torch)
 
     gc.freeze()  # children do not copy every page at their end to count references
     (name,) = options.searches

@@ -131,6 +131,13 @@ def _devices() -> Finding:
 def _memory() -> Finding:
     npusim.init()
     backing = knobs.memory_backing()
+    if "differ from run to run" in backing:
+        return Finding(
+            "memory",
+            "warning",
+            backing,
+            "pointers that a program prints change; another library has mapped the range first",
+        )
     if "no isolation" not in backing:
         return Finding("memory", "ok", backing)
     return Finding(

@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import keyword
 import re
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import torch
 TEMPLATE = Path(__file__).resolve().parents[1] / "new_backend"
 STEPS = range(1, 7)
 _NAME = "mychip"  # in the template
+_PREFIXES = ("cpu", "cuda", "hpu", "meta", "mps", "xpu")  # of torch.serialization
 _ELSEWHERE = {"github_workflow.yml": ".github/workflows/conformance.yml"}
 
 
@@ -64,11 +66,20 @@ def check_name(name: str) -> None:
         raise NotWritten(
             f"{name!r} is no name of a device: lower-case letters and digits, as mychip"
         )
+    if keyword.iskeyword(name) or name == "torch":
+        raise NotWritten(
+            f"{name!r} is a word of Python or torch, so torch.{name} cannot be written"
+        )
     try:
         torch.device(name)
     except RuntimeError:
-        return
-    raise NotWritten(f"torch knows a device {name!r} already")
+        pass
+    else:
+        raise NotWritten(f"torch knows a device {name!r} already")
+    # Deserializers of torch go by the beginning of a location (pytorch 165455): in torch 2.13 that
+    # of mps, in older ones all.
+    if taken := [known for known in _PREFIXES if name.startswith(known)]:
+        raise NotWritten(f"torch.load() can take {name!r} for {taken[0]!r}, with which it begins")
 
 
 def write(name: str, folder: Path, step: int | None = None) -> list[Path]:

@@ -181,3 +181,17 @@ def captured_optimizer(original: Callable[..., None]) -> Callable[..., None]:
         original(self)
 
     return check
+
+
+def counted_attention(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """FlopCounterMode has formulas for CUDA's attention; npusim runs the operators of the CPU."""
+    aten = torch.ops.aten
+    operators = {
+        aten._scaled_dot_product_flash_attention: (
+            aten._scaled_dot_product_flash_attention_for_cpu
+        ),
+        aten._scaled_dot_product_flash_attention_backward: (
+            aten._scaled_dot_product_flash_attention_for_cpu_backward
+        ),
+    }
+    return {ours: table[cudas] for cudas, ours in operators.items()}

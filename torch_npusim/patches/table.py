@@ -150,6 +150,14 @@ _LATER = (
         after="torch.testing._internal.optests.autograd_registration",
     ),
     Patch(
+        "torch.utils.flop_counter:flop_registry",
+        "patches.eager:counted_attention",
+        _PATCHES + "test_upstream_counter_still_leaves_attention_on_the_cpu_out",
+        ends="torch 2.15 is the oldest supported one: it has them",
+        after="torch.utils.flop_counter",
+        versions="<2.15",
+    ),
+    Patch(
         "torch.nn.attention.flex_attention:_validate_device",
         "patches.flex_attention:device_of_the_operands",
         _FLEX + "test_the_patch_is_still_needed",

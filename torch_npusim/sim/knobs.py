@@ -37,5 +37,5 @@ def knobs() -> list[Knob]:
 
 
 def memory_backing() -> str:
-    """Returns what device memory is made of, and why if it is not isolated from host code."""
+    """Returns the kind of device memory: if the host can read it and why, if addresses vary."""
     return _C.memory_backing()

@@ -9,6 +9,8 @@ Its memory must be memory of its arguments or of other tensors of the device.
 
 import functools
 import inspect
+import operator
+import warnings
 from typing import Any
 
 import torch
@@ -24,13 +26,37 @@ _WHY_NOT_TRACED = (
     "a Triton kernel runs in Triton's interpreter (TRITON_INTERPRET=1); npusim compiles no Triton"
 )
 
+# The parts of Triton's interpreter that are replaced.
+_REPLACED = (
+    "GridExecutor",
+    "InterpretedFunction.run",
+    "ReduceOps.sum",
+    "ReduceOps.min_max",
+    "ScanOps.cumsum",
+    "ScanOps.cumprod",
+)
+
 #: Names of the kernels that ran.
 launched: set[str] = set()
 
 
 def install() -> None:
-    """Has Triton's interpreter run kernels with npusim tensors here; once, when it is imported."""
+    """Has Triton's interpreter run kernels with npusim tensors here; once, when it is imported.
+
+    Warns, and changes nothing, where this release of Triton has another interpreter.
+    """
+    import triton
     from triton.runtime import interpreter
+
+    try:
+        operator.attrgetter(*_REPLACED)(interpreter)
+    except AttributeError as missing:
+        warnings.warn(
+            f"npusim: kernels run in Triton {triton.__version__}'s own interpreter, without checks "
+            f"and times ({missing}); use Triton 3.7 or newer",
+            stacklevel=2,
+        )
+        return
 
     class Executor(interpreter.GridExecutor):  # type: ignore[misc]
         def __call__(self, *args: Any, **kwargs: Any) -> None:

@@ -75,8 +75,8 @@ class Watch:
             checkpoints compute again.
         busy_ns: Of each step, the sum of its commands' times.
         not_counted: Of each step, kernels whose products, if any, are no part of `flops`.
-        inputs: Sizes of the model's inputs in each step but the first, and whether they are
-            integers.
+        inputs: Of each step and each call of a model that trains: which model, the sizes of its
+            first input, and whether that is of integers.
         hooks: Of the models that were met.
         threads: That ran steps of optimizers.
     """
@@ -87,7 +87,7 @@ class Watch:
     flops: list[Counter[str]] = field(default_factory=list)
     busy_ns: list[float] = field(default_factory=list)
     not_counted: list[list[str]] = field(default_factory=list)
-    inputs: list[list[tuple[tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
+    inputs: list[list[tuple[int, tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
 
     def __post_init__(self) -> None:
         self._stacks: dict[int, list[Place]] = {}  # by thread: a backward pass has its own
@@ -159,8 +159,9 @@ class Watch:
         is_outermost = len(self._stacks[threading.get_ident()]) == 1
         values = [*inputs, *named.values()]
         first = next((value for value in values if isinstance(value, torch.Tensor)), None)
-        if is_outermost and root.training and first is not None:
-            self.inputs[-1].append((tuple(first.shape), not first.is_floating_point()))
+        trains = root.training and any(one.requires_grad for one in root.parameters())
+        if is_outermost and trains and first is not None:  # a loss may be a module too
+            self.inputs[-1].append((id(root), tuple(first.shape), not first.is_floating_point()))
 
     def _look_at_module(self, root: nn.Module) -> None:
         for parameter in root.parameters():
@@ -252,9 +253,11 @@ class Watch:
         calls = self.inputs[1 : len(self.ends_ns)]
         if not calls[0] or any(call != calls[0] for call in calls):
             return found
-        sizes, is_tokens = calls[0][0]
-        samples = sum(shape[0] for shape, _ in calls[0] if shape)
-        tokens = sum(_product(shape) for shape, _ in calls[0])
+        model, sizes, is_tokens = calls[0][0]
+        if any(other != model for other, _, _ in calls[0]):
+            return found  # one model may feed the other, so nobody knows what a sample is
+        samples = sum(shape[0] for _, shape, _ in calls[0] if shape)
+        tokens = sum(_product(shape) for _, shape, _ in calls[0])
         return replace(
             found,
             inputs=list(sizes),
