@@ -75,7 +75,8 @@ class ReceivedBlock {
 // no room for the mapping; the message counts as received then.
 std::shared_ptr<ReceivedBlock> receive_block(const SharedBlock& block);
 
-// acknowledge_block() acknowledges a message about a block that is already mapped here.
+// acknowledge_block() acknowledges a message about a block that is already mapped here. Throws
+// InvalidArgument if the message was received before.
 void acknowledge_block(const SharedBlock& block);
 
 }  // namespace npusim

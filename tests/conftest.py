@@ -46,6 +46,22 @@ def _one_allocator():
     torch.empty(1, device="npusim")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _replays_free_nothing():
+    """A replay of a graph leaves the statistics of its device as they were."""
+    replay = torch.npusim.NPUSIMGraph.replay
+
+    def checked(graph):
+        before = torch.npusim.memory_allocated()
+        replay(graph)
+        after = torch.npusim.memory_allocated()
+        assert after == before, f"a replay changed {before} allocated bytes to {after}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.npusim.NPUSIMGraph, "replay", checked)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _one_seed():
     """No test depends on which tests ran before it."""

@@ -116,8 +116,10 @@ TEST(a_block_is_received_once_and_freed_when_it_is_let_go) {  // (rules M9, M10,
     bytes_of(received->address())[0] = 9;
     CHECK_EQ(bytes_of(segment + 5056)[0], 9);
     CHECK_EQ(memory_info(0).free_bytes, kCapacity - kMiB);
-    const auto twice = receive_block(message);  // by who has it anyway
-    CHECK_EQ(twice.get(), received.get());
+    CHECK_THROWS(receive_block(message), InvalidArgument);
+    CHECK_THROWS(acknowledge_block(message), InvalidArgument);
+    const SharedBlock another = send_block(0, segment + 5056, 5000);
+    CHECK_EQ(receive_block(another).get(), received.get());
     CHECK_EQ(collect_sent(), 0);
   }
   CHECK_EQ(g_freed, 0);
