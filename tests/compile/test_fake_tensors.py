@@ -46,8 +46,8 @@ def test_strides_of_fake_convolutions(case, dtype):
         done_on_host, said_on_host = real_and_fake(function, on_host)
         assert done == done_on_host
         assert said == said_on_host, (case, chosen)
-        # Some float64 kernels make strides on the CPU too that its fake tensors do not tell.
-        if dtype != torch.float64:
+        # The CPU's fake tensors do not know the kernels of other dtypes, which differ by processor.
+        if dtype == torch.float32:
             assert said == done, (case, chosen)
 
 
