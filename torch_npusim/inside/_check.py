@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """inside.check(): the puzzles of the course. The modules of puzzles/ hold them, one per lesson."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -97,10 +98,25 @@ def check(name: str, answer: Callable[..., Any]) -> Verdict:
         puzzle.test(answer)
     except Wrong as problem:
         return Verdict(name, False, f"wrong. {problem}")
-    except Exception as problem:  # of the answer
-        told = (str(problem).splitlines() or [""])[0]
-        return Verdict(name, False, f"your function raised {type(problem).__name__}: {told}")
+    except Exception as problem:
+        told = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}".rstrip(": ")
+        if _comes_from(answer, problem):
+            return Verdict(name, False, f"your function raised {told}")
+        return Verdict(
+            name,
+            False,
+            f"wrong. The result is not of the kind that the task asks for ({told}).",
+        )
     return Verdict(name, True, "right")
+
+
+def _comes_from(answer: Callable[..., Any], problem: BaseException) -> bool:
+    """Whether an answer raised, or whether the check could not use its result."""
+    code = getattr(answer, "__code__", None)
+    return code is None or any(
+        frame.f_code is code or frame.f_code.co_filename == code.co_filename
+        for frame, _ in traceback.walk_tb(problem.__traceback__)
+    )
 
 
 def expect(given: Any, right: Any, case: str, mistakes: dict[str, Any] | None = None) -> None:

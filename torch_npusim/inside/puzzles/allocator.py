@@ -112,7 +112,7 @@ PUZZLES = [
     Puzzle(
         "How many bytes does the allocator buy of the device for the first request of a pool?",
         "def answer(size):\n    return 0\n",
-        "Three rules: up to 1 MiB, below 10 MiB, and above. memory_reserved() shows each.",
+        "memory_reserved() before and after one tensor, in a new process: three rules.",
         _segment,
     ),
 ]

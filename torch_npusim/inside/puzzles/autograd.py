@@ -21,7 +21,8 @@ def _straight(answer: Callable[[torch.Tensor], torch.Tensor]) -> None:
             raise Wrong("The result has no graph: detach() has cut it, and nothing flows back.")
         weights = torch.tensor([0.25, -2.0, 3.5], device=device)
         (y * weights).sum().backward()  # type: ignore[no-untyped-call]
-        assert x.grad is not None
+        if x.grad is None:
+            raise Wrong("The result has a graph, but it does not lead to x: detach() has cut it.")
         expect(
             x.grad.tolist(),
             [0.25, -2.0, 3.5],
@@ -98,7 +99,7 @@ PUZZLES = [
         "Round in the forward pass; in the backward pass hand the gradient on as it comes: a "
         "straight-through estimator.",
         "def answer(x):\n    return x.round()\n",
-        "A torch.autograd.Function with forward() and backward(), or x + (x.round() - x).detach().",
+        "backward() calls what forward() recorded. Where may the two be written by hand?",
         _straight,
     ),
     Puzzle(

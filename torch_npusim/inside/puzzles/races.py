@@ -7,7 +7,7 @@ import torch
 
 from torch_npusim import npusim
 from torch_npusim.inside._check import Puzzle, Wrong, expect
-from torch_npusim.sim import clock, races
+from torch_npusim.sim import clock, races, synchronisation, timeline
 
 _FLOATS = 1 << 20
 
@@ -41,9 +41,12 @@ def _ordered(answer: Callable[[torch.Tensor, torch.Stream], torch.Tensor]) -> No
 def _freed(answer: Callable[[Callable[[], torch.Tensor], torch.Stream], torch.Tensor]) -> None:
     side = npusim.Stream()
     with races.record() as recorded:
-        made = answer(lambda: torch.ones(_FLOATS, device="npusim"), side)
+        with timeline.record() as seen:
+            made = answer(lambda: torch.ones(_FLOATS, device="npusim"), side)
         npusim.current_stream().wait_stream(side)
         expect(made.sum().item(), 2.0 * _FLOATS, "the sum of the result")
+    if not any(row.stream == side.stream_id for row in seen.commands()):
+        raise Wrong("side has run nothing: the doubling belongs on it.")
     if any(race.missing == "wait_stream" for race in recorded.races):
         raise Wrong("side does not wait for the stream that has made x.")
     if any(race.missing == "record_stream" for race in recorded.races):
@@ -57,15 +60,17 @@ def _freed(answer: Callable[[Callable[[], torch.Tensor], torch.Stream], torch.Te
 def _downloaded(answer: Callable[[torch.Tensor, torch.Tensor], float]) -> None:
     x = torch.ones(_FLOATS, device="npusim")
     host = torch.zeros(_FLOATS, pin_memory=True)
-    with races.record() as recorded:
+    with races.record() as recorded, synchronisation.record() as waits:
         given = answer(x, host)
+    if host[0].item() != 1.0:
+        raise Wrong("The pinned tensor was not filled: .cpu() makes another tensor, pageable.")
+    if any("copy_" in wait.what for wait in waits.counts()):
+        raise Wrong("The copy blocks the host until it is done: non_blocking=True lets it go on.")
     if recorded.races:
         raise Wrong(
             "The host reads before the copy is known to have come: an event covers what was "
             "launched before its record(), so it is recorded and awaited after the copy."
         )
-    if host[0].item() != 1.0:
-        raise Wrong("The pinned tensor was not filled: .cpu() makes another tensor, pageable.")
     expect(given, float(_FLOATS), "the sum")
 
 
