@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Random programs of Python, each in a child of its own; what fails is shrunk and printed.
 
-A search is a module of this folder with `program(random) -> Program`. It may also have
+A search is a module of this folder with `program(random) -> Program`. Optional names:
 
     ENVIRONMENT   variables that torch_npusim reads at its import
     PLANTS        faults by name: statements that plant one, run after the program's start

@@ -44,7 +44,7 @@ def run(directory: Path, defect: str) -> dict[str, float]:
     """One run of the kit; returns its seconds."""
     os.environ["DEFECT"] = "" if defect == "whole" else defect
     command = ["run", "--device", "npusim", "--quiet", "--jobs", "1", "--timeout", "5"]
-    planted = HERE.parents[1] / "tests" / "conformance" / "defects"
+    planted = HERE / "defects"
     command += ["--expect", str(planted / "expectations.toml")]
     subjects = [f"op:{name}" for name in OPERATORS] + [f"contract:{name}" for name in CONTRACTS]
     command += ["--ops", ",".join(subjects)]
