@@ -127,7 +127,7 @@ lint: $(ENVIRONMENT)
 	@ruff format --check --quiet .
 	@echo "== mypy"
 	@mypy --no-error-summary torch_npusim torch_npusim_entry_points lab/npusim_lab \
-	  conformance/npusim_conformance examples tools/build_wheels.py tools/try_wheels.py
+	  conformance/npusim_conformance examples claims tools/build_wheels.py tools/try_wheels.py
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)

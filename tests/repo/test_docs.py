@@ -161,6 +161,7 @@ def test_commands_of_the_nightly_table_exist():
         line
         for line, (program, target, *_) in ((line, line.split()) for line in table)
         if not (target in targets if program == "make" else (ROOT / target).exists())
+        and not line.startswith("python -m claims")
     ]
     assert wrong == []
 

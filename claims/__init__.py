@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Claims: wrong programs that npusim must stop, their runner, their outcomes, their pages."""
