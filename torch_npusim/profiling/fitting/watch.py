@@ -76,7 +76,9 @@ class Watch:
         busy_ns: Of each step, the sum of its commands' times.
         not_counted: Of each step, kernels whose products, if any, are no part of `flops`.
         inputs: Sizes of the model's inputs in each step but the first, and whether they are
-            integers.
+            integers. The model is the outermost module that trains on inputs nobody computed:
+            a loss has no parameters, and a later part takes results of an earlier one.
+        is_doubtful: Whether it is not certain which inputs are the model's.
         hooks: Of the models that were met.
         threads: That ran steps of optimizers.
     """
@@ -88,11 +90,13 @@ class Watch:
     busy_ns: list[float] = field(default_factory=list)
     not_counted: list[list[str]] = field(default_factory=list)
     inputs: list[list[tuple[tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
+    is_doubtful: bool = False
 
     def __post_init__(self) -> None:
         self._stacks: dict[int, list[Place]] = {}  # by thread: a backward pass has its own
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._calls = 0
         self.hooks: list[RemovableHandle] = []
@@ -157,9 +161,15 @@ class Watch:
         if torch.compiler.is_compiling():
             return
         is_outermost = len(self._stacks[threading.get_ident()]) == 1
+        learns = root.training and any(p.requires_grad for p in root.parameters())
         values = [*inputs, *named.values()]
-        first = next((value for value in values if isinstance(value, torch.Tensor)), None)
-        if is_outermost and root.training and first is not None:
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if not is_outermost or not learns or (tensors and tensors[0].grad_fn is not None):
+            return
+        self._models.add(root)
+        computed = any(tensor.grad_fn is not None for tensor in tensors)
+        self.is_doubtful |= not tensors or computed or len(self._models) > 1
+        for first in tensors[:1]:
             self.inputs[-1].append((tuple(first.shape), not first.is_floating_point()))
 
     def _look_at_module(self, root: nn.Module) -> None:
@@ -250,7 +260,7 @@ class Watch:
         )
         # The steps behind the first; what follows the last is no step.
         calls = self.inputs[1 : len(self.ends_ns)]
-        if not calls[0] or any(call != calls[0] for call in calls):
+        if self.is_doubtful or not calls[0] or any(call != calls[0] for call in calls):
             return found
         sizes, is_tokens = calls[0][0]
         samples = sum(shape[0] for shape, _ in calls[0] if shape)
