@@ -12,7 +12,7 @@
 #   make sweeps  every operator of op_db: bytes that kernels touch, faults, dry runs, dispatch chains
 #   make search  random programs of features together, with an oracle; SECONDS=600 SEED=0
 #   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/reference/performance.md
-#   make conformance   npusim through the conformance kit, full profile; writes docs/reference/ops.md
+#   make conformance   npusim through the conformance kit, full profile; writes build/conformance/matrix.md
 #   make rules   torch's own samples under the rules for CUDA: what CUDA has runs, what it lacks is refused
 #   make cuda-tests  PyTorch's own CUDA tests, in SOURCES=dir, under the alias; writes a page
 #   make truth   npusim's recording of itself, whole, twice, one interrupted; contributed recordings
@@ -127,7 +127,7 @@ lint: $(ENVIRONMENT)
 	@ruff format --check --quiet .
 	@echo "== mypy"
 	@mypy --no-error-summary torch_npusim torch_npusim_entry_points lab/npusim_lab \
-	  conformance/npusim_conformance examples tools/build_wheels.py tools/try_wheels.py
+	  conformance/npusim_conformance examples claims tools/build_wheels.py tools/try_wheels.py
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)
@@ -170,7 +170,7 @@ bench: build
 conformance: build
 	@npusim-conformance run --device npusim --expect tests/conformance/npusim.toml --profile full \
 	  --out build/conformance
-	@npusim-conformance report build/conformance --format matrix --output docs/reference/ops.md
+	@npusim-conformance report build/conformance --format matrix --output build/conformance/matrix.md
 
 foreign: build
 	@$(PY) tools/pages/foreign.py "$(SOURCES)" --page --defects

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Normalisation, losses, pooling and resampling on route ii.
-#include <ATen/ExpandUtils.h>
-#include <ATen/OpMathType.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_ops.h>
 #include <ATen/ops/_adaptive_avg_pool2d_ops.h>
-#include <ATen/ops/_fused_rms_norm_backward_ops.h>
-#include <ATen/ops/_fused_rms_norm_ops.h>
 #include <ATen/ops/_native_batch_norm_legit_ops.h>
 #include <ATen/ops/avg_pool2d_backward_ops.h>
 #include <ATen/ops/avg_pool2d_ops.h>
@@ -76,39 +72,6 @@ NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
                                 momentum, eps);
 }
 
-// CUDA's operator keeps its input and the inverse norm, where the CPU's decomposition keeps five
-// tensors of the input's size. These are that decomposition's gradients, step by step and in its
-// order, so they have its bits.
-std::tuple<Tensor, Tensor> fused_rms_norm_backward(const Tensor& grad, const Tensor& input,
-                                                   at::IntArrayRef shape, const Tensor& rstd,
-                                                   const NormOperand& weight,
-                                                   std::array<bool, 2> mask) {
-  using Op = at::_ops::_fused_rms_norm_backward;
-  const auto body = [&](c10::DeviceIndex, CpuCall& call, const Tensor& g, const Tensor& x,
-                        at::IntArrayRef, const Tensor& r, const NormOperand& w, auto) {
-    note_route(Route::cpu_kernel);
-    const auto wide = at::toOpMathType(input.scalar_type());
-    const Tensor from = call.view(x, false).to(wide), by = call.view(r, false);
-    Tensor to = call.view(g, false).to(wide);
-    Tensor of_input, of_weight;
-    if (w.has_value() && w->defined()) {
-      const Tensor factor = call.view(*w, false);
-      if (mask[1]) of_weight = at::sum_to(to * (from * by), shape).to(factor.scalar_type());
-      to = to * factor;
-    }
-    if (mask[0]) {
-      const Tensor of_norm = at::sum_to(to * from, by.sizes());
-      const Tensor of_mean = -0.5 * of_norm * by.pow(3);
-      const auto elements = static_cast<double>(c10::multiply_integers(shape));
-      const Tensor of_square = of_mean.expand(from.sizes()) / elements;
-      of_input = (to * by + of_square * (2 * from)).to(input.scalar_type());
-    }
-    call.finish();
-    return cpu_kernel::on_device(call, std::tuple(std::move(of_input), std::move(of_weight)));
-  };
-  return CpuKernel<Op>::command(body, grad, input, shape, rstd, weight, mask);
-}
-
 // The reduced loss keeps the storage of the unreduced one, on the CPU as on CUDA. The meta kernel
 // does not say so.
 Tensor binary_cross_entropy(const Tensor& self, const Tensor& target,
@@ -131,11 +94,9 @@ Tensor binary_cross_entropy(const Tensor& self, const Tensor& target,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_fused_rms_norm_backward", TORCH_FN(fused_rms_norm_backward));
-  register_cpu_kernels<at::_ops::_fused_rms_norm, at::_ops::native_layer_norm,
-                       at::_ops::native_layer_norm_backward, at::_ops::native_group_norm,
-                       at::_ops::native_group_norm_backward, at::_ops::native_batch_norm_backward,
-                       at::_ops::_native_batch_norm_legit,
+  register_cpu_kernels<at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward,
+                       at::_ops::native_group_norm, at::_ops::native_group_norm_backward,
+                       at::_ops::native_batch_norm_backward, at::_ops::_native_batch_norm_legit,
                        at::_ops::_native_batch_norm_legit_no_stats>(m);
   m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_cpu_kernels<at::_ops::nll_loss_forward, at::_ops::nll_loss_backward,

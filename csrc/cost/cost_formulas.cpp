@@ -488,8 +488,6 @@ const std::unordered_map<std::string, CostFormula>& rules() {
       {"_batch_norm_with_update", batch_passes<5>},
       {"native_batch_norm_backward", batch_passes<8, 5>},
       {"native_layer_norm", per_element<5>},
-      {"_fused_rms_norm", per_element<5>},
-      {"_fused_rms_norm_backward", per_element<8>},
       {"native_group_norm", per_element<5>},
       {"native_layer_norm_backward", per_element<8>},
       {"native_group_norm_backward", per_element<8>},

@@ -301,6 +301,13 @@ constexpr Row kRows[] = {
      "cudnn/RNN.cpp: _cudnn_rnn; csrc/aten/cuda_rnn.cpp", "sizes: one LSTM of an H200"},
     {"aten::_cudnn_rnn_backward", &nothing, "the workspace, twice; the gradients of all weights",
      "cudnn/RNN.cpp: _cudnn_rnn_backward; csrc/aten/cuda_rnn.cpp", "as the forward pass"},
+    {"aten::_fused_rms_norm", &nothing, "a copy of an input that is not contiguous",
+     "layer_norm_kernel.cu: _fused_rms_norm_cuda; csrc/aten/rms_norm.cpp", "always"},
+    {"aten::_fused_rms_norm_backward", &nothing,
+     "copies of operands that are not contiguous; a partial sum of the weight's gradient for each "
+     "32 rows",
+     "layer_norm_kernel.cu: LaunchGammaBetaBackwardCUDAKernel; csrc/aten/rms_norm.cpp",
+     "partial sums: more than 65,536 rows, narrower than 16 elements for each multiprocessor"},
     {"aten::embedding_dense_backward", &embedding_backward,
      "sorted indices and their order, the sort's buffer, four lists of segments, and a row in "
      "float for each part of a segment",

@@ -53,6 +53,21 @@ class Pages(SphinxDirective):
         return [*parsed, nodes.compound("", toctree, classes=["toctree-wrapper"])]
 
 
+class Built(SphinxDirective):
+    """`{built} build/FILE.md`: a page that a command left, without its title, or nothing."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Returns what the file says."""
+        file = Path(self.env.srcdir).parent / self.arguments[0]
+        self.env.note_dependency(str(file))
+        if not file.exists():
+            return []
+        text = re.sub(r"\A# .*\n", "", file.read_text())
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
 def write_llms(app, problem) -> None:
     """Writes llms.txt: every page of docs/README.md, as Markdown, with a sentence about it."""
     if problem is not None or app.builder.name != "html":
@@ -72,7 +87,8 @@ def write_llms(app, problem) -> None:
 
 
 def setup(app):
-    """Adds the directive `pages`, and llms.txt."""
+    """Adds the directives `pages` and `built`, and llms.txt."""
+    app.add_directive("built", Built)
     app.add_directive("pages", Pages)
     app.connect("build-finished", write_llms)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

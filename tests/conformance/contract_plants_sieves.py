@@ -21,6 +21,42 @@ def of_npusim(wrong):
     return either
 
 
+def with_its_bound(right, given, bound, *more):
+    """An activation that leaves an element equal to its bound as it is."""
+    return torch.where(given == bound, given, right(given, bound, *more))
+
+
+def but_the_last(right, self, *args, **more):
+    """Random numbers whose last element, of an odd count, is 5."""
+    drawn = right(self, *args, **more)
+    if self.numel() % 2:
+        drawn.view(-1)[-1] = 5
+    return drawn
+
+
+def knows_no_side(search):
+    """searchsorted() that knows right=True alone, on npusim."""
+
+    def either(edges, given, side=None, right=False):
+        there = edges.device.type == "npusim"
+        return search(edges, given, side=None if there else side, right=right)
+
+    return either
+
+
+def of_32_bits(right, *args, **more):
+    """Whole numbers of npusim without their upper half."""
+    drawn = right(*args, **more)
+    return drawn % 2**32 if drawn.device.type == "npusim" else drawn
+
+
+class OfTheCurrent(torch.Event):
+    """An event whose record() ignores the stream that it is given."""
+
+    def record(self, stream=None):
+        super().record()
+
+
 def raised(number):
     """The result of a function, with something added."""
     return of_npusim(lambda right, *args, **more: right(*args, **more) + number)
@@ -205,4 +241,33 @@ SIEVES = (
         "copy_on_write/lazy_clones_have_all_their_bytes",
         method("_lazy_clone", lambda right, self: self.cpu()[:16].to(self.device)),
     ),
+    ("event/record_takes_a_stream", instead(torch, "Event", OfTheCurrent)),
+    (
+        "operators/activations_agree",
+        around(torch.nn.functional, "hardshrink", of_npusim(with_its_bound)),
+    ),
+    (
+        "operators/activations_agree",
+        around(torch.nn.functional, "softshrink", of_npusim(with_its_bound)),
+    ),
+    (
+        "operators/activations_agree",
+        around(torch.nn.functional, "threshold", of_npusim(with_its_bound)),
+    ),
+    ("draws/every_position_is_drawn", method("normal_", but_the_last)),
+    ("draws/every_position_is_drawn", method("uniform_", but_the_last)),
+    ("draws/every_position_is_drawn", method("exponential_", but_the_last)),
+    (
+        "draws/whole_numbers_have_all_their_bits",
+        around(torch, "randint", of_32_bits),
+    ),
+    (
+        "draws/whole_numbers_have_all_their_bits",
+        method("random_", lambda right, self, *args: right(self, *args) & ~1),
+    ),
+    (
+        "dlpack/capsules_share_memory",
+        method("__dlpack__", lambda right, self, **more: right(self.contiguous(), **more)),
+    ),
+    ("operators/orders_agree", instead(torch, "searchsorted", knows_no_side(torch.searchsorted))),
 )

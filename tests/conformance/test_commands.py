@@ -2,7 +2,9 @@
 """Subcommands that read logs, devices and files: what they print, write and exit with."""
 
 import json
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from processes import python
 
 from npusim_conformance.backend import census
 from npusim_conformance.backend.expectation_update import globs, updated
+from npusim_conformance.case import KINDS, Case
+from npusim_conformance.cases import catalog
 from npusim_conformance.cli import main
 from npusim_conformance.judge import attribution, plain_python
 from npusim_conformance.record.log import LogWriter
@@ -17,6 +21,7 @@ from npusim_conformance.report import planning
 from npusim_conformance.verdict import Outcome, Status
 
 HEAD = {"device": "mychip", "seed": 0, "selection": {"profile": "smoke"}, "torch": "2.13.0"}
+ROOT = Path(__file__).resolve().parents[2]
 ADD, SUB, SIN = (f"op:{name}/forward/float32" for name in ("add", "sub", "sin"))
 
 
@@ -39,6 +44,20 @@ def test_help_and_reports_do_not_wait_for_torch(write):
         command = ["-c", script, *arguments]
         done = python(*command, timeout=60, check=True)
         assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_case_given_as_subject_gets_a_suggestion_before_torch_is_imported():
+    script = "import sys; from npusim_conformance.cli import main\n"
+    script += (
+        "try: main(sys.argv[1:])\nexcept SystemExit as end: print(end, 'torch' in sys.modules)"
+    )
+    asked = ("contract:event/*", "contract:event"), (ADD, "op:add' --props 'forward")
+    for given, meant in asked:
+        done = python(
+            "-c", script, "run", "--device", "cpu", "--ops", given, timeout=60, check=True
+        )
+        assert done.stdout == "2 False\n"
+        assert f"did you mean --ops '{meant}'?" in done.stderr
 
 
 def test_report_exits_as_the_run_did(write, capsys, tmp_path):
@@ -68,9 +87,23 @@ def test_compare_exits_1_for_a_regression_only(write, capsys):
 def test_repro_runs_one_case_and_refuses_what_is_none(capsys):
     assert main(["repro", "contract:memory/no_such", "--device", "cpu"]) == 2
     assert main(["repro", "nonsense", "--device", "cpu"]) == 2
+    assert main(["repro", "op:gelu/forward/float32", "--device", "cpu"]) == 2
+    assert main(["repro", "op:nn.functional.gellu/forward/float32", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.count("did you mean 'nn.functional.gelu'?") == 2
     assert main(["repro", ADD, "--device", "cpu", "--json"]) == 0
     lines = capsys.readouterr().out
     assert json.loads(lines)["status"] == "pass"
+
+
+def test_names_of_cases_on_pages_are_known():
+    kinds = "|".join(KINDS)
+    pattern = re.compile(rf"\b(?:{kinds}):[\w.]+/\w+(?:/\w+)?\b(?![/*])")
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "conformance").rglob("*.md")]
+    named = {name for page in pages for name in pattern.findall(page.read_text())}
+    named = {name for name in named if not name.startswith("upstream:")}
+    assert len(named) > 4
+    for name in named:
+        catalog.resolve(Case.parse(name))
 
 
 # --- expectations

@@ -214,6 +214,24 @@ def broken_import(tmp_path, monkeypatch):
             "exit/keeps_the_exit_status",
             "it ended by SIGABRT, expected status 7",
         ),
+        (
+            """
+            import atexit, os, torch
+            right = torch.Tensor.pin_memory
+            torch.Tensor.pin_memory = lambda self: atexit.register(os.abort) and right(self)
+            """,
+            "exit/ends_with_live_pinned_memory",
+            "by SIGABRT",
+        ),
+        (
+            """
+            import os, torch
+            def lie(): torch.npusim.is_available = lambda: False
+            os.register_at_fork(after_in_child=lie)
+            """,
+            "fork/child_may_count_devices",
+            "is_available() is False",
+        ),
         ("print('hello')", "exit/import_says_nothing", "hello"),
         ("import warnings; warnings.warn('beta')", "exit/import_says_nothing", "stderr"),
         (

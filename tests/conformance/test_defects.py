@@ -29,7 +29,7 @@ def runs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("defects")
     path = f"{ROOT}:{ROOT / 'conformance'}:{HERE}"
     environment = without_npusim(PYTHONPATH=path, OMP_NUM_THREADS="1")
-    script = ROOT / "tools" / "rivals" / "run_kit.py"
+    script = HERE / "run_kit.py"
     python(script, directory, env=environment, timeout=900, check=True)
     return {run.parent.name: statuses(run) for run in directory.glob("*/run.jsonl")}
 

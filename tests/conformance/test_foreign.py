@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -154,12 +155,21 @@ def test_a_backend_that_ends_at_import_is_said_to(tmp_path, monkeypatch, ends):
 
 
 def test_an_import_that_changes_settings_is_noticed(tmp_path, monkeypatch):
-    (tmp_path / "seeding_backend.py").write_text("import torch; torch.manual_seed(3)")
+    lines = "import torch, warnings; torch.manual_seed(3); torch.set_flush_denormal(True)"
+    lines += "; warnings.filterwarnings('ignore', 'beta')"
+    (tmp_path / "seeding_backend.py").write_text(lines)
     monkeypatch.syspath_prepend(tmp_path)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         torch.rand(1)
-        loaded = DeviceUnderTest("cpu", "seeding_backend", Expectations())
-        assert loaded.changed_by_import == ["the CPU's generator"]
+        try:
+            loaded = DeviceUnderTest("cpu", "seeding_backend", Expectations())
+        finally:
+            torch.set_flush_denormal(False)
+        assert loaded.changed_by_import == [
+            "the CPU's generator",
+            "the filters of warnings",
+            "whether subnormal numbers are zero",
+        ]
         assert DeviceUnderTest("cpu", "seeding_backend", Expectations()).changed_by_import == []
 
 

@@ -5,7 +5,7 @@ import functools
 
 import pytest
 import torch
-from pages import calculators, published_peaks
+from pages import published_peaks
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -423,21 +423,3 @@ def test_peaks_are_those_that_others_measured(name):
     )
     assert abs(error) < published_peaks.WORST_GOAL
     assert found["fits"] == [False, True]
-
-
-def test_formulas_of_calculators_are_those_of_their_sources():
-    billion = 10**9
-    found = {
-        name: [one.formula(billion, 10**7, is_half) for is_half in (False, True)]
-        for name, one in calculators.CALCULATORS.items()
-    }
-    assert found == {
-        "accelerate": [16 * billion, 8 * billion],
-        "ZeRO-2": [20 * billion, 20 * billion],
-        "ZeRO-3": [18 * billion + 4 * 10**7] * 2,
-    }
-    with calculators.counted() as sizes, torch.device("meta"):
-        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 5), torch.nn.ReLU())
-        tied = torch.nn.Linear(4, 8, bias=False)
-        tied.weight = model[0].weight
-    assert (sizes.whole, sizes.largest) == (40 + 45, 45)

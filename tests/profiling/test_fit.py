@@ -151,6 +151,42 @@ def test_the_time_of_a_step_counts_samples_and_tokens():
     assert step.tokens_per_second == pytest.approx(256 * step.per_second)
 
 
+LOOP = """import torch
+from torch import nn
+device = "npusim"
+model, loss = nn.Linear(64, 10).to(device), nn.CrossEntropyLoss()
+other, frozen = nn.Linear(10, 10).to(device), nn.Linear(64, 64).to(device).requires_grad_(False)
+words, places = nn.Embedding(9, 10).to(device), nn.Embedding(9, 10).to(device)
+pair = nn.Bilinear(64, 10, 10).to(device)
+optimizer = torch.optim.SGD(model.parameters())
+x, labels = torch.zeros(8, 64, device=device), torch.zeros(8, dtype=torch.int64, device=device)
+for _ in range(3):
+    loss({call}, labels).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "samples"),
+    [
+        ("model(x)", 8),
+        ("other(model(x))", 8),
+        ("model(frozen(x))", 8),
+        ("torch.cat([model(x[:4]), model(x[4:])])", 8),  # both halves
+        ("words(labels) + model(x)", None),
+        ("words(labels) + places(labels)", None),
+        ("pair(x, model(x))", None),
+    ],
+)
+def test_samples_are_the_inputs_of_the_model(tmp_path, call, samples):
+    """A loss that is a module has no part in them; where two modules begin, none are told."""
+    script = tmp_path / "loop.py"
+    script.write_text(LOOP.replace("{call}", call))
+    step = fit_script(str(script)).step
+    told = step.per_second and step.per_second * step.ns / 1e9
+    assert told == (samples and pytest.approx(samples))
+
+
 TOKENS, LAYERS, WIDTH, LENGTH = 4 * 128, 2, 256, 128  # of fitted_decoder.py
 PARAMETERS = LAYERS * 12 * WIDTH**2 + 512 * WIDTH  # without the embedding: no product
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ["backend", "allocator", "lab", "csrc", "torch_npusim", "conformance", "examples", "tests"]
-LAYERS += ["tools", "torch_npusim_entry_points"]
+LAYERS += ["claims", "tools", "torch_npusim_entry_points"]
 CPP = (".h", ".cpp")
 PYTHON = (".py", ".pyi")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Random programs of Python, each in a child of its own; what fails is shrunk and printed.
 
-A search is a module of this folder with `program(random) -> Program`. It may also have
+A search is a module of this folder with `program(random) -> Program`. Optional names:
 
     ENVIRONMENT   variables that torch_npusim reads at its import
     PLANTS        faults by name: statements that plant one, run after the program's start
@@ -11,22 +11,16 @@ A search is a module of this folder with `program(random) -> Program`. It may al
 A program's oracle is its own text: a line, `check` or `end` raises where something is wrong.
 """
 
-import contextlib
-import gc
 import itertools
-import json
-import os
 import random
 import re
-import select
-import signal
-import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
+
+from claims import children
 
 LIMIT_S = 20.0
 SHRINKING_S = 60.0
@@ -75,45 +69,22 @@ def finding_of(error: BaseException) -> Finding:
 
 def outcome(program: Program, plant: str = "", seconds: float = LIMIT_S) -> Finding | None:
     """Runs the program in a forked child: how it failed, or None."""
-    with tempfile.TemporaryFile() as said:
-        reader, writer = os.pipe()
-        if not (child := os.fork()):
-            with contextlib.suppress(BaseException):
-                os.close(reader)
-                os.setpgid(0, 0)
-                os.dup2(said.fileno(), 1)
-                os.dup2(said.fileno(), 2)
-                answer = None
-                try:
-                    run_here(program, plant)
-                except BaseException as error:
-                    answer = finding_of(error)
-                os.write(writer, json.dumps(answer and vars(answer)).encode())
-                gc.collect()
-                sys.stdout.flush()
-                os._exit(0)
-            os._exit(1)
-        os.close(writer)
-        answer, deadline = b"", time.monotonic() + seconds
-        while select.select([reader], [], [], max(0, deadline - time.monotonic()))[0]:
-            part = os.read(reader, 1 << 16)
-            answer += part
-            if not part:
-                break
-        else:
-            os.kill(child, signal.SIGKILL)
-            answer = json.dumps({"kind": "hangs", "text": f"no end in {seconds:g} s"}).encode()
-        os.close(reader)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        said.seek(0)
-        words = said.read().decode(errors="replace")[-4000:]
-    ended = json.loads(answer) if answer else None
-    if ended is None and status:
-        name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        ended = {"kind": name, "text": name}
-    return ended and Finding(ended["kind"], f"{ended['text']}{words and chr(10) + words}")
+
+    def ran() -> dict[str, str] | None:
+        try:
+            run_here(program, plant)
+        except BaseException as error:
+            return vars(finding_of(error))
+        return None
+
+    end = children.run(ran, seconds)
+    ended = end.value
+    if end.how.startswith("no end"):
+        ended = {"kind": "hangs", "text": end.how}
+    elif ended is None and end.how:
+        ended = dict.fromkeys(("kind", "text"), end.how.removeprefix("killed by "))
+    words = end.printed and chr(10) + end.printed
+    return ended and Finding(ended["kind"], f"{ended['text']}{words}")
 
 
 def shrunk(program: Program, kind: str, plant: str = "", seconds: float = LIMIT_S) -> Program:

@@ -25,7 +25,7 @@ import tomllib
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER))
+sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
 SEARCHES = (
     "autograd",
     "backends",

@@ -8,7 +8,7 @@ from tables import CHANGED, EXPLAINED, FILES, LARGEST, PROCESSOR_SECONDS, TEST_S
 
 HEAD = """# PyTorch's own CUDA tests under the alias
 
-Generated from `tools/cuda_tests/results.json`, which this command writes:
+Generated from `build/cuda_tests/results.json`, which this command writes:
 
 ```sh
 make cuda-tests SOURCES=pytorch/test
@@ -30,10 +30,10 @@ skip themselves. The twin of a file runs first.
 | CUDA only | the CPU skips it, or it is made for CUDA alone |
 | excluded | it fails on the CPU too, or a machine with one GPU of capability 8.0 skips it too |
 
-The first run of a file fixes which tests count. "First" is its result; `results.json` names each
-test that is excluded or fails. 1/n means every n-th test by name, and the twins of those. Words of
-skips were added to the gates after a file's first run: each was read in the test, and is in
-`tables.py`.
+The first run of a file fixes which tests count. "First" is its result; `results.json` names
+each test that is excluded or fails. 1/n means every n-th test by name, and the twins of those.
+Words of skips were added to the gates after a file's first run: each was read in the test, and is
+in `tables.py`.
 
 {share}
 

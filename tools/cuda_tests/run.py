@@ -27,7 +27,7 @@ from tables import FILES, PROCESSOR_SECONDS, TEST_SECONDS, cause_of, gate_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RESULTS = HERE / "results.json"
+RESULTS = ROOT / "build" / "cuda_tests" / "results.json"
 NOTES = ROOT / "build" / "cuda_tests"
 
 Ends = dict[str, dict[str, Any]]
@@ -168,6 +168,7 @@ def main() -> int:
             key: found[key] for key in ("twin", "twin_lost", "alone", "alone_lost", "denominator")
         }
         results[name] = found
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         causes = Counter(cause_of(**end) for end in found["lost"].values())
         print(name, {k: v for k, v in found.items() if k not in ("lost", "excluded")}, flush=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 HEAD = """# Fixes of public libraries, before and after
 
-Generated from `tools/mined_fixes/fixes/*.toml` and `results.json`, which this command writes:
+Generated from `tools/mined_fixes/fixes/*.toml` and `build/mined_fixes/results.json`, which this
+command writes:
 
 ```sh
 python tools/mined_fixes/run.py

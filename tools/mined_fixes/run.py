@@ -28,7 +28,7 @@ from page import write_page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RESULTS = HERE / "results.json"
+RESULTS = ROOT / "build" / "mined_fixes" / "results.json"
 SECONDS = 300  # for one program
 KEPT = 160  # characters of an error
 #: Modules that many of the libraries import: once for all programs.
@@ -153,6 +153,7 @@ def main() -> int:
             results = read_results()  # two commands may run
             results[row["name"]] = found
             print(row["name"], json.dumps(found, indent=2), flush=True)
+            RESULTS.parent.mkdir(parents=True, exist_ok=True)
             RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     else:
         (ROOT / "docs" / "reference" / "mined_fixes.md").write_text(

@@ -9,7 +9,7 @@ from suites import Suite
 
 HEAD = """# Test suites of real packages
 
-Generated from `tools/packages/results.json`:
+Generated from `build/packages/results.json`:
 `python tools/packages/run.py --page > docs/reference/package_suites.md`.
 
 The suites run unmodified, from the packages' source distributions, through the

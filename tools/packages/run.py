@@ -27,7 +27,7 @@ from suites import SUITES, Suite
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RESULTS = HERE / "results.json"
+RESULTS = ROOT / "build" / "packages" / "results.json"
 BUILD_TOOLS = ("setuptools", "wheel", "hatchling", "flit_core", "pdm-backend")
 
 
@@ -209,6 +209,7 @@ def main() -> None:
             found = measure(suite, arguments.folder.resolve(), arguments.repeat)
             print(json.dumps(found, indent=1))
             results = read_results() | {suite.name: found}
+            RESULTS.parent.mkdir(parents=True, exist_ok=True)
             RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Peaks of memory that others measured on GPUs, beside those of a dry run of the same job.
 
-python tools/pages/published_peaks.py           # prints the table; fails beyond the goal
-python tools/pages/published_peaks.py --write   # writes docs/reference/published_peaks.md
+python tools/pages/published_peaks.py [ROW...]   # prints the table; fails beyond the goal
 """
 
 import gc
@@ -24,10 +23,8 @@ from torch_npusim.sim import dry_run
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from pages import calculators  # noqa: E402
 from pages import peak_programs as programs  # noqa: E402
 
-PAGE = ROOT / "docs/reference/published_peaks.md"
 MEDIAN_GOAL, WORST_GOAL = 0.03, 0.10
 JOBS = 4  # rows at a time
 
@@ -45,8 +42,6 @@ class Row:
         kind: "allocated" or "reserved", as the program that measured it counts.
         outside: Bytes of the measurement that are outside of the allocator.
         why: Why the row cannot match; it then has no part in the error.
-        half: Whether it computes in 16 bits; None: it does not train, and calculators say nothing.
-        whole: Whether Adam trains all parameters, as the formulas of calculators assume.
     """
 
     name: str
@@ -58,8 +53,6 @@ class Row:
     run: Callable[[], None]
     outside: int = 0
     why: str = ""
-    half: bool | None = True
-    whole: bool = False
 
 
 def rows() -> list[Row]:
@@ -96,8 +89,6 @@ def rows() -> list[Row]:
             "reserved",
             lambda: programs.bert_large(batch, **options),
             HF_CONTEXT,
-            half=options.get("half", False) if options.get("train", True) else None,
-            whole=not options.get("adafactor", False),
         )
 
     small = {"accumulate": 4}
@@ -124,7 +115,7 @@ def rows() -> list[Row]:
              checkpointing=True, adafactor=True, **small),
         Row("llama-3.2-3b", "Llama 3.2 3B full, bf16, fused AdamW, 2 x 4096 packed",
             "torchtune, README, 2024", "a100-80-sxm", 60.0 * 2**30, "allocated",
-            lambda: programs.torchtune_full(programs.LLAMA_3B, 2, 4096), whole=True),
+            lambda: programs.torchtune_full(programs.LLAMA_3B, 2, 4096)),
         Row("llama-3.2-3b-checkpoint", "the same, chunked loss, checkpointing",
             "torchtune, README, 2024", "a100-80-sxm", 24.9 * 2**30, "allocated",
             lambda: programs.torchtune_full(programs.LLAMA_3B, 2, 4096, checkpointing=True,
@@ -136,19 +127,12 @@ def rows() -> list[Row]:
 def predict(name: str) -> dict[str, Any]:
     """Runs a row dry in this process, whose environment has the allocator."""
     (row,) = (row for row in rows() if row.name == name)
-    with (
-        dry_run(spec=row.spec, memory="512GiB", temporaries="cuda") as run,
-        calculators.counted() as sizes,
-    ):
+    with dry_run(spec=row.spec, memory="512GiB", temporaries="cuda") as run:
         row.run()
         peak = run.peak_allocated() if row.kind == "allocated" else run.peak_reserved()
     gc.collect()
     fits = [_fits(row, share * row.measured) for share in (0.9, 1.1)]
-    others = {}
-    if row.half is not None:
-        for name, one in calculators.CALCULATORS.items():
-            others[name] = one.formula(sizes.whole, sizes.largest, row.half) + row.outside
-    return {"predicted": peak + row.outside, "fits": fits, "others": others}
+    return {"predicted": peak + row.outside, "fits": fits}
 
 
 def _fits(row: Row, capacity: float) -> bool:
@@ -177,41 +161,11 @@ def in_process(*arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-HEAD = f"""# Published peaks of memory
-
-```text
-python tools/pages/published_peaks.py
-```
-
-Each row is a job whose peak others measured on a GPU, and the peak of a dry run with
-`temporaries="cuda"` and `NPUSIM_ALLOCATOR=cuda-2.13`. GiB are 2^30 bytes.
-`tools/pages/peak_programs.py` has the programs. The goal is a median error of {MEDIAN_GOAL:.0%}
-and a worst of {WORST_GOAL:.0%}.
-
-Most of these rows are no blind test. A first run had a median error of 3.9 % and a worst of 21.7 %;
-its errors led to the changes of programs below. Two rows are untouched by that: `bert-large,
-loaded` and `Llama 3.2 3B`. Programs follow the versions that were measured, where these save other
-tensors than torch 2.13:
-
-- bert-large: softmax of torch 1.10 saves its input, `zero_grad()` keeps the gradients, attention is
-  not fused: inferred from the errors. 1,343 MiB of context are added: the page measured them.
-- LitGPT: Fabric converts the logits to float32. The norm of Llama computes in float32: the error of
-  its rows led to that, and a later version of the program has it. So these rows are no test.
-
-"""
-
-
-def table(only: list[str]) -> tuple[list[str], list[float], list[str]]:
-    """Returns the lines of the table, the errors of rows that can match, and of calculators."""
+def table(only: list[str]) -> list[float]:
+    """Prints the table; returns the errors of rows that can match."""
     errors: list[float] = []
-    # Of rows for which calculators have a formula: the error, and whether it is made for them.
-    beside: dict[str, list[tuple[float, bool]]] = {
-        name: [] for name in ("npusim", *calculators.CALCULATORS)
-    }
-    lines = [
-        "| job | source | what | measured GiB | predicted | error | fits 0.9, 1.1 of it | note |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    print("| job | source | what | measured GiB | predicted | error | fits 0.9, 1.1 of it | note |")
+    print("|---|---|---|---|---|---|---|---|")
     chosen = [row for row in rows() if not only or row.name in only]
     with ThreadPoolExecutor(JOBS) as pool:
         answers = list(pool.map(lambda row: in_process("--predict", row.name), chosen))
@@ -220,57 +174,21 @@ def table(only: list[str]) -> tuple[list[str], list[float], list[str]]:
         verdicts = ", ".join("yes" if fits else "no" for fits in found["fits"])
         if not row.why:
             errors.append(abs(error))
-            others = found["others"] and {"npusim": found["predicted"], **found["others"]}
-            for name, bytes_ in others.items():
-                beside[name].append((abs(bytes_ / row.measured - 1), row.whole))
-        lines.append(
+        print(
             f"| {row.job} | {row.source} | {row.kind} | {row.measured / 2**30:.2f} | "
             f"{found['predicted'] / 2**30:.2f} | {error:+.1%} | {verdicts} | {row.why} |"
         )
-        print(lines[-1])
-    says = {"npusim": "a dry run of the job | yes"} | {
-        name: f"{one.says}: {one.source} | no" for name, one in calculators.CALCULATORS.items()
-    }
-    told = [
-        f"| {name} | {says[name]} | {_errors([error for error, _ in pairs])} | "
-        f"{_errors([error for error, whole in pairs if whole])} |"
-        for name, pairs in beside.items()
-    ]
-    return lines, errors, [BESIDE, *told]
-
-
-def _errors(errors: list[float]) -> str:
-    if not errors:
-        return "-"
-    return f"{statistics.median(errors):.1%}, {max(errors):.1%} of {len(errors)}"
-
-
-BESIDE = """
-## Beside today's calculators
-
-The same rows, without those that cannot match or only load a model. N are all parameters, L those
-of the largest layer. The context that a row's source measured is added to each prediction. The
-formulas count parameters, gradients and states of one GPU, nothing offloaded, and have no answer
-for activations and temporaries, frozen parameters, other optimizers than Adam, or the batch.
-
-torchtitan has no formula. Its `scripts/estimate/estimation.py` runs its own trainer on fake tensors
-under torch's `FSDPMemTracker`, and skips jobs without FSDP: it has no answer for these rows.
-
-| calculator | formula | activations | error, median and worst | where Adam trains all |
-|---|---|---|---|---|"""
+    return errors
 
 
 def main() -> int:
-    """Prints or writes the table."""
+    """Prints the table, or with --predict one answer; returns 1 beyond the goal."""
     if "--predict" in sys.argv:
         print(json.dumps(predict(sys.argv[-1])))
         return 0
-    lines, errors, beside = table([word for word in sys.argv[1:] if not word.startswith("--")])
+    errors = table(sys.argv[1:])
     median, worst = statistics.median(errors), max(errors)
-    summary = f"Median error {median:.1%}, worst {worst:.1%}, of {len(errors)} rows."
-    print("\n".join([summary, *beside]))
-    if "--write" in sys.argv:
-        PAGE.write_text(HEAD + "\n".join([*lines, "", summary, *beside]) + "\n")
+    print(f"Median error {median:.1%}, worst {worst:.1%}, of {len(errors)} rows.")
     return int(median > MEDIAN_GOAL or worst > WORST_GOAL)
 
 

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,6 +55,8 @@ def _settings() -> dict[str, Any]:
         "the handlers of signals": [signal.getsignal(end) for end in ends],
         "sys.excepthook": sys.excepthook,
         "the directory": os.getcwd(),
+        "the filters of warnings": list(warnings.filters),
+        "whether subnormal numbers are zero": (torch.full((), 1e-39) * 1).item() == 0,
         "the locale": locale.setlocale(locale.LC_ALL),
     }
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Which cases there are, and which of them a selection asks for."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import torch
@@ -42,11 +43,22 @@ def resolve(case: Case) -> tuple[Property, Subject, torch.dtype | None]:
         raise UnknownCase(f"{case}: no property {case.property!r}; there are {', '.join(known)}")
     subject = _subjects_of(prop).get(case.subject)
     if subject is None:
-        raise UnknownCase(f"{case}: no {case.kind} {case.subject!r}; `list` prints all names")
+        near = _near(case.subject, _subjects_of(prop))
+        meant = f"did you mean {near!r}? " if near else ""
+        raise UnknownCase(
+            f"{case}: no {case.kind} {case.subject!r}; {meant}`list` prints all names"
+        )
     dtype = getattr(torch, case.dtype, None) if case.dtype else None
     if case.dtype and not isinstance(dtype, torch.dtype):
         raise UnknownCase(f"{case}: torch has no dtype {case.dtype!r}")
     return prop, subject, dtype
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    """The name that was meant: one that ends so, or one that is written alike; or nothing."""
+    known = list(names)
+    ends = [one for one in known if one.endswith(f".{name}")]
+    return next(iter(ends or difflib.get_close_matches(name, known, 1)), "")
 
 
 @cache

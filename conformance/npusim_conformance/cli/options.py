@@ -24,7 +24,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         default="standard",
         help="smoke: a minute, one dtype; standard: values in all dtypes; full: everything",
     )
-    group.add_argument("--ops", default="", metavar="GLOBS", help="operators, or kind:name")
+    group.add_argument(
+        "--ops", type=subjects, default="", metavar="GLOBS", help="operators, or kind:name"
+    )
     group.add_argument("--dtypes", default="", metavar="GLOBS")
     group.add_argument("--props", default="", metavar="GLOBS", help="properties")
     group.add_argument(
@@ -48,6 +50,18 @@ def add_device(parser: argparse.ArgumentParser, required: bool = True) -> None:
     group.add_argument(
         "--expect", type=Path, metavar="FILE", help="the backend's expectations, in TOML"
     )
+
+
+def subjects(text: str) -> str:
+    """The globs of --ops. Raises ArgumentTypeError where one is that of a case, with a slash."""
+    for word in text.split(","):
+        subject, slash, rest = word.strip().partition("/")
+        if slash:
+            props = "" if rest == "*" else f" --props '{rest.partition('/')[0]}'"
+            raise argparse.ArgumentTypeError(
+                f"{word.strip()!r} names cases; did you mean --ops '{subject}'{props}?"
+            )
+    return text
 
 
 def selection_of(options: argparse.Namespace) -> Selection:

@@ -396,6 +396,6 @@ def current_device_is_per_thread(run: Run) -> None:
 
 @contract(no_cpu="it is torch's own")
 def import_changes_no_setting(run: Run) -> None:
-    """Importing the backend leaves generators, defaults, signals and hooks of the process."""
+    """Importing the backend leaves generators, defaults, signals, warnings and hooks alone."""
     changed = run.under_test.changed_by_import
     require(not changed, f"the import changed {', '.join(changed)}")

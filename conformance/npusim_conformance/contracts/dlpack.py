@@ -60,6 +60,15 @@ def capsules_go_round(run: Run) -> None:
 
 
 @contract()
+def capsules_share_memory(run: Run) -> None:
+    """A capsule of a tensor with strides has its address and its strides, and copies nothing."""
+    view = torch.arange(24.0).view(4, 6).to(run.device).t()[1:5:2]
+    other = dlpack.from_dlpack(view.__dlpack__())
+    same("data_ptr()", other.data_ptr(), view.data_ptr())
+    same("stride()", other.stride(), view.stride())
+
+
+@contract()
 def strides_and_offsets_survive(run: Run) -> None:
     """A view that is exchanged keeps shape, strides and values."""
     _is_named(run)

@@ -211,16 +211,18 @@ def wait_keeps_to_the_recording(run: Run) -> None:
 @contract(no_cpu=NO_CPU)
 def record_takes_a_stream(run: Run) -> None:
     """event.record(stream) marks that stream, not the current one."""
-    side = torch.Stream(run.device)
-    start, end = (torch.Event(run.device, enable_timing=True) for _ in range(2))
-    values = filled(run.device, 0)
-    side.wait_stream(current(run.device))
+    side, values = side_stream(run)
+    start, inner, end = (torch.Event(run.device, enable_timing=True) for _ in range(3))
     start.record(side)
     with side:
         done = long_work(values)
+        inner.record()
     end.record(side)
     end.synchronize()
+    same("query() of the event before it in the stream", inner.query(), True)
     require(start.elapsed_time(end) > 0, "no time passed between its marks")
+    milliseconds = inner.elapsed_time(end)
+    require(milliseconds >= -_MILLISECONDS_SLACK, f"it lies {-milliseconds} ms too early")
     all_are("the work between", done, 24.0)
 
 

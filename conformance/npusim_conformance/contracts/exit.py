@@ -10,6 +10,10 @@ _LIVE = """
 kept = [torch.arange(1000).to(device) + 1]
 ring = [kept]; ring.append(ring)
 """
+_PINNED = """
+pinned = torch.arange(1000).pin_memory()
+kept = pinned.to(device, non_blocking=True)
+"""
 _STREAMS = """
 stream, event = torch.Stream(device), torch.Event(device)
 generator = torch.Generator(device)
@@ -42,6 +46,15 @@ raise SystemExit(7)
 def ends_with_live_tensors(run: Run) -> None:
     """A process ends well with live tensors and reference cycles."""
     ends_well(run_script(run.under_test, _LIVE, fresh=True))
+
+
+@contract(quick=False, no_cpu="it pins nothing")
+def ends_with_live_pinned_memory(run: Run) -> None:
+    """A process ends well with a live pinned tensor and a copy from it."""
+    done = run_script(run.under_test, _PINNED, fresh=True)
+    if LEFT_OUT.search(done.stderr):
+        raise RuntimeError(said(done.stderr))
+    ends_well(done)
 
 
 @contract(quick=False, no_cpu="the CPU has no streams")

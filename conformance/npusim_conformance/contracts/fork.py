@@ -104,10 +104,14 @@ def child_may_seed(run: Run) -> None:
 
 @contract(no_cpu=_NO_CPU)
 def child_may_count_devices(run: Run) -> None:
-    """A forked child is told how many devices there are, or why it is not."""
+    """A forked child is told how many devices are available, or why it is not."""
     name = run.under_test.device.type
     said = _child(
-        run, f"assert torch.{name}.device_count() == torch.accelerator.device_count() > 0"
+        run,
+        f"count = torch.{name}.device_count()\n"
+        "assert count == torch.accelerator.device_count() > 0\n"
+        f"found = torch.{name}.is_available()\n"
+        "assert found, f'{count} devices, and is_available() is {found}'",
     )
     _is_clear(said)
 

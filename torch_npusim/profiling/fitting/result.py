@@ -163,8 +163,7 @@ class StepTime:
         interval: Factors of it between which measured steps lie (specs.interval()); (1, 1) if the
             device is made up.
         steps: How many there were.
-        inputs: Sizes of the first input of the model, if all steps had the same calls, all of
-            one model.
+        inputs: Sizes of the first input of the model, if all steps had the same number of calls.
         per_second: Samples a second: the first size, times the calls of a step.
         tokens_per_second: If the input is of integers: its elements.
         work: None if the step has no products.

@@ -75,8 +75,10 @@ class Watch:
             checkpoints compute again.
         busy_ns: Of each step, the sum of its commands' times.
         not_counted: Of each step, kernels whose products, if any, are no part of `flops`.
-        inputs: Of each step and each call of a model that trains: which model, the sizes of its
-            first input, and whether that is of integers.
+        inputs: Sizes of the model's inputs in each step but the first, and whether they are
+            integers. The model is the outermost module that trains on inputs nobody computed:
+            a loss has no parameters, and a later part takes results of an earlier one.
+        is_doubtful: Whether it is not certain which inputs are the model's.
         hooks: Of the models that were met.
         threads: That ran steps of optimizers.
     """
@@ -87,12 +89,14 @@ class Watch:
     flops: list[Counter[str]] = field(default_factory=list)
     busy_ns: list[float] = field(default_factory=list)
     not_counted: list[list[str]] = field(default_factory=list)
-    inputs: list[list[tuple[int, tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
+    inputs: list[list[tuple[tuple[int, ...], bool]]] = field(default_factory=lambda: [[]])
+    is_doubtful: bool = False
 
     def __post_init__(self) -> None:
         self._stacks: dict[int, list[Place]] = {}  # by thread: a backward pass has its own
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._calls = 0
         self.hooks: list[RemovableHandle] = []
@@ -157,11 +161,16 @@ class Watch:
         if torch.compiler.is_compiling():
             return
         is_outermost = len(self._stacks[threading.get_ident()]) == 1
+        learns = root.training and any(p.requires_grad for p in root.parameters())
         values = [*inputs, *named.values()]
-        first = next((value for value in values if isinstance(value, torch.Tensor)), None)
-        trains = root.training and any(one.requires_grad for one in root.parameters())
-        if is_outermost and trains and first is not None:  # a loss may be a module too
-            self.inputs[-1].append((id(root), tuple(first.shape), not first.is_floating_point()))
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if not is_outermost or not learns or (tensors and tensors[0].grad_fn is not None):
+            return
+        self._models.add(root)
+        computed = any(tensor.grad_fn is not None for tensor in tensors)
+        self.is_doubtful |= not tensors or computed or len(self._models) > 1
+        for first in tensors[:1]:
+            self.inputs[-1].append((tuple(first.shape), not first.is_floating_point()))
 
     def _look_at_module(self, root: nn.Module) -> None:
         for parameter in root.parameters():
@@ -251,13 +260,11 @@ class Watch:
         )
         # The steps behind the first; what follows the last is no step.
         calls = self.inputs[1 : len(self.ends_ns)]
-        if not calls[0] or any(call != calls[0] for call in calls):
+        if self.is_doubtful or not calls[0] or any(call != calls[0] for call in calls):
             return found
-        model, sizes, is_tokens = calls[0][0]
-        if any(other != model for other, _, _ in calls[0]):
-            return found  # one model may feed the other, so nobody knows what a sample is
-        samples = sum(shape[0] for _, shape, _ in calls[0] if shape)
-        tokens = sum(_product(shape) for _, shape, _ in calls[0])
+        sizes, is_tokens = calls[0][0]
+        samples = sum(shape[0] for shape, _ in calls[0] if shape)
+        tokens = sum(_product(shape) for shape, _ in calls[0])
         return replace(
             found,
             inputs=list(sizes),
