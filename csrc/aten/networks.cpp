@@ -9,6 +9,7 @@
 #include <ATen/ops/avg_pool2d_ops.h>
 #include <ATen/ops/binary_cross_entropy_backward_ops.h>
 #include <ATen/ops/binary_cross_entropy_ops.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_ops.h>
 #include <ATen/ops/max_pool2d_with_indices_ops.h>
 #include <ATen/ops/mse_loss_backward_ops.h>
@@ -33,6 +34,8 @@
 #include <ATen/ops/upsample_nearest2d_ops.h>
 #include <torch/library.h>
 
+#include <type_traits>
+
 #include "csrc/observers/observe.h"
 #include "csrc/observers/route_taken.h"
 #include "csrc/operands/device_empty.h"
@@ -46,6 +49,33 @@ namespace {
 using at::Tensor;
 using NormOperand = std::optional<Tensor>;
 using NormResult = std::tuple<Tensor, Tensor, Tensor>;
+
+// The CPU lays results of batch norms out in the input's memory format. The meta kernel keeps
+// strides, as CUDA does.
+void lay_out(NormResult& result, const Tensor& input) {
+  if (C10_LIKELY(!npusim::dry()) || as_cuda()) return;
+  Tensor& first = std::get<0>(result);
+  if (!first.defined()) return;
+  first = at::empty(first.sizes(), first.options().memory_format(input.suggest_memory_format()));
+}
+
+template <class Op, std::size_t input, class Schema = typename Op::schema>
+struct BatchNorm;
+
+template <class Op, std::size_t input, class... Args>
+struct BatchNorm<Op, input, NormResult(Args...)> {
+  static NormResult call(Args... args) {
+    const auto body = [](c10::DeviceIndex, CpuCall& call, Args... arguments) {
+      note_route(Route::cpu_kernel);
+      NormResult result = Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()),
+                                         cpu_kernel::view(call, arguments)...);
+      call.finish();
+      lay_out(result, std::get<input>(std::tie(arguments...)));
+      return cpu_kernel::on_device(call, std::move(result));
+    };
+    return CpuKernel<Op>::command(body, args...);
+  }
+};
 
 // The schema does not say that training changes the running statistics.
 NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
@@ -66,6 +96,7 @@ NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
     if (C10_UNLIKELY(npusim::command_failed())) {
       for (const Tensor* statistics : changed) spoil(*statistics);
     }
+    lay_out(result, input);
     return cpu_kernel::on_device(call, std::move(result));
   };
   return CpuKernel<Op>::command(body, input, weight, bias, running_mean, running_var, training,
@@ -95,9 +126,13 @@ Tensor binary_cross_entropy(const Tensor& self, const Tensor& target,
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_cpu_kernels<at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward,
-                       at::_ops::native_group_norm, at::_ops::native_group_norm_backward,
-                       at::_ops::native_batch_norm_backward, at::_ops::_native_batch_norm_legit,
-                       at::_ops::_native_batch_norm_legit_no_stats>(m);
+                       at::_ops::native_group_norm, at::_ops::native_group_norm_backward>(m);
+  const auto add = [&]<class Op, std::size_t input>(std::type_identity<BatchNorm<Op, input>>) {
+    m.impl(qualified_name<Op>().c_str(), TORCH_FN((BatchNorm<Op, input>::call)));
+  };
+  add(std::type_identity<BatchNorm<at::_ops::native_batch_norm_backward, 1>>());
+  add(std::type_identity<BatchNorm<at::_ops::_native_batch_norm_legit, 0>>());
+  add(std::type_identity<BatchNorm<at::_ops::_native_batch_norm_legit_no_stats, 0>>());
   m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_cpu_kernels<at::_ops::nll_loss_forward, at::_ops::nll_loss_backward,
                        at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward,

@@ -64,3 +64,30 @@ def test_losses_keep_the_storage_that_torch_gives_them(loss, reduction):
     with dry_run():
         dry = answer("npusim")
     assert dry == answer("npusim") == answer("cpu")
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("turned", ["input", "gradient", "both"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batch_norms_of_turned_operands_lie_alike(dtype, turned, training):
+    aten = torch.ops.aten
+
+    def operand(is_turned):
+        x = torch.ones((2, 4, 3) if is_turned else (2, 3, 4), device="npusim").to(dtype)
+        return x.transpose(1, 2) if is_turned else x
+
+    def answer():
+        x, gradient = operand(turned != "gradient"), operand(turned != "input")
+        channels = torch.ones(3, device="npusim")
+        made = [
+            aten.native_batch_norm(x, *[channels] * 4, training, 0.1, 1e-5)[0],
+            aten._native_batch_norm_legit(x, *[channels] * 4, training, 0.1, 1e-5)[0],
+            aten.native_batch_norm_backward(
+                gradient, x, *[channels] * 5, training, 1e-5, [True] * 3
+            )[0],
+        ]
+        return [(t.shape, t.stride(), t.dtype) for t in made]
+
+    with dry_run():
+        dry = answer()
+    assert dry == answer()
