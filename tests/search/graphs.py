@@ -137,3 +137,51 @@ def program(random) -> Program:
             lines.append(f'drop("{names.pop(random.randrange(len(names)))}")')
     lines.append(f'replay("{names[-1]}", 5)' if names else "pass")
     return Program(tuple(lines), START.replace("DEVICE", random.choice(DEVICES)), "check()")
+
+
+_REPLACED = """
+original = replay
+def replay(name, seed):
+    {}
+"""
+PLANTS = {
+    "a replay draws the numbers of another": _REPLACED.format(
+        """graph = graphs[name][0]
+    class Reseeded:
+        def replay(self):
+            torch.manual_seed(1)
+            graph.replay()
+    graphs[name] = Reseeded(), *graphs[name][1:]
+    original(name, seed)"""
+    ),
+    "a replay takes a block and keeps it": _REPLACED.format(
+        """graph = graphs[name][0]
+    class Keeping:
+        def replay(self):
+            graph.replay()
+            live["kept"] = torch.ones(64, device=D), torch.ones(64)
+    graphs[name] = Keeping(), *graphs[name][1:]
+    original(name, seed)"""
+    ),
+    "a replay overwrites a neighbour": _REPLACED.format(
+        """original(name, seed)
+    for other, (tensor, _) in live.items():
+        if other.startswith("t"):
+            tensor[-1] = 3.0"""
+    ),
+    "a graph that goes takes the result of another": """
+original = drop
+def drop(name):
+    original(name)
+    for other, (tensor, _) in live.items():
+        if other.startswith("g"):
+            tensor.zero_()
+""",
+    "a second capture in a pool overwrites the first result": """
+original = capture
+def capture(name, f, pool=None):
+    original(name, f, pool)
+    if pool in live:
+        live[pool][0].add_(1)
+""",
+}

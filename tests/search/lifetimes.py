@@ -144,3 +144,41 @@ def program(random) -> Program:
         settings = f'torch_npusim._C.set_allocator_settings("{settings}")'
     start = START.replace("DEVICE", random.choice(DEVICES)).replace("SETTINGS", settings)
     return Program(tuple(lines), start, "check()", END)
+
+
+PLANTS = {
+    "a tensor of a pool loses its numbers when the pool goes": """
+original = drop
+def drop(name):
+    gone = name in pools
+    original(name)
+    if gone and live:
+        next(iter(live.values()))[0].zero_()
+""",
+    "a replay after a free overwrites the tensor that has the block": """
+original = replay
+def replay(name):
+    original(name)
+    if name in graphs and live:
+        list(live.values())[-1][0].zero_()
+""",
+    "a failed request stays counted": """
+original = too_much
+def too_much():
+    original()
+    pools["lost"] = torch.empty(100, device=D)
+""",
+    "a tensor that two streams use is never freed": """
+original, lost = use, []
+def use(name, stream):
+    original(name, stream)
+    if name in live and stream:
+        lost.append(live[name][0])
+""",
+    "a pool keeps its memory at the end": """
+original = capture
+def capture(name, count, number, pool=None):
+    original(name, count, number, pool)
+    Graph.kept = graphs[name][:2]
+""",
+}
