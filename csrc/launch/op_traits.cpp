@@ -62,11 +62,11 @@ constexpr std::array<std::string_view, 4> kTakesHostTensor = {
     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_ctc_loss_backward",
     "aten::_nested_from_padded"};
 
-// Operators whose CPU kernel walks an operand that is expanded as if it were not, and reads the
-// memory behind it (docs/reference/torch_faults.md).
-constexpr std::array<std::string_view, 4> kReadsBehind = {"aten::median", "aten::nanmedian",
-                                                          "aten::native_group_norm",
-                                                          "aten::native_group_norm_backward"};
+// Operators whose CPU kernel walks an operand that is expanded as if it were not, or as if its
+// elements were wider, and reads the memory behind it (docs/reference/torch_faults.md).
+constexpr std::array<std::string_view, 5> kReadsBehind = {
+    "aten::gather", "aten::median", "aten::nanmedian", "aten::native_group_norm",
+    "aten::native_group_norm_backward"};
 
 // Operators whose results have a size that no values decide, but on CUDA the host reads a value:
 // whether the decomposition has converged, how many elements are not zero, which degree a norm asks

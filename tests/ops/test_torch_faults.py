@@ -39,11 +39,25 @@ def test_a_group_norm_reads_nothing_behind_its_weight():
     assert torch.equal(got, expected)
 
 
+def gathered(device):
+    """What an expanded index of int32 gathers, and what the same index in full."""
+    x = torch.arange(50.0, device=device).view(10, 5)
+    index = torch.tensor([[4], [2], [5]], dtype=torch.int32, device=device).expand(3, 5)
+    return x.gather(0, index), x.gather(0, index.contiguous())
+
+
+def test_an_expanded_index_is_read_in_its_own_width():
+    got, expected = gathered("npusim")
+    assert torch.equal(got, expected)
+
+
 def test_upstream_kernels_still_read_behind_their_operands():
     """When this fails, a row of docs/reference/torch_faults.md can go, and kReadsBehind's."""
     assert expanded("cpu").median(0).values.min() == BEHIND
     assert expanded("cpu").nanmedian(0).values.min() == BEHIND
     got, expected = normalized("cpu")
+    assert not torch.equal(got, expected)
+    got, expected = gathered("cpu")
     assert not torch.equal(got, expected)
 
 

@@ -86,7 +86,7 @@ def program(random) -> Program:
         last = s
         one, two, h = random.choice(tensors), random.choice(tensors), random.choice(hosts)
         steps = {
-            f'new("t{n}", {s})': 3,
+            f'new("t{n}", {s})': 6,
             f'write("{one}", {s})': 5,
             f'read("{one}", "{two}", {s})': 4,
             f'upload("{one}", "{h}", {s})': 2,
@@ -103,7 +103,7 @@ def program(random) -> Program:
             steps[f'block("{random.choice(events)}", {s})'] = 4
             steps[f'events["{random.choice(events)}"].synchronize()'] = 1
         if len(tensors) > 2:
-            steps[f'del x["{one}"]'] = 2
+            steps[f'del x["{one}"]'] = 6
         (line,) = random.choices(list(steps), list(steps.values()))
         tensors += [f"t{n}"] if line.startswith("new") else []
         hosts += [f"h{n}"] if line.startswith("host") else []
