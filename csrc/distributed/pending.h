@@ -71,14 +71,12 @@ struct Description {
   npusim::Collective collective = npusim::Collective::all_reduce;
   at::ScalarType dtype = at::kByte;
   c10d::ReduceOp::RedOpType reduction = c10d::ReduceOp::UNUSED;
-  int root = -1;
-  int64_t count = 0;  // what ranks must agree on; 0: nothing
+  int root = -1, peer = -1, device = -1;  // of a transfer its peer; the device as configured
+  int64_t count = 0;                      // what ranks must agree on; 0: nothing
   double bytes = 0;
-  int peer = -1;    // of a transfer
-  int device = -1;  // as configured
   bool queued = false;
   int64_t numel_in = 0, numel_out = 0;
-  std::vector<int64_t> sends = {}, expects = {};  // bytes for and from each rank
+  std::vector<int64_t> sends, expects;  // bytes for and from each rank
 };
 
 class Pending final : public npusim::Promise {

@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend/config.h"
+#include "backend/backend.h"
 #include "backend/observer.h"
 #include "backend/sharing.h"
 #include "csrc/errors.h"

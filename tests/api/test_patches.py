@@ -275,7 +275,7 @@ def test_optimizers_still_let_a_capture_of_npusim_pass():
 
 
 def counted(device):
-    """What torch's counter counts of attention and its gradient."""
+    """Operations of attention and its gradient, by torch's counter."""
     q = torch.randn(2, 4, 16, 8, device=device, requires_grad=True)
     k = torch.randn(2, 2, 16, 8, device=device, requires_grad=True)
     with FlopCounterMode(display=False) as counter:

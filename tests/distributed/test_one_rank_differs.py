@@ -85,7 +85,7 @@ CALLS = {
 
 
 def words(name):
-    """What this rank is told, or nothing."""
+    """The error of this rank, or nothing."""
     try:
         CALLS[name][dist.get_rank()]().tolist()
     except dist.DistBackendError as error:

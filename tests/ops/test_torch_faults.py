@@ -40,7 +40,7 @@ def test_a_group_norm_reads_nothing_behind_its_weight():
 
 
 def gathered(device):
-    """What an expanded index of int32 gathers, and what the same index in full."""
+    """The results of an expanded index of int32, and of the same index in full."""
     x = torch.arange(50.0, device=device).view(10, 5)
     index = torch.tensor([[4], [2], [5]], dtype=torch.int32, device=device).expand(3, 5)
     return x.gather(0, index), x.gather(0, index.contiguous())

@@ -27,7 +27,7 @@ print(seen, json.dumps(snapshot, default=str), hash(streams[0].stream_id))
 
 
 def outputs(*command, threads=("1", "2"), seeds=("1", "2")):
-    """What a program prints in two processes with other hash seeds and numbers of threads."""
+    """The output of a program in two processes with other hash seeds and numbers of threads."""
     runs = [
         python(*command, env=without_npusim(PYTHONHASHSEED=seed, OMP_NUM_THREADS=number), cold=True)
         for seed, number in zip(seeds, threads, strict=True)
