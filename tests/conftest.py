@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Fixtures of all tests: one seed, and scripts in processes of their own."""
 
+import functools
 import gc
 import os
 import textwrap
@@ -51,6 +52,7 @@ def _replays_free_nothing():
     """A replay of a graph leaves the statistics of its device as they were."""
     replay = torch.npusim.NPUSIMGraph.replay
 
+    @functools.wraps(replay)
     def checked(graph):
         before = torch.npusim.memory_allocated()
         replay(graph)
