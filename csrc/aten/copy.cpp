@@ -196,12 +196,12 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   TORCH_CHECK(!self._is_zerotensor(),
               "ZeroTensors are immutable. Please materialize the tensor using `.clone()`, if you "
               "want a mutable zero tensor.");
-  if (self.numel() == 0) return self;
   at::Tensor from = source;
   if (self.sizes() != source.sizes()) {
-    at::assert_no_partial_overlap(self, source);  // the expanded source's cannot be told
     from = source.expand(self.sizes());
+    at::assert_no_partial_overlap(self, source);  // the expanded source's cannot be told
   }
+  if (self.numel() == 0) return self;
   if (C10_UNLIKELY(from._is_zerotensor())) return at::zero_(self);  // it has no memory to read
   check_within_storage("aten::copy_", self);
   check_within_storage("aten::copy_", from);

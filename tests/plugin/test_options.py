@@ -92,7 +92,8 @@ NOT_ASKED = {
         def test_nothing_is_imported():
             ours = {"torch", "torch_npusim", "torch_npusim_entry_points.pytest_checks"}
             assert ours.isdisjoint(sys.modules)
-            assert not any(name.startswith("NPUSIM") for name in os.environ)
+            set_here = {name for name in os.environ if name.startswith("NPUSIM")}
+            assert set_here <= {"NPUSIM_FAILED_FREE"}  # of all processes of these tests
 
         @pytest.mark.npusim(memory="1MiB")
         def test_marked():

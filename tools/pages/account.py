@@ -28,7 +28,6 @@ from torch_npusim.sim import clock
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "account.md"
 BEGIN, END = "<!-- begin: written by tools/pages/account.py -->", "<!-- end -->"
 COUNTED = {str(op) for op in flop_registry}  # "aten.mm"
-ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 LAYERS = "aten::mkldnn_rnn_layer"
 
 
@@ -98,7 +97,6 @@ class Row:
     what: str
     counter: int  # torch's
     counted: int  # here, by the operators that torch's counter knows
-    attention: int
     layers: int
     others: dict[str, int]
     time_ns: int
@@ -109,7 +107,7 @@ class Row:
 
     @property
     def total(self) -> int:
-        return self.counted + self.attention + self.layers + self.other
+        return self.counted + self.layers + self.other
 
 
 def passes(model: nn.Module, data: torch.Tensor) -> dict[str, Callable[[], object]]:
@@ -154,14 +152,12 @@ def measured() -> list[Row]:
 
 
 def _row(model: str, what: str, counter: int, charged: dict[str, float], time_ns: int) -> Row:
-    sums = {"counted": 0, "attention": 0, "layers": 0}
+    sums = {"counted": 0, "layers": 0}
     others = {}
     for name, flops in charged.items():
         packet = "aten." + name.removeprefix("aten::").split(".")[0]
         if packet in COUNTED:
             sums["counted"] += round(flops)
-        elif name.startswith(ATTENTION):
-            sums["attention"] += round(flops)
         elif name.startswith(LAYERS):
             sums["layers"] += round(flops)
         else:
@@ -172,14 +168,14 @@ def _row(model: str, what: str, counter: int, charged: dict[str, float], time_ns
 def table(rows: list[Row]) -> str:
     """Returns the Markdown between the marks."""
     lines = [
-        "| model | pass | torch's counter | the same operators | attention | fused RNN layers "
+        "| model | pass | torch's counter | the same operators | fused RNN layers "
         "| all others | of them most | time |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         most = max(row.others, key=lambda name: row.others[name])
         lines.append(
-            f"| {row.model} | {row.what} | {row.counter:,} | {row.counted:,} | {row.attention:,} "
+            f"| {row.model} | {row.what} | {row.counter:,} | {row.counted:,} "
             f"| {row.layers:,} | {row.other:,} ({row.other / row.total:.1%}) | `{most}` "
             f"| {row.time_ns:,} ns |"
         )
