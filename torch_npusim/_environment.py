@@ -9,7 +9,15 @@ from torch_npusim_entry_points.guest import report
 
 # Those of the project's own tests and builds, which are not read here.
 ELSEWHERE = frozenset(
-    {"NPUSIM_ACCEPT_SURFACE", "NPUSIM_FUZZ_SECONDS", "NPUSIM_STRESS_SECONDS", "NPUSIM_TESTS"}
+    {
+        "NPUSIM_ACCEPT_SURFACE",
+        "NPUSIM_FUZZ_SECONDS",
+        "NPUSIM_SEARCH_SECONDS",
+        "NPUSIM_SEARCH_SEED",
+        "NPUSIM_STRESS_SECONDS",
+        "NPUSIM_TESTS",
+        "NPUSIM_TEST_SECONDS",
+    }
 )
 
 
