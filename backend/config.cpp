@@ -159,9 +159,8 @@ const std::vector<Knob>& knobs() {
        "copied and counted.",
        Stability::stable},
       {"NPUSIM_FAILED_FREE", "warn", "warn, abort",
-       "A block that cannot be freed, because it is free already, is a warning or ends the "
-       "process; "
-       "the tests of this project end.",
+       "A block that cannot be freed, because it is free already, is a warning, or ends the "
+       "process.",
        Stability::experimental},
       {"NPUSIM_LAUNCH_BLOCKING", "0", "0, 1",
        "1: every command is waited for, and a fault is raised at the call that caused it.",

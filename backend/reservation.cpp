@@ -34,7 +34,7 @@ constexpr std::uintptr_t kKernelsAt = std::uintptr_t{0x30} << 40;
 constexpr std::size_t kMostFactor = 64;
 
 constexpr const char* kElsewhere =
-    "; its fixed addresses are taken, so these differ from run to run";
+    "; not at its fixed addresses, so pointers differ from run to run";
 
 struct Layout {
   std::size_t device_bytes = 0;
@@ -70,7 +70,7 @@ char* reserve(std::size_t bytes, std::uintptr_t wanted) {
 bool try_reserve(const Layout& layout, Reservation* result) {
   char* const users = layout.isolated ? reserve(layout.view_bytes(), kUsersAt) : nullptr;
   if (layout.isolated && users == nullptr) return false;
-  char* const kernels = reserve(layout.view_bytes(), kKernelsAt);
+  char* const kernels = reserve(layout.view_bytes(), layout.isolated ? kKernelsAt : kUsersAt);
   if (kernels == nullptr) {
     if (users != nullptr) munmap(users, layout.view_bytes());
     return false;
@@ -155,8 +155,7 @@ Reservation reserve_devices(std::size_t capacity_bytes, int count, bool isolated
                     : isolated ? "single mapping (no isolation): the address space has no room for "
                                  "two views"
                                : "single mapping (no isolation): NPUSIM_ISOLATION=0";
-    const std::uintptr_t wanted = layout.isolated ? kUsersAt : kKernelsAt;
-    if (reinterpret_cast<std::uintptr_t>(views.users) != wanted) views.backing += kElsewhere;
+    if (reinterpret_cast<std::uintptr_t>(views.users) != kUsersAt) views.backing += kElsewhere;
     if (isolated && !layout.isolated) warn_not_isolated();
     return views;
   }

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 120.0
 HOW = {"device": device, "ranks": ranks}
 
-#: What stopped a claim's variants: variant -> subject -> words, "" if nothing did.
+#: The check that stopped each variant of a claim: variant -> subject -> words, "" if nothing did.
 Stopped = dict[str, dict[str, str]]
 
 

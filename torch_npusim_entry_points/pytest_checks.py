@@ -265,8 +265,8 @@ class Checks:
             write(problem)
         elif self._tests and not self._using and not self._settings.as_cuda:
             write(
-                "no test used a device: code that asks torch.cuda.is_available() stayed on the "
-                "CPU; run it with --npusim-as-cuda"
+                "no test used a device. Code that asks torch.cuda.is_available() stays on the "
+                "CPU: run it with --npusim-as-cuda"
             )
         if not self._peaks:
             write("no test ran with torch_npusim loaded")

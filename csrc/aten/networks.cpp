@@ -34,8 +34,6 @@
 #include <ATen/ops/upsample_nearest2d_ops.h>
 #include <torch/library.h>
 
-#include <type_traits>
-
 #include "csrc/observers/observe.h"
 #include "csrc/observers/route_taken.h"
 #include "csrc/operands/device_empty.h"
@@ -127,12 +125,12 @@ Tensor binary_cross_entropy(const Tensor& self, const Tensor& target,
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_cpu_kernels<at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward,
                        at::_ops::native_group_norm, at::_ops::native_group_norm_backward>(m);
-  const auto add = [&]<class Op, std::size_t input>(std::type_identity<BatchNorm<Op, input>>) {
-    m.impl(qualified_name<Op>().c_str(), TORCH_FN((BatchNorm<Op, input>::call)));
-  };
-  add(std::type_identity<BatchNorm<at::_ops::native_batch_norm_backward, 1>>());
-  add(std::type_identity<BatchNorm<at::_ops::_native_batch_norm_legit, 0>>());
-  add(std::type_identity<BatchNorm<at::_ops::_native_batch_norm_legit_no_stats, 0>>());
+  m.impl("native_batch_norm_backward",
+         TORCH_FN((BatchNorm<at::_ops::native_batch_norm_backward, 1>::call)));
+  m.impl("_native_batch_norm_legit",
+         TORCH_FN((BatchNorm<at::_ops::_native_batch_norm_legit, 0>::call)));
+  m.impl("_native_batch_norm_legit.no_stats",
+         TORCH_FN((BatchNorm<at::_ops::_native_batch_norm_legit_no_stats, 0>::call)));
   m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   register_cpu_kernels<at::_ops::nll_loss_forward, at::_ops::nll_loss_backward,
                        at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward,

@@ -13,9 +13,8 @@ from torchgen.model import DispatchKey
 
 from torch_npusim.sim import dry_run
 
-# Those without a kernel here, and why they may be composed: their results and what autograd keeps
-# are CUDA's, their temporaries are results of the single operators, their time is that of one
-# command for each tensor.
+# Those without a kernel here: composed, with one command for each tensor where CUDA launches few.
+# Their temporaries and times have not been compared with CUDA's.
 ONE_BY_ONE = {
     *(
         f"_foreach_{name}{place}.{overload}"

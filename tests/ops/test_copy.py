@@ -48,6 +48,8 @@ def test_a_source_that_overlaps_its_target_is_refused_as_on_the_cpu():
             x[:-1].copy_(x[1:])
         x[::2].copy_(x[1::2])  # interleaved, but apart
         assert x[:4].tolist() == [1, 1, 3, 3], device
+        with pytest.raises(RuntimeError, match="unsupported operation: some elements"):
+            x.copy_(x[:1])  # to be expanded
 
 
 # --- Blocking -------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ A search is a module of this folder with `program(random) -> Program`. Optional 
 
     ENVIRONMENT   variables that torch_npusim reads at its import
     PLANTS        faults by name: statements that plant one, run after the program's start
-    SECONDS       the limit of one program, 20 by default
-    KNOWN         patterns of findings that are torch's own, each with its name in `of_torch.toml`
 
 A program's oracle is its own text: a line, `check` or `end` raises where something is wrong.
 """
@@ -87,12 +85,12 @@ def outcome(program: Program, plant: str = "", seconds: float = LIMIT_S) -> Find
     return ended and Finding(ended["kind"], f"{ended['text']}{words}")
 
 
-def shrunk(program: Program, kind: str, plant: str = "", seconds: float = LIMIT_S) -> Program:
+def shrunk(program: Program, kind: str, plant: str = "") -> Program:
     """Returns a program of fewer lines that still ends in a finding of this kind."""
     deadline = time.monotonic() + SHRINKING_S
 
     def fails(lines: tuple[str, ...]) -> bool:
-        ended = outcome(replace(program, lines=lines), plant, seconds)
+        ended = outcome(replace(program, lines=lines), plant)
         return ended is not None and ended.kind == kind
 
     lines, size = program.lines, max(1, len(program.lines) // 2)
@@ -110,24 +108,22 @@ def shrunk(program: Program, kind: str, plant: str = "", seconds: float = LIMIT_
 
 
 def found(
-    search: ModuleType, seed: object, seconds: float, plant: str = "", first: int = 0
+    search: ModuleType, seed: object, seconds: float, plant: str = ""
 ) -> Iterator[tuple[int, Program, Finding, float]]:
     """Yields what programs of the search find: number, shrunk program, finding, seconds."""
     begin, shrinking = time.monotonic(), 0.0
-    limit = getattr(search, "SECONDS", LIMIT_S)
-    known = [re.compile(pattern) for pattern in getattr(search, "KNOWN", ())]
     kinds = set()
-    for number in itertools.count(first):
+    for number in itertools.count():
         spent = time.monotonic() - begin - shrinking
         if spent > seconds:
-            search.asked = number - first
+            search.asked = number
             return
         program = search.program(random.Random(f"{seed}/{number}"))
-        ended = outcome(program, plant, limit)
-        if ended is None or ended.kind in kinds or any(p.search(ended.kind) for p in known):
+        ended = outcome(program, plant)
+        if ended is None or ended.kind in kinds:
             continue
         kinds.add(ended.kind)
         before = time.monotonic()
-        smaller = shrunk(program, ended.kind, plant, limit)
+        smaller = shrunk(program, ended.kind, plant)
         shrinking += time.monotonic() - before
-        yield number, smaller, outcome(smaller, plant, limit) or ended, spent
+        yield number, smaller, outcome(smaller, plant) or ended, spent

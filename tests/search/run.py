@@ -12,10 +12,10 @@ a search is one and the number of its rows there. The exit status is 1 if someth
 """
 
 import argparse
+import ast
 import concurrent.futures
 import gc
 import importlib
-import json
 import os
 import random
 import subprocess
@@ -26,18 +26,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
-SEARCHES = (
-    "autograd",
-    "backends",
-    "collectives",
-    "graphs",
-    "laboratory",
-    "lifetimes",
-    "methods",
-    "processes",
-    "streams",
-    "training",
-)
+SEARCHES = sorted(p.stem for p in FOLDER.glob("*.py") if "\ndef program(" in p.read_text())
 
 
 def rows() -> list[dict]:
@@ -55,7 +44,7 @@ def one(options: argparse.Namespace) -> int:
     search = importlib.import_module(name)
     if options.number is not None:
         program = search.program(random.Random(f"{options.seed}/{options.number}"))
-        ended = engine.outcome(program, "", getattr(search, "SECONDS", engine.LIMIT_S))
+        ended = engine.outcome(program)
         print(program, ended.text if ended else "# nothing is wrong", sep="\n")
         return ended is not None
     if options.plants:
@@ -86,16 +75,16 @@ def planted(search, options: argparse.Namespace) -> int:
     return missed
 
 
+def environment_of(name: str) -> dict[str, str]:
+    """The variables of a search, without its imports."""
+    for node in ast.parse((FOLDER / f"{name}.py").read_text()).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "ENVIRONMENT":
+            return ast.literal_eval(node.value)
+    return {}
+
+
 def child(name: str, options: argparse.Namespace, seconds: float) -> subprocess.CompletedProcess:
     """Runs one search in a process with its environment."""
-    environment = json.loads(
-        subprocess.run(
-            [sys.executable, "-c", ENVIRONMENT_OF, str(FOLDER / f"{name}.py")],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-    )
     command = [sys.executable, __file__, name, "--here", "--seed", options.seed]
     command += ["--seconds", f"{seconds:g}", *(["--plants"] if options.plants else [])]
     if options.only:
@@ -103,19 +92,8 @@ def child(name: str, options: argparse.Namespace, seconds: float) -> subprocess.
     if options.number is not None:
         command += ["--number", str(options.number)]
     return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        command, env=os.environ | environment_of(name), capture_output=True, text=True, check=False
     )
-
-
-# The variables of a search, without its imports.
-ENVIRONMENT_OF = """
-import ast, json, sys
-values = {}
-for node in ast.parse(open(sys.argv[1]).read()).body:
-    if isinstance(node, ast.Assign) and node.targets[0].id == "ENVIRONMENT":
-        values = ast.literal_eval(node.value)
-print(json.dumps(values))
-"""
 
 
 def main() -> int:
@@ -132,7 +110,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.here:
         return one(options)
-    names = options.searches or [n for n in SEARCHES if (FOLDER / f"{n}.py").exists()]
+    names = options.searches or SEARCHES
     for name in names:
         if name not in SEARCHES:
             parser.error(f"no search {name!r}; there are {', '.join(SEARCHES)}")
@@ -145,8 +123,8 @@ def main() -> int:
         for done in concurrent.futures.as_completed(begun):
             result = done.result()
             print(result.stdout, end="", flush=True)
-            if result.returncode not in (0, 1):
-                print(result.stderr, file=sys.stderr)
+            if result.returncode:  # also of a search that could not begin
+                print(result.stderr, end="", file=sys.stderr)
             status |= result.returncode != 0
     return status
 

@@ -136,7 +136,7 @@ def _memory() -> Finding:
             "memory",
             "warning",
             backing,
-            "pointers that a program prints change; another library has mapped the range first",
+            "another library has mapped the range first, or the machine has no such addresses",
         )
     if "no isolation" not in backing:
         return Finding("memory", "ok", backing)

@@ -26,14 +26,16 @@ _WHY_NOT_TRACED = (
     "a Triton kernel runs in Triton's interpreter (TRITON_INTERPRET=1); npusim compiles no Triton"
 )
 
-# The parts of Triton's interpreter that are replaced.
+# The parts of triton.runtime that are replaced.
 _REPLACED = (
-    "GridExecutor",
-    "InterpretedFunction.run",
-    "ReduceOps.sum",
-    "ReduceOps.min_max",
-    "ScanOps.cumsum",
-    "ScanOps.cumprod",
+    "interpreter.GridExecutor",
+    "interpreter.InterpretedFunction.run",
+    "interpreter.ReduceOps.sum",
+    "interpreter.ReduceOps.min_max",
+    "interpreter.ScanOps.cumsum",
+    "interpreter.ScanOps.cumprod",
+    "autotuner.Autotuner._bench",
+    "autotuner.Autotuner.check_disk_cache",
 )
 
 #: Names of the kernels that ran.
@@ -46,10 +48,10 @@ def install() -> None:
     Warns, and changes nothing, where this release of Triton has another interpreter.
     """
     import triton
-    from triton.runtime import interpreter
+    from triton.runtime import autotuner, interpreter  # noqa: F401
 
     try:
-        operator.attrgetter(*_REPLACED)(interpreter)
+        operator.attrgetter(*_REPLACED)(triton.runtime)
     except AttributeError as missing:
         warnings.warn(
             f"npusim: kernels run in Triton {triton.__version__}'s own interpreter, without checks "
