@@ -15,6 +15,7 @@ from typing import Any
 from repo.sources import ROOT
 
 WARM = ROOT / "tests" / "warm.py"
+servers: list[int] = []
 # Variables that Python, its libraries or torch read while they start: a warm process has started.
 EARLY = ("LD_", "MALLOC", "MKL_", "OMP_", "PYTHON", "PYTORCH", "TORCH")
 LATE = {"PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD"}
@@ -27,6 +28,7 @@ def warm_server() -> Path:
     socket = Path(folder.name) / "socket"
     command = [sys.executable, str(WARM), "serve", str(socket)]
     server = subprocess.Popen(command, env=without_npusim(), stdin=subprocess.PIPE)
+    servers.append(server.pid)
     end = time.monotonic() + 300
     while not socket.exists():
         assert server.poll() is None, f"{' '.join(command)}: exit status {server.returncode}"
@@ -35,6 +37,7 @@ def warm_server() -> Path:
 
     @atexit.register
     def stop() -> None:
+        servers.clear()
         server.stdin.close()
         server.wait(60)
         folder.cleanup()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Processor seconds of each test file, those of its child processes too: printed after every run.
 
-`NPUSIM_TEST_SECONDS=path` writes them all, as JSON. A plugin of pytest, loaded by conftest.py.
+`NPUSIM_TEST_SECONDS=path` writes those of every test, as JSON. A plugin of pytest, loaded by conftest.py.
 """
 
 import collections
@@ -9,6 +9,7 @@ import json
 import os
 from pathlib import Path
 
+import processes
 import pytest
 
 PRINTED = 10
@@ -18,9 +19,14 @@ started = pytest.StashKey[float]()
 
 
 def now() -> float:
-    """The processor time of this process and of its children that have ended."""
+    """The processor time of this process, of its children that have ended, and of warm ones."""
+    ticks = 0
+    for server in processes.servers:
+        fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(int(field) for field in fields[11:15])
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    own = times.user + times.system + times.children_user + times.children_system
+    return own + ticks / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,15 +49,18 @@ def pytest_runtest_makereport(item, call):
 def pytest_runtest_logreport(report):
     for name, value in report.user_properties:
         if name == KEY:
-            spent[report.nodeid.partition("::")[0]] += value
+            spent[report.nodeid] += value
 
 
 def pytest_terminal_summary(terminalreporter):
     """The dearest files."""
     if path := os.environ.get("NPUSIM_TEST_SECONDS"):
         Path(path).write_text(json.dumps(dict(spent.most_common()), indent=1))
-    if len(spent) < 2:
+    files: collections.Counter[str] = collections.Counter()
+    for test, seconds in spent.items():
+        files[test.partition("::")[0]] += seconds
+    if len(files) < 2:
         return
-    terminalreporter.section(f"processor seconds: {sum(spent.values()):.0f} in all")
-    for name, seconds in spent.most_common(PRINTED):
+    terminalreporter.section(f"processor seconds: {files.total():.0f} in all")
+    for name, seconds in files.most_common(PRINTED):
         terminalreporter.write_line(f"{seconds:7.1f}  {name}")

@@ -165,20 +165,28 @@ def serve(path: str) -> list[str]:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watchers: set[int] = set()  # waited for, so that their processor time is the server's
     gc.collect()
     gc.freeze()  # children do not copy every page at their exit to count references
     while True:
-        ready, _, _ = select.select([listener, 0], [], [])
-        if listener not in ready:
+        ready, _, _ = select.select([listener, 0, *watchers], [], [])
+        for ended in watchers.intersection(ready):
+            os.waitid(os.P_PIDFD, ended, os.WEXITED)
+            watchers.remove(ended)
+            os.close(ended)
+        if 0 in ready:
             os._exit(0)
+        if listener not in ready:
+            continue
         client, _ = listener.accept()
-        if os.fork():
+        if watcher := os.fork():
             client.close()
+            watchers.add(os.pidfd_open(watcher))
             continue
         listener.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for watcher in watchers:
+            os.close(watcher)
         request, fds = received(client)
         if child := os.fork():
             watch(child, client)
