@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +12,11 @@ import pytest
 import torch
 from profiling.fit_process import fit
 
-from torch_npusim.profiling.fitting import outside, page, remedies, text, trials, watch
+from torch_npusim.profiling.fitting import outside, page, remedies, text, trials
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
 from torch_npusim.profiling.fitting.run import fit_script
+from torch_npusim.profiling.fitting.steps import Part, not_counted, step_time
 from torch_npusim.profiling.fitting.trials import Job
 from torch_npusim.sim import specs
 
@@ -107,7 +107,7 @@ def test_ranks_in_threads_have_peaks_and_no_time_of_a_step(tmp_path, ranks):
     assert found.error == ""
     assert list(found.devices) == list(range(ranks))
     assert len({device.peak_allocated for device in found.devices.values()}) == 1
-    told = "The time of a step is not stated: optimizers ran on 2 threads, which share one clock"
+    told = "The time of a step is not stated: steps ran on 2 threads, which share one clock"
     for words in (text.as_text(found), page.as_page(found)):
         assert (told in words) == (found.step is None) == (ranks == 2)
 
@@ -187,6 +187,33 @@ def test_samples_are_the_inputs_of_the_model(tmp_path, call, samples):
     assert told == (samples and pytest.approx(samples))
 
 
+INFERS = """import torch
+from torch import nn
+device = "npusim"
+model, soft = nn.Linear(64, 10, bias=False).to(device).eval(), nn.Softmax(1)
+other = nn.Sequential(nn.Linear(10, 10, bias=False)).to(device)
+x = torch.zeros(8, 64, device=device)
+with torch.inference_mode():
+    for _ in range({count}):
+        {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "call", "samples"),
+    [(3, "soft(model(x))", 8), (1, "soft(model(x))", 8), (3, "other(model(x))", None)],
+)
+def test_without_an_optimizer_a_step_is_a_call_of_the_model(tmp_path, count, call, samples):
+    script = tmp_path / "infers.py"
+    script.write_text(INFERS.format(count=count, call=call))
+    step = fit_script(str(script)).step
+    assert (step.steps, step.what) == (count, "call of Linear")
+    told = step.per_second and step.per_second * step.ns / 1e9
+    assert told == (samples and pytest.approx(samples))
+    assert step.work.flops == 2 * 8 * 64 * 10 + (0 if samples else 2 * 8 * 10 * 10)
+    assert text.step_text(step).startswith("A call of Linear takes 0.0")
+
+
 TOKENS, LAYERS, WIDTH, LENGTH = 4 * 128, 2, 256, 128  # of fitted_decoder.py
 PARAMETERS = LAYERS * 12 * WIDTH**2 + 512 * WIDTH  # without the embedding: no product
 
@@ -257,7 +284,7 @@ def test_products_of_compiled_code_are_counted_or_their_kernels_named(tmp_path, 
         assert told in text.step_text(step)
     triton = SimpleNamespace(launched={"softmax_kernel"})
     monkeypatch.setitem(sys.modules, "torch_npusim.triton_interpreter", triton)
-    assert watch.not_counted(["aten::mm", "softmax_kernel"]) == ["softmax_kernel"]
+    assert not_counted(["aten::mm", "softmax_kernel"]) == {"softmax_kernel"}
 
 
 def test_what_checkpoints_compute_again_is_no_part_of_the_model():
@@ -287,13 +314,10 @@ def test_the_host_pays_for_eager_python_and_the_step_has_an_interval():
 
 
 def test_a_device_that_is_busy_has_the_interval_of_nine_of_ten_programs():
-    with watch.watching() as seen:
-        seen.ends_ns, seen.inputs = [0, 1000], [[], []]
-        seen.flops, seen.not_counted = [Counter(), Counter()], [[], []]
-        seen.busy_ns = [0.0, 950.0]
-        busy = seen.step_time("t4", [1.0] * 6, 1)
-        seen.busy_ns = [0.0, 800.0]
-        idle = seen.step_time("t4", [1.0] * 6, 1)
+    busy, idle = (
+        step_time([Part("step"), Part("step", 1000, busy_ns=ns)], "t4", [1.0] * 6, 1)
+        for ns in (950.0, 800.0)
+    )
     assert (busy.device_idles, idle.device_idles) == (False, True)
     assert idle.interval[0] < busy.interval[0] < 1 < busy.interval[1] < idle.interval[1]
     assert "(nine of ten programs: " in text.step_text(busy)

@@ -205,7 +205,7 @@ class _Notes:
         if self._depths[thread] == 0:  # the recording began within
             return
         self._depths[thread] -= 1
-        if self._depths[thread] == 0 and not _is_in_backward():
+        if self._depths[thread] == 0 and not is_in_backward():
             compiled = getattr(module, "_orig_mod", module)
             self._made.calls.append((type(compiled).__name__, clock.host_time_ns()))
 
@@ -234,7 +234,7 @@ class _Notes:
         """Notes what a checkpointed function keeps when a backward pass calls it again."""
 
         def measured(*arguments: Any, **named: Any) -> Any:
-            if torch.compiler.is_compiling() or not _is_in_backward():
+            if torch.compiler.is_compiling() or not is_in_backward():
                 return function(*arguments, **named)
             before = npusim.memory_allocated()
             try:
@@ -246,7 +246,8 @@ class _Notes:
         return measured
 
 
-def _is_in_backward() -> bool:
+def is_in_backward() -> bool:
+    """Returns whether this thread runs a node of a backward pass."""
     return torch._C._current_graph_task_id() != -1
 
 

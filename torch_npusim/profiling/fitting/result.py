@@ -156,7 +156,10 @@ class Work:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Virtual time from one step of an optimizer to the next: the median, the first left out.
+    """Virtual time from the end of one step to the next: the median, the first left out.
+
+    A step is one of an optimizer; in a script without one, a call of the model. An only call is
+    timed from its beginning.
 
     Attributes:
         ns: The time.
@@ -169,6 +172,7 @@ class StepTime:
         work: None if the step has no products.
         not_counted: Kernels of it whose products, if any, are no part of `work`: those of Triton,
             and fused ones of Inductor with a product among their operators.
+        what: A step, in words: "step" of an optimizer, or "call of Net".
         device_idles: Whether the device idles for more than a tenth of the time, so that the
             interval is the largest error seen and promises nothing.
     """
@@ -181,6 +185,7 @@ class StepTime:
     tokens_per_second: float | None = None
     work: Work | None = None
     not_counted: list[str] = field(default_factory=list)
+    what: str = "step"
     device_idles: bool = False
 
 
@@ -244,8 +249,9 @@ class Fit:
         devices: The devices that allocated.
         need: Where it does not fit: most bytes reserved on a device without that limit; None if it
             fits, or if that was not tried.
-        step: None without two steps of an optimizer, or if several threads had some.
-        step_threads: Threads that ran steps of an optimizer.
+        step: None without two steps of an optimizer or a call of a model, or if several threads had
+            some.
+        step_threads: Threads that ran steps.
         remedies: The helpful ones first.
         max_peak: Where a limit was given.
         batch: The largest that fits, where it was asked for.

@@ -26,7 +26,8 @@ from torch_npusim.profiling.fitting.outside import (
 )
 from torch_npusim.profiling.fitting.parts import History, device_fit
 from torch_npusim.profiling.fitting.result import Fit
-from torch_npusim.profiling.fitting.watch import Watch, on_chip, reporting, watching
+from torch_npusim.profiling.fitting.steps import on_chip, step_time, threads
+from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
 from torch_npusim.sim import dry, specs
 from torch_npusim.sim.host_layers import charged
 from torch_npusim.sim.timeline import Rates
@@ -107,8 +108,8 @@ def fit_script(
                     history, capacity, stats, [part for part in parts if part is not None], left
                 )
         fit.answers = run.answers()
-    fit.step = watch.step_time(spec, peaks, max(1, len(fit.devices)))
-    fit.step_threads = len(watch.threads)
+    fit.step = step_time(watch.parts, spec, peaks, max(1, len(fit.devices)))
+    fit.step_threads = threads(watch.parts)
     fit.fits = fit.fits and not fit.error
     fit.changes = {change.name: list(change.where) for change in changes}
     if snapshot is not None:

@@ -92,7 +92,7 @@ def time_text(fit: Fit) -> str:
         return step_text(fit.step)
     if fit.step_threads > 1:
         return (
-            f"The time of a step is not stated: optimizers ran on {fit.step_threads} threads, "
+            f"The time of a step is not stated: steps ran on {fit.step_threads} threads, "
             f"which share one clock of the host."
         )
     return ""
@@ -100,7 +100,7 @@ def time_text(fit: Fit) -> str:
 
 def step_text(step: StepTime) -> str:
     """Returns the sentences on the time of a step, and on the share of the peak in it."""
-    words = [f"A step takes {step.ns / 1e6:.3f} ms of modelled time"]
+    words = [f"A {step.what} takes {step.ns / 1e6:.3f} ms of modelled time"]
     low, high = (step.ns / 1e6 * factor for factor in step.interval)
     if low < high:
         known = "the device idles, no promise" if step.device_idles else "nine of ten programs"
