@@ -233,7 +233,7 @@ def executor_at(address: str) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError:
-        raise ValueError("--executor needs dask: pip install npusim-lab[dask]") from None
+        raise ValueError("--executor needs dask: pip install distributed") from None
     with Client(f"tcp://{place}", timeout="30s", set_as_default=False) as client:  # type: ignore[no-untyped-call]
         yield client.get_executor(pure=False, retries=_ATTEMPTS)
 

@@ -59,7 +59,7 @@ def plot(
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError(
-            "pictures in files need matplotlib: `pip install npusim-lab[plots]`; "
+            "pictures in files need matplotlib: `pip install matplotlib`; "
             "`npusim-lab report` draws without it"
         ) from None
     count = 1 if kind == "comparison" else len(choices)

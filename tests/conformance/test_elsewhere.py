@@ -242,7 +242,7 @@ def test_addresses_of_clusters(tmp_path, capsys, address):
 
 @pytest.mark.usefixtures("small_tasks")
 def test_a_cluster_by_its_address(here, tmp_path):
-    distributed = pytest.importorskip("distributed", reason="npusim-conformance[dask] is not there")
+    distributed = pytest.importorskip("distributed", reason="distributed is not installed")
     cluster_here = distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     )

@@ -27,7 +27,7 @@ SCHEMAS = [
 INPUTS = {
     "TORCH": "2.13.0",
     "TORCH_INDEX": "",
-    "NPUSIM": "",
+    "NPUSIM": str(ROOT),
     "EXTRAS": "pytest",
     "DEVICES": "",
     "MEMORY": "",
@@ -114,37 +114,26 @@ def test_workflows_use_make_targets_and_inputs_that_exist():
     assert made <= targets
 
 
-def test_the_default_is_the_newest_release(setup):
-    done, pip, written = setup()
+def test_wheels_of_a_folder_come_from_nowhere_else(setup, tmp_path):
+    (tmp_path / "my dist").mkdir()
+    (tmp_path / "my dist" / "torch_npusim-0.1.0-cp311-cp311-linux_x86_64.whl").touch()
+    done, pip, written = setup(NPUSIM="my dist", EXTRAS="pytest,lab", TORCH_INDEX="file:///index")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert pip == ["install torch==2.13.0", "install torch-npusim[pytest]"]
+    assert pip == [
+        "install --index-url file:///index torch==2.13.0",
+        "install --no-index --no-deps --find-links my dist torch-npusim npusim-lab",
+        "install --find-links my dist torch-npusim[pytest,lab]",
+    ]
     assert written["GITHUB_ENV"] == []
     assert written["GITHUB_OUTPUT"] == ["version=1.2.3"]
 
 
-def test_a_version_and_an_index_for_torch(setup):
-    _, pip, _ = setup(NPUSIM="0.1.0", EXTRAS="", TORCH_INDEX="file:///index")
-    assert pip == [
-        "install --index-url file:///index torch==2.13.0",
-        "install torch-npusim[]==0.1.0",
-    ]
-
-
-def test_wheels_of_a_folder_come_from_nowhere_else(setup, tmp_path):
-    (tmp_path / "my dist").mkdir()
-    (tmp_path / "my dist" / "torch_npusim-0.1.0-cp311-cp311-linux_x86_64.whl").touch()
-    _, pip, _ = setup(NPUSIM="my dist", EXTRAS="pytest,lab")
-    assert pip[1:] == [
-        "install --no-index --no-deps --find-links my dist torch-npusim npusim-lab",
-        "install torch-npusim[pytest,lab]",
-    ]
-
-
 def test_a_folder_of_source_is_built(setup):
-    _, pip, _ = setup(NPUSIM=str(ROOT))
-    assert pip[1:] == [
-        "install cmake ninja",
-        f"install --no-build-isolation {ROOT}[pytest]",
+    _, pip, _ = setup(EXTRAS="pytest,lab")
+    assert pip == [
+        "install torch==2.13.0",
+        "install cmake ninja pybind11>=3.0",
+        f"install --no-build-isolation {ROOT}[pytest,lab] {ROOT}/lab",
     ]
 
 
@@ -158,8 +147,8 @@ def test_the_device_is_set_up_for_the_job_and_for_the_doctor(setup):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"NPUSIM": "dits"}, "npusim: 'dits' is no version and no folder with wheels"),
-        ({"NPUSIM": "."}, "npusim: '.' is no version and no folder with wheels"),
+        ({"NPUSIM": "dits"}, "npusim: 'dits' is no folder with wheels"),
+        ({"NPUSIM": "."}, "npusim: '.' is no folder with wheels"),
         ({"AS_CUDA": "yes"}, "as-cuda: 'yes' is neither true nor false"),
     ],
 )

@@ -164,7 +164,7 @@ def _checked(arguments: argparse.Namespace) -> int | None:
         if not arguments.executor.startswith("dask://"):
             raise ValueError(f"--executor {arguments.executor!r}; expected dask://host:port")
         if find_spec("distributed") is None:
-            raise ValueError("--executor needs dask: pip install torch-npusim[dask]")
+            raise ValueError("--executor needs dask: pip install distributed")
     if not 0 <= arguments.selected <= 1:
         raise ValueError(f"--selected is a share from 0 to 1, got {arguments.selected:g}")
     if arguments.jobs is not None and arguments.jobs < 1:

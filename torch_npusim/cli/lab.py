@@ -20,8 +20,8 @@ def run(arguments: Sequence[str]) -> int:
         if problem.name != "npusim_lab":
             raise
         sys.stderr.write(
-            "npusim lab: the package npusim-lab is not installed; "
-            "`pip install npusim-lab`, or in a checkout `make build`\n"
+            "npusim lab: the package npusim-lab is not installed; in a checkout, "
+            "`make wheels` and `pip install dist/npusim_lab-*.whl`\n"
         )
         return 2
     status: int = command.main(arguments, "npusim lab")

@@ -11,18 +11,18 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def require(module: str, extra: str) -> ModuleType:
-    """Returns the imported `module`, the top package of which `torch-npusim[extra]` installs.
+def require(module: str) -> ModuleType:
+    """Returns the imported `module`.
 
     Raises:
-        ModuleNotFoundError: If the package is not installed; names the extra. A package that is
+        ModuleNotFoundError: If its package is not installed; names the command. A package that is
             there but lacks something itself raises its own error.
     """
     package = module.partition(".")[0]
     if not is_installed(package):
         raise ModuleNotFoundError(
-            f"torch_npusim.integrations.{extra} needs the package '{package}', which is not "
-            f"installed: pip install 'torch-npusim[{extra}]'",
+            f"torch_npusim.integrations needs the package '{package}', which is not installed: "
+            f"pip install {package}",
             name=package,
         )
     return importlib.import_module(module)

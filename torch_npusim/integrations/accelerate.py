@@ -41,7 +41,7 @@ def enable(device: str = "npusim") -> None:
     wanted = torch.device(device)
     if not is_npusim(wanted):
         raise ValueError(f"enable({device!r}): expected an npusim device")
-    chosen = require("accelerate.state", "accelerate").PartialState._shared_state.get("device")
+    chosen = require("accelerate.state").PartialState._shared_state.get("device")
     if chosen not in (None, wanted):
         raise RuntimeError(
             f"accelerate has already chosen '{chosen}' in this process; call enable() before the "

@@ -46,7 +46,7 @@ def register() -> None:
     if not chosen:
         chosen = [package for package in _DISTRIBUTIONS if is_installed(package)][:1]
     for package in chosen or ["lightning"]:
-        trainer, fabric = (require(module, "lightning") for module in _DISTRIBUTIONS[package])
+        trainer, fabric = (require(module) for module in _DISTRIBUTIONS[package])
         _register_with(trainer, fabric)
 
 

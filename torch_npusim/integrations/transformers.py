@@ -47,7 +47,7 @@ def random_state_callback() -> Any:
 
 @functools.cache
 def _callback_class() -> type:
-    callbacks = require("transformers.trainer_callback", "transformers")
+    callbacks = require("transformers.trainer_callback")
 
     class NPUSIMRandomState(callbacks.TrainerCallback, callbacks.ExportableState):  # type: ignore[misc, name-defined]
         """Keeps the random states in the Trainer's state file, as lists of bytes."""

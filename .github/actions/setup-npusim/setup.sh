@@ -20,23 +20,22 @@ if [[ -n $SETUP_TORCH_INDEX ]]; then
 fi
 pip install ${torch_options[@]+"${torch_options[@]}"} "torch==$SETUP_TORCH"
 
-if [[ -z $SETUP_NPUSIM ]]; then
-  pip install "torch-npusim[$SETUP_EXTRAS]"
-elif compgen -G "$SETUP_NPUSIM/torch_npusim-*.whl" >/dev/null; then
-  ours=(torch-npusim)
-  for extra in lab conformance; do
-    if [[ ,$SETUP_EXTRAS, == *,$extra,* ]]; then ours+=("npusim-$extra"); fi
-  done
-  # Ours from the folder, whatever an index has; then what they need.
+# Ours from the folder, whatever an index has; then what they need.
+ours=(torch-npusim) folders=()
+for extra in lab conformance; do
+  if [[ ,$SETUP_EXTRAS, == *,$extra,* ]]; then
+    ours+=("npusim-$extra")
+    folders+=("$SETUP_NPUSIM/$extra")
+  fi
+done
+if compgen -G "$SETUP_NPUSIM/torch_npusim-*.whl" >/dev/null; then
   pip install --no-index --no-deps --find-links "$SETUP_NPUSIM" "${ours[@]}"
-  pip install "torch-npusim[$SETUP_EXTRAS]"
+  pip install --find-links "$SETUP_NPUSIM" "torch-npusim[$SETUP_EXTRAS]"
 elif [[ -f $SETUP_NPUSIM/pyproject.toml ]]; then
-  pip install cmake ninja
-  pip install --no-build-isolation "$(cd "$SETUP_NPUSIM" && pwd)[$SETUP_EXTRAS]"
-elif [[ -e $SETUP_NPUSIM || $SETUP_NPUSIM != [0-9]* ]]; then
-  fail "npusim: '$SETUP_NPUSIM' is no version and no folder with wheels or the source of torch-npusim"
+  pip install cmake ninja 'pybind11>=3.0'
+  pip install --no-build-isolation "$(cd "$SETUP_NPUSIM" && pwd)[$SETUP_EXTRAS]" "${folders[@]}"
 else
-  pip install "torch-npusim[$SETUP_EXTRAS]==$SETUP_NPUSIM"
+  fail "npusim: '$SETUP_NPUSIM' is no folder with wheels or the source of torch-npusim"
 fi
 
 set_for_job() {

@@ -137,7 +137,7 @@ class _WithAccident(Executor):
 
 
 def test_a_cluster_of_two_processes_one_of_which_is_killed(trace, expected, tmp_path) -> None:
-    distributed = pytest.importorskip("distributed", reason="npusim-lab[dask] is not installed")
+    distributed = pytest.importorskip("distributed", reason="distributed is not installed")
     cluster = distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     )
