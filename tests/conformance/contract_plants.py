@@ -149,7 +149,7 @@ BROKEN_BY = {
     ),
     "device/context_manager_restores": instead(NPU, "device", StaysCurrent),
     "device/context_manager_restores_after_exceptions": instead(NPU, "device", SwallowsErrors),
-    "device/synchronize_takes_devices": instead(NPU, "synchronize", lambda: None),
+    "device/synchronize_takes_devices": around(NPU, "synchronize", lambda right, *at: right()),
     "stream/with_makes_current stream/set_stream_makes_current": one_stream_for_all,
     "stream/module_agrees": instead(NPU, "stream", lambda stream: contextlib.nullcontext()),
     "event/new_event_is_complete event/synchronized_event_is_complete": events_never_complete,
@@ -214,8 +214,10 @@ BROKEN_BY = {
     "amp/autocast_lowers_matrix_products amp/autocast_trains": around(
         torch, "autocast", autocast_of_others
     ),
-    "amp/scaler_skips_infinite_gradients": instead(
-        torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step()
+    "amp/scaler_skips_infinite_gradients": around(
+        torch,
+        "_amp_foreach_non_finite_check_and_unscale_",
+        lambda right, gradients, found, by: (right(gradients, found, by), found.zero_()),
     ),
     "amp/scaler_sees_each_gradient": around(
         torch,
@@ -392,7 +394,7 @@ BROKEN_BY |= {
     ),
     "second_device/memory_of_two_devices_is_two": method("to", lambda right, self, *more: self),
     "second_device/other_threads_reach_both_devices": method(
-        "cpu", lambda right, self: right(self) if is_main() else refuse(RuntimeError("thread"))
+        "cpu", lambda right, self: right(self) * is_main()
     ),
     "second_device/no_device_changes_nothing": around(
         NPU, "device", lambda right, at: right(at or 0)
@@ -423,7 +425,9 @@ BROKEN_BY |= {
         torch, "add", lambda right, x, y, alpha=1: right(x, y) if x.is_cpu else right(x, y).float()
     ),
     "storage/writes_over_themselves_are_refused": method("add_", or_itself),
-    "amp/scaler_keeps_to_its_settings": instead(torch.amp.GradScaler, "update", lambda self: None),
+    "amp/scaler_keeps_to_its_settings": around(
+        torch, "_amp_update_scale_", lambda right, *given: right(*given[:-1], 1)
+    ),
     "waiting/copies_are_there_after_stream_synchronize "
     "waiting/copies_are_there_after_event_synchronize "
     "waiting/copies_are_there_after_synchronize "

@@ -300,6 +300,10 @@ def test_nobody_is_blamed_where_every_overload_agrees():
     assert attribution.find(examine, NPUSIM) is None
 
 
+def test_tensors_too_large_to_be_copied_several_times_are_not_compared():
+    assert attribution.to_host(torch.empty(1 << 29, device=NPUSIM)[:1]) is None
+
+
 def test_script_keeps_strides_storage_and_special_values():
     base = torch.tensor([1.0, float("nan"), float("-inf"), 4.0, 5.0, 6.0])
     view, overlap = base[1:].as_strided((2, 2), (1, 2), 1), base[:2]

@@ -16,6 +16,7 @@ from npusim_conformance.cases import catalog
 from npusim_conformance.cases.selection import Selection
 from npusim_conformance.contracts import conditions, contracts, same
 from npusim_conformance.contracts import event as event_contracts
+from npusim_conformance.properties.base import Run
 from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import Mismatch, NotApplicable, Status
 
@@ -171,15 +172,38 @@ def test_no_operator_is_blamed_for_what_fails_under_a_condition(check, monkeypat
 
 # --- plants
 
+JUDGED = "npusim_conformance.verdict.Mismatch: "
+
+
+def planted(name, plant, check, monkeypatch):
+    """The outcome of a contract under a plant, which the CPU's run does not meet; no culprit."""
+    right = Run._fails_on_cpu
+    with monkeypatch.context() as patch:
+
+        def without(*given):
+            patch.undo()
+            return right(*given)
+
+        patch.setattr(Run, "_fails_on_cpu", without)
+        patch.setattr(Worker, "_attribute", lambda *given: None)  # which takes longer than the rest
+        plant(patch)
+        return check(name)
+
 
 @pytest.mark.parametrize(("name", "plant"), [*PLANTS.items(), *MORE, *SIEVES])
 def test_a_planted_defect_is_found(name, plant, check, monkeypatch):
-    with monkeypatch.context() as patch:
-        plant(patch)
-        outcome = check(name)
-    # Some plants reach what the CPU's own run uses, which then fails as well.
-    assert outcome.status in (Status.FAIL, Status.UPSTREAM), outcome
+    outcome = planted(name, plant, check, monkeypatch)
+    assert outcome.status is Status.FAIL, outcome
+    # The contract has judged: neither the plant nor torch raised for it.
+    assert outcome.detail.rstrip().rpartition("\n")[2].startswith(JUDGED), outcome
+    assert "raised TypeError" not in outcome.message, outcome
     assert check(name).status is Status.PASS
+
+
+def test_a_plant_that_crashes_is_not_found(check, monkeypatch):
+    outcome = planted("numpy/values_go_round", method("cpu", lambda: None), check, monkeypatch)
+    assert outcome.status is Status.FAIL
+    assert JUDGED not in outcome.detail
 
 
 # --- processes

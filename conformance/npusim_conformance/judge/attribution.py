@@ -23,6 +23,7 @@ from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.verdict import Mismatch
 
 SECONDS_MAX = 5.0  # then calls are no longer compared
+BYTES_MAX = 1 << 28  # of a storage; calls with a larger one are not compared
 
 # Their results are, in whole or in part, uninitialised.
 _UNDEFINED = frozenset(
@@ -219,7 +220,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def to_host(tree: Any, marks_host: bool = False) -> Any:
-    """Copies on the CPU that lie as the originals do, or None where something cannot be copied."""
+    """Copies on the CPU that lie as the originals do, or None where something cannot be."""
     leaves, structure = pytree.tree_flatten(tree)
     storages: dict[int, torch.UntypedStorage] = {}
     mixed = marks_host and any(
@@ -245,6 +246,8 @@ def _tensorto_host(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorag
     if special or tensor.is_conj() or tensor.is_neg() or not _has_storage(tensor):
         return tensor.to("cpu", copy=True)
     storage = tensor.untyped_storage()
+    if storage.nbytes() > BYTES_MAX:
+        raise MemoryError("several copies might not fit beside it")
     key = storage._cdata
     if key not in storages:
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
