@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import python
 
 from torch_npusim.cli import main
 from torch_npusim.sim import specs
@@ -60,6 +61,43 @@ def test_a_script_that_fails_is_shown_as_python_shows_it(tmp_path, capsys):
     assert first == "Traceback (most recent call last):"
     assert second == f'  File "{path}", line 2, in <module>'
     assert rest[-1].startswith("TypeError: can't convert npusim:0 device type tensor to numpy")
+
+
+ATTENDS = """import torch
+x = torch.ones(2, 4, 64, 64, device="{device}")
+y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+print("first", y.sum().item())
+"""
+
+
+def test_attention_is_named_without_the_kernel_of_the_cpu(tmp_path, capsys):
+    script = tmp_path / "attends.py"
+    script.write_text(ATTENDS.format(device=DEVICE))
+    assert main(["profile", "--json", str(script)]) == 0
+    printed = capsys.readouterr().out
+    found = json.loads(printed[printed.index("{") :])
+    names = [each["name"] for each in found["operators"]]
+    assert "aten::scaled_dot_product_attention" in names
+    assert "cpu" not in str(names)
+
+
+def test_a_dry_profile_of_a_script_for_cuda_has_its_kernels_and_the_values_that_it_lacked(tmp_path):
+    script = tmp_path / "attends.py"
+    script.write_text(ATTENDS.format(device="cuda"))
+    words = ["profile", "--as-cuda", "--dry", "--spec", "a100-80-sxm", str(script)]
+    wet, dry = (
+        python("-m", "torch_npusim.cli", *(w for w in words if w != left_out))
+        for left_out in ("--dry", "")
+    )
+    assert (wet.returncode, dry.returncode) == (0, 0), (wet.stderr, dry.stderr)
+    assert "first 32768.0" in wet.stdout
+    assert "_efficient_attention" in dry.stdout
+    assert f"1 x aten::_local_scalar_dense answered 1 value at {script}:4" in dry.stdout
+    for told in (wet.stdout, dry.stdout):
+        assert "attends.py on a100-80-sxm" in told
+        assert "the host of the published figures" in told
+        assert "a command costs the host 32.1 us" in told
+        assert "cpu" not in told
 
 
 def test_missing_scripts_are_named(capsys):

@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = _job(arguments)
     if arguments.sweep:
         return _sweep(arguments, job, limit)
-    _begin_again(arguments)
+    begin_again(_environment(arguments))
     try:
         with _own_output(arguments.json) as write:
             return _fit(arguments, job, limit, write)
@@ -196,9 +196,8 @@ def _job(arguments: argparse.Namespace) -> "Job":
     )  # fmt: skip
 
 
-def _begin_again(arguments: argparse.Namespace) -> None:
-    """Runs the command once more where it lacks what is chosen at the start of a process."""
-    wanted = _environment(arguments)
+def begin_again(wanted: dict[str, str]) -> None:
+    """Runs the command once more where it lacks variables of the start of a process."""
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.environ.update(wanted)
         module = "torch_npusim_entry_points.command"

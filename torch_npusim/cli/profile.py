@@ -2,15 +2,16 @@
 """`npusim profile script.py`: runs a script and says where the time of the device goes."""
 
 import argparse
+import contextlib
 import json
-import os
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
 from torch_npusim import npusim
-from torch_npusim.sim import specs
+from torch_npusim.cli.fit import begin_again
+from torch_npusim.sim import dry, specs
 
 _TEXT = "run a script, unmodified, and say where the time of the device goes and what would help"
 
@@ -29,6 +30,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help=f"what a command costs the host: {', '.join(specs.host_names())}, a file of `npusim "
         "calibrate-host`, or microseconds; default: eager, the host of the published figures; "
         "spec: the launch alone",
+    )
+    parser.add_argument(
+        "--as-cuda", action="store_true", help='a script that says "cuda" runs on npusim'
+    )
+    parser.add_argument(
+        "--dry",
+        action="store_true",
+        help="without numbers and memory, with CUDA's choice of attention and its temporaries",
     )
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page")
     parser.add_argument("--out", metavar="FILE", help="write the JSON report")
@@ -66,35 +75,26 @@ def run(arguments: argparse.Namespace) -> int:
     if not Path(arguments.script).is_file():
         print(f"npusim profile: there is no script {arguments.script}", file=sys.stderr)
         return 2
-    if arguments.spec and os.environ.get("NPUSIM_SPEC") != arguments.spec:
-        # A device is what it is from its first use on: begin again with another environment.
-        os.environ["NPUSIM_SPEC"] = arguments.spec
-        os.execv(sys.executable, [sys.executable, "-m", "torch_npusim.cli", *_words(arguments)])
+    wanted = {"NPUSIM_SPEC": arguments.spec, "NPUSIM_AS_CUDA": "1" if arguments.as_cuda else None}
+    begin_again({name: value for name, value in wanted.items() if value})
     return _profile(arguments)
-
-
-def _words(arguments: argparse.Namespace) -> list[str]:
-    words = ["profile", "--spec", arguments.spec, "--loader-scale", str(arguments.loader_scale)]
-    words += ["--host", arguments.host]
-    for option in ("html", "out"):
-        if getattr(arguments, option):
-            words += [f"--{option}", getattr(arguments, option)]
-    if arguments.max_step_ms is not None:
-        words += ["--max-step-ms", str(arguments.max_step_ms)]
-    words += [f"--{option}" for option in ("wall", "json") if getattr(arguments, option)]
-    return [*words, arguments.script, *arguments.arguments]
 
 
 def _profile(arguments: argparse.Namespace) -> int:
     from torch_npusim.profiling import _page, diagnose, record_script
+    from torch_npusim.profiling.fitting.text import answers_text
 
     try:
         host = specs.use_host(arguments.host)
     except ValueError as problem:
         print(f"npusim profile: {problem}", file=sys.stderr)
         return 2
+    run = None
     try:
-        recording = record_script(arguments.script, arguments.arguments)
+        with contextlib.ExitStack() as stack:
+            if arguments.dry:
+                run = stack.enter_context(dry.dry_run(temporaries="cuda"))
+            recording = record_script(arguments.script, arguments.arguments)
     except Exception as error:
         # As `python script.py` shows it: from the script's own line on.
         calls = error.__traceback__
@@ -114,6 +114,8 @@ def _profile(arguments: argparse.Namespace) -> int:
     if arguments.out:
         Path(arguments.out).write_text(_page.as_json(found))
     print(_page.as_json(found) if arguments.json else _page.as_text(found))
+    if run is not None and not arguments.json:
+        print("\n".join(answers_text(run.answers())))
     if arguments.max_step_ms is None:
         return 0
     step_ns = found.step_ns

@@ -163,7 +163,7 @@ def diagnose(
         operators=_operators(recording, commands, rates),
         dropped=timeline.dropped,
         timeline=[
-            (row.name, row.stream, start, end)
+            (_shown(row.name), row.stream, start, end)
             for row, (start, end) in zip(commands[:4000], base.commands, strict=False)
         ],
     )
@@ -209,10 +209,17 @@ def _done_ns(commands: Sequence[Row], host_ns: Sequence[int]) -> list[int]:
 # --- The heaviest ---------------------------------------------------------------------------------
 
 
+def _shown(name: str) -> str:
+    """Returns the name of a command; of attention without the kernel, which is the CPU's."""
+    return name.replace(
+        "_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention"
+    )
+
+
 def _operators(recording: Recording, commands: Sequence[Row], rates: Rates) -> list[Operator]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in commands:
-        groups.setdefault((row.name, recording.line(row.site)), []).append(row)
+        groups.setdefault((_shown(row.name), recording.line(row.site)), []).append(row)
     found = []
     for (name, line), rows in groups.items():
         time_ns = sum(row.end_ns - row.start_ns for row in rows)

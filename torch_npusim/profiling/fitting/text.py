@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The answer of `npusim fit` on the terminal."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch_npusim._text import format_bytes, format_table
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS
 from torch_npusim.profiling.fitting.result import (
+    Answer,
     DeviceFit,
     Fit,
     MaxPeak,
@@ -46,14 +48,22 @@ def as_text(fit: Fit) -> str:
         lines += ["", "What would make it fit:" if not fit.fits else "What lowers the peak:"]
         for remedy in fit.remedies:
             lines += _remedy(remedy)
-    if fit.answers:
-        lines += ["", "Values that the script asked for, which a dry run does not have:"]
-        for answer in fit.answers:
-            lines.append(
-                f"  {answer.count:6} x {answer.operator} answered {answer.answer:g} {answer.what} "
-                f"at {answer.place}"
-            )
-    return "\n".join(lines)
+    return "\n".join([*lines, *answers_text(fit.answers)])
+
+
+def answers_text(answers: Sequence[Answer]) -> list[str]:
+    """Returns the lines on values that a script asked for in a dry run."""
+    if not answers:
+        return []
+    return [
+        "",
+        "Values that the script asked for, which a dry run does not have:",
+        *(
+            f"  {answer.count:6} x {answer.operator} answered {answer.answer:g} {answer.what} "
+            f"at {answer.place}"
+            for answer in answers
+        ),
+    ]
 
 
 def outcome_text(remedy: Remedy) -> str:
