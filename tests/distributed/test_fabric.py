@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The model of the fabric beside figures that were published, and the command that asks it."""
 
+import json
+import math
 import re
 
 import pytest
@@ -43,6 +45,29 @@ def test_the_goal_is_reached_on_machines_that_were_left_out():
     rows = parts(page, "| operation, left out")[2:]
     assert len(rows) >= 5
     assert sum(int(row.split("|")[2]) for row in rows) == len(ROWS)
+
+
+def test_a_fabric_has_the_interval_of_its_errors_that_were_left_out():
+    """It holds nine of ten of these and of the blind rows; of few rows, all."""
+    page = pages_fabric.PAGE.read_text()
+    rows = {}
+    for line in parts(page, "| fabric, left out")[2:]:
+        name, count, _, _, within, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[name] = int(count), 1 + float(within.strip("%")) / 100
+    blind = pages_fabric.read(fabric_rows.BLIND_FILE)
+    for name in fabric.names():
+        low, high, count = fabric.interval(name)
+        assert low == 1 / high
+        there, within = rows.get(name, (0, 1.0))
+        assert (count, high >= within) == (there, True), name
+        errors = [pages_fabric.logs([row])[0] for row in blind if row["fabric"] == name]
+        assert sum(math.exp(abs(error)) <= high for error in errors) >= 0.9 * len(errors), name
+    machines = {row["machine"]: row["fabric"] for row in ROWS}
+    for line in parts(page, "| the worst twelve")[2:]:
+        what, measured, modelled = (cell.strip() for cell in line.strip("|").split("|"))
+        low, high, count = fabric.interval(machines[what.partition(",")[0]])
+        ratio = round(float(measured) / float(modelled), 2)
+        assert count >= fabric.FEW or low <= ratio <= high, what
 
 
 def test_the_page_for_users_repeats_the_errors_of_operations():
@@ -164,7 +189,17 @@ def test_the_command(capsys):
     assert cli.main(arguments) == 0
     text = capsys.readouterr().out
     assert "all_reduce of 256.00 MiB over 16 ranks" in text
-    assert "nvls" in text
+    (nvls,) = (line.split() for line in text.splitlines() if line.startswith("nvls"))
+    assert float(nvls[3]) == pytest.approx(float(nvls[2]) / 1.42, rel=1e-3)
+    assert "Nine of ten published times, of 262 that" in text
+    for name, told in (
+        ("ascend-910b", "no interval, and"),
+        ("pcie-box", "of 2 published times: no"),
+    ):
+        assert cli.main(["fabric", "--spec", name]) == 0
+        assert told in capsys.readouterr().out
+    assert cli.main([*arguments, "--json"]) == 0
+    assert all(row["promised"] for row in json.loads(capsys.readouterr().out))
     with pytest.raises(SystemExit):
         cli.main(["fabric", "--size", "much"])
     assert "'much' is not a size" in capsys.readouterr().err

@@ -56,8 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         sharing=arguments.sharing,
         per_node=arguments.per_node,
     )
+    low, high, count = fabric.interval(arguments.spec)
     if arguments.json:
-        print(json.dumps([asdict(route) for route in routes], indent=2))
+        ends = {"interval": [low, high] if count else None, "promised": count >= fabric.FEW}
+        print(json.dumps([asdict(route) | ends for route in routes], indent=2))
         return 0
     print(f"{arguments.spec}: {fabric.describe(arguments.spec)}")
     print(
@@ -65,11 +67,30 @@ def run(arguments: argparse.Namespace) -> int:
         f"{arguments.sharing} group(s) at a time\n"
     )
     rows = [
-        [route.algorithm, route.protocol, f"{route.microseconds:.1f}", f"{route.bus_bandwidth:.1f}"]
+        [
+            route.algorithm,
+            route.protocol,
+            f"{route.microseconds:.1f}",
+            f"{low * route.microseconds:.1f} to {high * route.microseconds:.1f}" if count else "-",
+            f"{route.bus_bandwidth:.1f}",
+        ]
         for route in routes
     ]
-    print("\n".join(format_table(["algorithm", "protocol", "us", "bus GB/s"], rows)))
+    print("\n".join(format_table(["algorithm", "protocol", "us", "interval", "bus GB/s"], rows)))
+    print(f"\n{_known(high, count)}")
     return 0
+
+
+def _known(factor: float, count: int) -> str:
+    """Returns the sentence on the interval of a time."""
+    if not count:
+        return "No published time of this fabric is known: no interval, and no promise."
+    if count < fabric.FEW:
+        return f"The interval is the largest error of {count} published times: no promise."
+    return (
+        f"Nine of ten published times, of {count} that were left out of the fit with their "
+        f"machine, are within a factor of {factor:g}."
+    )
 
 
 def _print_ring(arguments: argparse.Namespace) -> int:

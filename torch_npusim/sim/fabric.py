@@ -20,7 +20,22 @@ from typing import Any
 
 from torch_npusim import _C
 
-__all__ = ["OPERATIONS", "Route", "Send", "describe", "names", "ring", "routes", "use", "values"]
+__all__ = [
+    "FEW",
+    "OPERATIONS",
+    "Route",
+    "Send",
+    "describe",
+    "interval",
+    "names",
+    "ring",
+    "routes",
+    "use",
+    "values",
+]
+
+#: Fewer published times than these promise nothing.
+FEW = 20
 
 #: What routes() takes.
 OPERATIONS = (
@@ -128,6 +143,20 @@ def describe(name: str) -> str:
         ValueError: If there is none of that name.
     """
     return str(_read(name)["description"])
+
+
+def interval(name: str) -> tuple[float, float, int]:
+    """Returns factors of a modelled time between which published times lie, and their number.
+
+    The errors are of times that were left out of the fit with their machine, and of blind ones
+    (docs/reference/fabrics.md): nine of ten of both, or of fewer than FEW the largest, which
+    promises nothing. (1, 1, 0) without a published time.
+
+    Raises:
+        ValueError: If there is no fabric of that name.
+    """
+    errors = _read(name).get("errors", {"factor": 1.0, "rows": 0})
+    return 1 / float(errors["factor"]), float(errors["factor"]), int(errors["rows"])
 
 
 def use(name: str) -> None:
