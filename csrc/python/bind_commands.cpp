@@ -33,6 +33,7 @@ constexpr std::array<const char*, npusim::kPrecisionCount> kPrecisions = {"f32",
 struct Row {
   std::int64_t calls = 0;
   double bytes = 0;
+  double largest = 0;  // bytes of a call
   double flops = 0;
   std::int64_t modelled_ns = 0;
   std::array<double, npusim::kPrecisionCount> products{};  // of flops
@@ -85,6 +86,7 @@ class CommandTallies final : public npusim::Observer {
   static void add(const npusim::CommandRecord& record, Row& row) {
     row.calls += 1;
     row.bytes += record.cost.bytes;
+    row.largest = std::max(row.largest, record.cost.bytes);
     row.flops += record.cost.flops;
     row.modelled_ns += record.end_ns - record.start_ns;
     if (!is_product(record.cost.work)) return;
@@ -108,6 +110,7 @@ py::dict as_dict(const Rows& rows) {
     py::dict entry;
     entry["calls"] = row.calls;
     entry["bytes"] = row.bytes;
+    entry["largest"] = row.largest;
     entry["flops"] = row.flops;
     entry["modelled_ns"] = row.modelled_ns;
     for (std::size_t i = 0; i < kPrecisions.size(); ++i) entry[kPrecisions[i]] = row.products[i];

@@ -459,8 +459,17 @@ def test_memory_outside_of_the_allocator_may_be_given():
 
 CONVOLVES = """import torch
 layer = torch.nn.Conv2d(64, 64, 3, device="npusim", dtype=torch.{dtype})
-layer(torch.empty(8, 64, 128, 128, device="npusim", dtype=torch.{dtype}))
+layer(torch.empty(8, 64, {side}, {side}, device="npusim", dtype=torch.{dtype}))
 """
+
+
+def test_a_small_convolution_leaves_a_small_interval_whatever_the_peak(tmp_path):
+    script = tmp_path / "convolves.py"
+    other = 'other = torch.empty(1 << 28, device="npusim")'  # 1 GiB
+    script.write_text(f"import torch\n{other}\n" + CONVOLVES.format(dtype="float32", side=8))
+    (device,) = fit_script(str(script), spec="t4").devices.values()
+    moved = 4 * (8 * 64 * (8 * 8 + 3 * 6 * 6) + 64 * 64 * 9)  # the bias is added to the result
+    assert device.outside[1].high == pytest.approx(5.37 * moved, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -471,7 +480,7 @@ def test_convolutions_leave_the_verdict_open_as_far_as_peaks_were_missed(
     tmp_path, spec, dtype, share
 ):
     script = tmp_path / "convolves.py"
-    script.write_text(CONVOLVES.format(dtype=dtype))
+    script.write_text(CONVOLVES.format(dtype=dtype, side=128))
     (device,) = fit_script(str(script), spec=spec).devices.values()
     context, workspaces = device.outside
     assert (workspaces.what, workspaces.low) == (outside.WORKSPACES, 0)

@@ -3,7 +3,7 @@
 
 import functools
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_npusim.profiling.fitting.result import NOT_IN_RUN, Outside
@@ -45,23 +45,25 @@ def communicators(ranks: Sequence[int]) -> Outside | None:
     return Outside(f"{COMMUNICATORS} ({count})", count * min(sizes), count * max(sizes))
 
 
-def convolutions(peak: int, precisions: Iterable[str]) -> Outside | None:
+def convolutions(peak: int, largest: Mapping[str, float]) -> Outside | None:
     """Returns the workspaces of cuDNN that a run may lack; None without convolutions.
 
     Args:
         peak: Bytes that the run reserved.
-        precisions: Of its convolutions: names of timeline.PRECISIONS.
+        largest: Precision of convolutions, a name of timeline.PRECISIONS -> bytes that the largest
+            moves.
     """
-    found = set(precisions)
-    shares = [
-        measured / predicted - 1
+    seen = [
+        (measured / predicted - 1, (measured - predicted) / moved)
         for row in table()["convolution"]
-        if found.intersection(row["precision"])
-        for measured, predicted, _ in row["seen"]
+        if largest.keys() & set(row["precision"])
+        for measured, predicted, moved, _ in row["seen"]
     ]
-    if not shares:
+    if not seen:
         return None
-    return Outside(WORKSPACES, 0, int(max(shares) * peak), NOT_IN_RUN)
+    share, multiple = map(max, zip(*seen, strict=True))
+    high = min(share * peak, multiple * max(largest.values()))
+    return Outside(WORKSPACES, 0, int(high), NOT_IN_RUN)
 
 
 def asked(text: str, spec: str | None) -> tuple[int, Outside | None]:

@@ -26,7 +26,7 @@ from torch_npusim.profiling.fitting.outside import (
 )
 from torch_npusim.profiling.fitting.parts import History, device_fit
 from torch_npusim.profiling.fitting.result import Fit
-from torch_npusim.profiling.fitting.steps import on_chip, step_time, threads
+from torch_npusim.profiling.fitting.steps import step_time, threads
 from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
 from torch_npusim.sim import dry, specs
 from torch_npusim.sim.host_layers import charged
@@ -102,8 +102,7 @@ def fit_script(
                     parts.append(communicators(sizes))
                     if temporaries == "cuda":
                         peak = stats["reserved_bytes.all.peak"]
-                        ran = {on_chip(name, peaks) for name in watch.convolutions}
-                        parts.append(convolutions(peak, ran))
+                        parts.append(convolutions(peak, watch.convolutions(peaks)))
                 fit.devices[index] = device_fit(
                     history, capacity, stats, [part for part in parts if part is not None], left
                 )

@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,7 +26,15 @@ from torch.utils.hooks import RemovableHandle
 from torch_npusim import _C, npusim
 from torch_npusim._names import is_npusim
 from torch_npusim.profiling._recording import is_in_backward
-from torch_npusim.profiling.fitting.steps import BEGIN, REST, STEP, Input, Part, not_counted
+from torch_npusim.profiling.fitting.steps import (
+    BEGIN,
+    REST,
+    STEP,
+    Input,
+    Part,
+    not_counted,
+    on_chip,
+)
 from torch_npusim.sim.timeline import PRECISIONS
 
 PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
@@ -80,7 +88,7 @@ class Watch:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._calls = 0
         self.hooks: list[RemovableHandle] = []
-        self.convolutions: set[str] = set()  # precisions of those that ran
+        self._convolutions: dict[str, float] = {}  # precision -> bytes of the largest
         self.tally = _C.begin_command_tally()
 
     # --- hooks ------------------------------------------------------------------------------
@@ -213,9 +221,23 @@ class Watch:
             now, thread = _device_time_ns(), threading.get_ident()
             inputs, self._inputs = tuple(self._inputs), []
             self.parts.append(Part(end, now, thread, flops, busy_ns, not_counted(rows), inputs))
-        for command, row in rows.items():
-            if "convolution" in command:
-                self.convolutions.update(name for name in PRECISIONS if row[name])
+            for command, row in rows.items():
+                largest = 0 if "backward" in command else row["largest"]
+                for name in PRECISIONS if "convolution" in command else ():
+                    if row[name]:
+                        self._convolutions[name] = max(self._convolutions.get(name, 0), largest)
+
+    def convolutions(self, peaks: Sequence[float]) -> dict[str, float]:
+        """Returns precisions of convolutions on a chip, and bytes that the largest moves.
+
+        Args:
+            peaks: Operations a second of a device, in the order of PRECISIONS.
+        """
+        found: dict[str, float] = {}
+        for name, largest in self._convolutions.items():
+            name = on_chip(name, peaks)
+            found[name] = max(found.get(name, 0), largest)
+        return found
 
 
 def _device_time_ns() -> int:
