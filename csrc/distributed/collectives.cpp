@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/visible_devices.h"
 #include "csrc/distributed/call.h"
 #include "csrc/distributed/simccl.h"
 
@@ -491,13 +492,15 @@ WorkPtr Simccl::to_itself(const at::Tensor& tensor, std::deque<at::Tensor>& ends
 
 WorkPtr Simccl::barrier(const c10d::BarrierOptions& options) {
   Call call{OpType::BARRIER, Collective::all_reduce, {}, {}, /*async=*/true, options.timeout};
-  at::Device device = options.device.value_or(at::Device(at::kPrivateUse1, -1));
-  if (!device.is_privateuseone() || !device.has_index()) {
-    const auto index = options.device_ids.empty() ? npusim::current_device()
-                                                  : static_cast<int>(options.device_ids[0]);
-    device = at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(index));
+  call.device = options.device;
+  if (!options.device || !options.device->is_privateuseone() || !options.device->has_index()) {
+    // NCCL's order: the caller's, the one that was used first, a guess by the rank.
+    const auto visible = static_cast<int>(npusim::visible_devices().size());
+    const auto index = !options.device_ids.empty() ? static_cast<int>(options.device_ids[0])
+                       : used_devices_.empty()     ? group_->in_job(rank_) % visible
+                                                   : *used_devices_.begin();
+    call.device = at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(index));
   }
-  call.device = device;
   call.bytes = 4;
   call.blocks_host = true;
   call.queued = true;

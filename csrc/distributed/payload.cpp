@@ -4,8 +4,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/exception.h>
 
 #include "backend/backend.h"
+#include "csrc/cuda_rules/judged_capability.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim::distributed {
@@ -21,7 +23,9 @@ at::Tensor flat(const at::Tensor& tensor, at::ScalarType type) {
   return at::from_blob(data, {elements}, at::TensorOptions(type));
 }
 
-bool is_float8(at::ScalarType type) { return c10::isFloat8Type(type); }
+bool is_float8(at::ScalarType type) {
+  return type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2;
+}
 
 }  // namespace
 
@@ -66,6 +70,10 @@ Reduction::Reduction(const c10d::ReduceOp& op, at::ScalarType type, int ranks)
     default:
       TORCH_CHECK_TYPE(is_float8(type),
                        "Input tensor data type is not supported for simccl process group: ", type);
+      const int judged = judged_capability();
+      TORCH_CHECK_WITH(DistBackendError, judged == 0 || judged >= 90, "simccl: ", type,
+                       " on compute capability ", judged / 10, ".", judged % 10,
+                       ": FP8 reduction support begins with sm90 capable devices, as with NCCL");
       wide_ = at::kFloat;
   }
   const Op::RedOpType what = op;

@@ -62,6 +62,11 @@ Group::~Group() {
   npusim::detail::without_locks(drop, this);
 }
 
+void Group::end(const char* reason) {
+  const std::lock_guard lock(mutex);
+  if (over == nullptr) over = reason;
+}
+
 const char* operation_name(c10d::OpType type) {
   using c10d::OpType;
   switch (type) {
@@ -279,12 +284,13 @@ std::int64_t Pending::settle() {
       row_->open.pop_front();
     }
   }
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_ && !aborted_) std::rethrow_exception(failure_);
   return end_ns_;
 }
 
 // Start: when the last rank is ready, and no earlier than the end of the collective before. End:
 // the model of the fabric. After a failure, everything later in the row fails for the same reason.
+// An abort ends the command, as on CUDA: it has no result, and no error but that of the work.
 void Pending::run_to_end() {
   try {
     if (row_->failure) std::rethrow_exception(row_->failure);
@@ -303,6 +309,9 @@ void Pending::run_to_end() {
   } catch (...) {
     failure_ = row_->failure = std::current_exception();
     fail();
+    aborted_ = group_->aborted;
+    end_ns_ = std::max(notice_.ready_ns, row_->end_ns);
+    if (aborted_) TORCH_WARN("simccl: ", title(), " was aborted: its results are undefined");
   }
   works_.clear();
   kept_.clear();
@@ -316,7 +325,9 @@ void Pending::never_take_part() {
   say_fault();  // what came before has said something else since
   TORCH_CHECK_WITH(DistBackendError, *fault_ == npusim::FaultKind::hang, "simccl: ", title(),
                    ": did not start (injected ", npusim::fault_kind_name(*fault_), " fault)");
-  if (group_->notices != nullptr) group_->notices->wait([] { return false; }, limit_);
+  if (group_->notices != nullptr) {
+    group_->notices->wait([&] { return group_->aborted.load(); }, limit_);
+  }
   time_out();
 }
 
@@ -343,7 +354,7 @@ std::int64_t Pending::latest_ready() {
       missing.push_back(group_->on_board(rank));
       if (left && gone < 0) gone = rank;
     }
-    if (missing.empty()) return true;
+    if (missing.empty() || group_->aborted) return true;
     // Only collectives tell without being waited for.
     broken = !is_transfer(what_.type) && std::any_of(works_.begin(), works_.end(), [](auto& work) {
       return work->isCompleted() && work->exception() != nullptr;
@@ -355,6 +366,7 @@ std::int64_t Pending::latest_ready() {
     return broken || gone >= 0 || !circle.empty();
   };
   if (!group_->notices->wait(all_here, limit_)) time_out();
+  TORCH_CHECK_WITH(DistBackendError, !group_->aborted, "simccl: ", title(), " was aborted");
   TORCH_CHECK_WITH(DistBackendError, circle.empty(), "simccl: ", title(),
                    ": the ranks wait for each other, and none can go on: ", circle_of(circle), "\n",
                    table());
@@ -428,10 +440,10 @@ void Pending::time_out() const {
                    ran, " milliseconds before timing out.\n", title(), "\n", table());
 }
 
-// The transport may write to the tensors for ever: they and it are leaked.
+// The transport may write to the tensors for ever: they and it are leaked, and it is not asked
+// again.
 void Pending::fail() {
-  const std::lock_guard lock(group_->mutex);
-  group_->failed = true;
+  group_->end("has failed; destroy_process_group() and initialize again");
   keep_forever(group_->transport, works_, kept_);
 }
 

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <exception>
@@ -32,12 +33,8 @@ using WallClock = std::chrono::steady_clock;
 
 class Pending;
 
-// What the collectives of a group share.
-struct Group {
-  Group() = default;
+struct Group {  // what the collectives of a group share
   ~Group();
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
 
   std::string name;                             // as init_process_group() and new_group() know it
   int rank = 0;                                 // in the group
@@ -45,17 +42,18 @@ struct Group {
   std::shared_ptr<npusim::Rendezvous> notices;  // nullptr: the ranks are UniformRanks
   std::shared_ptr<npusim::Rendezvous> board;  // what each rank is in: of the whole job if possible
   c10::intrusive_ptr<c10d::Backend> transport;  // simccl.h
+  std::atomic<bool> aborted{false};             // ends all waits
   std::mutex mutex;                             // guards the rest
-  bool failed = false;      // the transport may be stuck: never asked again, and not destroyed
-  bool said_lines = false;  // that the ranks are on different lines
+  const char* over = nullptr;  // the reason why no collective may begin; the first one stays
+  bool said_lines = false;     // that the ranks are on different lines
+  void end(const char* reason);
 
   // The number of a member in the whole job, and on the board.
   int in_job(int member) const { return ranks[static_cast<std::size_t>(member)]; }
   int on_board(int member) const { return board == notices ? member : in_job(member); }
 };
 
-// A row of collectives that settle in their order: those of a group, or one rank's transfers to or
-// from another.
+// A row of collectives that settle in their order: a group's, or transfers from a rank to another.
 struct Row {
   npusim::Rendezvous::Channel channel;
   std::uint64_t next = 0;
@@ -100,7 +98,8 @@ class Pending final : public npusim::Promise {
 
   std::int64_t settle() override;
   bool settled() const noexcept override { return done_.load(std::memory_order_acquire); }
-  bool failed() const { return settled() && failure_ != nullptr; }
+  // failure() is why it has ended without a result; that of an abort is not thrown by settle().
+  std::exception_ptr failure() const { return settled() ? failure_ : nullptr; }
   const Group& group() const { return *group_; }
   std::uint64_t sequence() const { return sequence_; }
   const Description& what() const { return what_; }
@@ -140,6 +139,7 @@ class Pending final : public npusim::Promise {
   std::vector<at::Tensor> kept_;
   std::function<void()> finish_;
   std::exception_ptr failure_;
+  bool aborted_ = false;
   std::int64_t end_ns_ = 0;
   std::atomic<bool> done_{false};
 };

@@ -133,8 +133,9 @@ void Simccl::shutdown() {
   }
   npusim::forget_promises([&](const npusim::Promise& promise) {
     const auto* pending = dynamic_cast<const Pending*>(&promise);
-    return pending != nullptr && &pending->group() == group_.get() && pending->failed();
+    return pending != nullptr && &pending->group() == group_.get() && pending->failure() != nullptr;
   });
+  group_->end("was destroyed; initialize again");
   if (group_->notices != nullptr) group_->notices->leave(rank_);
 }
 
@@ -143,9 +144,11 @@ std::vector<std::pair<int, int>> Simccl::communicators() {
   return known_communicators();
 }
 
+// The others are told that this rank has left.
 void Simccl::abort() {
-  const std::lock_guard lock(group_->mutex);
-  group_->failed = true;
+  group_->end("was aborted; destroy_process_group() and initialize again");
+  group_->aborted = true;
+  if (group_->notices != nullptr) group_->notices->leave(rank_);
 }
 
 // A stream for the collectives, and one for each direction to each peer: to and fro must not wait
@@ -198,11 +201,22 @@ void know_results(OpType type, const std::vector<at::Tensor>& reads,
 }
 }  // namespace
 
+// Operands of reductions in place are inputs too.
+void Simccl::refuse_nan(const Call& call) {
+  const bool in_place = call.reads.empty() && call.asked != c10d::ReduceOp::UNUSED;
+  for (const at::Tensor& tensor : in_place ? call.writes : call.reads) {
+    if (npusim::dry() || !at::isFloatingType(tensor.scalar_type())) continue;
+    TORCH_CHECK(!values_of(tensor).to(at::kFloat).isnan().any().item<bool>(),
+                "simccl: NaN found in input tensor of ", operation_name(call.type),
+                " (TORCH_NCCL_NAN_CHECK)");
+  }
+}
+
 WorkPtr Simccl::start(Call& call) {
   {
     const std::lock_guard lock(group_->mutex);
-    TORCH_CHECK_WITH(DistBackendError, !group_->failed, "simccl: group '", group_->name,
-                     "' has failed or was aborted; destroy_process_group() and initialize again");
+    TORCH_CHECK_WITH(DistBackendError, group_->over == nullptr, "simccl: group '", group_->name,
+                     "' ", group_->over);
   }
   const std::shared_ptr<Row>& row = call.row != nullptr ? call.row : collectives_;
   Tensors kept = call.reads;
@@ -247,7 +261,7 @@ WorkPtr Simccl::start(Call& call) {
     const auto settle_others = [&](npusim::Stream& on) {
       for (const auto& promise : npusim::promises_of(on)) {
         const auto* pending = dynamic_cast<const Pending*>(promise.get());
-        if (!call.queued || pending == nullptr || !pending->queued_in(*row)) {
+        if (!call.queued || check_nan_ || pending == nullptr || !pending->queued_in(*row)) {
           npusim::keep_promises(on);
           return;
         }
@@ -260,6 +274,7 @@ WorkPtr Simccl::start(Call& call) {
       before.block(stream);
       settle_others(stream);
     }
+    if (check_nan_) refuse_nan(call);
     auto pending = std::make_shared<Pending>(group_, row, what, limit(call.timeout));
     for (Extension& one : extensions_) {
       if (one.until == nullptr) one.until = pending;

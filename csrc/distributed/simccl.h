@@ -47,6 +47,8 @@ class Simccl final : public c10d::Backend {
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
   void abort() override;
+  // set_check_nan() makes each call refuse inputs with a NaN in them.
+  void set_check_nan(bool check) { check_nan_ = check; }
   std::uint64_t uid() const { return uid_; }  // of all backends of the process
   // communicators() are device and size of each group, ended ones too, in the order of their first
   // call on a device, at which NCCL makes a communicator.
@@ -86,6 +88,7 @@ class Simccl final : public c10d::Backend {
  private:
   struct Call;  // one collective: what it is and how gloo does it
   WorkPtr start(Call& call);
+  static void refuse_nan(const Call& call);
   WorkPtr coalesced(const std::function<void()>& calls);
   WorkPtr all_gather_uneven(Tensors& outputs, at::Tensor& input, bool async,
                             std::chrono::milliseconds timeout);
@@ -107,6 +110,7 @@ class Simccl final : public c10d::Backend {
   std::vector<Extension> extensions_;
   const std::string label_;
   const std::uint64_t uid_;
+  bool check_nan_ = false;
   int coalescing_ = 0;
   std::vector<c10::intrusive_ptr<SimWork>> parts_;
   std::deque<at::Tensor> own_sends_, own_recvs_;  // of this rank to itself, one end only so far

@@ -47,15 +47,10 @@ bool SimWork::isCompleted() {
 bool SimWork::isSuccess() const { return exception() == nullptr; }
 
 std::exception_ptr SimWork::exception() const {
-  try {
-    if (pending_ != nullptr && pending_->settled()) pending_->settle();
-    for (const auto& part : parts_) {
-      if (auto failure = part->exception()) return failure;
-    }
-  } catch (...) {
-    return std::current_exception();
+  for (const auto& part : parts_) {
+    if (auto failure = part->exception()) return failure;
   }
-  return nullptr;
+  return pending_ != nullptr ? pending_->failure() : nullptr;
 }
 
 void SimWork::synchronize() {

@@ -177,6 +177,7 @@ void define_simccl(const py::object& scope, const std::string& folder) {
       // torch calls these on every ProcessGroupNCCL: tests/alias/test_nccl.py.
       .def("_set_default_timeout", &Simccl::setTimeout)
       .def("_add_ephemeral_timeout", &Simccl::addEphemeralTimeout)
+      .def("_set_enable_nan_check", &Simccl::set_check_nan)
       .def_property_readonly("uid", &Simccl::uid)
       // Between them backends are aborted. Those of simccl do not wait for each other.
       .def("_group_start", [](Simccl&) {})

@@ -2,6 +2,7 @@
 """torch takes the backend for a ProcessGroupNCCL: all that it then calls is there."""
 
 import ast
+import contextlib
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch._inductor.utils import fresh_cache
 
+from torch_npusim import _C
 from torch_npusim.patches import is_version
+from torch_npusim.sim import specs
 from torch_npusim.testing import run_ranks
 
 FOLDERS = ("distributed", "_inductor")
@@ -122,6 +125,81 @@ def test_a_group_is_aborted(nccl):
     assert not dist.is_initialized()
     with pytest.raises(dist.DistBackendError, match="was aborted"):
         nccl.allreduce([torch.ones(2, device="cuda")]).wait()
+
+
+def test_a_group_is_destroyed(nccl):
+    part = dist.new_group([0])
+    for group in (part, dist.group.WORLD):
+        dist.destroy_process_group(group)
+        with pytest.raises(dist.DistBackendError, match="was destroyed"):
+            group.allreduce([torch.ones(2, device="cuda")]).wait()
+
+
+def collectives_with_nans():
+    """The calls that are not refused for a NaN."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    nan, one = (torch.full((2,), x, device="cuda") for x in (float("nan"), 1.0))
+    all_of = torch.ones(2 * size, device="cuda")
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(nan),
+        "reduce": lambda: dist.reduce(nan, 0),
+        "all_gather": lambda: dist.all_gather_into_tensor(all_of, nan),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(one, all_of * nan[0]),
+        "all_to_all": lambda: dist.all_to_all_single(one, nan),
+        "float16": lambda: dist.all_reduce(nan.half()),
+        "float8": lambda: dist.all_gather_into_tensor(all_of.to(f8), nan.to(f8)),
+        "send": lambda: dist.send(nan, 1 - rank),
+        "output": lambda: dist.all_gather_into_tensor(all_of * nan[0], one),
+        "received": lambda: dist.broadcast(one if rank == 0 else nan, 0),
+        "integers": lambda: dist.all_reduce(one.int()),
+        "barrier": dist.barrier,
+    }
+    f8 = torch.float8_e5m2
+    accepted = []
+    for name, call in calls.items():
+        try:
+            call()
+            accepted.append(name)
+        except RuntimeError as error:
+            accepted += [] if "NaN found in input tensor" in str(error) else [str(error)]
+    dist.group.WORLD._get_backend(one.device)._set_enable_nan_check(False)
+    calls["all_reduce"]()
+    return accepted
+
+
+def test_inputs_are_searched_for_nans(monkeypatch):
+    monkeypatch.setenv("TORCH_NCCL_NAN_CHECK", "1")
+    accepted = ["output", "received", "integers", "barrier"]
+    assert run_ranks(collectives_with_nans, 2, backend="nccl") == [accepted] * 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("1", True), ("off", None), ("n", False)])
+def test_the_nan_check_is_a_truth_value(monkeypatch, name, value, tmp_path):
+    monkeypatch.setenv("TORCH_NCCL_NAN_CHECK", name)
+    where = f"file://{tmp_path}/store"
+    if value is None:
+        with pytest.raises(ValueError, match="TORCH_NCCL_NAN_CHECK"):
+            dist.init_process_group("nccl", init_method=where, rank=0, world_size=1)
+        return
+    dist.init_process_group("nccl", init_method=where, rank=0, world_size=1)
+    with pytest.raises(RuntimeError, match="NaN") if value else contextlib.nullcontext():
+        dist.all_reduce(torch.full((2,), float("nan"), device="cuda"))
+    dist.destroy_process_group()
+
+
+def test_float8_is_reduced_from_capability_9_on(nccl):
+    x = torch.ones(4, device="cuda").to(torch.float8_e4m3fn)
+    y = x.clone()
+    dist.all_gather_into_tensor(y, x)
+    with pytest.raises(dist.DistBackendError, match="begins with sm90"):
+        dist.all_reduce(x)
+    _C.set_judged_capability(9, 0)
+    try:
+        dist.all_reduce(x)
+        with pytest.raises(TypeError, match="not supported"):
+            dist.all_reduce(x.view(torch.float8_e4m3fnuz))
+    finally:
+        _C.set_judged_capability(*specs.capability())
 
 
 def test_compiled_code_comes_out_of_the_cache(nccl):

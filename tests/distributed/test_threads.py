@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Ranks as threads of one process."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from rank_processes import run_ranks as run_processes
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from torch_npusim import _C
 from torch_npusim.testing.ranks import RanksFailed, run_ranks
 
 
@@ -136,6 +138,44 @@ def test_a_group_that_a_rank_does_not_come_to_says_so():
     (failures,) = run_processes(in_an_unfinished_group, 1)
     assert set(failures) == {0, 2}
     assert all("of the 3 ranks of a group only 2 came" in text for text in failures.values())
+
+
+def barrier_comes_first():
+    torch.npusim.set_device(0)
+    dist.barrier()
+
+
+def test_a_barrier_takes_the_device_of_its_rank():
+    """As with NCCL; on the current one, ranks before set_device() would share a device."""
+    before = len(_C.communicators())
+    run_ranks(barrier_comes_first, 2, backend="simccl")
+    assert sorted(_C.communicators()[before:]) == [(0, 2), (1, 2)]
+
+
+def one_is_late(late):
+    x = torch.ones(4, device="npusim")
+    if dist.get_rank() == 1:
+        late.wait(60)
+        return None
+    group = dist.group.WORLD
+    work = dist.all_reduce(x, async_op=True)
+    aborting = threading.Thread(target=group.abort)
+    aborting.start()
+    work.wait()
+    with pytest.warns(UserWarning, match="all_reduce 0 of group .* was aborted"):
+        x.cpu()
+    aborting.join()
+    assert not work.is_success()
+    with pytest.raises(dist.DistBackendError, match="was aborted"):
+        dist.all_reduce(x)
+    late.set()
+    return x.shape
+
+
+def test_an_abort_ends_the_wait_of_its_rank():
+    """As on CUDA the wait raises nothing; results are undefined."""
+    late = threading.Event()
+    assert run_ranks(one_is_late, 2, late, backend="simccl", timeout=8)[0] == (4,)
 
 
 def one_raises():

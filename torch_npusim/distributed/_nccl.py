@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The backend "nccl" under the CUDA alias: simccl, behind the names that torch asks NCCL by."""
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ class _Named(type):
         device_id: Any = None,
     ) -> Any:
         chosen = options or ProcessGroupNCCL.Options()
-        return create_backend(
+        made = create_backend(
             store,
             rank,
             size,
@@ -31,6 +32,18 @@ class _Named(type):
             list(chosen.global_ranks_in_group),
             label="nccl",
         )
+        made._set_enable_nan_check(_is_set("TORCH_NCCL_NAN_CHECK"))
+        return made
+
+
+def _is_set(name: str) -> bool:
+    """Reads a variable of torch that is a truth value, as torch does."""
+    value = os.environ.get(name, "0").lower()
+    if value in ("y", "yes", "1", "t", "true"):
+        return True
+    if value in ("n", "no", "0", "f", "false"):
+        return False
+    raise ValueError(f"Invalid value for environment variable: {name}={value}")
 
 
 class _Config:
