@@ -5,11 +5,14 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <fstream>
+#include <unordered_map>
 
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/device.h"
+#include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/graph.h"
+#include "csrc/runtime/storage.h"
 
 namespace py = pybind11;
 
@@ -27,14 +30,31 @@ std::shared_ptr<PrivatePool> pool_of(PoolNumber number) {
   return pool;
 }
 
-// Gives a tensor a storage without bytes: whoever asks for its address gets the message.
-void take_bytes(const at::Tensor& tensor, std::string message) {
-  const c10::Storage before = tensor.storage();
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), before.nbytes(), c10::DataPtr(nullptr, tensor.device()),
-      /*allocator=*/nullptr, /*resizable=*/false);
-  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
-  tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+// Gives tensors storages of their own over the same bytes, one for each storage before, which it
+// keeps alive.
+void separate_storages(const std::vector<at::Tensor>& tensors) {
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> separate;
+  for (const at::Tensor& tensor : tensors) {
+    const c10::Storage& before = tensor.storage();
+    c10::Storage& storage = separate[before.unsafeGetStorageImpl()];
+    if (!storage) {
+      void* const data = const_cast<void*>(before.data());  // NOLINT: an address only
+      c10::DataPtr shared(
+          data, new c10::Storage(before),
+          [](void* held) { delete static_cast<c10::Storage*>(held); }, tensor.device());
+      storage = c10::Storage(c10::make_intrusive<DeviceStorage>(
+          c10::StorageImpl::use_byte_size_t(), before.sym_nbytes(), std::move(shared),
+          device_allocator(), /*resizable=*/false));
+    }
+    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+  }
+}
+
+// Frees the bytes of a storage: whoever asks for the address of a tensor over it gets the message.
+void end_storage(const c10::Storage& storage, std::string message) {
+  c10::StorageImpl& ended = *storage.unsafeGetStorageImpl();
+  ended.set_data_ptr_noswap(c10::DataPtr(nullptr, ended.device()));
+  ended.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
 }
 
 void begin(Graph& graph, PoolNumber pool, const std::string& mode) {
@@ -116,7 +136,8 @@ void bind_graphs(py::module& m) {
     at::GraphImplRegistry()->Register(
         "CUDA", [](const at::GraphImplArgs& args) { return std::make_unique<GraphImpl>(args); });
   }
-  m.def("take_bytes", &take_bytes, py::arg("tensor"), py::arg("message"));
+  m.def("separate_storages", &separate_storages, py::arg("tensors"));
+  m.def("end_storage", &end_storage, py::arg("storage"), py::arg("message"));
   py::class_<Graph, std::shared_ptr<Graph>>(m, "_Graph")
       .def(py::init<>())
       .def("capture_begin", &begin)

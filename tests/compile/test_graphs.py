@@ -113,6 +113,7 @@ def test_what_a_replay_cannot_change_runs_as_it_is():
 
 
 STEPS = """
+import re
 import torch
 
 x = torch.ones(4, device="cuda")
@@ -137,6 +138,35 @@ def helper(x):
     return doubled + 1
 
 
+def trains(prepare):
+    \"\"\"What four backward passes end in, then reads of their results, and of the gradient.\"\"\"
+    layer = torch.nn.Linear(4, 1, device="cuda")
+    compiled = torch.compile(layer, mode="reduce-overhead")
+    kept = []
+    for _ in range(4):
+        prepare(layer)
+        y = compiled(x)
+        kept.append(compiled(x + 1).detach())
+        print(ended(y.sum().backward), end=" ")
+    print(*map(ended, (y.item for y in kept)), ended(layer.weight.grad.tolist))
+
+
+def ended(function):
+    try:
+        function()
+    except RuntimeError as error:
+        return re.search("gradient|output", str(error))[0]
+
+
+def with_zeros(layer):
+    for parameter in layer.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+
+
+trains(lambda layer: None)
+trains(torch.nn.Module.zero_grad)
+trains(with_zeros)
 with torch.no_grad():
     sums(lambda x: x * 2, lambda: None)
     sums(lambda x: helper(x) + helper(x + 5), lambda: None)
@@ -153,5 +183,11 @@ with torch.no_grad():
 def test_results_end_in_later_steps_only(run_python):
     """A step is a marked one, or a call from outside of compiled code."""
     said = run_python(STEPS, environment={"NPUSIM_AS_CUDA": "1"}, timeout=500)
+    trained = "None None None None output output output None None"
     ended = "True True True "
-    assert said.splitlines() == [ended, ended, "6.0 6.0 6.0 ", "4.0 6.0", "6.0 6.0 6.0 "]
+    assert said.splitlines() == [
+        # `.grad` is the first backward pass's result: the second step has ended it.
+        "None gradient gradient gradient output output output None gradient",
+        *(trained, trained),
+        *(ended, ended, "6.0 6.0 6.0 ", "4.0 6.0", "6.0 6.0 6.0 "),
+    ]

@@ -6,38 +6,28 @@ address changes are copied to where the capture found them; others, such as para
 in place. A caller may keep what a call returned for as long as it likes: while it
 does, the next call is captured anew, into memory of its own.
 
-Under the rules for CUDA (docs/reference/rules.md) an inference's results end with the function's
-next call in a later step, as CUDA's graph trees have it: who looks at them later gets their error.
+Under the rules for CUDA results end with their step (steps.py).
 """
 
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch._dynamo.mutation_guard import GenerationTracker
 from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
-from torch.utils.weak import TensorWeakRef
 
-from torch_npusim import _C
+from torch_npusim.inductor import steps
 from torch_npusim.npusim import graphs
 from torch_npusim.sim import rules
 
 # Of one function: captures, and combinations of sizes. More runs as without graphs.
 _MOST_CAPTURES = 4
 _MOST_SIZES = 8
-_OVERWRITTEN = (
-    "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. "
-    "To prevent overwriting, clone the tensor outside of torch.compile() or call "
-    "torch.compiler.cudagraph_mark_step_begin() before each model invocation. (NPUSIM_RULES=cuda)"
-)
-
 Call = Callable[[list[Any]], Sequence[Any]]
 
 
 def replayed(
-    call: Call, mutated: tuple[int, ...], is_backward: bool, is_inference: bool = False
+    call: Call, mutated: tuple[int, ...], is_backward: bool, is_inference: bool, device: int
 ) -> Call:
     """Returns a function that does what `call` does, by replays where it can.
 
@@ -47,14 +37,12 @@ def replayed(
         is_backward: Whether it is a backward pass, whose arguments are where they stay only when
             the forward pass is replayed.
         is_inference: Whether no backward pass belongs to it.
+        device: The index of its device.
     """
     by_sizes: dict[tuple[Any, ...], _Captures] = {}
-    latest: list[TensorWeakRef] = []  # results of the last step
-    step = -1
     warm_up = 3 if is_backward else 1
 
     def run(arguments: list[Any]) -> Sequence[Any]:
-        nonlocal step
         if graphs.is_current_stream_capturing():
             return call(arguments)
         sizes = tuple(x for x in arguments if not isinstance(x, torch.Tensor))
@@ -67,22 +55,16 @@ def replayed(
             if len(by_sizes) >= _MOST_SIZES:
                 return call(arguments)
             captures = by_sizes[sizes] = _Captures(call, mutated, warm_up)
-        may_end = is_inference and not mutated and rules.get_rules() == "cuda"
-        if not may_end or captures.refused:
+        if rules.get_rules() != "cuda":
             return captures.run(arguments)
-        before, step = step, _step_of_program()
-        if step != before:
-            _end_results(latest, arguments)
+        path = steps.path_of(device)
         given = {x.untyped_storage()._cdata for x in arguments if isinstance(x, torch.Tensor)}
+        path.begin(given)
+        is_replay = captures.is_warm()
         results = captures.run(arguments)
-        if not captures.refused:
-            latest.extend(
-                TensorWeakRef(x)
-                for x in results
-                if isinstance(x, torch.Tensor)
-                and not x.is_cpu
-                and x.untyped_storage()._cdata not in given
-            )
+        path.has_run(is_inference, is_backward)
+        if not mutated and not captures.refused:
+            path.end_later(results, given, is_backward, is_replay)
         return results
 
     return run
@@ -91,26 +73,6 @@ def replayed(
 def captured_memory() -> list[torch.Tensor]:
     """Returns the tensors of all captures."""
     return [x for captures in _Captures.alive for x in captures.memory()]
-
-
-def _step_of_program() -> int:
-    """Returns the number of the step, as CUDA's graph trees count them.
-
-    The program marks steps, or else each outermost call of compiled code is one.
-    """
-    trees = sys.modules.get("torch._inductor.cudagraph_trees")
-    marked = trees.MarkStepBox.mark_step_counter if trees is not None else 0
-    return marked or GenerationTracker.generation
-
-
-def _end_results(latest: list[TensorWeakRef], arguments: list[Any]) -> None:
-    """Takes the results of the last step from whoever has them, but not from this call."""
-    storages = {x.untyped_storage()._cdata for x in arguments if isinstance(x, torch.Tensor)}
-    for reference in latest:
-        result = reference()
-        if result is not None and result.untyped_storage()._cdata not in storages:
-            _C.take_bytes(result, _OVERWRITTEN)
-    latest.clear()
 
 
 class _Captures:
@@ -129,6 +91,10 @@ class _Captures:
     def memory(self) -> list[torch.Tensor]:
         """Returns the tensors of the captures, which live as long as the compiled code."""
         return [x for one in self._captures for x in one.memory()]
+
+    def is_warm(self) -> bool:
+        """Whether the next call is a replay, unless it is refused."""
+        return self._warm_up == 0
 
     def run(self, arguments: list[Any]) -> Sequence[Any]:
         if self.refused:

@@ -144,6 +144,7 @@ class NpusimWrapper(_OnNpusim):
         devices = {(device.type, device.index) for device in V.graph.device_node_mapping}
         if len(devices) != 1 or not is_npusim(next(iter(V.graph.device_node_mapping))):
             return  # several devices, or a part on the host
+        ((_, index),) = devices
         names = V.graph.graph_input_names
         mutated = tuple(i for i, name in enumerate(names) if name in V.graph.mutated_inputs)
         function = self.launcher_fn_name
@@ -151,7 +152,7 @@ class NpusimWrapper(_OnNpusim):
             f"""
             from torch_npusim.inductor.runtime import replayed
             {function} = replayed(
-                {function}, {mutated}, {V.graph.is_backward}, {V.graph.is_inference}
+                {function}, {mutated}, {V.graph.is_backward}, {V.graph.is_inference}, {index}
             )
             """
         )
