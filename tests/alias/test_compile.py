@@ -112,6 +112,15 @@ def test_a_replay_is_one_launch():
     assert made.end_ns - made.begin_ns == made.rates.launch_latency_ns
 
 
+def test_a_copy_to_the_host_that_does_not_block_is_pinned_and_then_waited_for():
+    """Inductor waits for it from torch 2.13 on (pytorch/pytorch 182190)."""
+    compiled = torch.compile(lambda x: (x * 2).to("cpu", non_blocking=True), fullgraph=True)
+    doubled = compiled(torch.ones(4, device="cuda"))
+    assert doubled.is_pinned()
+    assert torch.cuda.current_stream().query()
+    assert doubled.tolist() == [2.0] * 4
+
+
 def test_kernels_are_commands_of_npusim_and_no_triton():
     from torch._inductor import utils
 

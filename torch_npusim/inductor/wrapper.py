@@ -4,7 +4,7 @@
 from typing import Any, NoReturn
 
 import torch
-from torch._inductor import config
+from torch._inductor import config, ir
 from torch._inductor.codegen.common import DeviceOpOverrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
@@ -43,6 +43,14 @@ class NpusimOverrides(DeviceOpOverrides):
 
 class _OnNpusim(PythonWrapperCodegen):
     """Differences on npusim, for whole graphs and for their parts."""
+
+    def codegen_allocation(self, buffer: Any) -> None:
+        """Allocates a buffer: pinned for a copy that does not block, as Inductor for GPU_TYPES."""
+        copy: Any = buffer if isinstance(buffer, ir.DeviceCopy) else None
+        if copy is not None and copy.constant_args[0]:
+            from_device = is_npusim(copy.inputs[0].get_device())
+            copy.layout.is_pinned = from_device and copy.get_device().type == "cpu"
+        super().codegen_allocation(buffer)
 
     def make_allocation(
         self,
