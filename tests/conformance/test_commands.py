@@ -13,8 +13,10 @@ from processes import python
 from npusim_conformance.backend import census
 from npusim_conformance.backend.expectation_update import globs, updated
 from npusim_conformance.case import KINDS, Case
-from npusim_conformance.cases import catalog
+from npusim_conformance.cases import catalog, near
+from npusim_conformance.cases.selection import Selection
 from npusim_conformance.cli import main
+from npusim_conformance.inputs import torch_testing
 from npusim_conformance.judge import attribution, plain_python
 from npusim_conformance.record.log import LogWriter
 from npusim_conformance.report import planning
@@ -51,13 +53,36 @@ def test_a_case_given_as_subject_gets_a_suggestion_before_torch_is_imported():
     script += (
         "try: main(sys.argv[1:])\nexcept SystemExit as end: print(end, 'torch' in sys.modules)"
     )
-    asked = ("contract:event/*", "contract:event"), (ADD, "op:add' --props 'forward")
-    for given, meant in asked:
-        done = python(
-            "-c", script, "run", "--device", "cpu", "--ops", given, timeout=60, check=True
-        )
+    asked = (
+        ("contract:event/*", "did you mean --ops 'contract:event'?"),
+        (ADD, "did you mean --ops 'op:add' --props 'forward'?"),
+        ("sin,gelu", "no 'gelu'; did you mean 'nn.functional.gelu'?"),
+        ("aten::add.out", "no 'aten::add.out'; did you mean 'add'?"),
+        ("contract:evnt", "no 'contract:evnt'; did you mean 'contract:event'?"),
+        ("op:linalg.svdd", "no 'op:linalg.svdd'; did you mean 'op:linalg.svd'?"),
+    )
+    for given, said in asked:
+        command = ("-c", script, "run", "--device", "cpu", "--ops", given)
+        done = python(*command, timeout=60, check=True, cold=True)
         assert done.stdout == "2 False\n"
-        assert f"did you mean --ops '{meant}'?" in done.stderr
+        assert said in done.stderr
+
+
+def test_sources_name_every_operator_of_the_database():
+    assert [name for name in torch_testing.operators() if near.meant(f"op:{name}")] == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"subjects": "add, Linear"}, "no operator, module or contract 'Linear'; did you mean"),
+        ({"properties": "fwd"}, "no property 'fwd'; did you mean 'forward'?"),
+        ({"dtypes": "float3"}, "no dtype 'float3'; did you mean 'float32'?"),
+    ],
+)
+def test_a_word_that_names_nothing_is_refused(choice, said):
+    with pytest.raises(catalog.UnknownCase, match=said):
+        catalog.cases(Selection("smoke", **choice))
 
 
 def test_report_exits_as_the_run_did(write, capsys, tmp_path):
@@ -216,7 +241,8 @@ def test_trace_finds_the_out_kernel_behind_a_structured_operator():
 def test_a_trap_says_what_happens_without_a_kernel(how, said):
     routes = {f"aten::{name}": how for name in census.ALIASING}
     traps = [trap for trap in census._traps("PrivateUse1", routes) if "alias" in trap.hint]
-    assert {trap.name for trap in traps if trap.open} == routes.keys()
+    names = {trap.name.replace("set_.default", "set_") for trap in traps if trap.open}
+    assert names == routes.keys()
     assert {trap.hint for trap in traps} == {f"its result must alias its argument: {said}"}
 
 

@@ -120,6 +120,13 @@ def test_a_number_of_results_is_told_in_words(results, said):
     assert found.cause == found.message
 
 
+def test_printed_tensors_are_one_line_and_no_cause():
+    printed = (torch.zeros(3, 4), torch.ones(20, dtype=torch.complex64), torch.ones(2, 2).int())
+    found = [diagnose(Mismatch(f"result: {value!r}, on the CPU 1")) for value in printed]
+    assert {one.message for one in found} == {"result: tensor(...), on the CPU 1"}
+    assert len({one.cause for one in found}) == 1
+
+
 def test_causes_ignore_what_varies():
     causes = {diagnose(Mismatch(f"result: {count} of 9 elements differ")).cause for count in (1, 2)}
     assert len(causes) == 1

@@ -305,6 +305,19 @@ def test_the_wrong_text(ask):
     assert_fails(ask("op:trace/errors", op=wrong), "E42")
 
 
+@pytest.mark.parametrize(("wrong", "passes"), [(0, True), (1, False)])
+def test_an_operand_of_the_cpu_may_be_taken_where_the_result_is_right(ask, wrong, passes):
+    def takes_any(right, x, y):
+        mixes = x.device != y.device
+        return right(x, y.to(x.device)) + wrong if mixes else right(x, y)
+
+    outcome = ask("op:dot/errors", op=takes_any)
+    if passes:
+        assert outcome.status is Status.PASS
+    else:
+        assert_fails(outcome, "accepted, without the RuntimeError; result: ")
+
+
 def test_a_wrong_call_accepted(ask):
     assert_fails(ask("op:trace/errors", op=lambda right, x: x), "accepted")
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Which cases there are, and which of them a selection asks for."""
 
-import difflib
 from collections.abc import Iterable, Iterator
 from functools import cache
 
@@ -9,6 +8,7 @@ import torch
 
 from npusim_conformance.case import KINDS, Case, matches
 from npusim_conformance.cases.known import properties
+from npusim_conformance.cases.near import is_literal, near
 from npusim_conformance.cases.selection import PROFILES, Selection
 from npusim_conformance.inputs import torch_testing
 from npusim_conformance.inputs.subjects import Subject, subjects
@@ -20,7 +20,11 @@ class UnknownCase(ValueError):
 
 
 def cases(selection: Selection) -> list[Case]:
-    """The cases of a selection in the order of execution: subject by subject, slow ones first."""
+    """The cases of a selection in the order of execution: subject by subject, slow ones first.
+
+    Raises UnknownCase where a word that is no glob names no subject, property or dtype.
+    """
+    _check(selection)
     chosen = [case for case in _all_cases(selection.profile) if _is_chosen(case, selection)]
     number, count = selection.shard
     if count == 1:
@@ -43,7 +47,7 @@ def resolve(case: Case) -> tuple[Property, Subject, torch.dtype | None]:
         raise UnknownCase(f"{case}: no property {case.property!r}; there are {', '.join(known)}")
     subject = _subjects_of(prop).get(case.subject)
     if subject is None:
-        near = _near(case.subject, _subjects_of(prop))
+        near = near(case.subject, _subjects_of(prop))
         meant = f"did you mean {near!r}? " if near else ""
         raise UnknownCase(
             f"{case}: no {case.kind} {case.subject!r}; {meant}`list` prints all names"
@@ -54,11 +58,24 @@ def resolve(case: Case) -> tuple[Property, Subject, torch.dtype | None]:
     return prop, subject, dtype
 
 
-def _near(name: str, names: Iterable[str]) -> str:
-    """The name that was meant: one that ends so, or one that is written alike; or nothing."""
-    known = list(names)
-    ends = [one for one in known if one.endswith(f".{name}")]
-    return next(iter(ends or difflib.get_close_matches(name, known, 1)), "")
+def _check(selection: Selection) -> None:
+    known = properties()
+    if any(map(is_literal, selection.subjects.split(","))):
+        of_kinds = [(kind, _subjects_of(prop)) for (kind, _), prop in known.items()]
+        names = {name for _, found in of_kinds for name in found}
+        full = {f"{kind}:{name}" for kind, found in of_kinds for name in found}
+        _named("operator, module or contract", selection.subjects, names | full)
+    _named("property", selection.properties, {name for _, name in known})
+    _named("dtype", selection.dtypes, set(map(torch_testing.dtype_name, torch_testing.DTYPE_ORDER)))
+
+
+def _named(what: str, words: str, known: set[str]) -> None:
+    """Raises UnknownCase for the first of the words that is no glob and not known."""
+    for word in filter(None, map(str.strip, words.split(","))):
+        if is_literal(word) and word not in known:
+            meant = near(word, sorted(known))
+            hint = f"did you mean {meant!r}? " if meant else ""
+            raise UnknownCase(f"no {what} {word!r}; {hint}`list` prints all names")
 
 
 @cache

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npusim_conformance.cases.near import meant
 from npusim_conformance.cases.selection import PROFILES, Selection
 
 if TYPE_CHECKING:  # these import torch, which --help need not wait for
@@ -53,7 +54,7 @@ def add_device(parser: argparse.ArgumentParser, required: bool = True) -> None:
 
 
 def subjects(text: str) -> str:
-    """The globs of --ops. Raises ArgumentTypeError where one is that of a case, with a slash."""
+    """The globs of --ops. Raises ArgumentTypeError for the name of a case, and for a near miss."""
     for word in text.split(","):
         subject, slash, rest = word.strip().partition("/")
         if slash:
@@ -61,6 +62,8 @@ def subjects(text: str) -> str:
             raise argparse.ArgumentTypeError(
                 f"{word.strip()!r} names cases; did you mean --ops '{subject}'{props}?"
             )
+        if found := meant(subject):
+            raise argparse.ArgumentTypeError(f"no {subject!r}; did you mean {found!r}?")
     return text
 
 

@@ -15,6 +15,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from npusim_conformance.cases.near import meant
 from npusim_conformance.cli import options as shared
 from npusim_conformance.cli import status
 from npusim_conformance.cli.execution import config_of
@@ -48,6 +49,9 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         case = Case.parse(options.case)
+        if found := meant(f"{case.kind}:{case.subject}"):
+            name = found.partition(":")[2]
+            raise ValueError(f"{case}: no {case.kind} {case.subject!r}; did you mean {name!r}?")
         if case.kind != "upstream":
             catalog.resolve(case)
     except ValueError as error:

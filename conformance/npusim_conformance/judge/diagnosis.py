@@ -28,6 +28,8 @@ _NO_DTYPE = re.compile(
 )
 # Of the kit's own loops over what the CPU gave and what the device gave, in this order.
 _NUMBER_OF_RESULTS = re.compile(r"^zip\(\) argument 2 is (?P<how>shorter|longer) than argument 1$")
+# Its elements are many lines, and no two failures have the same.
+_PRINTED = re.compile(r"\btensor\((?:[^()]|\([^()]*\))*\)?")
 LINE_MAX = 300
 NO_DTYPE = "unsupported data type"
 
@@ -45,7 +47,8 @@ class Diagnosis:
 def diagnose(error: BaseException) -> Diagnosis:
     """Looks at the type and the text of what a case raised."""
     text = str(error)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    shown = _PRINTED.sub("tensor(...)", text)
+    first = next((line.strip() for line in shown.splitlines() if line.strip()), "")
     message = first[:LINE_MAX]
     no_kernel = _NO_KERNEL.search(text)
     if no_kernel is not None and no_kernel.group("backend").startswith("Autocast"):

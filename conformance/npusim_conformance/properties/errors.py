@@ -43,11 +43,15 @@ class Errors(Property):
     def _refused(self, run: Run, call: Any, device: torch.device) -> None:
         if device != run.device:
             call = self._same_on_host(run, call)
-        _, error = tried(partial(self._run, run, call, device))
+        got, error = tried(partial(self._run, run, call, device))
         kind, pattern = call.error_type, call.error_regex
         name = kind.__name__ if isinstance(kind, type) else str(kind)
         if error is None:
-            raise Mismatch(f"accepted; {name} expected, with {pattern!r}")
+            expected, refused = tried(partial(self._on_host, run, call))
+            if refused is not None or not _mixes(call):
+                raise Mismatch(f"accepted; {name} expected, with {pattern!r}")
+            run.agreement.check(expected, got, device, f"accepted, without the {name}; result")
+            return
         if not isinstance(error, kind) and not self._says_the_same(run, call, error):
             raise Mismatch(f"raises {type(error).__name__}: {_line(error)}; {name} expected")
         if not re.search(pattern, str(error)) and not self._says_the_same(run, call, error):
@@ -55,21 +59,26 @@ class Errors(Property):
         works_on(device)
 
     @staticmethod
-    def _run(run: Run, call: Any, device: torch.device) -> None:
+    def _run(run: Run, call: Any, device: torch.device) -> Any:
         sample = call.sample_input
         result = run.subject.info(sample.input, *sample.args, **sample.kwargs)
         if result is NotImplemented:  # how x + y becomes y.__radd__(x), and a TypeError in the end
             raise TypeError("NotImplemented")
         if device == run.device:
             run.under_test.synchronize()  # where errors come late
+        return result
 
     @staticmethod
     def _says_the_same(run: Run, call: Any, error: Exception) -> bool:
         """Whether the CPU answers with this very error; the database has CUDA's words in mind."""
+        _, host = tried(partial(Errors._on_host, run, call))
+        return type(host) is type(error) and _line(host) == _line(error)
+
+    @staticmethod
+    def _on_host(run: Run, call: Any) -> Any:
         sample = call.sample_input
         given, args, kwargs = pytree.tree_map(_on_host, (sample.input, sample.args, sample.kwargs))
-        _, host = tried(lambda: run.subject.info(given, *args, **kwargs))
-        return type(host) is type(error) and _line(host) == _line(error)
+        return run.subject.info(given, *args, **kwargs)
 
     @staticmethod
     def _same_on_host(run: Run, call: Any) -> Any:
@@ -84,6 +93,13 @@ def works_on(device: torch.device) -> None:
     numbers = torch.arange(1.0, 5.0)
     if numbers.to(device).cpu().tolist() != numbers.tolist():
         raise Mismatch("after the error, numbers do not come back from the device as they went")
+
+
+def _mixes(call: Any) -> bool:
+    """Whether its tensors lie on several devices: a device may take that, and be right."""
+    sample = call.sample_input
+    tensors = tensors_of((sample.input, sample.args, sample.kwargs))
+    return len({tensor.device for tensor in tensors}) > 1
 
 
 def _on_host(leaf: Any) -> Any:
