@@ -115,6 +115,8 @@ def test_repro_runs_one_case_and_refuses_what_is_none(capsys):
     assert main(["repro", "op:gelu/forward/float32", "--device", "cpu"]) == 2
     assert main(["repro", "op:nn.functional.gellu/forward/float32", "--device", "cpu"]) == 2
     assert capsys.readouterr().err.count("did you mean 'nn.functional.gelu'?") == 2
+    assert main(["repro", "module:Linear/forward/float32", "--device", "cpu"]) == 2
+    assert "did you mean 'nn.Linear'?" in capsys.readouterr().err
     assert main(["repro", ADD, "--device", "cpu", "--json"]) == 0
     lines = capsys.readouterr().out
     assert json.loads(lines)["status"] == "pass"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Which cases there are, and which of them a selection asks for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -47,8 +47,8 @@ def resolve(case: Case) -> tuple[Property, Subject, torch.dtype | None]:
         raise UnknownCase(f"{case}: no property {case.property!r}; there are {', '.join(known)}")
     subject = _subjects_of(prop).get(case.subject)
     if subject is None:
-        near = near(case.subject, _subjects_of(prop))
-        meant = f"did you mean {near!r}? " if near else ""
+        found = near(case.subject, _subjects_of(prop))
+        meant = f"did you mean {found!r}? " if found else ""
         raise UnknownCase(
             f"{case}: no {case.kind} {case.subject!r}; {meant}`list` prints all names"
         )
