@@ -43,6 +43,7 @@ _A_NUMBER = "a number from 0 to 2^50"
 # What `info` may hold under the keys that are read, and its name for people.
 _INFO: dict[str, tuple[type, str]] = {
     "capacity_bytes": (int, _A_NUMBER),
+    "outside_bytes": (int, _A_NUMBER),
     "initial_mallocs": (int, _A_NUMBER),
     "exit_status": (int, "a number"),
     "policy": (str, "a text"),
@@ -69,7 +70,13 @@ _ITEMS: dict[str, type] = {
 
 
 class TraceError(ValueError):
-    """A file, or a sequence of events, that is not a trace. The text says which event and why."""
+    """A file, or a sequence of events, that is not a trace.
+
+    The text says which event and why, in one line: what it quotes of a file may be anything.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
 class SeveralDevicesError(TraceError):
@@ -109,8 +116,9 @@ class Trace:
         time_ns: uint64 or None.
         address: uint64 or None; where the recorded run put each malloc, 0 where unknown.
         stacks: of calls, innermost frame first; number 0 is the empty one.
-        info: where the trace is from, as JSON values. Keys that the lab reads: "capacity_bytes",
-            "policy", "settings" (of the recorded run), "initial_mallocs" (at the start, for blocks
+        info: where the trace is from, as JSON values. Keys that the lab reads: "capacity_bytes"
+            (that torch could have), "outside_bytes" (more of the device, held by others), "policy",
+            "settings" (of the recorded run), "initial_mallocs" (at the start, for blocks
             older than the trace), "known", "inferred", "ambiguous" (a sentence per fact or doubt),
             "streams", "pools" (the recorded ids behind the numbers). A late recording whose first
             state is rebuilt has "initial_segments" (so many events before those mallocs: a
@@ -182,6 +190,11 @@ class Trace:
         """Of the device that was recorded, where known."""
         capacity = self.info.get("capacity_bytes")
         return None if capacity is None else int(capacity)
+
+    @property
+    def outside_bytes(self) -> int:
+        """Memory of the device, beside `capacity_bytes`, that others held when a request failed."""
+        return int(self.info.get("outside_bytes", 0))
 
     @property
     def ambiguous(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ _TIMES_OF_FILE = 64  # what a larger one may
 _TIMES_OF_HEAD = 30  # what text of JSON takes as lists, at most
 _HEADER_BYTES = 256  # of an array, at most
 _PIECE = 1 << 14  # events written at once
+_MOST_SAID = 200  # characters of another library's error
 _DIFFERENCES = ("id", "time_ns")  # kept as differences to the event before, modulo 2**64
 
 
@@ -100,7 +101,8 @@ def read_trace(path: str | PathLike[str], limit_bytes: int | None = None) -> Tra
     except Exception as problem:  # whatever a damaged file makes of the readers above
         if isinstance(problem, OSError) and problem.errno != errno.EINVAL:  # that is of a bad seek
             raise
-        raise TraceError(f"{path}: not a trace of npusim-lab: {problem}") from None
+        text = str(problem)[:_MOST_SAID]  # some quote the file
+        raise TraceError(f"{path}: not a trace of npusim-lab: {text}") from None
 
 
 def _member(name: str) -> zipfile.ZipInfo:

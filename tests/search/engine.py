@@ -85,12 +85,12 @@ def outcome(program: Program, plant: str = "", seconds: float = LIMIT_S) -> Find
     return ended and Finding(ended["kind"], f"{ended['text']}{words}")
 
 
-def shrunk(program: Program, kind: str, plant: str = "") -> Program:
+def shrunk(program: Program, kind: str) -> Program:
     """Returns a program of fewer lines that still ends in a finding of this kind."""
     deadline = time.monotonic() + SHRINKING_S
 
     def fails(lines: tuple[str, ...]) -> bool:
-        ended = outcome(replace(program, lines=lines), plant)
+        ended = outcome(replace(program, lines=lines))
         return ended is not None and ended.kind == kind
 
     lines, size = program.lines, max(1, len(program.lines) // 2)
@@ -110,7 +110,10 @@ def shrunk(program: Program, kind: str, plant: str = "") -> Program:
 def found(
     search: ModuleType, seed: object, seconds: float, plant: str = ""
 ) -> Iterator[tuple[int, Program, Finding, float]]:
-    """Yields what programs of the search find: number, shrunk program, finding, seconds."""
+    """Yields what programs of the search find: number, program, finding, seconds.
+
+    The program is shrunk, unless a fault is planted.
+    """
     begin, shrinking = time.monotonic(), 0.0
     kinds = set()
     for number in itertools.count():
@@ -123,7 +126,10 @@ def found(
         if ended is None or ended.kind in kinds:
             continue
         kinds.add(ended.kind)
+        if plant:
+            yield number, program, ended, spent
+            continue
         before = time.monotonic()
-        smaller = shrunk(program, ended.kind, plant)
+        smaller = shrunk(program, ended.kind)
         shrinking += time.monotonic() - before
-        yield number, smaller, outcome(smaller, plant) or ended, spent
+        yield number, smaller, outcome(smaller) or ended, spent

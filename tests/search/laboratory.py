@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Traces of the laboratory: replayed, written in each format, read again, and damaged by a byte.
+
+Oracle: the slow reference of the allocator places every block and counts every byte alike; a file
+gives its requests back, and a replay of a snapshot places them where it says. A damaged file is
+refused in one line by TraceError, or read as a trace that can be replayed and explained; of a .npt
+file, whose members have checksums, it is the same trace.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+# Children are forked from here: they have these.
+import numpy.ma  # noqa: F401
+from allocator.model import Model  # noqa: F401
+from allocator.test_placement import CASES
+from engine import Program
+
+import npusim_lab.explanation
+import npusim_lab.planning
+import npusim_lab.snapshot_import
+import npusim_lab.text_formats  # noqa: F401
+
+START = """
+import sys, tempfile
+from pathlib import Path
+import numpy as np
+sys.path.insert(0, "tests")
+from allocator.test_placement import CASES
+from allocator.model import Model
+from npusim_lab import Choice, TraceBuilder, TraceError, explain, files, load, save, text_formats
+from npusim_lab import explanation, snapshot_checks, snapshot_export, snapshot_import, trace_file
+from npusim_lab._lab import Op, replay
+from npusim_lab.matching import recorded_replay
+case = CASES[CASE]
+choice = Choice(case.preset, case.settings)
+rows, live, waiting, pools, ended = [], {}, {}, {0: 1}, set()
+folder = tempfile.TemporaryDirectory()
+path = Path(folder.name, "file")
+
+def add(op, *rest):
+    rows.append((op, *rest, 0, 0, 0, 0)[:5])
+
+def malloc(id, bytes, stream, pool):
+    if id not in live | waiting:
+        live[id] = pool if pools.get(pool) else 0
+        add(Op.MALLOC, id, bytes, stream, live[id])
+
+def free(id, op=Op.FREE):
+    if id in live:
+        add(op, id)
+        waiting[id] = live.pop(id)
+        if op == Op.FREE:
+            del waiting[id]
+
+def complete(id):
+    if waiting.pop(id, None) is not None:
+        add(Op.FREE_COMPLETED, id)
+
+def create(pool, flags):
+    if pool not in pools:
+        pools[pool] = 1
+        add(Op.CREATE_POOL, 0, flags, 0, pool)
+
+def release(pool):
+    if pools.get(pool):
+        pools[pool] = 0
+        add(Op.RELEASE_POOL, 0, 0, 0, pool)
+
+def trace():
+    out = TraceBuilder()
+    for time, row in enumerate(rows):
+        out.add(*row, out.stack([("model.py", row[1] % 5, "forward")]), 1000 * time)
+    return out.build({"capacity_bytes": case.capacity})
+
+def columns(trace):
+    names = ("op", "id", "bytes", "stream", "pool", "stack", "time_ns")
+    return [(name, getattr(trace, name).tolist()) for name in names]
+
+def judge():
+    model = Model(case.rules, case.capacity)
+    for row in rows:
+        model.apply(*row)
+    options = {"validate": True, "validate_every": 1, "curve_points": len(rows)}
+    done = replay(trace().compiled, case.preset, case.settings, case.capacity, **options)
+    assert done.violations == [], done.violations
+    places = (done.segment.tolist(), done.offset.tolist(), done.block_bytes.tolist())
+    placed = [None if failed else place for failed, *place in zip(done.failed, *places)]
+    wrong = [pair for pair in zip(placed, model.placements) if pair[0] != (pair[1] and [*pair[1]])]
+    assert not wrong, f"placed {wrong[0][0]}, by the reference {wrong[0][1]}"
+    before = np.maximum(model.reserved, [0, *model.reserved[:-1]])  # it only falls in between
+    assert ((model.reserved <= done.reserved) & (done.reserved <= before)).all(), "the curve"
+    expected = model.slow.stats()
+    got = {key: done.stats[key] for key in expected}
+    assert got == expected, {k: (got[k], expected[k]) for k in got if got[k] != expected[k]}
+
+def write(kind):
+    run = {"policy": choice, "capacity_bytes": case.capacity} if kind == "snapshot" else {}
+    save(trace(), path, kind, **run)
+
+def again(kind):
+    write(kind)
+    back, sent = load(path, kind, capacity_bytes=case.capacity), trace()
+    if kind == "npt":
+        assert columns(back) == columns(sent)
+        return
+    asked = sent.bytes[sent.op == Op.MALLOC].tolist()
+    assert back.bytes[(back.op == Op.MALLOC) | (back.op == Op.OOM)].tolist() == asked
+    options = any(op == Op.CREATE_POOL and flags for op, _, flags, *_ in rows)  # no file has them
+    if kind == "snapshot" and not (options or back.ambiguous or back.info["inferred"]):
+        result, same = recorded_replay(back)
+        assert same.is_exact, (same, same.first_difference)
+
+def damage(kind, place, value):
+    write(kind)
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] = value
+    path.write_bytes(data)
+    try:
+        read = load(path, kind)
+    except TraceError as error:
+        text = str(error)
+        assert text.startswith(str(path)) and len(text) < 600 and "\\n" not in text, text
+        return
+    assert kind != "npt" or columns(read) == columns(trace()), "a damaged trace is another one"
+    assert replay(read.compiled, "npusim", validate=True).violations == []
+    assert explain(read, capacity_bytes=case.capacity)["verdict"]
+"""
+KINDS = ("npt", "snapshot", "rmm", "buffers")
+NAMES = [name for name, case in CASES.items() if not (case.scatter and case.rules.by_address)]
+
+
+def program(random) -> Program:
+    """Events of a trace; then the judge, a file in each format, and some damaged ones."""
+    name = random.choice(NAMES)
+    scales, lines, ids = CASES[name].scales, [], [0]
+    for number in range(1, random.randint(10, 120)):
+        id, pool = random.choice(ids), random.choice((1, 2))
+        bytes = random.randint(1, random.choice(scales))
+        bytes = max(1, bytes - bytes % random.choice((1, 1, 512, 1 << 20)))
+        steps = {
+            f"malloc({number}, {bytes}, {random.randrange(2)}, {random.choice((0, 0, 1, 2))})": 50,
+            f"free({id})": 32,
+            f"free({id}, Op.FREE_REQUESTED)": 8,
+            f"complete({id})": 6,
+            f"create({pool}, {random.choice((0, 0, 1, 2, 3))})": 1,
+            f"release({pool})": 0.5,
+            "add(Op.EMPTY_CACHE)": 1,
+            "add(Op.SYNCHRONIZE)": 0.5,
+        }
+        (line,) = random.choices(list(steps), list(steps.values()))
+        ids += [number] if line.startswith("malloc") else []
+        lines.append(line)
+    lines.append("judge()")
+    lines += [f'again("{kind}")' for kind in KINDS]
+    for _ in range(12):
+        kind, place, value = random.choice(KINDS), random.random(), random.randrange(256)
+        lines.append(f'damage("{kind}", {place:.6f}, {value})')
+    return Program(tuple(lines), START.replace("CASE]", f"{name!r}]"))
+
+
+_WRITTEN = """
+original = snapshot_export._Exporter._entry
+def entry(self, event, action, *rest):
+    if not ({}):
+        original(self, event, action, *rest)
+snapshot_export._Exporter._entry = entry
+"""
+_RULES = """
+import dataclasses
+case = dataclasses.replace(case, rules=dataclasses.replace(case.rules, {}))
+"""
+PLANTS = {
+    "the first block that fits is taken": _RULES.format("first_fit=not case.rules.first_fit"),
+    "the quantum is twice as large": _RULES.format("quantum=2 * case.rules.quantum"),
+    "a free is complete when it is requested": """
+model = Model.apply
+def apply(self, op, *rest):
+    model(self, Op.FREE if op == Op.FREE_REQUESTED else op, *rest)
+Model.apply = apply
+""",
+    "an emptied cache keeps its memory": """
+from allocator.reference import Reference
+Reference.empty_cache = lambda self, pool=0: None
+""",
+    "the memory of a pool outlives it": """
+from allocator.reference import Reference
+Reference.release_pool = lambda self, pool: None
+""",
+    "a column is kept in one byte": """
+import numpy
+trace_file._narrowest = lambda name, column: numpy.dtype(numpy.int8)
+""",
+    "checksums of members are not looked at": """
+import zipfile
+zipfile.ZipExtFile._update_crc = lambda self, data: None
+""",
+    "a word that is no number is Python's error": """
+text_formats._int = lambda line, word, least=0: int(word, 0)
+""",
+    "a stack without a frame has no first line": """
+explanation._first_line = lambda text: text.split()[1]
+""",
+    "a snapshot lacks what failed": _WRITTEN.format('action == "oom"'),
+    "a snapshot lacks the end of a free": _WRITTEN.format(
+        'action == "free_completed" and event % 3 == 0'
+    ),
+    "a snapshot lacks segments that go": _WRITTEN.format('action == "segment_free"'),
+}
