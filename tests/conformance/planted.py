@@ -14,10 +14,12 @@ from pathlib import Path
 
 import torch
 
+from npusim_conformance.backend import census
 from npusim_conformance.inputs import torch_testing
 
 library = torch.library.Library("aten", "IMPL")
 seen: list[bool] = []
+CALLS: list[bool] = []
 
 
 def crash(result):
@@ -89,6 +91,26 @@ def wrong(result):
     return result if result.device.type == "cpu" else result + 1
 
 
+def copies_a_view(result):
+    """Copies a conj view as a backend in the trap of _copy_from does, which dies of it."""
+    if result.device.type != "cpu":
+        view = result.cfloat().conj()
+        torch.ops.aten._copy_from(view, torch.empty(view.shape, dtype=view.dtype))
+    return result
+
+
+def in_the_trap_of_copies():
+    library.impl("_copy_from", lambda *args: crash(args), "Conjugate")
+    trap = census.Trap("aten::_copy_from at Conjugate", True, "register a fallthrough")
+    census.open_traps = lambda device: [trap]
+
+
+def wrong_later(result):
+    """Wrong from its third call on a device, in each process."""
+    CALLS.append(result.device.type != "cpu")
+    return result + 1 if sum(CALLS) > 2 and CALLS[-1] else result
+
+
 def wrong_once(result):
     mark = Path(os.environ["PLANTED_MARKS"], "wrong_once")
     if mark.exists() or result.device.type == "cpu":
@@ -123,3 +145,5 @@ for entry in filter(None, os.environ.get("PLANTED", "").split(",")):
         plant_kernel(where, shy if what == "kernel_shy" else crash)
     else:
         plant(what, torch_testing.operators()[where])
+    if what == "copies_a_view":
+        in_the_trap_of_copies()

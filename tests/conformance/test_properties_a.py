@@ -211,6 +211,9 @@ def test_strides_ignored_backward(ask):
 
     outcome = ask("op:sin/noncontiguous/float32", op=lambda right, x: Wrong.apply(x))
     assert_fails(outcome, "gradient of input")
+    shown = outcome.repro.splitlines()
+    assert any(".as_strided(" in line for line in shown), "the script lacks the gaps"
+    assert any(line.endswith(".backward()") for line in shown)
 
 
 def test_wrong_sum_of_nothing(ask):

@@ -166,6 +166,26 @@ def test_what_passes_in_a_fresh_process_is_a_flake(run):
     assert (wrong.status, wrong.attempt) == (Status.FAIL, 2)
 
 
+def test_what_depends_on_the_case_before_it_is_no_flake(run):
+    chosen = ["--ops", "op:add", "--props", "forward", "--dtypes", "float32,int64"]
+    _, _, outcomes = run("wrong_later:add", "--device", "npusim", "--max-samples", "2", *chosen)
+    first, later = "op:add/forward/float32", "op:add/forward/int64"
+    assert statuses(outcomes) == {first: Status.PASS, later: Status.FAIL}
+    said = f"fails after {first}, and passes alone: result: "
+    assert outcomes[later].message.startswith(said)
+
+
+def test_crashes_of_one_trap_are_its_cause(run):
+    planted = "copies_a_view:add,copies_a_view:mul,crash:sub"
+    chosen = ["--ops", "op:add,op:mul,op:sub", "--dtypes", "float32"]
+    _, said, outcomes = run(planted, "--device", "npusim", *chosen)
+    assert set(statuses(outcomes).values()) == {Status.CRASH}
+    causes = {name.split("/")[0]: outcome.cause for name, outcome in outcomes.items()}
+    assert causes["op:add"] == causes["op:mul"] == "aten::_copy_from: crash"
+    assert causes["op:sub"] != causes["op:add"]
+    assert "2 x aten::_copy_from: the process died" in said
+
+
 def test_a_worker_that_grows_is_replaced():
     limited = WorkerConfig("cpu", "", Expectations(), samples_max=2, memory_limit_bytes=1)
     names = sorted(case for case in CASES if "float32" in case)

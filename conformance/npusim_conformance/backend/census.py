@@ -2,6 +2,7 @@
 """The dispatcher's registrations for a device: kernels, composites, fallbacks, gaps, traps."""
 
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,6 +42,9 @@ OVERRIDEABLE = (
     "_scaled_dot_product_fused_attention_overrideable",
     "_scaled_dot_product_fused_attention_overrideable_backward",
 )
+
+WRAPPERS = ("Conjugate", "Negative")
+_mended = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,19 @@ def open_traps(device: torch.device) -> list[Trap]:
     names = (*ALIASING, *OVERRIDEABLE, "_copy_from", "_copy_from_and_resize")
     routes = {f"aten::{name}": route(f"aten::{name}", key) for name in names}
     return [trap for trap in _traps(key, routes) if trap.open]
+
+
+def mend_copies() -> None:
+    """Registers the fallthroughs of _copy_from that a backend lacks, for the rest of the process.
+
+    A case that dies only without them has died of that trap.
+    """
+    for wrapper in WRAPPERS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there was a kernel before
+            _mended.impl(  # type: ignore[no-untyped-call]
+                "_copy_from", torch.library.fallthrough_kernel, wrapper
+            )
 
 
 def route(overload: str, key: str) -> Route:
@@ -167,7 +184,7 @@ def _traps(key: str, routes: dict[str, Route]) -> Iterator[Trap]:
             "there is no kernel for other backends to fall back to: copies go through it",
         )
     if routes.get("aten::_copy_from") in native:
-        for wrapper in ("Conjugate", "Negative"):
+        for wrapper in WRAPPERS:
             yield Trap(
                 f"aten::_copy_from at {wrapper}",
                 not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_copy_from", wrapper),

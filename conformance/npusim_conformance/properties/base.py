@@ -58,7 +58,8 @@ class Run:
     under_test: DeviceUnderTest
     agreement: Agreement
     source: SampleSource
-    at_sample: Callable[[int], None] = lambda index: None  # tells the runner, in case of a crash
+    # Tells the runner the sample's index and what is asked of it, in case of a crash.
+    at_sample: Callable[[int, Callable[[torch.device], None]], None] = lambda index, examine: None
     executed: int = 0
     upstream: int = 0
     upstream_message: str = ""
@@ -112,7 +113,7 @@ class Run:
 
     def attempt(self, index: int, examine: Callable[[torch.device], None]) -> None:
         """Runs examine(device) and records what it raises; see the head of this file."""
-        self.at_sample(index)
+        self.at_sample(index, examine)
         try:
             examine(self.device)
             self.executed += 1

@@ -35,6 +35,7 @@ class Part:
     ask: Examine
     into: str = ""  # out= as an expression of `result` and `device`
     sample: Callable[[], Sample] | None = None  # whose call shows it, if not the one asked about
+    backward: bool = False  # whether it takes the gradient
 
     def __call__(self, device: torch.device) -> None:
         """Asks."""

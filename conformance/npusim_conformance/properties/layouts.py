@@ -60,7 +60,7 @@ class NonContiguous(PartedProperty):
         gapped = _Gapped(run, sample, with_gaps, plain)
         yield Part(gapped.forward, sample=gapped.laid)
         if any(leaf.requires_grad for leaf in leaves) and self._asks_gradient(run, sample):
-            yield gapped.backward
+            yield Part(gapped.backward, sample=gapped.laid, backward=True)
         if any(leaf.dim() > 1 for leaf in leaves):
             turned = _Gapped(run, sample, reversed_in_memory, plain)
             yield Part(turned.forward, sample=turned.laid)

@@ -37,6 +37,8 @@ from npusim_conformance.verdict import DIED, FAILED, PASSED, Outcome, Status
 
 RETRIES_MAX = 200  # more failures than that are no flakes
 TIMEOUT_RETRIES_MAX = 3
+TRAP = "aten::_copy_from"
+PAIRS_MAX = 20  # flakes that run once more after the case before them
 LOAD_SECONDS = 120.0  # a backend that takes longer to load does not load
 PATIENCE_SECONDS = 2.0  # for a worker that was told to end
 _LAST_WORDS_MAX = 3000
@@ -160,6 +162,10 @@ class Runner:
         first = {outcome.case: outcome for outcome in _worth_retrying(failed)}
         # What died runs again under watch: the call in flight when it dies again is its cause.
         died = [name for name, once in first.items() if once.status in DIED]
+        for name in self._die_of_copies(died):
+            died.remove(name)
+            once = first.pop(name)
+            yield replace(once, cause=f"{TRAP}: crash", culprit=TRAP, attempt=2)
         seen: dict[str, Outcome] = {}
         for watched in self._watched(died, "calls"):
             seen[watched.case] = watched
@@ -167,6 +173,7 @@ class Runner:
                 yield told_by(replace(first.pop(watched.case), attempt=2), watched)
         self._phase = f"failures again: {len(first)}"
         alone = batches_of(first) if self.config.upstream_root else _apart(first)
+        flakes: list[Outcome] = []
         for again in self._run(alone, fresh=True):
             once = first[again.case]
             if again.status in PASSED:
@@ -174,9 +181,12 @@ class Runner:
                 after = f" after {earlier}" if earlier else ""
                 message = f"passes alone, and failed{after}: {once.message}"
                 yield replace(once, status=Status.FLAKE, message=message, attempt=2)
+                if earlier:
+                    flakes.append(once)
             else:
                 first[again.case] = replace(once, attempt=2)
                 yield first[again.case]
+        yield from self._after_the_same(flakes[:PAIRS_MAX])
         # A few die only where no call of theirs is looked at: of them the sample is told.
         dead = {name: outcome for name, outcome in first.items() if is_dead(outcome)}
         untold = [name for name in dead if not (name in seen and _tells(seen[name]))]
@@ -185,6 +195,28 @@ class Runner:
         for name, outcome in dead.items():
             if name in seen and _tells(seen[name]):
                 yield told_by(outcome, seen[name])
+
+    def _die_of_copies(self, died: list[str]) -> list[str]:
+        """Of cases that died, those that live once _copy_from falls through at views' wrappers."""
+        if not (died and any(trap.startswith(f"{TRAP} at ") for trap in self.traps)):
+            return []
+        self._phase = f"crashes without the trap of copies: {len(died)}"
+        mended = replace(self.config, mends_copies=True)
+        outcomes = self._run(batches_of(died), fresh=True, told=mended)
+        return [outcome.case for outcome in outcomes if outcome.status not in DIED]
+
+    def _after_the_same(self, flakes: list[Outcome]) -> Iterator[Outcome]:
+        """Failures that come again after the case before them, in a process of their own.
+
+        They depend on state, not on luck: they keep their status and their cause.
+        """
+        for once in flakes:
+            earlier = self._before[once.case]
+            self._phase = f"failures that pass alone: {len(flakes)}"
+            for again in self._run([[earlier, once.case]], fresh=True):
+                if again.case == once.case and again.status == once.status:
+                    message = f"fails after {earlier}, and passes alone: {once.message}"
+                    yield replace(once, message=message, attempt=2)
 
     def _watched(self, names: list[str], watch: str) -> Iterator[Outcome]:
         """Outcomes of cases that died, each in a process of its own that tells what it does."""
@@ -232,10 +264,11 @@ class Runner:
         fresh: bool,
         is_first: bool = False,
         watch: str = "",
+        told: WorkerConfig | None = None,
     ) -> Iterator[Outcome]:
         self._batches = deque(batches)
         self._fresh = fresh
-        self._told = replace(self.config, watch=watch)
+        self._told = replace(told or self.config, watch=watch)
         gc.freeze()  # workers share these pages; a collection would touch, and so copy, them all
         with (
             tempfile.TemporaryDirectory(prefix="npusim-conformance-") as directory,
@@ -363,7 +396,8 @@ class Runner:
                     yield outcome
                 elif "ready" in record:
                     worker.is_ready = worker.was_ready = self._has_loaded = True
-                    self.traps = tuple(record.get("traps", self.traps))
+                    if not self._told.mends_copies:
+                        self.traps = tuple(record.get("traps", self.traps))
                 elif "leaving" in record:
                     worker.leaves = True
                 elif "unusable" in record:

@@ -48,6 +48,7 @@ class WorkerConfig:
     seed: int = 0
     samples_max: int | None = None
     threads: int = 1
+    mends_copies: bool = False  # asks what remains without the trap of _copy_from
     watch: str = ""  # "calls": each of an overload is told before it is made; "samples": each
     upstream_root: str = ""  # of the files of upstream cases
     warm_up_seconds: float = 0.0  # for a first execution of each case, which is not timed
@@ -66,6 +67,8 @@ class Worker:
             collection.prepare_environment(config.device)
         warnings.simplefilter("ignore")
         self.under_test = DeviceUnderTest(config.device, config.import_name, config.expectations)
+        if config.mends_copies:
+            census.mend_copies()
         self.source = SampleSource(config.seed, config.samples_max)
 
     def execute(self, name: str) -> Outcome:
@@ -135,13 +138,13 @@ class Worker:
         self._note_fallbacks(outcome, run, before)
         return outcome
 
-    def _at_sample(self, name: str, index: int) -> None:
+    def _at_sample(self, name: str, index: int, examine: Any) -> None:
         """Notes the sample in flight; under watch with its script, should no call be told."""
         if self.flight is None:
             return
         self.flight.at_sample(index)
         if self.config.watch:
-            script, overload = self.script_of(name, index), ""
+            script, overload = self.script_of(name, index, examine), ""
             if self.config.watch == "samples":
                 overload = _overload_of(Case.parse(name).subject)
             CallInFlight(overload, "", f"a call of {overload}", script).write(self.flight.path)
@@ -195,17 +198,17 @@ class Worker:
             return ""
         _, subject, dtype = catalog.resolve(case)
         assert dtype is not None
-        backward = case.property == "backward"
+        backward = case.property == "backward" or getattr(asked, "backward", False)
         try:
             samples = self.source.get(subject, dtype, backward)
+            other = asked.sample() if getattr(asked, "sample", None) else None
         except Exception:  # in torch's own code: there is nothing to write down
             return ""
         for sample in samples:
             if sample.index == index:
                 device, import_name = self.under_test.device, self.under_test.import_name
                 into = getattr(asked, "into", "")
-                other = getattr(asked, "sample", None)
-                shown = other() if other is not None else sample
+                shown = other or sample
                 script = plain_python.sample_script(shown, device, import_name, backward, into)
                 shows = into or other or case.property in ("forward", "backward")
                 if script and not shows:
