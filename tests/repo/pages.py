@@ -6,7 +6,8 @@
 Blocks of `python` run in one session (a block with a `__main__` guard runs as a script), `sh` and
 `console` in one shell, whose variables and folder persist. The output below a `$` of a console
 block is compared; so is the comment after `print(...)`. "..." stands for any text. `text` is not
-run. blocks.toml says, with a reason, which blocks need something else.
+run. blocks.toml says, with a reason, which blocks need something else. Of its blocks with `figures`
+every figure in the section's prose is one that the block prints, rounded as it stands there.
 """
 
 import contextlib
@@ -37,7 +38,9 @@ WARM = (
     r" +(<frozen runpy>|\S*/warm\.py):\d+ in .*\n|  +\.\.\. and \d+ frames more\n"
     r"| +(runpy\._run_module_as_main|exec\(compile)\(.*\n"
 )
-KEYS = {"page", "starts", "skip", "target", "save", "raises"}
+FIGURE = re.compile(r"(\d[\d,]*(?:\.\d+)?) (?:MiB|GiB|ms|tokens/s|%)")
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+KEYS = {"page", "starts", "skip", "target", "save", "raises", "figures"}
 
 
 @dataclasses.dataclass
@@ -87,6 +90,7 @@ class Session:
         for name, text in told.get("files", {}).items():
             (folder / name).write_text(text.lstrip())
         self.given = told.get("given")
+        self.printed = ""  # by the shell, since somebody emptied it
 
     def shell(self, command: str) -> tuple[int, str]:
         """Runs a command of the shell; returns its status and what it printed."""
@@ -102,6 +106,7 @@ class Session:
             text=True,
         )
         printed = re.sub(WARM, "", done.stdout)
+        self.printed += printed
         folder, _, variables = state.read_text().partition("\n")
         self.variables = dict(pair.split("=", 1) for pair in variables.split("\0") if pair)
         self.variables["PWD"] = folder
@@ -172,6 +177,25 @@ def said(code: str, printed: str) -> str | None:
     return None
 
 
+def section_of(block: Block) -> str:
+    """Returns the section of the page that a block is in, with its heading."""
+    lines = (ROOT / block.page).read_text().splitlines(keepends=True)
+    before = "".join(lines[: block.line]).rpartition("\n## ")[2]
+    return before + "".join(lines[block.line :]).partition("\n## ")[0]
+
+
+def figures_not_printed(prose: str, printed: str) -> list[str]:
+    """Returns the figures with a unit that no number of a text is, in units of 1 or of 1,024."""
+    numbers = [float(text.replace(",", "")) for text in NUMBER.findall(printed)]
+    wrong = []
+    for figure in FIGURE.finditer(re.sub(FENCE, "", prose)):
+        value = float(figure[1].replace(",", ""))
+        half = 0.5001 * 10.0 ** -len(figure[1].partition(".")[2])
+        if not any(abs(x * by - value) <= half for x in numbers for by in (1, 1024, 1 / 1024)):
+            wrong.append(figure[0])
+    return wrong
+
+
 def chosen(page: str, target: str | None) -> list[Block]:
     """Returns the blocks of a page that run, in `make test` or under a target."""
     return [
@@ -192,10 +216,13 @@ def run_page(page: str, target: str | None) -> list[str]:
         for block in chosen(page, target):
             if "examples/" in block.code and not (session.folder / "examples").exists():
                 (session.folder / "examples").symlink_to(ROOT / "examples")
+            session.printed = ""
             try:
                 problem = session.run(block)
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
+            if not problem and "figures" in block.row:
+                problem = ", ".join(figures_not_printed(section_of(block), session.printed))
             if problem:
                 wrong.append(f"{page}:{block.line}: {problem}")
     return wrong

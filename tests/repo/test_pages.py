@@ -55,6 +55,14 @@ def test_blocks_of_a_page_run_as_written(page, variables, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_figures_of_the_prose_are_compared_as_they_are_rounded():
+    printed = "peak 766.22 MiB, a step 734.934 ms, tokens/s 2,786.6"
+    prose = "766 MiB or 0.75 GiB; 735 ms and 2,787 tokens/s"
+    assert pages.figures_not_printed(prose, printed) == []
+    prose = "763 MiB of 766.2 MiB or 766.20 MiB; 734 ms"
+    assert pages.figures_not_printed(prose, printed) == ["763 MiB", "766.20 MiB", "734 ms"]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_has_a_language_and_is_valid(page):
     for block in pages.blocks(page):
