@@ -75,13 +75,14 @@ else:
 
 
 def program(random) -> Program:
-    """Ten to thirty steps; half of the programs wait after a change of stream, but for memory."""
-    tensors, hosts, events = ["a", "b"], ["h"], []
+    """Ten to thirty steps; half of the programs wait where commands change the stream."""
+    owners, hosts, events = {"a": 0, "b": 0}, ["h"], []
     lines = ['new("a", 0)', 'new("b", 0)', 'host["h"] = torch.zeros(16, pin_memory=True)']
     careful, last = random.random() < 0.5, 0
     for n in range(random.randint(10, 30)):
         s, other = random.randrange(3), random.randrange(3)
-        one, two, h = random.choice(tensors), random.choice(tensors), random.choice(hosts)
+        one, two = random.choices(list(owners), k=2)
+        h = random.choice(hosts)
         steps = {
             f'new("t{n}", {s})': 6,
             f'write("{one}", {s})': 5,
@@ -99,18 +100,19 @@ def program(random) -> Program:
         if events:
             steps[f'block("{random.choice(events)}", {s})'] = 4
             steps[f'events["{random.choice(events)}"].synchronize()'] = 1
-        if len(tensors) > 2:
-            steps[f'del x["{one}"]'] = 6
+        if len(owners) > 2:  # the stream of a block gets it again
+            steps[f'del x["{one}"]; new("t{n}", {owners[one]})'] = 6
         (line,) = random.choices(list(steps), list(steps.values()))
         # Memory that is asked for without a wait may be what another stream still uses.
-        if careful and s != last and not line.startswith("new"):
-            lines.append(f"wait({s}, {last})")
-        last = s
-        tensors += [f"t{n}"] if line.startswith("new") else []
+        if line.startswith(("write", "read", "upload", "download")):
+            lines += [f"wait({s}, {last})"] if careful and s != last else []
+            last = s
+        if line.startswith("del"):
+            owners[f"t{n}"] = owners.pop(one)
+        elif line.startswith("new"):
+            owners[f"t{n}"] = s
         hosts += [f"h{n}"] if line.startswith("host") else []
         events += [f"e{n}"] if line.startswith("mark") else []
-        if line.startswith("del"):
-            tensors.remove(one)
         lines.append(line)
     return Program(tuple(lines), START, "", END)
 
