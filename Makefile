@@ -3,7 +3,8 @@
 # set up in .venv by the first target that needs it.
 #
 #   make demo    train a small network on the simulated device
-#   make test    native tests, then Python tests
+#   make test    native tests, then Python tests: before each commit
+#   make test-all    the same, and the tests that take long; what CI runs
 #   make lint    clang-format, clang-tidy, ruff, mypy
 #   make format  let clang-format and ruff repair what they can
 #   make build   the environment and both extension modules
@@ -55,7 +56,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test lint format build asan tsan races sweeps search bench conformance rules cuda-tests wheels wheels-test browser dask docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
+.PHONY: demo test test-all lint format build asan tsan races sweeps search bench conformance rules cuda-tests wheels wheels-test browser dask docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -100,16 +101,20 @@ demo: $(INSTALLED)
 	@echo "== training"
 	@$(PY) examples/train_digits.py --device npusim
 
-test: build
+# Of tests that cost much, another part at each commit (tests/parts.toml).
+test: SELECTION := --part
+test test-all: build
 	@echo "== native tests"
 	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
 	@echo "== smoke test"
 	@$(PY) -m pytest tests/test_tiny.py $(PYTEST_ARGS)
 	@echo "== tests ($(JOBS) workers, a file at a time)"
-	@$(PY) -m pytest tests -n $(JOBS) --dist loadfile $(PYTEST_ARGS) || { \
+	@$(PY) -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder $(SELECTION) \
+	  $(PYTEST_ARGS) || { \
 	  echo "== what failed, alone: what passes now depends on its neighbours or on the load,"; \
-	  echo "   which is a defect of that test"; \
-	  $(PY) -m pytest tests -rA --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+	  echo "   which is a defect of that test; build/tests-alone.txt names it"; \
+	  NPUSIM_TESTS_ALONE=build/tests-alone.txt \
+	    $(PY) -m pytest tests -rA --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
 CPP = $(sort $(foreach layer,backend allocator lab csrc torch_npusim examples tests/native tools/bench tools/cuda_allocator tests/conformance,\
         $(shell find $(layer) -name '*.h' -o -name '*.cpp')))

@@ -14,7 +14,7 @@ from processes import python, without_npusim
 
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
 
-pytest_plugins = ["seconds"]
+pytest_plugins = ["alone", "parts", "seconds"]
 
 # What needs more than `make test` installs, or takes longer: by the target that runs it.
 OF_TARGETS = {

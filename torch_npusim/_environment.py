@@ -16,7 +16,9 @@ ELSEWHERE = frozenset(
         "NPUSIM_SEARCH_SEED",
         "NPUSIM_STRESS_SECONDS",
         "NPUSIM_TESTS",
+        "NPUSIM_TEST_PART",
         "NPUSIM_TEST_SECONDS",
+        "NPUSIM_TESTS_ALONE",
     }
 )
 

@@ -45,7 +45,7 @@ def found(request):
               and "name" in item.callspec.params]  # fmt: skip
     command = ["-m", "claims", "--json", "--subject", "cpu", "--subject", "npusim", *chosen]
     # Forks of a fork lose torch's pool of threads, which two threads may then find missing.
-    done = python(*command, cwd=ROOT, cold=True)
+    done = python(*command, cwd=ROOT, cold=True, timeout=1800)
     assert done.stdout, done.stderr[-3000:]
     return json.loads(done.stdout)
 

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`--part`: the tests of one commit; of those that cost much, another part at each (parts.toml).
+
+`NPUSIM_TEST_PART` is the commit whose part runs; the end of every run prints it. A plugin of
+pytest, loaded by conftest.py.
+"""
+
+import fnmatch
+import os
+import subprocess
+import tomllib
+import zlib
+
+import pytest
+from repo.sources import ROOT
+
+TABLE = tomllib.loads((ROOT / "tests" / "parts.toml").read_text())
+
+
+def commit() -> str:
+    """The commit of this checkout, for its workers too."""
+    if told := os.environ.get("NPUSIM_TEST_PART"):
+        return told
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    os.environ["NPUSIM_TEST_PART"] = done.stdout.strip() or "none"
+    return os.environ["NPUSIM_TEST_PART"]
+
+
+def one_in(number: int, name: str) -> bool:
+    """Whether this commit asks what one commit in `number` asks."""
+    return zlib.crc32(f"{commit()} {name}".encode()) % number == 0
+
+
+def chosen(test: str) -> bool:
+    """Whether a test is of this commit's part."""
+    test = test.removeprefix("tests/")
+    path = test.partition("::")[0]
+    if path in TABLE["files"]:
+        return one_in(TABLE["files"][path], path)
+    number = next((n for glob, n in TABLE["cases"].items() if fnmatch.fnmatch(test, glob)), 1)
+    return one_in(number, test)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", action="store_true", help="the part of this commit: parts.toml")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Files of the table come first, so that no dear one begins when the others end."""
+    files = [*TABLE["files"], *(glob.partition("::")[0] for glob in TABLE["cases"])]
+    rank = {f"tests/{path}": place for place, path in reversed(list(enumerate(files)))}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(files)))
+    if config.option.part:
+        config.hook.pytest_deselected(items=[item for item in items if not chosen(item.nodeid)])
+        items[:] = [item for item in items if chosen(item.nodeid)]
+
+
+def pytest_terminal_summary(terminalreporter):
+    if terminalreporter.config.option.part:
+        terminalreporter.write_line(f"the part of this commit: NPUSIM_TEST_PART={commit()}")
