@@ -11,7 +11,6 @@ import subprocess
 import tomllib
 import zlib
 
-import pytest
 from repo.sources import ROOT
 
 TABLE = tomllib.loads((ROOT / "tests" / "parts.toml").read_text())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Processor seconds of each test file, those of its child processes too: printed after every run.
 
-`NPUSIM_TEST_SECONDS=path` writes those of every test, as JSON. A plugin of pytest, loaded by conftest.py.
+`NPUSIM_TEST_SECONDS=path` writes those of every test, as JSON. A plugin of pytest, loaded by
+conftest.py.
 """
 
 import collections
