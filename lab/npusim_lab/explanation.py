@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from npusim_lab import _lab
+from npusim_lab.causes import cause_of
 from npusim_lab.growth import growth_of
 from npusim_lab.kinds import UNKNOWN, kind_of
+from npusim_lab.pins import pinned
 from npusim_lab.study import (
     Choice,
     bounds,
@@ -68,7 +70,8 @@ def explain(
         quick: leave out "smallest_capacity", which takes some twenty replays.
 
     Returns:
-        "verdict" (its sentences in one text; a list in "sentences"), "oom" (None if nothing fails),
+        "verdict" (its sentences in one text; a list in "sentences"), "cause" (of a failure: one of
+        causes.CAUSES, the first sentence with its evidence), "oom" (None if nothing fails),
         "event" (the failure or the peak), "is_older" (is that before the first recorded event?),
         "holders" and "kinds" (of the live bytes then, largest first; kinds are guessed from the
         stacks; "growth" of the first holders, where their live bytes rise), "segments" (what is
@@ -116,7 +119,8 @@ def explain(
         "holders": _holders(trace, result, last, show)[: 2 * segments],
         "kinds": _kinds(trace, result),
         "holes": _holes(result),
-        "segments": _pinned(trace, result, segments, blocks, show),
+        "outside": trace.outside_bytes,
+        "segments": pinned(trace, result, segments, blocks, show),
         "tried": tried,
         "remedies": helping,
         "cached": _cached(result),
@@ -130,8 +134,14 @@ def explain(
     limited = capacity is not None and not quick
     found["smallest_capacity"] = smallest_capacity(trace, run) if limited else None
     found["sentences"] = [_violation(trace, run, result)]
+    found["cause"] = None
     if not result.violation_count:
         found["sentences"] = _sentences(found)
+        if oom is not None and not found["is_older"]:
+            growing = _growing(found["holders"])
+            rest = found["kinds"], found["beyond_requests"], growing
+            found["cause"], evidence = cause_of(trace, oom, *rest)
+            found["sentences"].insert(0, f"Cause: {found['cause']}. {evidence}.")
     found["verdict"] = " ".join(found["sentences"])
     return found
 
@@ -170,7 +180,7 @@ def _explain_state(
         "holders": _holders(trace, result, event, show)[: 2 * segments],
         "kinds": _kinds(trace, result),
         "holes": _holes(result),
-        "segments": _pinned(trace, result, segments, blocks, show),
+        "segments": pinned(trace, result, segments, blocks, show),
         "tried": [],
         "remedies": [],
         "cached": _cached(result),
@@ -357,6 +367,12 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
         f"{mib(int(oom['reserved_bytes']))} are reserved, {mib(cached)} of that free in "
         f"{holes}, and {mib(int(oom['free_bytes']))} are left on the device.",
     ]
+    if outside := found["outside"]:
+        sentences.append(
+            f"The recorded run failed when torch could have {mib(capacity)} of "
+            f"{mib(capacity + outside)}; {mib(outside)} are held outside torch: by other "
+            f"processes, the driver's context, NCCL."
+        )
     short, beyond = live + pending + asked - capacity, found["beyond_requests"]
     if 0 < short <= beyond:
         sentences.append(
@@ -534,60 +550,6 @@ def text_of(explanation: dict[str, Any]) -> str:
 
 def _violation(trace: Trace, run: Choice, result: _lab.Replay) -> str:
     return violations_note([{"policy": str(run), **measures(trace, result)}])
-
-
-def _pinned(
-    trace: Trace, result: _lab.Replay, segments: int, blocks: int, show: str
-) -> list[dict[str, Any]]:
-    if not result.pictures:
-        return []
-    picture = result.pictures[0]
-    is_free = picture.block_state == 0
-    count = len(picture.segment_bytes)
-    free = np.zeros(count, np.int64)
-    np.add.at(free, picture.block_segment[is_free], picture.block_bytes[is_free].astype(np.int64))
-    out = []
-    for segment in np.argsort(-free, kind="stable")[:segments].tolist():
-        inside = picture.block_segment == segment
-        holes = picture.block_bytes[inside & is_free]
-        out.append(
-            {
-                "order": int(picture.segment_order[segment]),
-                "address": int(picture.segment_address[segment]),
-                "bytes": int(picture.segment_bytes[segment]),
-                "stream": int(picture.segment_stream[segment]),
-                "free": int(free[segment]),
-                "largest_free": int(holes.max(initial=0)),
-                "pinned_by": _pins(trace, picture, np.flatnonzero(inside & ~is_free), blocks, show),
-            }
-        )
-    return out
-
-
-def _pins(
-    trace: Trace, picture: _lab.MemoryPicture, held: Any, most: int, show: str
-) -> list[dict[str, Any]]:
-    groups: dict[tuple[int, int], dict[str, Any]] = {}
-    for block in held.tolist():
-        malloc = int(picture.block_malloc[block])
-        stack = int(trace.compiled.malloc_stack[malloc])
-        state = int(picture.block_state[block])
-        event = int(trace.compiled.malloc_event[malloc])
-        older = event < trace.first_event
-        group = groups.setdefault(
-            (stack, state),
-            {
-                "blocks": 0,
-                "bytes": 0,
-                "state": "allocated" if state == 1 else "waiting for other streams",
-                "since": "before the trace" if older else f"event {event}",
-                "kind": kind_of(trace.stacks[stack]),
-                "stack": trace.stack_text(stack, show=show),
-            },
-        )
-        group["blocks"] += 1
-        group["bytes"] += int(picture.block_bytes[block])
-    return sorted(groups.values(), key=lambda group: -group["bytes"])[:most]
 
 
 def _stack_of(trace: Trace, malloc: int, show: str) -> str:

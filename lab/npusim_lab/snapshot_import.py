@@ -225,6 +225,8 @@ class _Importer:
     def run(self) -> Trace:
         reserved, older = self._initial_reserved(), self._older()
         failed_at = capacity_at_failures(self.entries, reserved)
+        if outside := max(0, (self.capacity or 0) - (failed_at or self.capacity or 0)):
+            self.capacity = self.full = failed_at
         self.full = self.full or failed_at
         is_late = bool(older) or reserved > 0
         start, begun = Start(), {"initial_mallocs": 0}
@@ -290,10 +292,8 @@ class _Importer:
             "streams": list(self.streams),
             "pools": [list(pool) for pool in self.pools],
         }
-        if self.capacity is not None:
-            info["capacity_bytes"] = self.capacity
-        elif self.full is not None:
-            info["capacity_bytes"] = self.full
+        if full := self.capacity or self.full:
+            info |= {"capacity_bytes": full, "outside_bytes": outside}
         if self.capacity is None and failed_at is not None:
             self.inferred.append(
                 f"the capacity, {self.full} bytes: what was reserved and what the device had free "
