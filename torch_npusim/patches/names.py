@@ -3,7 +3,13 @@
 
 #: Module -> the names that this package uses of it, by subclass, call or patch.
 NAMES: dict[str, tuple[str, ...]] = {
-    "torch": ("_C._storage_Use_Count",),
+    "torch": (
+        "UntypedStorage._new_with_weak_ptr",
+        "_C._get_obj_in_tls",
+        "_C._is_key_in_tls",
+        "_C._stash_obj_in_tls",
+        "_C._storage_Use_Count",
+    ),
     "torch._C._dynamo.eval_frame": (
         "_FrameAction",
         "_FrameExecStrategy",
@@ -18,6 +24,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "get_registered_device_interfaces",
         "register_interface_for_device",
     ),
+    "torch._dynamo.mutation_guard": ("GenerationTracker.generation",),
     "torch._dynamo.output_graph": ("GraphCompileReason",),
     "torch._dynamo.trace_rules": ("add",),
     "torch._dynamo.utils": (
@@ -62,6 +69,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch._inductor.codegen.cuda.device_op_overrides": ("CUDADeviceOpOverrides",),
     "torch._inductor.codegen.wrapper": (
         "PythonWrapperCodegen._generate_kernel_call_helper",
+        "PythonWrapperCodegen.codegen_allocation",
         "PythonWrapperCodegen.create",
         "PythonWrapperCodegen.generate_after_suffix",
         "PythonWrapperCodegen.make_allocation",
@@ -74,12 +82,14 @@ NAMES: dict[str, tuple[str, ...]] = {
         "online_softmax",
         "unroll_reductions_threshold",
     ),
+    "torch._inductor.cudagraph_trees": ("MarkStepBox.mark_step_counter",),
     "torch._inductor.cudagraph_utils": ("log_cudagraph_skip_and_bump_counter",),
     "torch._inductor.custom_graph_pass": ("CustomGraphModulePass",),
     "torch._inductor.dependencies": (
         "MemoryDep",
         "WeakDep",
     ),
+    "torch._inductor.ir": ("DeviceCopy.codegen",),
     "torch._inductor.metrics": ("generated_kernel_count",),
     "torch._inductor.scheduler": (
         "Scheduler._has_multi_stream_nodes",
@@ -97,4 +107,5 @@ NAMES: dict[str, tuple[str, ...]] = {
         "in_kernel_invocation_manager",
     ),
     "torch._subclasses.functional_tensor": ("FunctionalTensorMode",),
+    "torch.multiprocessing.reductions": ("StorageWeakRef.expired",),
 }
