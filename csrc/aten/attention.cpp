@@ -192,12 +192,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> overrideable_backward(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_fused_sdp_choice", TORCH_FN(choose_sdp_backend));
-  m.impl("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(flash));
-  m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", TORCH_FN(flash_backward));
-  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(overrideable));
-  m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
-         TORCH_FN(overrideable_backward));
+  m.impl("_fused_sdp_choice", &choose_sdp_backend);
+  m.impl("_scaled_dot_product_flash_attention_for_cpu", &flash);
+  m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_backward);
+  m.impl("_scaled_dot_product_fused_attention_overrideable", &overrideable);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &overrideable_backward);
 }
 
 }  // namespace torch_npusim

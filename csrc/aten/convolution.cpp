@@ -343,10 +343,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward_overrideable(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("convolution", TORCH_FN(convolve_or_trace));
-  m.impl("convolution_backward", TORCH_FN(convolve_backward));
-  m.impl("convolution_overrideable", TORCH_FN(convolve));
-  m.impl("convolution_backward_overrideable", TORCH_FN(convolve_backward_overrideable));
+  m.impl("convolution", &convolve_or_trace);
+  m.impl("convolution_backward", &convolve_backward);
+  m.impl("convolution_overrideable", &convolve);
+  m.impl("convolution_backward_overrideable", &convolve_backward_overrideable);
 }
 
 }  // namespace torch_npusim

@@ -328,18 +328,18 @@ TORCH_LIBRARY(npusim, m) {
 }
 
 TORCH_LIBRARY_IMPL(npusim, PrivateUse1, m) {
-  m.impl("flex_attention", TORCH_FN(flex));
-  m.impl("flex_attention_backward", TORCH_FN(flex_backward));
+  m.impl("flex_attention", &flex);
+  m.impl("flex_attention_backward", &flex_backward);
 }
 
 void begin_cuda_attention() {
   torch::Library& kernels = new_library(c10::DispatchKey::PrivateUse1);
-  kernels.impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
-  kernels.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
-  kernels.impl("scaled_dot_product_attention", TORCH_FN(attention));
+  kernels.impl("_scaled_dot_product_flash_attention", &flash);
+  kernels.impl("_scaled_dot_product_flash_attention_backward", &flash_backward);
+  kernels.impl("scaled_dot_product_attention", &attention);
   register_cuda_rnn(kernels);
   torch::Library& recorded = new_library(c10::DispatchKey::AutogradPrivateUse1);
-  recorded.impl("scaled_dot_product_attention", TORCH_FN(attention));
+  recorded.impl("scaled_dot_product_attention", &attention);
 }
 
 void end_cuda_attention() { registrations().clear(); }

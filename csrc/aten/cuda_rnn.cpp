@@ -200,8 +200,8 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> backward(
 }  // namespace
 
 void register_cuda_rnn(torch::Library& kernels) {
-  kernels.impl("_cudnn_rnn", TORCH_FN(forward));
-  kernels.impl("_cudnn_rnn_backward", TORCH_FN(backward));
+  kernels.impl("_cudnn_rnn", &forward);
+  kernels.impl("_cudnn_rnn_backward", &backward);
 }
 
 bool dry_cudnn_takes(const Tensor& input) {

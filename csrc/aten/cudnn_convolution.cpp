@@ -25,8 +25,8 @@ at::Tensor cudnn_transposed(const at::Tensor& self, const at::Tensor& weight,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("cudnn_convolution", TORCH_FN(cudnn_convolve));
-  m.impl("cudnn_convolution_transpose", TORCH_FN(cudnn_transposed));
+  m.impl("cudnn_convolution", &cudnn_convolve);
+  m.impl("cudnn_convolution_transpose", &cudnn_transposed);
 }
 
 }  // namespace torch_npusim

@@ -89,9 +89,9 @@ at::Tensor masked_scale(const at::Tensor& self, const at::Tensor& mask, double s
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("native_dropout", TORCH_FN(native_dropout));
-  m.impl("_fused_dropout", TORCH_FN(fused_dropout));
-  m.impl("_masked_scale", TORCH_FN(masked_scale));
+  m.impl("native_dropout", &native_dropout);
+  m.impl("_fused_dropout", &fused_dropout);
+  m.impl("_masked_scale", &masked_scale);
 }
 
 }  // namespace torch_npusim

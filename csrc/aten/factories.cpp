@@ -79,9 +79,9 @@ void kaiser_window_kernel(at::TensorIteratorBase& iter, std::int64_t length, dou
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_efficientzerotensor", TORCH_FN(efficient_zero_tensor));
-  m.impl("empty.memory_format", TORCH_FN(empty));
-  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_efficientzerotensor", &efficient_zero_tensor);
+  m.impl("empty.memory_format", &empty);
+  m.impl("empty_strided", &empty_strided);
 }
 
 }  // namespace torch_npusim

@@ -338,9 +338,9 @@ void register_foreach(torch::Library& m, Takes takes) {
   const auto add = [&]<class Kernel>(std::type_identity<Kernel>) {
     const std::string name = qualified_name<typename Kernel::Op>();
     if (takes == Takes::lists) {
-      m.impl(name.c_str(), TORCH_FN(Kernel::call));
+      m.impl(name.c_str(), &Kernel::call);
     } else {
-      m.impl(name.c_str(), TORCH_FN(Kernel::one_by_one));
+      m.impl(name.c_str(), &Kernel::one_by_one);
     }
   };
   (add(std::type_identity<Kernels>()), ...);

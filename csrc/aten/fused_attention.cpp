@@ -125,10 +125,10 @@ std::tuple<Tensor, Tensor, Tensor> cudnn_backward(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient));
-  m.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_backward));
-  m.impl("_scaled_dot_product_cudnn_attention", TORCH_FN(cudnn));
-  m.impl("_scaled_dot_product_cudnn_attention_backward", TORCH_FN(cudnn_backward));
+  m.impl("_scaled_dot_product_efficient_attention", &efficient);
+  m.impl("_scaled_dot_product_efficient_attention_backward", &efficient_backward);
+  m.impl("_scaled_dot_product_cudnn_attention", &cudnn);
+  m.impl("_scaled_dot_product_cudnn_attention_backward", &cudnn_backward);
 }
 
 }  // namespace torch_npusim

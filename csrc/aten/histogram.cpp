@@ -55,8 +55,8 @@ at::Tensor& count_in_bins_out(const at::Tensor& self, int64_t bins, const at::Sc
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("histc", TORCH_FN(count_in_bins));
-  m.impl("histc.out", TORCH_FN(count_in_bins_out));
+  m.impl("histc", &count_in_bins);
+  m.impl("histc.out", &count_in_bins_out);
 }
 
 }  // namespace torch_npusim

@@ -88,9 +88,9 @@ at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tenso
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("cat", TORCH_FN(cat));
-  m.impl("index.Tensor", TORCH_FN(index));
-  m.impl("index_select", TORCH_FN(index_select));
+  m.impl("cat", &cat);
+  m.impl("index.Tensor", &index);
+  m.impl("index_select", &index_select);
   register_cpu_kernels<at::_ops::_index_put_impl_, at::_ops::gather, at::_ops::scatter_src,
                        at::_ops::scatter_value, at::_ops::scatter__src, at::_ops::scatter__value,
                        at::_ops::scatter_add, at::_ops::scatter_add_>(m);

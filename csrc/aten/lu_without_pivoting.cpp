@@ -128,10 +128,10 @@ Outs lu_out(const Tensor& a, bool pivot, Tensor& p, Tensor& lower, Tensor& upper
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("linalg_lu_factor_ex", TORCH_FN(lu_factor_ex));
-  m.impl("linalg_lu_factor_ex.out", TORCH_FN(lu_factor_ex_out));
-  m.impl("linalg_lu", TORCH_FN(lu));
-  m.impl("linalg_lu.out", TORCH_FN(lu_out));
+  m.impl("linalg_lu_factor_ex", &lu_factor_ex);
+  m.impl("linalg_lu_factor_ex.out", &lu_factor_ex_out);
+  m.impl("linalg_lu", &lu);
+  m.impl("linalg_lu.out", &lu_out);
 }
 
 }  // namespace torch_npusim

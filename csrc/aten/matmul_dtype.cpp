@@ -82,21 +82,19 @@ Tensor& into_out(Args... args, Tensor& out) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("mm.dtype", TORCH_FN(mm_dtype));
-  m.impl("bmm.dtype", TORCH_FN(bmm_dtype));
-  m.impl("addmm.dtype", TORCH_FN(addmm_dtype));
-  m.impl("baddbmm.dtype", TORCH_FN(baddbmm_dtype));
+  m.impl("mm.dtype", &mm_dtype);
+  m.impl("bmm.dtype", &bmm_dtype);
+  m.impl("addmm.dtype", &addmm_dtype);
+  m.impl("baddbmm.dtype", &baddbmm_dtype);
   using Product = const Tensor&;
   using Factor = const at::Scalar&;
-  m.impl("mm.dtype_out", TORCH_FN((into_out<mm_dtype, Product, Product, at::ScalarType>)));
-  m.impl("bmm.dtype_out", TORCH_FN((into_out<bmm_dtype, Product, Product, at::ScalarType>)));
-  m.impl(
-      "addmm.dtype_out",
-      TORCH_FN((into_out<addmm_dtype, Product, Product, Product, at::ScalarType, Factor, Factor>)));
+  m.impl("mm.dtype_out", &into_out<mm_dtype, Product, Product, at::ScalarType>);
+  m.impl("bmm.dtype_out", &into_out<bmm_dtype, Product, Product, at::ScalarType>);
+  m.impl("addmm.dtype_out",
+         &into_out<addmm_dtype, Product, Product, Product, at::ScalarType, Factor, Factor>);
   m.impl("baddbmm.dtype_out",
-         TORCH_FN(
-             (into_out<baddbmm_dtype, Product, Product, Product, at::ScalarType, Factor, Factor>)));
-  m.impl("_resize_output_", TORCH_FN(at::native::_resize_output_));
+         &into_out<baddbmm_dtype, Product, Product, Product, at::ScalarType, Factor, Factor>);
+  m.impl("_resize_output_", &at::native::_resize_output_);
 }
 
 }  // namespace torch_npusim

@@ -67,43 +67,41 @@ TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
-  m.impl("_nested_tensor_size", TORCH_FN(at::native::_nested_tensor_size));
-  m.impl("_nested_tensor_strides", TORCH_FN(at::native::_nested_tensor_strides));
-  m.impl("_nested_tensor_storage_offsets", TORCH_FN(at::native::_nested_tensor_storage_offsets));
-  m.impl("is_same_size", TORCH_FN(at::native::nested_is_same_size));
+  m.impl("_nested_tensor_size", &at::native::_nested_tensor_size);
+  m.impl("_nested_tensor_strides", &at::native::_nested_tensor_strides);
+  m.impl("_nested_tensor_storage_offsets", &at::native::_nested_tensor_storage_offsets);
+  m.impl("is_same_size", &at::native::nested_is_same_size);
 
-  m.impl("_nested_select_backward", TORCH_FN(at::native::_nested_select_backward_symint));
-  m.impl("alias", TORCH_FN(at::native::alias_nested));
-  m.impl("chunk", TORCH_FN(at::native::chunk_nested_tensor));
-  m.impl("detach", TORCH_FN(at::native::detach));
-  m.impl("narrow", TORCH_FN(at::native::narrow_nested_symint));
-  m.impl("select.int", TORCH_FN(select));
-  m.impl("split_with_sizes", TORCH_FN(at::native::split_with_sizes_nested));
-  m.impl("squeeze", TORCH_FN(at::native::squeeze_nested));
+  m.impl("_nested_select_backward", &at::native::_nested_select_backward_symint);
+  m.impl("alias", &at::native::alias_nested);
+  m.impl("chunk", &at::native::chunk_nested_tensor);
+  m.impl("detach", &at::native::detach);
+  m.impl("narrow", &at::native::narrow_nested_symint);
+  m.impl("select.int", &select);
+  m.impl("split_with_sizes", &at::native::split_with_sizes_nested);
+  m.impl("squeeze", &at::native::squeeze_nested);
   m.impl("squeeze.dim",
          static_cast<at::Tensor (*)(const at::Tensor&, int64_t)>(at::native::squeeze_dim_nested));
   m.impl("squeeze.dims", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(
                              at::native::squeeze_dim_nested));
-  m.impl("transpose.int", TORCH_FN(at::native::transpose_nested));
-  m.impl("unbind.int", TORCH_FN(at::native::NestedTensor_unbind));
-  m.impl("unsqueeze", TORCH_FN(at::native::unsqueeze_nested));
-  m.impl("values", TORCH_FN(at::native::values_nested));
-  m.impl("view", TORCH_FN(at::native::view_nested));
+  m.impl("transpose.int", &at::native::transpose_nested);
+  m.impl("unbind.int", &at::native::NestedTensor_unbind);
+  m.impl("unsqueeze", &at::native::unsqueeze_nested);
+  m.impl("values", &at::native::values_nested);
+  m.impl("view", &at::native::view_nested);
 
-  m.impl("_pin_memory", TORCH_FN(at::native::_pin_memory_nested));
-  m.impl("_to_copy", TORCH_FN(at::native::_to_copy_nested));
-  m.impl("clone", TORCH_FN(at::native::clone_nested));
-  m.impl("copy_", TORCH_FN(at::native::copy_nested_));
-  m.impl("empty_like", TORCH_FN(at::native::empty_like_nested));
-  m.impl("is_pinned", TORCH_FN(at::native::is_pinned));
+  m.impl("_pin_memory", &at::native::_pin_memory_nested);
+  m.impl("_to_copy", &at::native::_to_copy_nested);
+  m.impl("clone", &at::native::clone_nested);
+  m.impl("copy_", &at::native::copy_nested_);
+  m.impl("empty_like", &at::native::empty_like_nested);
+  m.impl("is_pinned", &at::native::is_pinned);
 
-  m.impl("native_dropout", TORCH_FN(at::native::native_dropout_nested));
-  m.impl("normal_", TORCH_FN(at::native::normal_nested_));
+  m.impl("native_dropout", &at::native::native_dropout_nested);
+  m.impl("normal_", &at::native::normal_nested_);
   serve_by_fallback(m, kShadowed);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_nested_view_from_buffer", TORCH_FN(view_from_buffer));
-}
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_nested_view_from_buffer", &view_from_buffer); }
 
 }  // namespace torch_npusim

@@ -125,18 +125,16 @@ Tensor binary_cross_entropy(const Tensor& self, const Tensor& target,
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_cpu_kernels<at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward,
                        at::_ops::native_group_norm, at::_ops::native_group_norm_backward>(m);
-  m.impl("native_batch_norm_backward",
-         TORCH_FN((BatchNorm<at::_ops::native_batch_norm_backward, 1>::call)));
-  m.impl("_native_batch_norm_legit",
-         TORCH_FN((BatchNorm<at::_ops::_native_batch_norm_legit, 0>::call)));
+  m.impl("native_batch_norm_backward", &BatchNorm<at::_ops::native_batch_norm_backward, 1>::call);
+  m.impl("_native_batch_norm_legit", &BatchNorm<at::_ops::_native_batch_norm_legit, 0>::call);
   m.impl("_native_batch_norm_legit.no_stats",
-         TORCH_FN((BatchNorm<at::_ops::_native_batch_norm_legit_no_stats, 0>::call)));
-  m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
+         &BatchNorm<at::_ops::_native_batch_norm_legit_no_stats, 0>::call);
+  m.impl("native_batch_norm", &native_batch_norm);
   register_cpu_kernels<at::_ops::nll_loss_forward, at::_ops::nll_loss_backward,
                        at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward,
                        at::_ops::mse_loss_backward, at::_ops::binary_cross_entropy_backward,
                        at::_ops::smooth_l1_loss_backward>(m);
-  m.impl("binary_cross_entropy", TORCH_FN(binary_cross_entropy));
+  m.impl("binary_cross_entropy", &binary_cross_entropy);
   register_structured<
       StructuredKernel<at::_ops::mse_loss, at::native::structured_mse_loss_out>,
       StructuredKernel<at::_ops::smooth_l1_loss, at::native::structured_smooth_l1_loss_out>>(m);

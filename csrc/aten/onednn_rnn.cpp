@@ -73,9 +73,8 @@ struct LayerBackward<Op, Result(Args...)> {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("mkldnn_rnn_layer", TORCH_FN(Layer<at::_ops::mkldnn_rnn_layer>::call));
-  m.impl("mkldnn_rnn_layer_backward",
-         TORCH_FN(LayerBackward<at::_ops::mkldnn_rnn_layer_backward>::call));
+  m.impl("mkldnn_rnn_layer", &Layer<at::_ops::mkldnn_rnn_layer>::call);
+  m.impl("mkldnn_rnn_layer_backward", &LayerBackward<at::_ops::mkldnn_rnn_layer_backward>::call);
 }
 
 }  // namespace torch_npusim

@@ -64,8 +64,8 @@ at::Tensor leaky_relu_backward(const at::Tensor& grad, const at::Tensor& self,
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::native;
-  m.impl("threshold_backward", TORCH_FN(threshold_backward));
-  m.impl("leaky_relu_backward", TORCH_FN(leaky_relu_backward));
+  m.impl("threshold_backward", &threshold_backward);
+  m.impl("leaky_relu_backward", &leaky_relu_backward);
   register_cpu_kernels<at::_ops::gelu, at::_ops::gelu_, at::_ops::gelu_backward>(m);
   register_pointwise<
       Pointwise<at::_ops::elu, elu_stub, kFloats>, Pointwise<at::_ops::elu_, elu_stub, kFloats>,

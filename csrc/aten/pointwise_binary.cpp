@@ -114,12 +114,12 @@ at::Tensor& pow_scalar_(at::Tensor& self, const at::Scalar& exponent) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::native;
-  m.impl("add.Tensor", TORCH_FN(add));
-  m.impl("add_.Tensor", TORCH_FN(add_));
-  m.impl("sub.Tensor", TORCH_FN(sub));
-  m.impl("sub_.Tensor", TORCH_FN(sub_));
-  m.impl("pow.Tensor_Scalar", TORCH_FN(pow_scalar));
-  m.impl("pow_.Scalar", TORCH_FN(pow_scalar_));
+  m.impl("add.Tensor", &add);
+  m.impl("add_.Tensor", &add_);
+  m.impl("sub.Tensor", &sub);
+  m.impl("sub_.Tensor", &sub_);
+  m.impl("pow.Tensor_Scalar", &pow_scalar);
+  m.impl("pow_.Scalar", &pow_scalar_);
   constexpr PointwiseResult boolean = PointwiseResult::boolean;
   constexpr Dtypes bits = kInts | kBool;
   constexpr Dtypes all = kReals | kBool;

@@ -136,19 +136,19 @@ at::Tensor& zero_(at::Tensor& self) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::native;
-  m.impl("clamp", TORCH_FN(clamp));
-  m.impl("clamp_", TORCH_FN(clamp_));
-  m.impl("clamp_min", TORCH_FN(clamp_min));
-  m.impl("clamp_min_", TORCH_FN(clamp_min_));
-  m.impl("clamp_max", TORCH_FN(clamp_max));
-  m.impl("clamp_max_", TORCH_FN(clamp_max_));
-  m.impl("relu", TORCH_FN(relu));
-  m.impl("relu_", TORCH_FN(relu_));
-  m.impl("hardtanh", TORCH_FN(hardtanh));
-  m.impl("hardtanh_", TORCH_FN(hardtanh_));
-  m.impl("where.self", TORCH_FN(where));
-  m.impl("fill_.Scalar", TORCH_FN(fill_));
-  m.impl("zero_", TORCH_FN(zero_));
+  m.impl("clamp", &clamp);
+  m.impl("clamp_", &clamp_);
+  m.impl("clamp_min", &clamp_min);
+  m.impl("clamp_min_", &clamp_min_);
+  m.impl("clamp_max", &clamp_max);
+  m.impl("clamp_max_", &clamp_max_);
+  m.impl("relu", &relu);
+  m.impl("relu_", &relu_);
+  m.impl("hardtanh", &hardtanh);
+  m.impl("hardtanh_", &hardtanh_);
+  m.impl("where.self", &where);
+  m.impl("fill_.Scalar", &fill_);
+  m.impl("zero_", &zero_);
   register_pointwise<Pointwise<at::_ops::lerp_Scalar, lerp_kernel_scalar_weight, kFloats>,
                      Pointwise<at::_ops::lerp__Scalar, lerp_kernel_scalar_weight, kFloats>,
                      Pointwise<at::_ops::lerp_Tensor, lerp_kernel_tensor_weight, kFloats>,

@@ -47,8 +47,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 #define NPUSIM_COMPARISON(name)                                                                  \
   register_pointwise<Pointwise<at::_ops::name##_Tensor, at::native::name##_stub, kReals | kBool, \
                                PointwiseResult::boolean>>(m);                                    \
-  m.impl(#name ".Scalar",                                                                        \
-         TORCH_FN((compare_with_number<at::_ops::name##_Scalar, at::native::name##_stub>)));
+  m.impl(#name ".Scalar", &compare_with_number<at::_ops::name##_Scalar, at::native::name##_stub>);
   NPUSIM_COMPARISON(eq)
   NPUSIM_COMPARISON(ne)
   NPUSIM_COMPARISON(lt)

@@ -92,7 +92,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
       Unary<at::_ops::bitwise_not_, bitwise_not_stub, kInts | kBool>,
       Unary<at::_ops::logical_not, logical_not_stub, kBool>,
       Pointwise<at::_ops::signbit, signbit_stub, kFloats, PointwiseResult::boolean>>(m);
-  m.impl("isnan", TORCH_FN(isnan));
+  m.impl("isnan", &isnan);
   // Core's in-place form would call the stub on the device.
   register_cpu_kernels<at::_ops::conj_physical_>(m);
 }

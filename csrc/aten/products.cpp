@@ -91,7 +91,7 @@ struct Product<kernel> {
 
 template <class Op, auto kernel>
 void register_product(torch::Library& m) {
-  m.impl(qualified_name<Op>().c_str(), TORCH_FN(Product<kernel>::call));
+  m.impl(qualified_name<Op>().c_str(), &Product<kernel>::call);
 }
 template <class Kernel>
 void register_structured_product(torch::Library& m) {

@@ -68,15 +68,15 @@ TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   m.impl("_empty_affine_quantized", on_operand_device<at::native::empty_affine_quantized>());
   m.impl("empty_quantized", on_operand_device<at::native::empty_quantized>());
   m.impl("empty_like", on_operand_device<at::native::empty_like_quantized>());
-  m.impl("q_scale", TORCH_FN(at::native::q_scale_quant));
-  m.impl("q_zero_point", TORCH_FN(at::native::q_zero_point_quant));
-  m.impl("qscheme", TORCH_FN(at::native::qscheme_quant));
+  m.impl("q_scale", &at::native::q_scale_quant);
+  m.impl("q_zero_point", &at::native::q_zero_point_quant);
+  m.impl("qscheme", &at::native::qscheme_quant);
   serve_by_fallback(m, kShadowed);
   m.impl("_empty_per_channel_affine_quantized",
          on_operand_device<at::native::empty_per_channel_affine_quantized>());
-  m.impl("q_per_channel_scales", TORCH_FN(at::native::q_per_channel_scales));
-  m.impl("q_per_channel_zero_points", TORCH_FN(at::native::q_per_channel_zero_points));
-  m.impl("q_per_channel_axis", TORCH_FN(at::native::q_per_channel_axis));
+  m.impl("q_per_channel_scales", &at::native::q_per_channel_scales);
+  m.impl("q_per_channel_zero_points", &at::native::q_per_channel_zero_points);
+  m.impl("q_per_channel_axis", &at::native::q_per_channel_axis);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -218,22 +218,20 @@ at::Tensor& randperm_out(std::int64_t n, MaybeGenerator generator, at::Tensor& r
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using at::Tensor;
-  m.impl("uniform_", TORCH_FN(Drawing<&at::native::uniform_>::call));
+  m.impl("uniform_", &Drawing<&at::native::uniform_>::call);
+  m.impl("random_",
+         &Drawing<static_cast<Tensor& (*)(Tensor&, MaybeGenerator)>(&at::native::random_)>::call);
+  m.impl("random_.to", &Drawing<static_cast<Tensor& (*)(Tensor&, int64_t, MaybeGenerator)>(
+                           &at::native::random_)>::call);
   m.impl(
-      "random_",
-      TORCH_FN(
-          Drawing<static_cast<Tensor& (*)(Tensor&, MaybeGenerator)>(&at::native::random_)>::call));
-  m.impl("random_.to", TORCH_FN(Drawing<static_cast<Tensor& (*)(Tensor&, int64_t, MaybeGenerator)>(
-                                    &at::native::random_)>::call));
-  m.impl("random_.from",
-         TORCH_FN(Drawing<static_cast<Tensor& (*)(Tensor&, int64_t, std::optional<int64_t>,
-                                                  MaybeGenerator)>(&at::native::random_)>::call));
-  m.impl("bernoulli_.float",
-         TORCH_FN(Drawing<static_cast<Tensor& (*)(Tensor&, double, MaybeGenerator)>(
-                      &at::native::bernoulli_)>::call));
-  m.impl("bernoulli_.Tensor", TORCH_FN(Drawing<&bernoulli_>::call));
-  m.impl("bernoulli.out", TORCH_FN(Drawing<&bernoulli_out>::call));
-  m.impl("randperm.generator_out", TORCH_FN(randperm_out));
+      "random_.from",
+      &Drawing<static_cast<Tensor& (*)(Tensor&, int64_t, std::optional<int64_t>, MaybeGenerator)>(
+          &at::native::random_)>::call);
+  m.impl("bernoulli_.float", &Drawing<static_cast<Tensor& (*)(Tensor&, double, MaybeGenerator)>(
+                                 &at::native::bernoulli_)>::call);
+  m.impl("bernoulli_.Tensor", &Drawing<&bernoulli_>::call);
+  m.impl("bernoulli.out", &Drawing<&bernoulli_out>::call);
+  m.impl("randperm.generator_out", &randperm_out);
 }
 
 }  // namespace torch_npusim

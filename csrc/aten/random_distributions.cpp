@@ -114,31 +114,29 @@ void geometric_kernel(at::TensorIteratorBase& iter, const double p, MaybeGenerat
 // normal.float_float and its variants are composites over normal_.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using at::Tensor;
-  m.impl("normal_", TORCH_FN(Drawing<&at::native::normal_>::call));
+  m.impl("normal_", &Drawing<&at::native::normal_>::call);
   m.impl("normal.Tensor_float",
-         TORCH_FN(Drawing<static_cast<Tensor (*)(const Tensor&, double, MaybeGenerator)>(
-                      &at::native::normal)>::call));
+         &Drawing<static_cast<Tensor (*)(const Tensor&, double, MaybeGenerator)>(
+             &at::native::normal)>::call);
   m.impl("normal.float_Tensor",
-         TORCH_FN(Drawing<static_cast<Tensor (*)(double, const Tensor&, MaybeGenerator)>(
-                      &at::native::normal)>::call));
+         &Drawing<static_cast<Tensor (*)(double, const Tensor&, MaybeGenerator)>(
+             &at::native::normal)>::call);
   m.impl("normal.Tensor_Tensor",
-         TORCH_FN(Drawing<static_cast<Tensor (*)(const Tensor&, const Tensor&, MaybeGenerator)>(
-                      &at::native::normal)>::call));
+         &Drawing<static_cast<Tensor (*)(const Tensor&, const Tensor&, MaybeGenerator)>(
+             &at::native::normal)>::call);
   m.impl("normal.Tensor_float_out",
-         TORCH_FN(Drawing<static_cast<Tensor& (*)(const Tensor&, double, MaybeGenerator, Tensor&)>(
-                      &at::native::normal_out)>::call));
+         &Drawing<static_cast<Tensor& (*)(const Tensor&, double, MaybeGenerator, Tensor&)>(
+             &at::native::normal_out)>::call);
   m.impl("normal.float_Tensor_out",
-         TORCH_FN(Drawing<static_cast<Tensor& (*)(double, const Tensor&, MaybeGenerator, Tensor&)>(
-                      &at::native::normal_out)>::call));
-  m.impl(
-      "normal.Tensor_Tensor_out",
-      TORCH_FN(
-          Drawing<static_cast<Tensor& (*)(const Tensor&, const Tensor&, MaybeGenerator, Tensor&)>(
-              &at::native::normal_out)>::call));
-  m.impl("exponential_", TORCH_FN(Drawing<&at::native::exponential_>::call));
-  m.impl("cauchy_", TORCH_FN(Drawing<&at::native::cauchy_>::call));
-  m.impl("geometric_", TORCH_FN(Drawing<&at::native::geometric_>::call));
-  m.impl("log_normal_", TORCH_FN(Drawing<&at::native::log_normal_>::call));
+         &Drawing<static_cast<Tensor& (*)(double, const Tensor&, MaybeGenerator, Tensor&)>(
+             &at::native::normal_out)>::call);
+  m.impl("normal.Tensor_Tensor_out",
+         &Drawing<static_cast<Tensor& (*)(const Tensor&, const Tensor&, MaybeGenerator, Tensor&)>(
+             &at::native::normal_out)>::call);
+  m.impl("exponential_", &Drawing<&at::native::exponential_>::call);
+  m.impl("cauchy_", &Drawing<&at::native::cauchy_>::call);
+  m.impl("geometric_", &Drawing<&at::native::geometric_>::call);
+  m.impl("log_normal_", &Drawing<&at::native::log_normal_>::call);
 }
 
 }  // namespace torch_npusim

@@ -125,7 +125,7 @@ at::Tensor mean(const at::Tensor& self, at::OptionalIntArrayRef dims, bool keepd
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("mean.dim", TORCH_FN(mean));
+  m.impl("mean.dim", &mean);
   register_structured<
       Sum, StructuredKernel<at::_ops::prod_dim_int, at::native::structured_prod_out>,
       StructuredKernel<at::_ops::amax, at::native::structured_amax_out>,
@@ -143,9 +143,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
       StructuredKernel<at::_ops::sort_stable, at::native::structured_sort_stable_out>,
       StructuredKernel<at::_ops::topk, at::native::structured_topk_out_cpu>>(m);
   m.impl("var.correction",
-         TORCH_FN((Reduction<at::_ops::var_correction, at::_ops::var_correction_out>::call)));
+         &Reduction<at::_ops::var_correction, at::_ops::var_correction_out>::call);
   m.impl("std.correction",
-         TORCH_FN((Reduction<at::_ops::std_correction, at::_ops::std_correction_out>::call)));
+         &Reduction<at::_ops::std_correction, at::_ops::std_correction_out>::call);
   register_cpu_kernels<at::_ops::nansum, at::_ops::prod, at::_ops::max, at::_ops::min,
                        at::_ops::all_dim, at::_ops::any_dim, at::_ops::count_nonzero_dim_IntList,
                        at::_ops::var_mean_correction, at::_ops::std_mean_correction,

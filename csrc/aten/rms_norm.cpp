@@ -135,8 +135,8 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_out, const Tenso
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_fused_rms_norm", TORCH_FN(rms_norm_forward));
-  m.impl("_fused_rms_norm_backward", TORCH_FN(rms_norm_backward));
+  m.impl("_fused_rms_norm", &rms_norm_forward);
+  m.impl("_fused_rms_norm_backward", &rms_norm_backward);
 }
 
 }  // namespace torch_npusim

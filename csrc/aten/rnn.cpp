@@ -421,16 +421,16 @@ Tensor gru_cell(const Tensor& input, const Tensor& hx, const Tensor& w_ih, const
 }
 
 void register_all(torch::Library& m) {
-  m.impl("lstm.input", TORCH_FN(lstm_padded));
-  m.impl("lstm.data", TORCH_FN(lstm_packed));
-  m.impl("gru.input", TORCH_FN(rnn_padded<Kind::gru>));
-  m.impl("gru.data", TORCH_FN(rnn_packed<Kind::gru>));
-  m.impl("rnn_tanh.input", TORCH_FN(rnn_padded<Kind::tanh>));
-  m.impl("rnn_tanh.data", TORCH_FN(rnn_packed<Kind::tanh>));
-  m.impl("rnn_relu.input", TORCH_FN(rnn_padded<Kind::relu>));
-  m.impl("rnn_relu.data", TORCH_FN(rnn_packed<Kind::relu>));
-  m.impl("lstm_cell", TORCH_FN(lstm_cell));
-  m.impl("gru_cell", TORCH_FN(gru_cell));
+  m.impl("lstm.input", &lstm_padded);
+  m.impl("lstm.data", &lstm_packed);
+  m.impl("gru.input", &rnn_padded<Kind::gru>);
+  m.impl("gru.data", &rnn_packed<Kind::gru>);
+  m.impl("rnn_tanh.input", &rnn_padded<Kind::tanh>);
+  m.impl("rnn_tanh.data", &rnn_packed<Kind::tanh>);
+  m.impl("rnn_relu.input", &rnn_padded<Kind::relu>);
+  m.impl("rnn_relu.data", &rnn_packed<Kind::relu>);
+  m.impl("lstm_cell", &lstm_cell);
+  m.impl("gru_cell", &gru_cell);
 }
 
 }  // namespace

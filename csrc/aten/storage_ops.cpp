@@ -115,20 +115,20 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("resize_", TORCH_FN(resize_));
-  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
-  m.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
-  m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
-  m.impl("set_", TORCH_FN(set_empty));
-  m.impl("_lazy_clone", TORCH_FN(lazy_clone));
-  m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
-  m.impl("record_stream", TORCH_FN(record_stream));
-  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
+  m.impl("resize_", &resize_);
+  m.impl("set_.source_Storage_storage_offset", &set_storage);
+  m.impl("set_.source_Storage", &set_whole_storage);
+  m.impl("set_.source_Tensor", &set_tensor);
+  m.impl("set_", &set_empty);
+  m.impl("_lazy_clone", &lazy_clone);
+  m.impl("is_set_to", &at::native::is_set_to);
+  m.impl("record_stream", &record_stream);
+  m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }
 
 // deepcopy() rebuilds a quantized tensor around a copy of its storage.
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
-  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
+  m.impl("set_.source_Storage_storage_offset", &set_storage);
 }
 
 }  // namespace torch_npusim

@@ -153,12 +153,12 @@ Tensor backward_elemt(const Tensor& grad_out, const Tensor& input, const Tensor&
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("batch_norm_stats", TORCH_FN(stats));
-  m.impl("batch_norm_elemt", TORCH_FN(elemt));
-  m.impl("batch_norm_gather_stats", TORCH_FN(gather_stats));
-  m.impl("batch_norm_gather_stats_with_counts", TORCH_FN(gather_stats_with_counts));
-  m.impl("batch_norm_backward_reduce", TORCH_FN(backward_reduce));
-  m.impl("batch_norm_backward_elemt", TORCH_FN(backward_elemt));
+  m.impl("batch_norm_stats", &stats);
+  m.impl("batch_norm_elemt", &elemt);
+  m.impl("batch_norm_gather_stats", &gather_stats);
+  m.impl("batch_norm_gather_stats_with_counts", &gather_stats_with_counts);
+  m.impl("batch_norm_backward_reduce", &backward_reduce);
+  m.impl("batch_norm_backward_elemt", &backward_elemt);
 }
 
 }  // namespace torch_npusim

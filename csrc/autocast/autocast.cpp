@@ -37,7 +37,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #undef NPUSIM_PROMOTE
 
   // As on CUDA.
-  m.impl(TORCH_SELECTIVE_NAME("aten::binary_cross_entropy"), TORCH_FN(refuse_binary_cross_entropy));
+  m.impl(TORCH_SELECTIVE_NAME("aten::binary_cross_entropy"), &refuse_binary_cross_entropy);
 }
 
 }  // namespace

@@ -10,6 +10,12 @@
 
 namespace torch_npusim {
 
+std::string qualified_name(const char* name, const char* overload) {
+  std::string qualified = name;
+  if (overload[0] != '\0') qualified += std::string(".") + overload;
+  return qualified;
+}
+
 namespace {
 
 // CUDA checks indices in a place of its own.

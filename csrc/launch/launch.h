@@ -31,11 +31,10 @@ c10::DeviceIndex common_device(const char* op, c10::ArrayRef<const at::TensorBas
                                HostScalars host_scalars);
 
 // qualified_name<Op>() is "aten::sum.dim_IntList": the schema's name, also the command's.
+std::string qualified_name(const char* name, const char* overload);
 template <class Op>
 std::string qualified_name() {
-  std::string name = Op::name;
-  if (Op::overload_name[0] != '\0') name += std::string(".") + Op::overload_name;
-  return name;
+  return qualified_name(Op::name, Op::overload_name);
 }
 template <class Op>
 inline const std::string kQualifiedName = qualified_name<Op>();

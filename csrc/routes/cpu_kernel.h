@@ -23,27 +23,28 @@
 
 namespace torch_npusim {
 
-template <class Op, class Schema = typename Op::schema>
-struct CpuKernel;
+namespace cpu_kernel {
 
-template <class Op, class Result, class... Args>
-struct CpuKernel<Op, Result(Args...)> {
-  // traits() looks the operator up once per process.
-  static const OpTraits& traits() {
-    static const OpTraits* const found =
-        &op_traits(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
-    return *found;
+// SharedKernel: the code of all operators of one signature, compiled once for them. An operator
+// comes as its traits and its redispatch().
+template <class Schema>
+struct SharedKernel;
+
+template <class Result, class... Args>
+struct SharedKernel<Result(Args...)> {
+  template <class Redispatch>
+  static Result call(const OpTraits& about, Redispatch* redispatch, Args... args) {
+    const auto body = [&about, redispatch](c10::DeviceIndex, CpuCall& call,
+                                           Args... args) -> Result {
+      return run(about, redispatch, call, args...);
+    };
+    return command(about, body, args...);
   }
 
-  static Result call(Args... args) { return command(&run, args...); }
-
-  // command() runs body(device, call, args...) as one command of this operator. The body is the CPU
-  // kernel or its replacement; it calls call.finish() before it makes results.
   template <class Body>
-  static Result command(const Body& body, Args... args) {
-    const OpTraits& about = traits();
+  static Result command(const OpTraits& about, const Body& body, Args... args) {
     CallOperands operands;
-    (cpu_kernel::collect(operands, args), ...);
+    (collect(operands, args), ...);
     const c10::DeviceIndex device = operands.device(about);
     const Account account = operands.account(about);
     const npusim::CommandInfo info{about.name.c_str(), npusim::CommandKind::kernel, account.cost()};
@@ -61,7 +62,7 @@ struct CpuKernel<Op, Result(Args...)> {
           (given.add(args), ...);
           allocate_temporaries(about.name, operands.tensors(), given, device);
         }
-        if constexpr (cpu_kernel::returns_arguments<Result>) {
+        if constexpr (returns_arguments<Result>) {
           account.settle();
         } else {
           account.settle(result);
@@ -75,35 +76,62 @@ struct CpuKernel<Op, Result(Args...)> {
 
  private:
   static constexpr CpuCall::Access kAccess =
-      cpu_kernel::only_reads<Result, Args...> ? CpuCall::Access::reads : CpuCall::Access::writes;
+      only_reads<Result, Args...> ? CpuCall::Access::reads : CpuCall::Access::writes;
 
-  static Result run(c10::DeviceIndex, CpuCall& call, Args... args) {
+  template <class Redispatch>
+  static Result run(const OpTraits& about, Redispatch* redispatch, CpuCall& call, Args... args) {
     note_route(Route::cpu_kernel);
-    const c10::DispatchKeySet kernel = kernel_for(call, traits());
+    const c10::DispatchKeySet kernel = kernel_for(call, about);
     if constexpr (std::is_void_v<Result>) {
-      Op::redispatch(kernel, cpu_kernel::view(call, args)...);
+      redispatch(kernel, view(call, args)...);
       call.finish();
-    } else if constexpr (cpu_kernel::returns_arguments<Result>) {
-      Op::redispatch(kernel, cpu_kernel::view(call, args)...);
+    } else if constexpr (returns_arguments<Result>) {
+      redispatch(kernel, view(call, args)...);
       call.finish();
-      auto arguments = std::tuple_cat(cpu_kernel::written(args)...);
+      auto arguments = std::tuple_cat(written(args)...);
       if constexpr (std::is_lvalue_reference_v<Result>) {
         return std::get<0>(arguments);
       } else {
         return arguments;
       }
     } else {
-      Result result = Op::redispatch(kernel, cpu_kernel::view(call, args)...);
+      Result result = redispatch(kernel, view(call, args)...);
       call.finish();
-      return cpu_kernel::on_device(call, std::move(result));
+      return on_device(call, std::move(result));
     }
+  }
+};
+
+}  // namespace cpu_kernel
+
+template <class Op, class Schema = typename Op::schema>
+struct CpuKernel;
+
+template <class Op, class Result, class... Args>
+struct CpuKernel<Op, Result(Args...)> {
+  using Shared = cpu_kernel::SharedKernel<Result(Args...)>;
+
+  // traits() looks the operator up once per process.
+  static const OpTraits& traits() {
+    static const OpTraits* const found =
+        &op_traits(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
+    return *found;
+  }
+
+  static Result call(Args... args) { return Shared::call(traits(), &Op::redispatch, args...); }
+
+  // command() runs body(device, call, args...) as one command of this operator. The body is the CPU
+  // kernel or its replacement; it calls call.finish() before it makes results.
+  template <class Body>
+  static Result command(const Body& body, Args... args) {
+    return Shared::command(traits(), body, args...);
   }
 };
 
 // register_cpu_kernels() registers CpuKernel for each operator, under its schema's name.
 template <class... Ops>
 void register_cpu_kernels(torch::Library& m) {
-  (m.impl(qualified_name<Ops>().c_str(), TORCH_FN(CpuKernel<Ops>::call)), ...);
+  (m.impl(qualified_name<Ops>().c_str(), &CpuKernel<Ops>::call), ...);
 }
 
 }  // namespace torch_npusim

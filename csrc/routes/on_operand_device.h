@@ -56,8 +56,7 @@ struct Guarded<function, Result (*)(Args...)> {
 
 template <auto function>
 torch::CppFunction on_operand_device() {
-  return torch::CppFunction::makeFromUnboxedFunction(
-      TORCH_FN(operand_device::Guarded<function>::call));
+  return torch::CppFunction(&operand_device::Guarded<function>::call);
 }
 
 }  // namespace torch_npusim

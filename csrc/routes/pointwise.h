@@ -35,30 +35,32 @@ void run_stub(at::TensorIteratorBase& iter, const Parameters&... parameters) {
 enum class PointwiseResult : std::uint8_t { same_dtype, boolean };
 
 namespace pointwise {
+
 inline std::tuple<> parameter(const at::Tensor&) { return {}; }
 inline std::tuple<const at::Scalar&> parameter(const at::Scalar& scalar) { return {scalar}; }
-}  // namespace pointwise
 
-template <class Op, auto& stub, Dtypes dtypes, PointwiseResult result = PointwiseResult::same_dtype,
-          class Otherwise = CpuKernel<Op>, Mixed mixed = Mixed::refused,
-          class Schema = typename Op::schema>
-struct Pointwise;
+// SharedKernel: the code of all operators of one signature, compiled once for them.
+template <class Schema>
+struct SharedKernel;
 
-template <class Op_, auto& stub, Dtypes dtypes, PointwiseResult result, class Otherwise,
-          Mixed mixed, class Result, class... Args>
-struct Pointwise<Op_, stub, dtypes, result, Otherwise, mixed, Result(Args...)> {
-  using Op = Op_;
-  static constexpr bool in_place = std::is_lvalue_reference_v<Result>;
+template <class Result, class... Args>
+struct SharedKernel<Result(Args...)> {
+  struct Operator {
+    const std::string& name;
+    Dtypes dtypes;
+    Mixed mixed;
+    PointwiseResult result;
+    void (*loop)(DenseIterator&, const Args&...);
+    Result (*otherwise)(Args...);
+  };
 
-  static Result call(Args... args) {
-    DenseCall dense(dtypes, mixed);
+  static Result call(const Operator& op, Args... args) {
+    constexpr bool in_place = std::is_lvalue_reference_v<Result>;
+    DenseCall dense(op.dtypes, op.mixed);
     (dense.add(args), ...);
-    if (!dense.takes(in_place ? first(args...) : nullptr)) return Otherwise::call(args...);
-    at::Tensor out = dense.run(
-        kQualifiedName<Op>.c_str(), result == PointwiseResult::boolean, [&](DenseIterator& iter) {
-          std::apply([&](const auto&... parameters) { run_stub<stub>(iter, parameters...); },
-                     std::tuple_cat(pointwise::parameter(args)...));
-        });
+    if (!dense.takes(in_place ? first(args...) : nullptr)) return op.otherwise(args...);
+    at::Tensor out = dense.run(op.name.c_str(), op.result == PointwiseResult::boolean,
+                               [&](DenseIterator& iter) { op.loop(iter, args...); });
     if constexpr (in_place) {
       return *first(args...);
     } else {
@@ -73,9 +75,35 @@ struct Pointwise<Op_, stub, dtypes, result, Otherwise, mixed, Result(Args...)> {
   }
 };
 
+}  // namespace pointwise
+
+template <class Op, auto& stub, Dtypes dtypes, PointwiseResult result = PointwiseResult::same_dtype,
+          class Otherwise = CpuKernel<Op>, Mixed mixed = Mixed::refused,
+          class Schema = typename Op::schema>
+struct Pointwise;
+
+template <class Op_, auto& stub, Dtypes dtypes, PointwiseResult result, class Otherwise,
+          Mixed mixed, class Result, class... Args>
+struct Pointwise<Op_, stub, dtypes, result, Otherwise, mixed, Result(Args...)> {
+  using Op = Op_;
+  using Shared = pointwise::SharedKernel<Result(Args...)>;
+
+  static Result call(Args... args) {
+    static constexpr typename Shared::Operator op{kQualifiedName<Op>, dtypes, mixed, result, &loop,
+                                                  &Otherwise::call};
+    return Shared::call(op, args...);
+  }
+
+ private:
+  static void loop(DenseIterator& iter, const Args&... args) {
+    std::apply([&](const auto&... parameters) { run_stub<stub>(iter, parameters...); },
+               std::tuple_cat(pointwise::parameter(args)...));
+  }
+};
+
 template <class... Kernels>
 void register_pointwise(torch::Library& m) {
-  (m.impl(qualified_name<typename Kernels::Op>().c_str(), TORCH_FN(Kernels::call)), ...);
+  (m.impl(qualified_name<typename Kernels::Op>().c_str(), &Kernels::call), ...);
 }
 
 }  // namespace torch_npusim

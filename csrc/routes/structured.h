@@ -9,87 +9,40 @@
 //   register_structured<Sum>(m);
 #pragma once
 
-#include <ATen/TensorIterator.h>
-#include <ATen/TensorMeta.h>
-
-#include <array>
 #include <type_traits>
 #include <utility>
 
 #include "csrc/observers/route_taken.h"
-#include "csrc/operands/device_empty.h"
 #include "csrc/operands/view_cache.h"
 #include "csrc/routes/cpu_kernel.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/dense_call.h"
 #include "csrc/routes/structured_arguments.h"
+#include "csrc/routes/structured_outputs.h"
 #include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
 
-// OnViews: one call of a structured class. meta() calls set_output_raw_strided(), which makes the
-// device tensor and the view that impl() writes to; take() then gives the device tensor away.
-template <class Structured, std::size_t outputs>
-class OnViews final : public Structured {
- public:
-  explicit OnViews(c10::DeviceIndex device) : device_(device) {}
-  ~OnViews() {
-    for (at::Tensor& view : views_) give_view(std::move(view));
-  }
+namespace structured {
 
-  void set_output_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
-                          at::TensorOptions options) override {
-    set_output_raw_strided(index, sizes, strides, options);
-  }
-  void set_output_raw_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
-                              at::TensorOptions options) override {
-    const auto i = static_cast<std::size_t>(index);
-    const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
-    const auto format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
-    made_[i] = strides.empty() ? device_empty(sizes, dtype, device_, format)
-                               : device_empty_strided(sizes, strides, dtype, device_);
-    note_use(made_[i], Use::writes);
-    views_[i] = take_fresh_view(*made_[i].unsafeGetTensorImpl());
-    if constexpr (std::is_base_of_v<at::TensorIteratorBase, Structured>) {
-      Structured::set_output_raw_strided(index, sizes, strides, options);
-    }
-  }
-  const at::Tensor& maybe_get_output(int64_t index) override {
-    return views_[static_cast<std::size_t>(index)];
-  }
+// SharedKernel: the code of all operators of one signature, compiled once for them. `on_views` runs
+// the structured class and returns its outputs.
+template <class Schema>
+struct SharedKernel;
 
-  at::Tensor take(std::size_t index) {
-    c10::TensorImpl& made = *made_[index].unsafeGetTensorImpl();
-    const at::Tensor& view = views_[index];
-    // Losses shrink the output that meta() asked for, which keeps its storage.
-    if (C10_UNLIKELY(made.numel() != view.numel())) made.set_sizes_contiguous(view.sizes());
-    return std::move(made_[index]);
-  }
+template <class Result, class... Args>
+struct SharedKernel<Result(Args...)> {
+  using Function = Result (*)(Args...);
+  using OnDevice = Result (*)(c10::DeviceIndex, const Args&...);
 
- private:
-  c10::DeviceIndex device_;
-  std::array<at::Tensor, outputs> made_;
-  std::array<at::Tensor, outputs> views_;
-};
-
-template <class Op_, class Class, class Schema = typename Op_::schema>
-struct StructuredKernel;
-
-template <class Op_, class Class, class Result, class... Args>
-struct StructuredKernel<Op_, Class, Result(Args...)> {
-  using Op = Op_;
-  using OnHost = CpuKernel<Op>;
-  static constexpr std::size_t outputs = structured::outputs_of<Result>;
-
-  static Result call(Args... args) {
-    structured::Tensors<sizeof...(Args)> tensors;
+  static Result call(const OpTraits& about, Function otherwise, OnDevice on_views, Args... args) {
+    Tensors<sizeof...(Args)> tensors;
     (tensors.add(args), ...);
     const bool simple = tensors.simple && tensors.device >= 0;
     if (C10_UNLIKELY(!simple || !fast_routes() || strict_align() != StrictAlign::off)) {
-      return OnHost::call(args...);
+      return otherwise(args...);
     }
-    const OpTraits& about = OnHost::traits();
     for (std::size_t i = 0; i < tensors.count; ++i) {
       check_within_storage(about.name.c_str(), *tensors.all[i]);
     }
@@ -101,9 +54,7 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
       note_route(Route::structured);
       const NoWrappers no_wrappers;
       const Temporaries temporaries;
-      OnViews<Class, outputs> kernel(tensors.device);
-      run(kernel, std::make_index_sequence<outputs>(), structured::hold(args)...);
-      Result made = results(kernel, std::make_index_sequence<outputs>());
+      Result made = on_views(tensors.device, args...);
       if (as_cuda()) {
         CallArguments given;
         (given.add(args), ...);
@@ -114,8 +65,31 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
       return made;
     });
   }
+};
+
+}  // namespace structured
+
+template <class Op_, class Class, class Schema = typename Op_::schema>
+struct StructuredKernel;
+
+template <class Op_, class Class, class Result, class... Args>
+struct StructuredKernel<Op_, Class, Result(Args...)> {
+  using Op = Op_;
+  using OnHost = CpuKernel<Op>;
+  static constexpr std::size_t outputs = structured::outputs_of<Result>;
+
+  static Result call(Args... args) {
+    return structured::SharedKernel<Result(Args...)>::call(OnHost::traits(), &OnHost::call,
+                                                           &on_views, args...);
+  }
 
  private:
+  static Result on_views(c10::DeviceIndex device, const Args&... args) {
+    OnViews<Class, outputs> kernel(device);
+    run(kernel, std::make_index_sequence<outputs>(), structured::hold(args)...);
+    return results(kernel, std::make_index_sequence<outputs>());
+  }
+
   template <class Kernel, std::size_t... index, class... Held>
   static void run(Kernel& kernel, std::index_sequence<index...>, const Held&... held) {
     if constexpr (std::is_void_v<decltype(kernel.meta(structured::argument(held)...))>) {
@@ -144,7 +118,7 @@ struct StructuredKernel<Op_, Class, Result(Args...)> {
 
 template <class... Kernels>
 void register_structured(torch::Library& m) {
-  (m.impl(qualified_name<typename Kernels::Op>().c_str(), TORCH_FN(Kernels::call)), ...);
+  (m.impl(qualified_name<typename Kernels::Op>().c_str(), &Kernels::call), ...);
 }
 
 }  // namespace torch_npusim
