@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from npusim_conformance.backend.expectations import Expectations
+from npusim_conformance.cases import catalog
+from npusim_conformance.cases.selection import Selection
 from npusim_conformance.inputs import torch_testing
 from npusim_conformance.properties.modules import LOST_LAZY
 from npusim_conformance.run.worker import Worker, WorkerConfig
@@ -175,6 +177,20 @@ def test_a_fused_step_that_does_nothing(worker, monkeypatch):
 
     monkeypatch.setattr(torch, "_fused_sgd_", fused)
     assert found(worker, "optim:SGD", ("fused", "steps", "foreach")) == {"fused"}
+
+
+def test_smoke_asks_for_weight_decay_when_fused(monkeypatch):
+    right = torch._fused_sgd_
+
+    def fused(params, *args, **kwargs):
+        forgets = {"weight_decay": 0.0} if on_device(params[0]) else {}
+        right(params, *args, **{**kwargs, **forgets})
+
+    monkeypatch.setattr(torch, "_fused_sgd_", fused)
+    smoke = Worker(WorkerConfig("npusim", "torch_npusim", Expectations(), samples_max=4))
+    case = "optim:SGD/fused"
+    assert case in map(str, catalog.cases(Selection("smoke", subjects="optim:SGD")))
+    assert smoke.execute(case).status is Status.FAIL
 
 
 def test_a_foreach_step_that_forgets_the_last(worker, monkeypatch):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The kit's `random` sees generators that do not repeat, and values of another distribution."""
+"""Properties of random operators see generators that do not repeat, and wrong distributions."""
 
 import dataclasses
 
@@ -35,7 +35,8 @@ def planted(bench, monkeypatch):
 @pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
 def test_a_right_device_passes(bench, name):
     dtype = str(DISTRIBUTIONS[name].dtypes[0]).removeprefix("torch.")
-    assert bench.status(f"op:{name}/random/{dtype}") is PASS
+    for asked in ("random", "seeding", "generator_state"):
+        assert bench.status(f"op:{name}/{asked}/{dtype}") in (PASS, NA)
 
 
 def message_of(bench, case):
@@ -47,7 +48,7 @@ def message_of(bench, case):
 
 def test_a_seed_that_is_ignored_is_seen(bench, monkeypatch):
     monkeypatch.setattr(torch.npusim, "manual_seed_all", lambda seed: None)
-    message = message_of(bench, "op:bernoulli/random/float32")
+    message = message_of(bench, "op:bernoulli/seeding/float32")
     assert "one seed gives other values" in message
     assert bench.status("op:nn.functional.dropout/forward/float32") is PASS
     assert bench.status("op:nn.functional.dropout/determinism/float32") is NA
@@ -59,7 +60,8 @@ def test_a_seed_that_does_not_matter_is_seen(planted):
         return torch.linspace(0, 1, COUNT, dtype=dtype, device=device)
 
     planted.plant_draw("rand", constant)
-    assert "another seed changes nothing" in message_of(planted, "op:rand/random/float32")
+    assert "another seed changes nothing" in message_of(planted, "op:rand/seeding/float32")
+    assert "correlation" in message_of(planted, "op:rand/random/float32")
 
 
 def test_a_generator_that_does_not_advance_is_seen(planted):
@@ -71,22 +73,23 @@ def test_a_generator_that_does_not_advance_is_seen(planted):
         return drawn
 
     planted.plant_draw("rand", stuck)
-    assert "second call draws the same" in message_of(planted, "op:rand/random/float32")
+    assert "second call draws the same" in message_of(planted, "op:rand/seeding/float32")
 
 
 def test_a_state_that_is_not_put_back_is_seen(bench, monkeypatch):
     monkeypatch.setattr(torch.npusim, "set_rng_state", lambda state, device=None: None)
-    assert "state, put back" in message_of(bench, "op:rand/random/float32")
+    assert "state, put back" in message_of(bench, "op:rand/generator_state/float32")
+    assert bench.status("op:rand/seeding/float32") is PASS
 
 
 def test_a_device_without_states_is_not_asked_for_them(bench, monkeypatch):
     monkeypatch.delattr(torch.npusim, "set_rng_state")
-    assert bench.status("op:rand/random/float32") is PASS
+    assert bench.status("op:rand/generator_state/float32") is PASS
 
 
 def test_an_explicit_generator_that_is_ignored_is_seen(planted):
     planted.plant_draw("rand", lambda right, device, dtype, generator: right(device, dtype, None))
-    message = message_of(planted, "op:rand/random/float32")
+    message = message_of(planted, "op:rand/generator_state/float32")
     assert message.endswith("a generator with one seed gives other values")
 
 

@@ -15,6 +15,8 @@ TELLING = (
     "edges",
     "noncontiguous",
     "random",
+    "seeding",
+    "generator_state",
     "aliasing",
     "out",
     "inplace",

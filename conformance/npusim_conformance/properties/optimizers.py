@@ -198,6 +198,13 @@ class Fused(OptimizerProperty):
     """fused=True gives what the loop gives but for rounding."""
 
     name = "fused"
+    profiles = in_profiles(smoke=Dtypes.NONE, standard=Dtypes.NONE, full=Dtypes.NONE)
+
+    def configurations(self, run: Run) -> list[dict[str, Any]]:
+        """In a short run the first with weight decay, which kernels forget."""
+        every = super().configurations(run)
+        decays = [kwargs for kwargs in every if kwargs.get("weight_decay")]
+        return decays[:1] if run.is_short else every
 
     def applies(self, subject: Subject, dtype: torch.dtype | None) -> str:
         """Optimizers with this argument."""

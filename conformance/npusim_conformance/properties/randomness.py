@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import ClassVar
 
 import torch
 
@@ -23,11 +24,11 @@ P_MIN = 1e-6  # values less likely than that, for both seeds, are not of the dis
 Part = Callable[[Run, Distribution, torch.device], None]
 
 
-class Random(Property):
-    """Seeds, generator states and explicit generators repeat values, which are well distributed."""
+class RandomProperty(Property):
+    """A property of each random operator; its questions are numbered like samples."""
 
-    name = "random"
     profiles = in_profiles(standard=Dtypes.DEFAULT, full=Dtypes.ALL)
+    parts: ClassVar[tuple[Part, ...]]
 
     def subjects(self) -> dict[str, Subject]:
         """Random operators of torch's database, and those that it lacks."""
@@ -41,7 +42,7 @@ class Random(Property):
     def check(self, run: Run) -> None:
         """Each question by itself, numbered like samples."""
         distribution = DISTRIBUTIONS[run.subject.name]
-        for number, part in enumerate(PARTS):
+        for number, part in enumerate(self.parts):
             run.attempt(number, _bind(part, run, distribution))
 
 
@@ -165,14 +166,25 @@ def _cpu_values(run: Run, distribution: Distribution, device: torch.device) -> N
     run.agreement.check(expected, got, CPU, "values for the CPU's seed")
 
 
-PARTS: tuple[Part, ...] = (
-    _equal_seeds,
-    _consecutive_calls,
-    _states,
-    _explicit_generators,
-    _values,
-    _cpu_values,
-)
+class Random(RandomProperty):
+    """Values are of the distribution, and the CPU's where the backend declares its generator."""
+
+    name = "random"
+    parts = (_values, _cpu_values)
+
+
+class Seeding(RandomProperty):
+    """One seed repeats the values, another one or a second call changes them."""
+
+    name = "seeding"
+    parts = (_equal_seeds, _consecutive_calls)
+
+
+class GeneratorState(RandomProperty):
+    """A state put back repeats the values; an explicit generator has a state of its own."""
+
+    name = "generator_state"
+    parts = (_states, _explicit_generators)
 
 
 def _judge_continuous(
@@ -227,4 +239,4 @@ def _judge_discrete(values: torch.Tensor, masses: dict[float, float]) -> str:
     return f"Pearson's statistic {statistic:.3g} has probability {p:.2g}" if p < P_MIN else ""
 
 
-PROPERTIES = [Random]
+PROPERTIES = [Random, Seeding, GeneratorState]

@@ -179,7 +179,7 @@ def wrong_device(own: Stand, x: Tensor):
 
 @interface(
     touches=("contract:rng", "rand_like"),
-    catches=("contract:rng/*", "op:*/random*"),
+    catches=("contract:rng/*", "op:*/seeding*"),
     shows=lambda d: torch.equal(
         *[(torch.manual_seed(1), torch.rand(3, device=d))[1].cpu() for _ in range(2)]
     ),
