@@ -346,7 +346,7 @@ Made reduced(const char* op, Inputs inputs, SpreadOf spread_of) {
   if (!marks.has_value() || is_check(marks)) return std::nullopt;
   const auto shown = shown_by(*marks, self);
   if (!shown.has_value() || shown->count > kMostClasses) return std::nullopt;
-  std::vector<bool> over(static_cast<std::size_t>(self.dim()), true);
+  std::vector<bool> over(static_cast<std::size_t>(std::max<int64_t>(self.dim(), 1)), true);
   bool keepdim = false;
   if (inputs.size() > 1 && (inputs[1].isInt() || inputs[1].isIntList())) {
     std::vector<int64_t> dims;

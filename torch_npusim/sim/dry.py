@@ -92,8 +92,10 @@ def begin(
     dispatch_us: float | None = None,
 ) -> None:
     """Begins a dry run; dry_run() has the arguments. NPUSIM_DRY_RUN=1 does at first use."""
-    # Kernels of the Meta key that are written in Python.
+    # Kernels of the Meta key that are written in Python. Their first check imports the second one,
+    # long as that is, and frames of an import keep the tensors of their callers alive.
     import torch._meta_registrations
+    import torch.fx.experimental.symbolic_shapes
 
     if not 0 <= selected <= 1:
         raise ValueError(f"selected is a share from 0 to 1, got {selected}")

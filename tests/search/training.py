@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Trainings of one to six layers on inputs of any layout.
+
+Oracle: the CPU, bit for bit, for losses, gradients, parameters and buffers (with autocast: both
+runs of the device alone); every allocation and free of a dry run is that of the real one, in order;
+under the alias no rule is broken and nothing races; what a compiler's graph computes is the same.
+"""
+
+from engine import Program, parts
+
+ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "64MiB"}
+
+START = """
+import gc, itertools
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch_npusim.sim import dry_run, races
+D, npu = DEVICE
+gc.disable()  # tensors in cycles would go at another moment
+makers, shape, layout = [], (2, 3, 4), "plain"
+
+class Call(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, x):
+        return self.f(x)
+
+class First(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)[0]
+
+def given(device):
+    x = torch.linspace(-2, 2, torch.Size(shape).numel()).view(shape).sin()
+    if layout == "expanded":
+        return x[:1].to(device).expand(shape)
+    if layout == "channels last" and len(shape) == 4:
+        return x.to(device).to(memory_format=torch.channels_last)
+    if layout == "transposed":
+        return x.transpose(0, -1).contiguous().to(device).transpose(0, -1)
+    if layout == "every second":
+        return x.repeat_interleave(2, -1).to(device)[..., ::2]
+    return x.to(device)
+
+def net():
+    torch.manual_seed(0)
+    made, probe = [], given("cpu")
+    for maker in makers:
+        layer = maker(probe.shape)
+        probe = layer(probe)
+        made.append(layer)
+    return nn.Sequential(*made)
+
+def train(device, optimizer, steps, amp=False, compiled=False):
+    model, x = net().to(device), given(device).requires_grad_()
+    chosen = optimizer([*model.parameters(), torch.ones(1, device=device, requires_grad=True)])
+    called = torch.compile(model, backend="aot_eager") if compiled else model
+    for _ in range(steps):
+        chosen.zero_grad()
+        with torch.autocast(D, torch.bfloat16, enabled=amp):
+            y = called(x)
+        loss = y.float().square().mean()
+        loss.backward()
+        chosen.step()
+    return [loss, x.grad, *model.state_dict().values(), *[p.grad for p in model.parameters()]]
+
+def traced(optimizer, steps, amp, dry):
+    gc.collect()
+    if D == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()
+    npu.empty_cache()
+    with dry_run() if dry else races.record() as run:
+        npu.memory._record_memory_history(context=None)
+        results = train(D, optimizer, steps, amp)
+        (trace, *_) = npu.memory._snapshot()["device_traces"]
+        npu.memory._record_memory_history(enabled=None)
+        results = [] if dry else [x.detach().cpu() for x in results]
+    assert dry or not run.races, run.races[0]
+    events = [(e["action"], e["addr"], e["size"]) for e in trace]
+    events = [e for e in events if e[0] in ("alloc", "free_requested")]
+    # Autocast's cache frees its casts in the order of a hash of addresses of the host.
+    runs = itertools.groupby(events, lambda event: event[0])
+    return results, [e for _, run in runs for e in (sorted(run) if amp else run)]
+
+def same(got, expected, what):
+    for number, (a, b) in enumerate(zip(got, expected, strict=True)):
+        a, b = a.detach().cpu(), b.detach().cpu()
+        assert torch.equal(a, b) or a.isnan().any(), f"{what}: bits of result {number} differ"
+
+def ask(optimizer, steps, amp=False, compiled=False, drawn=False):
+    results, wet = traced(optimizer, steps, amp, False)
+    _, dry = traced(optimizer, steps, amp, True)
+    for number, (a, b) in enumerate(itertools.zip_longest(wet, dry)):
+        assert a == b, f"dry is not wet: event {number} is {b}, where {a} is right"
+    if not amp and not drawn:
+        same(results, train("cpu", optimizer, steps), "CPU")
+    if compiled:
+        same(train(D, optimizer, steps, amp, True), results, "compiled")
+"""
+DEVICES = (
+    '"npusim", torch.npusim',
+    '"cuda", __import__("torch_npusim.as_cuda") and torch.cuda',
+)
+SHAPES = ("(2, 3, 4)", "(4, 4, 4)", "(3, 8)", "(2, 4, 6, 6)", "(1, 2, 5, 4)", "(8, 1, 4)")
+LAYOUTS = ("plain", "transposed", "expanded", "channels last", "every second")
+LAYERS = """
+nn.Linear(s[-1], {n}); nn.Linear(s[-1], {n}, bias=False);
+(nn.BatchNorm1d if len(s) < 4 else nn.BatchNorm2d)(s[1]); nn.LayerNorm(s[-1]);
+nn.LayerNorm(s[1:]); nn.RMSNorm(s[-1]); nn.GroupNorm(1, s[1]);
+(nn.Conv1d if len(s) < 4 else nn.Conv2d)(s[1], {n}, 3, padding=1) if len(s) > 2 else nn.Tanh();
+(nn.AvgPool1d if len(s) < 4 else nn.AvgPool2d)(3, 1, 1);
+(nn.MaxPool1d if len(s) < 4 else nn.MaxPool2d)(3, 1, 1); nn.ReLU(); nn.GELU(); nn.SiLU();
+nn.PReLU(); nn.Softmax(-1); nn.LogSoftmax(1); nn.Dropout(0.5);
+First(nn.LSTM(s[-1], {n}, batch_first=True)) if len(s) == 3 else nn.Tanh();
+Call(lambda x: x.transpose(1, -1)); Call(lambda x: x.transpose(0, -1));
+Call(lambda x: x.flip(1)); Call(lambda x: x.cumsum(-1));
+Call(lambda x: x + x.mean(1, keepdim=True)); Call(lambda x: torch.cat([x, x], 1));
+Call(lambda x: x[:, ::2]); Call(lambda x: x.contiguous());
+Call(lambda x: F.scaled_dot_product_attention(x, x, x)); Call(lambda x: F.normalize(x, dim=-1));
+Call(lambda x: (x * 1).relu_()); Call(lambda x: checkpoint(torch.tanh, x, use_reentrant=False))
+"""
+OPTIMIZERS = """
+SGD(p, 0.1, momentum=0.9, foreach={f}); AdamW(p, foreach={f}); Adam(p, fused={f});
+RMSprop(p, foreach={f}); Adagrad(p, foreach={f}); NAdam(p, foreach={f});
+Adadelta(p, foreach={f}); ASGD(p, foreach={f}); Rprop(p, foreach={f}); RAdam(p, foreach={f});
+Adamax(p, foreach={f}); Adafactor(p)
+"""
+
+
+def program(random) -> Program:
+    """One training; a tenth is compiled too."""
+    lines = [f"shape = {random.choice(SHAPES)}", f"layout = {random.choice(LAYOUTS)!r}"]
+    for _ in range(random.randint(1, 6)):
+        layer = random.choice(parts(LAYERS)).format(n=random.choice((1, 4, 5)))
+        lines.append(f"makers.append(lambda s: {layer})")
+    optimizer = random.choice(parts(OPTIMIZERS)).format(f=random.choice((True, False)))
+    more = {
+        "amp": random.random() < 0.25,
+        "compiled": random.random() < 0.1,
+        "drawn": "Dropout" in str(lines),
+    }
+    words = "".join(f", {name}=True" for name, chosen in more.items() if chosen)
+    lines.append(f"ask(lambda p: torch.optim.{optimizer}, {random.randint(1, 3)}{words})")
+    return Program(tuple(lines), START.replace("DEVICE", random.choice(DEVICES)))
+
+
+_AROUND = """
+from torch_npusim.sim.dry import active
+original, kept = {0}, []
+def changed(*given, **named):
+    result = original(*given, **named)
+    {1}
+    return result
+{0} = changed
+"""
+_TURNED = "result = result.transpose(-1, -2).contiguous().transpose(-1, -2)"
+PLANTS = {
+    "a dry run keeps a tensor": _AROUND.format("F.linear", "active() and kept.append(result * 2)"),
+    "a dry run has no temporary": _AROUND.format("F.linear", "active() or result * 2"),
+    "a dry batch norm lays its result out otherwise": _AROUND.format(
+        "F.batch_norm", f"if active() and not given[0].is_contiguous(): {_TURNED}"
+    ),
+    "a step of an optimizer keeps what it made": _AROUND.format(
+        "torch._foreach_sqrt", "active() or kept.append(result)"
+    ),
+    "a turned operand is multiplied less exactly": _AROUND.format(
+        "F.linear", "if result.device.type == D and not given[0].is_contiguous(): result *= 1.0001"
+    ),
+    "a norm of channels_last is that of the rows": _AROUND.format(
+        "F.group_norm", "if result.device.type == D and result.stride(1) == 1: result += 1e-3"
+    ),
+    "an autocast product is another in a dry run": _AROUND.format(
+        "F.linear", "if active() and result.dtype == torch.bfloat16: result = result.float()"
+    ),
+    "a stream is not waited for": _AROUND.format(
+        "F.relu", "with npu.stream(npu.Stream()): result = result * 1"
+    ),
+    "a compiled net is another": "compiled = torch.compile\n"
+    "torch.compile = lambda model, backend: compiled(lambda x: model(x) * 1.5, backend=backend)\n",
+}
