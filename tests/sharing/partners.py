@@ -3,7 +3,6 @@
 
 import contextlib
 import gc
-import os
 import traceback
 
 import rank_processes
@@ -138,7 +137,3 @@ def make(name, *shape, device="npusim", value=1.0):
 def allocated():
     torch.npusim.ipc_collect()
     return torch.npusim.memory_allocated()
-
-
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives and transfers of two to four ranks, in threads or processes, and one wrong argument.
+
+Oracle: gloo on CPU tensors, called beside each collective. Where one rank's arguments differ, every
+rank that takes part is told, in words of simccl.
+"""
+
+from engine import Program
+
+import torch_npusim.testing.ranks  # noqa: F401  (forked programs have it)
+
+ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_COUNT": "4"}
+
+START = """
+import os, tempfile, threading, traceback
+from datetime import timedelta
+import torch, torch.distributed as dist
+from torch.distributed import ReduceOp
+from torch_npusim import testing
+me, steps = threading.local(), []
+
+def new(name, dtype, count):
+    x = ((torch.arange(count) * 3 + me.rank * 5) % 7 - 3).to(dtype)
+    me.x[name] = x.to("npusim"), x
+
+def group(name, ranks):
+    me.groups[name] = dist.new_group(ranks), ranks
+
+def parts(x, g):
+    return list(x.chunk(g.size()))
+
+def swap(x, g, how, sends, expects):
+    out = torch.empty(sum(expects), dtype=x.dtype, device=x.device)
+    return [out], dist.all_to_all_single(out, x[:sum(sends)], expects, sends, group=g, async_op=how)
+
+def average(x, g, how):
+    work = dist.all_reduce(x, ReduceOp.SUM if x.is_cpu else ReduceOp.AVG, g, how)
+    if x.is_cpu:
+        x.div_(g.size()) if x.is_floating_point() else x.floor_divide_(g.size())
+    return [x], work
+
+def uneven(x, g, how):
+    me_in = g.rank()
+    outs = [torch.zeros(k + 1, dtype=x.dtype, device=x.device) for k in range(g.size())]
+    if not x.is_cpu:
+        return outs, dist.all_gather(outs, x[:me_in + 1], group=g, async_op=how)
+    outs[me_in].copy_(x[:me_in + 1])
+    for k, out in enumerate(outs):
+        dist.broadcast(out, group_src=k, group=g)
+    return outs, None
+
+def lists(x, g, how):
+    outs = [torch.empty_like(one) for one in parts(x, g)]
+    if not x.is_cpu:
+        return outs, dist.all_to_all(outs, parts(x, g), group=g, async_op=how)
+    dist.all_to_all_single(whole := torch.cat(outs), x, group=g)
+    return parts(whole, g), None
+
+def made(call, like):  # of collectives that write to new memory: a tensor, or one for each rank
+    def collective(x, g, how, *args):
+        out = like(x, g)
+        return (out if isinstance(out, list) else [out]), call(out, x, g, how, *args)
+    return collective
+
+CALLS = {
+    "all_reduce": lambda x, g, how, op: ([x], dist.all_reduce(x, op, g, how)),
+    "average": average,
+    "broadcast": lambda x, g, how, root: (
+        [x], dist.broadcast(x, group_src=root, group=g, async_op=how)),
+    "reduce": lambda x, g, how, root: (
+        [y := x.clone()] if g.rank() == root else [x],  # gloo writes to the others' operands
+        dist.reduce(y if g.rank() == root else x.clone(), group_dst=root, group=g, async_op=how)),
+    "all_gather": made(lambda o, x, g, how: dist.all_gather(o, x, g, how),
+        lambda x, g: [torch.empty_like(x) for _ in range(g.size())]),
+    "gather_into": made(lambda o, x, g, how: dist.all_gather_into_tensor(o, x, g, how),
+        lambda x, g: x.new_empty(g.size() * x.numel())),
+    "scatter_into": made(lambda o, x, g, how, op: dist.reduce_scatter_tensor(o, x, op, g, how),
+        lambda x, g: x.new_empty(x.numel() // g.size())),
+    "reduce_scatter": made(lambda o, x, g, how, op: dist.reduce_scatter(o, parts(x, g), op, g, how),
+        lambda x, g: x.new_empty(x.numel() // g.size())),
+    "gather": made(lambda o, x, g, how, root: dist.gather(
+            x, o if g.rank() == root else None, group_dst=root, group=g, async_op=how),
+        lambda x, g: [torch.zeros_like(x) for _ in range(g.size())]),
+    "scatter": made(lambda o, x, g, how, root: dist.scatter(
+            o, parts(x, g) if g.rank() == root else None, group_src=root, group=g, async_op=how),
+        lambda x, g: x.new_empty(x.numel() // g.size())),
+    "swap": swap, "uneven": uneven, "lists": lists,
+}
+
+def on(stream):
+    me.streams[stream].wait_stream(me.last)
+    me.last = me.streams[stream]
+    return torch.npusim.stream(me.last)
+
+def call(name, x, group, stream, how, *args):
+    g, ranks = me.groups[group]
+    if me.rank not in ranks:
+        return
+    args = [a[ranks.index(me.rank)] if isinstance(a, list) else a for a in args]
+    with on(stream):
+        outs, work = CALLS[name](me.x[x][0], g, how, *args)
+    me.under_way.append((work, outs, CALLS[name](me.x[x][1], g, False, *args)[0], name))
+    how or finish(stream)
+
+def finish(stream=0):
+    with on(stream):
+        for work, *_ in me.under_way:
+            work and work.wait()
+        for _, outs, expected, name in me.under_way:
+            for out, true in zip(outs, expected, strict=True):
+                assert torch.equal(out.cpu(), true), (name, me.rank, out.cpu(), true)
+        me.under_way.clear()
+        for pair in me.x.values():
+            for one in pair:
+                one.remainder_(7)
+
+def write(x, stream):
+    with on(stream):
+        for one in me.x[x]:
+            one.add_(me.rank)
+
+def together(names, group, stream, how):
+    g, ranks = me.groups[group]
+    if me.rank in ranks:
+        device = torch.device("npusim", me.rank)
+        with on(stream), dist._coalescing_manager(g, device, how) as work:
+            for x in names:
+                dist.all_reduce(me.x[x][0], group=g)
+        for x in names:
+            dist.all_reduce(me.x[x][1], group=g)
+            me.under_way.append((how and work, [me.x[x][0]], [me.x[x][1]], "together"))
+        how or finish(stream)
+
+def transfers(pairs, x, stream, batch):
+    finish(stream)
+    ops, works = [], []
+    with on(stream):
+        for tag, (a, b) in enumerate(pairs):
+            for end, peer, is_send in ((a, b, True), (b, a, False)):
+                if me.rank == end:
+                    mine, host = (one + tag if is_send else one * 0 for one in me.x[x])
+                    does = (dist.isend if is_send else dist.irecv)
+                    batch or (dist.send if is_send else dist.recv)(mine, peer)
+                    ops.append(dist.P2POp(does, mine, peer))
+                    works.append(a != b and does(host, peer, tag=tag))
+                    a == b and host.copy_(me.x[x][1] + tag)
+                    me.under_way.append((works[-1], [mine], [host], "transfer"))
+        if batch and ops:
+            me.under_way += [(work, [], [], "") for work in dist.batch_isend_irecv(ops)]
+    finish(stream)
+
+FOREIGN = "gloo", "Gloo", "Enforce", "transport/", "Connection", "preamble", "op."
+
+def differs(rank, group, right, wrong):
+    if me.rank not in me.groups[group][1]:
+        return
+    finish()
+    g, x = me.groups[group][0], torch.ones(12, device="npusim")
+    try:
+        (wrong if me.rank == rank else right)(x, g)
+        torch.npusim.synchronize()
+    except Exception as error:
+        assert not [word for word in FOREIGN if word in str(error)], str(error)
+        assert me.rank == rank or isinstance(error, dist.DistBackendError), repr(error)
+    else:
+        assert me.rank == rank and wrong is NOTHING, f"rank {me.rank} is not told"
+
+NOTHING = lambda x, g: None
+
+def rank_main():
+    me.rank, me.x, me.under_way = dist.get_rank(), {}, []
+    me.groups = {"world": (dist.group.WORLD, list(range(dist.get_world_size())))}
+    me.last = torch.npusim.current_stream()
+    me.streams = me.last, torch.npusim.Stream()
+    for step in steps:
+        step()
+    me.under_way and finish()
+
+def run(ranks, threads):
+    if threads:
+        return testing.run_ranks(rank_main, ranks, timeout=8)
+    children, place = [], tempfile.mktemp()
+    for rank in range(ranks):
+        if not (child := os.fork()):
+            status = 1
+            try:
+                torch.npusim.set_device(rank)
+                dist.init_process_group("cpu:gloo,npusim:simccl", init_method=f"file://{place}",
+                                        rank=rank, world_size=ranks, timeout=timedelta(seconds=8))
+                rank_main()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        children.append(child)
+    ended = [os.waitpid(child, 0)[1] for child in children]
+    assert not any(ended), f"ranks end with {ended}"
+"""
+TYPES = "float32 float64 float16 bfloat16 int8 uint8 int32 int64".split()
+OPS = ("ReduceOp.SUM", "ReduceOp.MIN", "ReduceOp.MAX", "ReduceOp.PRODUCT")
+NEEDS = {"all_reduce": "op", "scatter_into": "op", "reduce_scatter": "op", "swap": "splits"}
+NEEDS |= dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), "root")
+NEEDS |= dict.fromkeys(("average", "all_gather", "gather_into", "uneven", "lists"), "")
+# Collectives of twelve numbers, and each with something else than the other ranks have.
+RIGHT = {
+    "dist.all_reduce({x}, group=g)": ("{x}[:6]", "{x}.int()", "{x}[::2]"),
+    "dist.broadcast({x}, group_src=0, group=g)": ("{x}[:6]", "{x}.half()", "{x}[:0]"),
+    "dist.all_gather_into_tensor(x.new_empty(12 * g.size()), {x}, g)": ("{x}[:6]", "{x}.long()"),
+    "dist.reduce({x}, group_dst=0, group=g)": ("{x}[:4]", "{x}.double()"),
+    "CALLS['lists']({x}, g, False)": ("torch.ones(24, device='npusim')",),
+    "CALLS['swap']({x}, g, False, [3] * g.size(), [3] * g.size())": (),
+}
+WRONG = (
+    "dist.all_reduce(x, ReduceOp.MAX, g)",
+    "dist.broadcast(x, group_src=1, group=g)",
+    "dist.reduce(x, group_dst=1, group=g)",
+    "dist.barrier(g, device_ids=[me.rank])",
+    "CALLS['swap'](x, g, False, [1] * g.size(), [3] * g.size())",
+    "CALLS['swap'](x, g, False, [3] * g.size(), [2] * g.size())",
+)
+
+
+def arguments(random, name: str, size: int) -> str:
+    """The last arguments of a collective, for all ranks alike; a list has one for each."""
+    if NEEDS[name] == "splits":
+        sends = [[random.randint(0, 3) for _ in range(size)] for _ in range(size)]
+        return f", {sends}, {[list(one) for one in zip(*sends, strict=True)]}"
+    one = {"op": random.choice(OPS), "root": str(random.randrange(size)), "": ""}[NEEDS[name]]
+    return one and f", {one}"
+
+
+def program(random) -> Program:
+    """Five to fourteen steps of all ranks; some programs end with a wrong one."""
+    ranks = random.randint(2, 4)
+    groups, tensors, busy = {"world": ranks}, {}, {}
+    members = {"world": list(range(ranks))}
+    lines = []
+    for n in range(random.randint(5, 14)):
+        stream, group = random.randrange(2), random.choice(list(groups))
+        choice, how = random.random(), random.random() < 0.5
+        if len(tensors) < 2 or choice < 0.1:
+            tensors[f"t{n}"] = random.choice(TYPES)
+            lines.append(f'new("t{n}", torch.{tensors[f"t{n}"]}, {random.choice((12, 48, 4800))})')
+            continue
+        x = random.choice(list(tensors))
+        if busy.get(x, group) != group or (x in busy and not how) or choice > 0.8:
+            lines.append(f"finish({stream})")
+            busy.clear()
+        if choice < 0.6:
+            even = groups[group] in (2, 4) and tensors[x] not in ("int8", "uint8")
+            name = random.choice([one for one in NEEDS if even or one != "average"])
+            more = arguments(random, name, groups[group])
+            lines.append(f'call("{name}", "{x}", "{group}", {stream}, {how}{more})')
+            busy |= {x: group} if how else {}
+        elif choice < 0.7:
+            alike = [one for one in tensors if tensors[one] == tensors[x]]
+            lines += [f"finish({stream})", f'together({alike}, "{group}", {stream}, {how})']
+            busy = dict.fromkeys(alike, group) if how else {}
+        elif choice < 0.8:
+            pairs = [(random.randrange(ranks), random.randrange(ranks)) for _ in range(4)]
+            pairs = [(a, b) for a, b in pairs if how or a != b]
+            lines.append(f'transfers({pairs}, "{x}", {stream}, {how})')
+            busy.clear()
+        elif choice < 0.87:
+            chosen = sorted(random.sample(range(ranks), random.randint(1, ranks)))
+            groups[f"g{n}"], members[f"g{n}"] = len(chosen), chosen
+            lines.append(f'group("g{n}", {chosen})')
+        elif choice < 0.95:
+            lines.append(f'write("{x}", {stream})')
+        else:
+            lines.append("dist.barrier()")
+    large = [one for one in groups if groups[one] > 1]
+    if random.random() < 0.4:
+        right, others = random.choice(list(RIGHT.items()))
+        group = random.choice(large)
+        wrong = right.replace("{x}", random.choice(others)) if others else random.choice(WRONG)
+        wrong = random.choice((wrong, wrong, random.choice(WRONG), "NOTHING"))
+        wrong = wrong if wrong == "NOTHING" else f"lambda x, g: {wrong}"
+        right = right.replace("{x}", "x")
+        rank = random.choice(members[group])
+        if right not in wrong:
+            lines.append(f'differs({rank}, "{group}", lambda x, g: {right}, {wrong})')
+    lines = [f"steps.append(lambda: {line})" for line in lines]
+    return Program(tuple(lines), START, "", f"run({ranks}, threads={random.random() < 0.7})")
+
+
+FAULTS = """
+a sum leaves out the third rank: all_reduce: me.rank == 2 and x.zero_()
+a least is a sum: all_reduce: args = (ReduceOp.SUM, *args[1:])
+a sum is the greatest: reduce_scatter_tensor: args = (args[0], ReduceOp.MAX, *args[2:])
+the root is the last rank: broadcast: named["group_src"] = named["group"].size() - 1
+uneven splits go to other memory: all_to_all_single: x = torch.empty_like(x)
+a batch of transfers is in another order: batch_isend_irecv: x = x[::-1] if me.rank == 0 else x
+a transfer forgets its tensor: recv: x = x.clone()
+a gathering on a side stream is lost: all_gather_into_tensor: x = x.clone() if side() else x
+"""
+PLANTS = {
+    name: f"""
+original, side = dist.{call}, lambda: me.last is me.streams[1]
+def replaced(x, *args, **named):
+    host = not isinstance(x, list) and x.is_cpu
+    if not host:
+        {text}
+    return original(x, *args, **named)
+dist.{call} = replaced
+"""
+    for name, call, text in (line.split(": ", 2) for line in FAULTS.strip().splitlines())
+} | {
+    "a refusal has words of the transport": """
+original = torch.npusim.synchronize
+def worded(*args):
+    try:
+        original(*args)
+    except dist.DistBackendError as error:
+        raise dist.DistBackendError("[enforce fail at gloo/transport/tcp/pair.cc]") from error
+torch.npusim.synchronize = worded
+""",
+}
