@@ -30,7 +30,7 @@ SEARCHES = sorted(p.stem for p in FOLDER.glob("*.py") if "\ndef program(" in p.r
 
 
 def rows() -> list[dict]:
-    """The programs that a search has found, each mended since."""
+    """The programs that went wrong once, each mended since."""
     return tomllib.loads((FOLDER / "found.toml").read_text())["found"]
 
 
@@ -114,7 +114,7 @@ def main() -> int:
     for name in names:
         if name not in SEARCHES:
             parser.error(f"no search {name!r}; there are {', '.join(SEARCHES)}")
-    weight = {n: 1 + sum(row["search"] == n for row in rows()) for n in names}
+    weight = {n: 1 + sum(row.get("search") == n for row in rows()) for n in names}
     share = options.seconds * min(options.jobs, len(names)) / sum(weight.values())
     status = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
