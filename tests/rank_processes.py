@@ -21,6 +21,7 @@ from repo.sources import ROOT
 
 DEVICES = 8  # that a rank sees
 _PRELOAD = ["torch", "torch_npusim", "torch.distributed.fsdp", "torch.distributed.tensor"]
+_started = []  # has an element once the fork server is that of this file
 
 
 class RankError(AssertionError):
@@ -30,6 +31,9 @@ class RankError(AssertionError):
 def context():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
+    if not _started:  # a server that other tests have started has other modules and variables
+        multiprocessing.forkserver._forkserver._stop()
+        _started.append(True)
     kept = dict(os.environ)
     for name in [name for name in os.environ if "NPUSIM" in name]:
         del os.environ[name]
