@@ -46,10 +46,6 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Files of the table come first, so that no dear one begins when the others end."""
-    files = [*TABLE["files"], *(glob.partition("::")[0] for glob in TABLE["cases"])]
-    rank = {f"tests/{path}": place for place, path in reversed(list(enumerate(files)))}
-    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(files)))
     if config.option.part:
         config.hook.pytest_deselected(items=[item for item in items if not chosen(item.nodeid)])
         items[:] = [item for item in items if chosen(item.nodeid)]
