@@ -56,9 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         sharing=arguments.sharing,
         per_node=arguments.per_node,
     )
-    low, high, count = fabric.interval(arguments.spec)
+    known = fabric.interval(arguments.spec)
     if arguments.json:
-        ends = {"interval": [low, high] if count else None, "promised": count >= fabric.FEW}
+        ends = {"interval": known[:2] if known.times else None, "promised": known.is_promised}
         print(json.dumps([asdict(route) | ends for route in routes], indent=2))
         return 0
     print(f"{arguments.spec}: {fabric.describe(arguments.spec)}")
@@ -71,25 +71,26 @@ def run(arguments: argparse.Namespace) -> int:
             route.algorithm,
             route.protocol,
             f"{route.microseconds:.1f}",
-            f"{low * route.microseconds:.1f} to {high * route.microseconds:.1f}" if count else "-",
+            f"{low:.1f} to {high:.1f}" if known.times else "-",
             f"{route.bus_bandwidth:.1f}",
         ]
         for route in routes
+        for low, high in [(known.low * route.microseconds, known.high * route.microseconds)]
     ]
     print("\n".join(format_table(["algorithm", "protocol", "us", "interval", "bus GB/s"], rows)))
-    print(f"\n{_known(high, count)}")
+    print(f"\n{_sentence(known)}")
     return 0
 
 
-def _known(factor: float, count: int) -> str:
+def _sentence(known: fabric.Interval) -> str:
     """Returns the sentence on the interval of a time."""
-    if not count:
+    if not known.times:
         return "No published time of this fabric is known: no interval, and no promise."
-    if count < fabric.FEW:
-        return f"The interval is the largest error of {count} published times: no promise."
+    if not known.is_promised:
+        return f"The interval is the largest error of {known.times} published times: no promise."
     return (
-        f"Nine of ten published times, of {count} that were left out of the fit with their "
-        f"machine, are within a factor of {factor:g}."
+        f"At least nine of ten published times, of {known.times} that were left out of the fit "
+        f"with their machine, are within a factor of {known.high:g}."
     )
 
 

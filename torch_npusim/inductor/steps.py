@@ -30,7 +30,7 @@ _GRADIENT_OVERWRITTEN = (
 
 
 class Path:
-    """What ran since a step began: on one device, in one thread and its backward passes."""
+    """The calls since a step began: on one device, in one thread and its backward passes."""
 
     def __init__(self) -> None:
         self._step = 0

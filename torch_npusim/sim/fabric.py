@@ -16,12 +16,11 @@ import functools
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_npusim import _C
 
 __all__ = [
-    "FEW",
     "OPERATIONS",
     "Route",
     "Send",
@@ -34,8 +33,7 @@ __all__ = [
     "values",
 ]
 
-#: Fewer published times than these promise nothing.
-FEW = 20
+_FEW = 20  # fewer published times promise nothing
 
 #: What routes() takes.
 OPERATIONS = (
@@ -145,18 +143,35 @@ def describe(name: str) -> str:
     return str(_read(name)["description"])
 
 
-def interval(name: str) -> tuple[float, float, int]:
-    """Returns factors of a modelled time between which published times lie, and their number.
+class Interval(NamedTuple):
+    """Factors of a modelled time between which published times lie.
+
+    Attributes:
+        low: (1 without a published time)
+        high: (1 without a published time)
+        times: Number of published times.
+        is_promised: Whether nine of ten are within; else the largest error is.
+    """
+
+    low: float
+    high: float
+    times: int
+    is_promised: bool
+
+
+def interval(name: str) -> Interval:
+    """Returns the interval of the times on a fabric.
 
     The errors are of times that were left out of the fit with their machine, and of blind ones
-    (docs/reference/fabrics.md): nine of ten of both, or of fewer than FEW the largest, which
-    promises nothing. (1, 1, 0) without a published time.
+    (docs/reference/fabrics.md): at least nine of ten of both, or of few the largest, which
+    promises nothing.
 
     Raises:
         ValueError: If there is no fabric of that name.
     """
     errors = _read(name).get("errors", {"factor": 1.0, "rows": 0})
-    return 1 / float(errors["factor"]), float(errors["factor"]), int(errors["rows"])
+    factor, times = float(errors["factor"]), int(errors["rows"])
+    return Interval(1 / factor, factor, times, times >= _FEW)
 
 
 def use(name: str) -> None:

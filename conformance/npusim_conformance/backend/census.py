@@ -44,7 +44,7 @@ OVERRIDEABLE = (
 )
 
 WRAPPERS = ("Conjugate", "Negative")
-_mended = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+_mended: list[torch.library.Library] = []  # a registration lives as long as its library
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,11 @@ def mend_copies() -> None:
 
     A case that dies only without them has died of that trap.
     """
+    _mended.append(torch.library.Library("aten", "IMPL"))  # type: ignore[no-untyped-call]
     for wrapper in WRAPPERS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there was a kernel before
-            _mended.impl(  # type: ignore[no-untyped-call]
+            _mended[-1].impl(  # type: ignore[no-untyped-call]
                 "_copy_from", torch.library.fallthrough_kernel, wrapper
             )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What was meant by a name that names nothing, from sources alone: torch's database takes seconds.
+"""The name that was meant by one that names nothing, read from sources: torch's database is slow.
 
 torch is not imported. Names that only the database can tell are catalog.py's.
 """
