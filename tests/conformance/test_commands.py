@@ -14,9 +14,9 @@ from npusim_conformance.backend import census
 from npusim_conformance.backend.expectation_update import globs, updated
 from npusim_conformance.case import KINDS, Case
 from npusim_conformance.cases import catalog, near
+from npusim_conformance.cases.known import properties
 from npusim_conformance.cases.selection import Selection
 from npusim_conformance.cli import main
-from npusim_conformance.inputs import torch_testing
 from npusim_conformance.judge import attribution, plain_python
 from npusim_conformance.record.log import LogWriter
 from npusim_conformance.report import planning
@@ -68,8 +68,14 @@ def test_a_case_given_as_subject_gets_a_suggestion_before_torch_is_imported():
         assert said in done.stderr
 
 
-def test_sources_name_every_operator_of_the_database():
-    assert [name for name in torch_testing.operators() if near.meant(f"op:{name}")] == []
+def test_no_subject_is_taken_for_a_near_miss():
+    words = {
+        word
+        for (kind, _), prop in properties().items()
+        for name in catalog._subjects_of(prop)
+        for word in (name, f"{kind}:{name}")
+    }
+    assert sorted(word for word in words if near.meant(word)) == []
 
 
 @pytest.mark.parametrize(

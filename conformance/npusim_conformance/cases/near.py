@@ -13,8 +13,11 @@ from pathlib import Path
 
 from npusim_conformance.case import KINDS
 
-# As the database names an operator: OpInfo("add", ...), or name= of a function that makes one.
-_NAMED = re.compile(r"Info\(\s*[\"']([\w.]+)[\"']|\b(?:op_)?name=[\"']([\w.]+)[\"']")
+# As the database names an operator: OpInfo("add", ...), or name= of a function that makes one; and
+# as the kit's own table of distributions does.
+_NAMED = re.compile(
+    r"Info\(\s*[\"']([\w.]+)[\"']|\b(?:op_)?name=[\"']([\w.]+)[\"']|\"([\w.]+)\": Distribution\("
+)
 _GLOB = re.compile(r"[*?[]")
 
 
@@ -54,13 +57,15 @@ def meant(word: str) -> str:
 
 @cache
 def _operators() -> tuple[str, ...]:
-    """Names of the operators of torch's database, some without their variant; none if absent."""
+    """Names of the operators of torch's database, some without their variant, and of the kit's."""
     torch = find_spec("torch")
     places = (torch and torch.submodule_search_locations) or ["torch"]
     root = Path(places[0]) / "testing" / "_internal"
-    files = (root / "common_methods_invocations.py", *(root / "opinfo/definitions").glob("*.py"))
+    own = Path(__file__).parents[1] / "properties" / "distributions.py"
+    database = root / "common_methods_invocations.py"
+    files = (own, database, *(root / "opinfo/definitions").glob("*.py"))
     found = [_NAMED.findall(file.read_text()) for file in files if file.exists()]
-    names = {one or other for names in found for one, other in names}
+    names = {"".join(name) for names in found for name in names}
     return tuple(sorted(name for name in names if not name.startswith("_refs.")))
 
 
