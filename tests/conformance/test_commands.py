@@ -78,6 +78,11 @@ def test_no_subject_is_taken_for_a_near_miss():
     assert sorted(word for word in words if near.meant(word)) == []
 
 
+def test_the_name_before_variants_is_no_unknown_word():
+    chosen = catalog.cases(Selection("smoke", "op:div,op:div.*"))
+    assert {case.subject for case in chosen} >= {"div.floor_rounding", "div.no_rounding_mode"}
+
+
 @pytest.mark.parametrize(
     ("choice", "said"),
     [

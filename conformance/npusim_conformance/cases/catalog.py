@@ -70,9 +70,13 @@ def _check(selection: Selection) -> None:
 
 
 def _named(what: str, words: str, known: set[str]) -> None:
-    """Raises UnknownCase for the first of the words that is no glob and not known."""
+    """Raises UnknownCase for the first of the words that is no glob and not known.
+
+    The name before the variants ("div" of "div.floor_rounding") is known too.
+    """
+    families = {name.rpartition(".")[0] for name in known}
     for word in filter(None, map(str.strip, words.split(","))):
-        if is_literal(word) and word not in known:
+        if is_literal(word) and word not in known | families:
             meant = near(word, sorted(known))
             hint = f"did you mean {meant!r}? " if meant else ""
             raise UnknownCase(f"no {what} {word!r}; {hint}`list` prints all names")
