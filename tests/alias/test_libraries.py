@@ -50,6 +50,7 @@ def test_a_device_is_used_while_its_work_is_unfinished():
 
 
 def test_memory_in_use_is_that_of_the_device():
+    torch.cuda.empty_cache()  # blocks of other tests would serve
     before = torch.cuda.device_memory_used()
     block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
     assert torch.cuda.device_memory_used() >= before + block.nbytes
@@ -128,6 +129,7 @@ def test_stacks_of_a_history_are_those_asked_for(context, freed, allocated):
     def the_free():
         held.clear()
 
+    torch.cuda.empty_cache()
     held = [torch.ones(3, device="cuda")]  # so that no segment is taken
     segment = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")  # of nobody else
     torch.cuda.memory._record_memory_history(context=context, clear_history=True)

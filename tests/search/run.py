@@ -25,7 +25,6 @@ import tomllib
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
 SEARCHES = sorted(p.stem for p in FOLDER.glob("*.py") if "\ndef program(" in p.read_text())
 
 
@@ -130,4 +129,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    sys.path.insert(1, str(FOLDER.parents[1]))  # behind FOLDER
     sys.exit(main())

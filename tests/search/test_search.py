@@ -12,6 +12,10 @@ SECONDS = os.environ.get("NPUSIM_SEARCH_SECONDS", "10")
 SEED = os.environ.get("NPUSIM_SEARCH_SEED", "0")
 
 
+def test_searches_hide_no_module_of_other_tests():
+    assert str(run.FOLDER) not in sys.path
+
+
 @pytest.mark.parametrize("name", run.SEARCHES)
 def test_a_search_finds_nothing(name):
     command = [sys.executable, run.__file__, name, "--seconds", SECONDS, "--seed", SEED]
