@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Public reports of failures, imitated: the verdict on each has to be the report's resolution.
+
+A report is one file of programs/. Its docstring has a title, `Report:` and `Resolution:`; `wrong`
+runs out of memory under the alias of torch.cuda, `fixed` is its twin with the resolution.
+Constants:
+
+    MEMORY     of the device, bytes
+    OUTSIDE    of that, held by others while `wrong` runs; default: 0
+    CAUSE      of npusim_lab.causes.CAUSES
+    ADVICE     regular expression of the resolution, found in the first two sentences
+    SETTING    of PYTORCH_ALLOC_CONF, which mends `wrong` in the twin's place
+"""
+
+import importlib
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def names() -> list[str]:
+    """Returns the names of all reports, sorted."""
+    return sorted(path.stem for path in (Path(__file__).parent / "programs").glob("*.py"))
+
+
+def report(name: str) -> ModuleType:
+    """Returns the module of a report."""
+    return importlib.import_module(f"claims.reports.programs.{name}")
+
+
+def judged(name: str, answer: dict[str, Any]) -> str:
+    """Returns "right", "half" (the cause or the advice alone) or "wrong" for an explanation."""
+    of = report(name)
+    first = " ".join(answer["sentences"][:2])
+    hits = (answer["cause"] == of.CAUSE) + bool(re.search(of.ADVICE, first))
+    return ("wrong", "half", "right")[hits]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs imitated reports of failures, and judges what `npusim-lab explain` says of them.
+
+python -m claims.reports            every report: cause, advice, and whether the twin runs
+python -m claims.reports adam       reports whose name has the word, with the verdict
+python -m claims.reports --write    keeps the traces
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from claims.reports import RECORDED, judged, names, report
+from npusim_lab import Trace, explain, load
+from npusim_lab.files import save
+
+_CHILD = """
+import sys, torch
+from claims.reports import report
+torch.cuda.memory._record_memory_history(stacks="python")
+try:
+    getattr(report(sys.argv[1]), sys.argv[2])()
+except torch.OutOfMemoryError:
+    sys.exit(3)
+finally:
+    torch.cuda.memory._dump_snapshot(sys.argv[3])
+"""
+
+
+def run(name: str, variant: str, memory: int, setting: str = "") -> tuple[bool, Trace]:
+    """Returns whether a variant ends without an error, and its trace.
+
+    Raises:
+        RuntimeError: If it fails otherwise than out of memory.
+    """
+    settings = {
+        "NPUSIM_AS_CUDA": "1",
+        "NPUSIM_ALLOCATOR": "cuda-2.13",
+        "NPUSIM_DEVICE_MEMORY": str(memory),
+        "PYTORCH_ALLOC_CONF": setting,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        snapshot = Path(folder, "snapshot.pickle")
+        command = [sys.executable, "-c", _CHILD, name, variant, str(snapshot)]
+        done = subprocess.run(command, env={**os.environ, **settings}, check=False)
+        if done.returncode not in (0, 3):
+            raise RuntimeError(f"{name}: {variant} ends with {done.returncode}")
+        return not done.returncode, load(snapshot, capacity_bytes=report(name).MEMORY)
+
+
+def main() -> int:
+    """Runs what the command line asks for; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m claims.reports")
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    chosen = [name for name in names() if not asked.words or any(w in name for w in asked.words)]
+    right = 0
+    for name in chosen:
+        of = report(name)
+        outside = getattr(of, "OUTSIDE", 0)
+        ran, trace = run(name, "wrong", of.MEMORY - outside)
+        mended, _ = run(name, "fixed", of.MEMORY, getattr(of, "SETTING", ""))
+        answer = explain(trace, quick=True)
+        score = judged(name, answer)
+        right += score == "right"
+        print(f"{score:6} {name}{': does not fail' * ran}{': the twin fails' * (not mended)}")
+        if asked.words or score != "right":
+            print(*(f"       {line}" for line in answer["sentences"]), sep="\n")
+        if asked.write:
+            save(trace, RECORDED / f"{name}.npt")
+    print(f"{right} of {len(chosen)}")
+    return int(right < len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
