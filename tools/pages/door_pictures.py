@@ -34,7 +34,7 @@ COMMANDS = {
         "--ops 'op:cum*,op:scatter*,op:gather' --quiet --out {folder} || test $? = 1",
     ],
 }
-WIDTH, COLOURS = 1200, 64  # of a picture of a page: its width when taken
+WIDTH, COLOURS = 1200, 32  # of a picture of a page: its width when taken
 
 
 def ran(name: str, folder: str) -> str:

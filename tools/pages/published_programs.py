@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Commands of the published programs: tools/pages/published/records.npz, from dry runs.
+"""Commands of the published programs: tools/pages/published/records.npz.xz, from dry runs.
 
     python tools/pages/published_programs.py           # of published/rows.csv
     python tools/pages/published_programs.py --blind   # of build/published/rows.csv
@@ -12,6 +12,8 @@ import contextlib
 import csv
 import importlib.abc
 import importlib.machinery
+import io
+import lzma
 import math
 import sys
 import time
@@ -31,6 +33,9 @@ from torch_npusim.sim import dry_run, timeline
 
 # Operators choose kernels by it. The memory is more than any program needs: the figures are times.
 SPEC, ROOM = "a100-80-sxm", "2TiB"
+
+#: NumPy's archive of the programs of a folder, compressed.
+RECORDS = "records.npz.xz"
 
 #: Columns that make a program: rows that agree in them share a record.
 PROGRAM = ("source", "model", "size", "batch", "dtype", "layout", "mode", "torch")
@@ -348,14 +353,16 @@ def main(folder):
         orders.append(np.array(order, np.uint16))
         made.append((*key, first, len(unique), len(order), modules))
         print(len(made), *key, len(order), f"{time.time() - begin:.1f} s", flush=True)
-    np.savez_compressed(
-        folder / "records.npz",
+    kept = io.BytesIO()
+    np.savez(
+        kept,
         names=np.array(list(names)),
         commands=np.array(commands, np.float64),
         orders=np.concatenate(orders),
         programs=np.array(made),
         failed=np.array([(*key, why) for key, why in failed.items()]),
     )
+    (folder / RECORDS).write_bytes(lzma.compress(kept.getvalue(), preset=9))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ validation.py is the command. A row's time is computed from the record of its pr
 """
 
 import csv
+import io
+import lzma
 import math
 import sys
 import tomllib
@@ -15,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from pages.intervals import BUSY
-from pages.published_programs import PROGRAM
+from pages.published_programs import PROGRAM, RECORDS
 from pages.published_rows import DLE
 
 from torch_npusim.sim import specs, timeline
@@ -31,7 +33,7 @@ class Data:
     """Rows with records, as flat arrays: a different command of a row each."""
 
     def __init__(self, folder):
-        kept = np.load(folder / "records.npz")
+        kept = np.load(io.BytesIO(lzma.decompress((folder / RECORDS).read_bytes())))
         names = [str(name).removeprefix("aten::").split(".")[0] for name in kept["names"]]
         commands, programs = kept["commands"], kept["programs"]
         ends = np.cumsum([int(program[-2]) for program in programs])

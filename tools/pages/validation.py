@@ -10,7 +10,7 @@
 
 published_rows.py chose the rows before the first fit; time_fit.py fits. The split has three parts:
 each chip is left out of a fit, each family of models is, and each source is. The page states the
-errors of what was left out; left_out.csv keeps them, and the intervals are made from it.
+errors of what was left out, and the intervals are made from them.
 """
 
 import csv
@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from pages.intervals import COVERED, SPLITS, intervals, write_left_out
+from pages.intervals import COVERED, SPLITS, intervals
 from pages.published_rows import BLIND, FOLDER
 from pages.time_fit import (
     DISPATCH,
@@ -228,9 +228,8 @@ def main(words):
         fitted = "--fit" in words
         whole = fit(data, np.ones(len(data.rows), bool)) if fitted else of_classes()
         found = {split: left_out(data, split, whole) for split in SPLITS}
-        write_left_out(data, found)
         by_chip, by_family, by_source = (found[split][0] for split in SPLITS)
-        *widths, kinds = intervals()
+        *widths, kinds = intervals(data.rows, found)
         write_classes(whole, widths, rests(gains(data, by_chip)))
         specs.classes.cache_clear()
         write_hosts(data)
