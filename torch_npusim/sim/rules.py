@@ -9,7 +9,8 @@ torch.complex32
 True
 >>> torch.npusim.set_rules("auto")
 
-tools/cuda_rules.py writes the rows (cuda_rules.csv); csrc/cuda_rules/cuda_rules.cpp enforces them.
+The rows are those of cuda_rules.csv; csrc/cuda_rules/cuda_rules.cpp enforces them. Of an operator's
+rows of one verdict the first that holds acts, so rows with a condition come first.
 """
 
 import csv
