@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs the commands of nightly.toml and keeps their last results, with the commit, in nightly.json.
+"""Runs the commands of nightly.toml; build/nightly.json keeps their last results and commits.
 
 nightly.py [WORD]    all commands, or those that contain a word; status 1 if one failed
 """
@@ -16,21 +16,20 @@ from pathlib import Path
 LIMIT = 3 * 3600  # seconds for one command
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tools" / "nightly.toml"
-RESULTS = ROOT / "tools" / "nightly.json"
+RESULTS = ROOT / "build" / "nightly.json"
 
 
 def commit() -> str:
     """Returns the commit that is checked out, with a + if a source file differs from it.
 
-    Pages and the results are not sources: the commands write them.
+    Pages are no sources: the commands write them.
     """
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
-    pages = (":!docs", f":!{RESULTS.relative_to(ROOT)}")
-    changed = git("status", "--porcelain", "--", ".", *pages)
+    changed = git("status", "--porcelain", "--", ".", ":!docs")
     return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
 
 

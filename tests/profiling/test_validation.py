@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The model of time: the page's figures are those of specs/classes.toml and of the device."""
 
-import csv
-
 import numpy as np
 import pytest
 import torch
 from processes import python
+from repo.sources import ROOT
 
 from torch_npusim.sim import specs
+from torch_npusim.truth.recordings import is_held_out, load
 
-from pages import intervals, measured_times, published_programs, time_fit, validation  # isort: skip
+from pages import intervals, published_programs, time_fit, validation  # isort: skip
 from pages.published_rows import FOLDER  # isort: skip
 
 
@@ -46,13 +46,14 @@ def test_the_tool_and_the_device_compute_the_same_durations():
 
 def test_the_rate_of_narrow_products_is_that_of_the_visible_recordings():
     """Two precisions and two chips; 512 x 50257 x 768 has a width that is odd."""
-    with measured_times.TIMES.open() as file:
-        rows = [row for row in csv.DictReader(file) if "512x50257x768" in row["key"]]
-    rows = [row for row in rows if row["half"] == "visible" and "float32" not in row["key"]]
-    rates = [
-        2 * 512 * 50257 * 768 / (float(row["us"]) / 1e6) / specs.load(row["chip"]).clocks
-        for row in rows
-    ]
+    rates = []
+    for chip, name in (("h100-sxm", "h100"), ("h200", "h200")):
+        theirs = load(ROOT / f"tests/truth/recordings/{name}-torch-2.11/recording.zip")
+        for of in theirs.keys():
+            narrow = "512x50257x768" in of.key and "float32" not in of.key
+            if narrow and of.section == "rates" and not is_held_out(of):
+                seconds = theirs.get(of)["us"] / 1e6
+                rates.append(2 * 512 * 50257 * 768 / seconds / specs.load(chip).clocks)
     assert len(rates) == 4
     assert specs.classes()["model"]["narrow_flops"] == pytest.approx(np.median(rates), rel=0.01)
     assert max(rates) < 1.07 * min(rates)
