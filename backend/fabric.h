@@ -28,7 +28,7 @@ enum class Protocol : std::uint8_t { ll, ll128, simple };
 
 // Equal nodes, joined by network cards. Bandwidths are GB/s (1e9 bytes) in each direction. What
 // follows `base_us` stands for all fabrics: values of specs/collectives.toml, which
-// tools/pages/fabric.py --fit writes here too.
+// claims/evidence/fabrics/fit.py --fit writes here too.
 struct Fabric {
   std::string name = "npusim";
   int ranks_per_node = 8;

@@ -8,21 +8,20 @@ import re
 import pytest
 from repo.sources import ROOT
 
+from claims.evidence.fabrics import fit
+from claims.evidence.fabrics import rows as published
 from torch_npusim import cli
 from torch_npusim.sim import fabric
 
-from pages import fabric as pages_fabric  # isort: skip
-from pages import fabric_rows  # isort: skip
-
 GIB, MIB = 1 << 30, 1 << 20
-ROWS = pages_fabric.read(fabric_rows.FILE)
+ROWS = fit.read(published.FILE)
 
 
 def test_the_page_has_the_errors_of_the_specs(capsys):
-    assert pages_fabric.main(["--check"]) == 0, capsys.readouterr().out
-    page = pages_fabric.PAGE.read_text()
+    assert fit.main(["--check"]) == 0, capsys.readouterr().out
+    page = fit.PAGE.read_text()
     low, high = re.search(r"left-out machines are ([\d.]+) to ([\d.]+) of", page).groups()
-    assert f"So are {pages_fabric.inside(float(low), float(high))} blind rows" in page
+    assert f"So are {fit.inside(float(low), float(high))} blind rows" in page
 
 
 def parts(text, start):
@@ -37,11 +36,11 @@ def parts(text, start):
 
 
 def test_the_goal_is_reached_on_machines_that_were_left_out():
-    page = pages_fabric.PAGE.read_text()
+    page = fit.PAGE.read_text()
     line = next(x for x in page.splitlines() if x.startswith("| each machine left out"))
     count, mean = line.split("|")[2:4]
     assert int(count) == len(ROWS) >= 40
-    assert float(mean.strip(" %")) <= 100 * pages_fabric.GOAL
+    assert float(mean.strip(" %")) <= 100 * fit.GOAL
     rows = parts(page, "| operation, left out")[2:]
     assert len(rows) >= 5
     assert sum(int(row.split("|")[2]) for row in rows) == len(ROWS)
@@ -49,18 +48,18 @@ def test_the_goal_is_reached_on_machines_that_were_left_out():
 
 def test_a_fabric_has_the_interval_of_its_errors_that_were_left_out():
     """It holds nine of ten of these and of the blind rows; of few rows, all."""
-    page = pages_fabric.PAGE.read_text()
+    page = fit.PAGE.read_text()
     rows = {}
     for line in parts(page, "| fabric, left out")[2:]:
         name, count, _, _, within, _ = (cell.strip() for cell in line.strip("|").split("|"))
         rows[name] = int(count), 1 + float(within.strip("%")) / 100
-    blind = pages_fabric.read(fabric_rows.BLIND_FILE)
+    blind = fit.read(published.BLIND_FILE)
     for name in fabric.names():
         low, high, count, _ = fabric.interval(name)
         assert low == 1 / high
         there, within = rows.get(name, (0, 1.0))
         assert (count, high >= within) == (there, True), name
-        errors = [pages_fabric.logs([row])[0] for row in blind if row["fabric"] == name]
+        errors = [fit.logs([row])[0] for row in blind if row["fabric"] == name]
         assert sum(math.exp(abs(error)) <= high for error in errors) >= 0.9 * len(errors), name
     machines = {row["machine"]: row["fabric"] for row in ROWS}
     for line in parts(page, "| the worst twelve")[2:]:
@@ -72,22 +71,22 @@ def test_a_fabric_has_the_interval_of_its_errors_that_were_left_out():
 
 def test_the_page_for_users_repeats_the_errors_of_operations():
     page = (ROOT / "docs" / "use" / "distributed.md").read_text()
-    table = parts(pages_fabric.PAGE.read_text(), "| operation, left out")
+    table = parts(fit.PAGE.read_text(), "| operation, left out")
     assert "\n".join(table) in page
     assert f"of {len(ROWS)} collectives" in page
 
 
 def test_every_row_names_its_source_and_is_one_of_the_model():
     for row in ROWS:
-        assert row["source"].split("/")[0] in {s.split("/")[0] for s in fabric_rows.SOURCES} | {
-            thread[-1].split("/")[0] for thread in fabric_rows.THREADS
+        assert row["source"].split("/")[0] in {s.split("/")[0] for s in published.SOURCES} | {
+            thread[-1].split("/")[0] for thread in published.THREADS
         }
         assert row["operation"] in fabric.OPERATIONS
         assert 0 < float(row["us"]) < 2e6
 
 
 def test_what_is_dropped_has_a_reason():
-    assert {row["reason"] for row in pages_fabric.read(fabric_rows.DROPPED)} >= {
+    assert {row["reason"] for row in fit.read(published.DROPPED)} >= {
         "one iteration (-n 1), 16 channels forced",
         "a disturbed run",
     }
@@ -227,6 +226,6 @@ def test_the_command_prints_a_ring(capsys):
 
 
 def test_the_plain_fabric_has_the_numbers_of_all_fabrics():
-    header = pages_fabric.HEADER.read_text()
+    header = fit.HEADER.read_text()
     for key, value in fabric._read("dgx-h100")["collectives"].items():
         assert float(re.search(rf"double {key} = ([\d.]+);", header)[1]) == value, key

@@ -5,12 +5,12 @@ import functools
 
 import pytest
 import torch
-from pages import published_peaks
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_npusim
+from claims.evidence.memory_peaks import peaks
 from torch_npusim import _C
 from torch_npusim.sim import dry_run
 
@@ -415,11 +415,11 @@ def test_temporaries_are_of_two_kinds():
     "name", ["phi-1.5-lora-4", "StableLM-3B-lora-1", "bert-large-all", "llama-3.2-3b"]
 )
 def test_peaks_are_those_that_others_measured(name):
-    (row,) = (row for row in published_peaks.rows() if row.name == name)
-    found = published_peaks.in_process("--predict", name)
+    (row,) = (row for row in peaks.rows() if row.name == name)
+    found = peaks.in_process("--predict", name)
     error = found["predicted"] / row.measured - 1
     print(
         f"{row.job}: measured {row.measured:.4g}, predicted {found['predicted']:.4g}, {error:+.1%}"
     )
-    assert abs(error) < published_peaks.WORST_GOAL
+    assert abs(error) < peaks.WORST_GOAL
     assert found["fits"] == [False, True]

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 import torch
-from pages import small_programs as programs
 from processes import python
+from profiling import small_programs as programs
 from torch import nn
 from torch.nn import functional as F
 

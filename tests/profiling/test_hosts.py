@@ -7,17 +7,16 @@ import pytest
 import torch
 from processes import python
 
+from claims.evidence.step_times import fit, validation
+from claims.evidence.step_times.rows import FOLDER
 from torch_npusim.cli import calibrate_host, main
 from torch_npusim.profiling import record
 from torch_npusim.sim import clock, specs, timeline
 from torch_npusim.sim.host_layers import charged
 
-from pages import time_fit, validation  # isort: skip
-from pages.published_rows import FOLDER  # isort: skip
-
 
 def test_hosts_have_the_cost_that_published_rows_say():
-    found = validation.hosts(time_fit.Data(FOLDER))
+    found = validation.hosts(fit.Data(FOLDER))
     assert set(found) == set(specs.host_names()) - {"eager", "xeon-8360y", "xeon-vm-16"}
     eager = specs.load_host("eager")
     for name, (factor, rows) in found.items():

@@ -7,15 +7,14 @@ import torch
 from processes import python
 from repo.sources import ROOT
 
+from claims.evidence.step_times import fit, intervals, records, validation
+from claims.evidence.step_times.rows import FOLDER
 from torch_npusim.sim import specs
 from torch_npusim.truth.recordings import is_held_out, load
 
-from pages import intervals, published_programs, time_fit, validation  # isort: skip
-from pages.published_rows import FOLDER  # isort: skip
-
 
 def test_the_page_has_the_errors_of_the_classes():
-    done = python(validation.__file__, "--check")
+    done = python("-m", validation.__name__, "--check", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -27,14 +26,14 @@ def test_the_goal_of_the_median_is_reached_on_what_was_left_out():
 
 
 def test_the_tool_and_the_device_compute_the_same_durations():
-    data, x = time_fit.Data(FOLDER), time_fit.of_classes()
-    each = time_fit.durations(data, x)
+    data, x = fit.Data(FOLDER), fit.of_classes()
+    each = fit.durations(data, x)
     for chip in ("t4", "rtx-4090", "a100-80-sxm"):  # without numbers of their own
-        rates = time_fit.timeline.Rates.of_spec(chip)
+        rates = fit.timeline.Rates.of_spec(chip)
         numbers = [i for i, row in enumerate(data.rows) if row["chip"] == chip][:3]
         for i in np.flatnonzero(np.isin(data.index, numbers))[:400]:
-            row = time_fit.timeline.Row(
-                **dict.fromkeys(time_fit.timeline.Row._fields, 0)
+            row = fit.timeline.Row(
+                **dict.fromkeys(fit.timeline.Row._fields, 0)
                 | {
                     "kind": "kernel", "flops": data.flops[i], "bytes": data.bytes[i],
                     "precision": int(data.precision[i]), "work": int(data.work[i]),
@@ -61,17 +60,17 @@ def test_the_rate_of_narrow_products_is_that_of_the_visible_recordings():
 
 def test_narrow_loads_change_no_row_of_the_fit():
     """Records have sizes and no strides: widths and depths that 16 bytes do not divide count."""
-    data, x = time_fit.Data(FOLDER), time_fit.of_classes()
-    f16, tf32 = (time_fit.timeline.PRECISIONS.index(name) for name in ("f16", "tf32"))
+    data, x = fit.Data(FOLDER), fit.of_classes()
+    f16, tf32 = (fit.timeline.PRECISIONS.index(name) for name in ("f16", "tf32"))
     whole = np.select([data.precision == f16, data.precision == tf32], [8, 4], 1)
     loads = np.gcd(np.gcd(data.n, data.k), whole)
-    products = [time_fit.WORK.index(name) for name in ("matmul", "batched_matmul")]
+    products = [fit.WORK.index(name) for name in ("matmul", "batched_matmul")]
     narrow = np.isin(data.work, products) & (loads < whole)
     assert narrow.sum() > 500
-    now, *_ = time_fit.parts(data, x)
-    more = np.maximum(data.flops / (time_fit.NARROW * loads * data.clocks) - now, 0) * narrow
+    now, *_ = fit.parts(data, x)
+    more = np.maximum(data.flops / (fit.NARROW * loads * data.clocks) - now, 0) * narrow
     rows = len(data.rows)
-    device = np.bincount(data.index, time_fit.durations(data, x) * data.counts, rows)
+    device = np.bincount(data.index, fit.durations(data, x) * data.counts, rows)
     assert (np.bincount(data.index, more * data.counts, rows) < 0.005 * device).all()
 
 
@@ -104,8 +103,8 @@ def test_a_record_has_the_sizes_of_its_products():
     ).to("npusim")  # fmt: skip
     images = torch.ones(2, 3, 4, 4, device="npusim")
     step = lambda: model(images).softmax(1).sum().backward()  # noqa: E731
-    unique, order, modules = published_programs.commands_of(step)
-    rows = [dict(zip(published_programs.COLUMNS, unique[i], strict=True)) for i in order]
+    unique, order, modules = records.commands_of(step)
+    rows = [dict(zip(records.COLUMNS, unique[i], strict=True)) for i in order]
     of = lambda row: tuple(row[key] for key in ("batch", "m", "n", "k", "taps", "stride"))  # noqa: E731
     products = {row["name"].split(".")[0]: of(row) for row in rows if row["batch"]}
     assert modules == 6

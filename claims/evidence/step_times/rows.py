@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Published times of programs on real chips: tools/pages/published/rows.csv.
+"""Published times of programs on real chips: claims/evidence/step_times/rows.csv.
 
-    python tools/pages/published_rows.py CLONES           # the rows of the fit
-    python tools/pages/published_rows.py CLONES --blind   # others of timm's: build/published
+    python -m claims.evidence.step_times.rows CLONES           # the rows of the fit
+    python -m claims.evidence.step_times.rows CLONES --blind   # others of timm's: build/published
 
 CLONES is a folder with git directories of the repositories in SOURCES, named owner+name/repo. The
 filter and the split below were fixed before any parameter was fitted to these rows: every row of
@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "published"
+FOLDER = Path(__file__).parent
 #: Rows that no fit and nobody who shaped the model has seen.
-BLIND = Path(__file__).parents[2] / "build" / "published"
+BLIND = Path(__file__).parents[3] / "build" / "published"
 FIELDS = (
     "source", "file", "chip", "family", "model", "size", "batch", "dtype", "layout", "mode",
     "torch", "value", "unit", "parameters",
@@ -191,7 +191,7 @@ def neusight_rows(read, file: str) -> Found:
 
 
 def main(clones: Path, blind: bool) -> None:
-    from pages.published_programs import timm_families
+    from claims.evidence.step_times.records import timm_families
 
     families = timm_families()
 
@@ -234,5 +234,4 @@ def main(clones: Path, blind: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     main(Path(sys.argv[1]), "--blind" in sys.argv)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Published times of collectives on real machines: tools/pages/published/collectives.csv.
+"""Published times of collectives on real machines: claims/evidence/fabrics/rows.csv.
 
-    python tools/pages/fabric_rows.py CLONES
+    python -m claims.evidence.fabrics.rows CLONES
 
 CLONES is a folder with git directories of the repositories in SOURCES, named owner+name/repo. The
 filter and the split were fixed before any parameter was fitted to these rows:
@@ -12,7 +12,7 @@ filter and the split were fixed before any parameter was fitted to these rows:
   scripts after a first comparison, before a fit.)
 - A figure whose rounding is more than 2.5 % of it is left out.
 - A run is disturbed, and left out, if its in-place and out-of-place times differ twofold anywhere.
-- Each machine is left out of a fit once (tools/pages/fabric.py); a fabric with rows of one machine
+- Each machine is left out of a fit once (claims/evidence/fabrics/fit.py); a fabric with rows of one machine
   leaves each number of ranks out.
 """
 
@@ -25,10 +25,10 @@ from pathlib import Path
 
 from torch_npusim import _C
 
-FILE = Path(__file__).parent / "published" / "collectives.csv"
+FILE = Path(__file__).with_name("rows.csv")
 #: Rows that no fit has seen, and nobody who shaped the model.
-BLIND_FILE = Path(__file__).parent / "published" / "collectives_blind.csv"
-DROPPED = Path(__file__).parent / "published" / "collectives_dropped.csv"
+BLIND_FILE = Path(__file__).with_name("blind.csv")
+DROPPED = Path(__file__).with_name("dropped.csv")
 FIELDS = (
     "fabric", "machine", "operation", "ranks", "per_node", "size", "us", "algorithm", "source",
 )  # fmt: skip

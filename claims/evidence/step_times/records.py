@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Commands of the published programs: tools/pages/published/records.npz.xz, from dry runs.
+"""Commands of the published programs: claims/evidence/step_times/records.npz.xz, from dry runs.
 
-    python tools/pages/published_programs.py           # of published/rows.csv
-    python tools/pages/published_programs.py --blind   # of build/published/rows.csv
+    python -m claims.evidence.step_times.records           # of rows.csv here
+    python -m claims.evidence.step_times.records --blind   # of build/published/rows.csv
 
 It needs timm 1.0.31 and transformers; torchvision may be absent. A record keeps each different
 command of a program once, with the order in which they come, so that fits read no program again.
@@ -18,17 +18,14 @@ import math
 import sys
 import time
 import types
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
-from pages import published_rows
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from claims.evidence.step_times import rows as published
 from torch_npusim.sim import dry_run, timeline
 
 # Operators choose kernels by it. The memory is more than any program needs: the figures are times.
@@ -210,7 +207,7 @@ def network(row):
         model.parameters(), 1e-4, momentum=0.9, nesterov=True, weight_decay=1e-4, foreach=True
     )
     cast = torch.autocast("npusim", torch.float16, enabled=row["dtype"] == "amp")
-    of_nvidia = row["source"] == published_rows.DLE
+    of_nvidia = row["source"] == published.DLE
 
     def step():
         if train:
@@ -276,15 +273,15 @@ def language_model(row):
 
 def record(row):
     """Returns (unique commands, their order, calls of modules) of a program."""
-    tf32 = row["dtype"] == "tf32" or row["source"] == published_rows.TIMM
+    tf32 = row["dtype"] == "tf32" or row["source"] == published.TIMM
     timm()
     with contextlib.ExitStack() as stack:
         stack.enter_context(dry_run(spec=SPEC, memory=ROOM, temporaries="cuda"))
         stack.enter_context(precision(tf32))
-        if row["source"] == published_rows.TIMM:
+        if row["source"] == published.TIMM:
             stack.enter_context(attention_of(row["torch"]))
             stack.enter_context(norms_of(row["torch"]))
-        step = (language_model if row["source"] == published_rows.NEUSIGHT else network)(row)
+        step = (language_model if row["source"] == published.NEUSIGHT else network)(row)
         if row["mode"] in ("train", "gradients"):  # the first step makes an optimizer's state
             step()
         return commands_of(step)
@@ -366,4 +363,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(published_rows.BLIND if "--blind" in sys.argv else published_rows.FOLDER)
+    main(published.BLIND if "--blind" in sys.argv else published.FOLDER)

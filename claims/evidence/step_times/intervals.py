@@ -31,7 +31,7 @@ def covering(factors, groups):
 def intervals(rows, found):
     """(Factor of times that the device decides, largest error of others, the table of the page).
 
-    `found` has for each split the errors of time_fit.left_out. Those by the host of no name count,
+    `found` has for each split the errors of fit.left_out. Those by the host of no name count,
     which are what a user without a named host would have seen.
     """
     groups = {

@@ -2,27 +2,24 @@
 """The fit of specs/classes.toml to published times, and its errors on what a fit leaves out.
 
 validation.py is the command. A row's time is computed from the record of its program
-(published_programs.py), by the formula of rule C1.
+(records.py), by the formula of rule C1.
 """
 
 import csv
 import io
 import lzma
 import math
-import sys
 import tomllib
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from pages.intervals import BUSY
-from pages.published_programs import PROGRAM, RECORDS
-from pages.published_rows import DLE
 
+from claims.evidence.step_times.intervals import BUSY
+from claims.evidence.step_times.records import PROGRAM, RECORDS
+from claims.evidence.step_times.rows import DLE
 from torch_npusim.sim import specs, timeline
 
-CLASSES = Path(__file__).parents[2] / "torch_npusim" / "specs" / "classes.toml"
+CLASSES = Path(__file__).parents[3] / "torch_npusim" / "specs" / "classes.toml"
 WORK = timeline.WORK
 BOARDS = ("server", "consumer", "limited", "amd")
 #: Hosts of specs/hosts, and the chips of the machine that a source names: a DGX-1, a DGX A100.
@@ -324,7 +321,7 @@ def write_classes(x, widths, left):
     lines = [
         "# SPDX-License-Identifier: BSD-3-Clause",
         "# What stands for classes of work on kinds of boards (rule C1), for all chips. Made by",
-        "# tools/pages/validation.py --fit from tools/pages/published/rows.csv.",
+        "# claims/evidence/step_times/validation.py --fit from claims/evidence/step_times/rows.csv.",
         "[model]",
         f"kernel_floor_us = {np.exp(x[FLOOR]) * 1e6:.3g}",
         f"overlap = {x[OVERLAP]:.3g}",

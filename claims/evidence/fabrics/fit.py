@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The model of the fabrics against published times: docs/reference/fabrics.md.
 
-    python tools/pages/fabric.py           # prints the lines that need no fit
-    python tools/pages/fabric.py --check   # fails if the page lacks one of them
-    python tools/pages/fabric.py --fit     # fits specs/fabrics and specs/collectives.toml; the page
+    python -m claims.evidence.fabrics.fit           # prints the lines that need no fit
+    python -m claims.evidence.fabrics.fit --check   # fails if the page lacks one of them
+    python -m claims.evidence.fabrics.fit --fit     # fits specs/fabrics and specs/collectives.toml; the page
 
-fabric_rows.py has the rows, with the filter and the split. The model is the product's: what is
+rows.py has the rows, with the filter and the split. The model is the product's: what is
 fitted are numbers of its files, the rest are constants of NCCL's.
 """
 
@@ -16,18 +16,16 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from pages.fabric_rows import BLIND_FILE, DROPPED, FILE
 
+from claims.evidence.fabrics.rows import BLIND_FILE, DROPPED, FILE
 from torch_npusim.sim import fabric
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "fabrics.md"
 SPECS = ROOT / "torch_npusim" / "specs"
 HEADER = ROOT / "backend" / "fabric.h"
-BEGIN, END = "<!-- made by tools/pages/fabric.py -->", "<!-- end -->"
+BEGIN, END = "<!-- made by claims/evidence/fabrics/fit.py -->", "<!-- end -->"
 GOAL, COVERED = 0.12, 0.9
 
 #: (fabric or "" for all, name) -> where the fit begins and what weakly holds it: 82 % of a link,
@@ -244,7 +242,7 @@ def main(words):
         return 0
     print("\n".join(lines))
     if "--check" in words and any(line not in PAGE.read_text() for line in lines):
-        print(f"{PAGE.name} is out of date: python tools/pages/fabric.py --fit")
+        print(f"{PAGE.name} is out of date: python -m claims.evidence.fabrics.fit --fit")
         return 1
     return 0
 

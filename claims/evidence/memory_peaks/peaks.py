@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Peaks of memory that others measured on GPUs, beside those of a dry run of the same job.
 
-python tools/pages/published_peaks.py [ROW...]   # prints the table; fails beyond the goal
+python -m claims.evidence.memory_peaks.peaks [ROW...]   # prints the table; fails beyond the goal
 """
 
 import gc
@@ -20,10 +20,9 @@ import torch
 
 from torch_npusim.sim import dry_run
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+ROOT = Path(__file__).resolve().parents[3]
 
-from pages import peak_programs as programs  # noqa: E402
+from claims.evidence.memory_peaks import programs
 
 MEDIAN_GOAL, WORST_GOAL = 0.03, 0.10
 JOBS = 4  # rows at a time
@@ -153,8 +152,8 @@ def in_process(*arguments: str) -> dict[str, Any]:
     """Returns what this file prints in a process with CUDA's allocator."""
     environment = {**os.environ, "NPUSIM_ALLOCATOR": "cuda-2.13"}
     done = subprocess.run(
-        [sys.executable, __file__, *arguments],
-        env=environment, capture_output=True, text=True, timeout=600, check=False,
+        [sys.executable, "-m", "claims.evidence.memory_peaks.peaks", *arguments],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(f"{arguments}: {done.stderr}")

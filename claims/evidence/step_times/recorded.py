@@ -2,7 +2,7 @@
 """Modelled times of 34 programs beside those that an H200 took: docs/reference/measured_times.md.
 
     python tools/gpu/programs.py OUT.json --spec h200 --host xeon-vm-16
-    python tools/pages/measured_times.py OUT.json
+    python -m claims.evidence.step_times.recorded OUT.json
 
 tests/truth/programs/h200.json has the measured ones.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_npusim.sim import specs
 
-MEASURED = Path(__file__).parents[2] / "tests" / "truth" / "programs" / "h200.json"
+MEASURED = Path(__file__).parents[3] / "tests" / "truth" / "programs" / "h200.json"
 
 
 def quality(errors):

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The model of time against published figures: docs/reference/validation.md.
 
-    python tools/pages/validation.py           # prints the part of the page that is made
-    python tools/pages/validation.py --check   # fails if the page or the classes are out of date
-    python tools/pages/validation.py --fit     # fits specs/classes.toml and writes the page
-    python tools/pages/validation.py --errors  # as --fit, with the values as they are
-    python tools/pages/validation.py --blind   # errors on rows that no fit has seen
-    python tools/pages/validation.py --hosts   # what a command costs the hosts of specs/hosts
+    python -m claims.evidence.step_times.validation   # prints the part of the page that is made
+        --check    # fails if the page or the classes are out of date
+        --fit      # fits specs/classes.toml and writes the page
+        --errors   # as --fit, with the values as they are
+        --blind    # errors on rows that no fit has seen
+        --hosts    # what a command costs the hosts of specs/hosts
 
-published_rows.py chose the rows before the first fit; time_fit.py fits. The split has three parts:
+rows.py chose the rows before the first fit; fit.py fits. The split has three parts:
 each chip is left out of a fit, each family of models is, and each source is. The page states the
 errors of what was left out, and the intervals are made from them.
 """
@@ -20,12 +20,9 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from pages.intervals import COVERED, SPLITS, intervals
-from pages.published_rows import BLIND, FOLDER
-from pages.time_fit import (
+
+from claims.evidence.step_times.fit import (
     DISPATCH,
     HOSTS,
     MODULE,
@@ -39,10 +36,11 @@ from pages.time_fit import (
     predicted,
     write_classes,
 )
-
+from claims.evidence.step_times.intervals import COVERED, SPLITS, intervals
+from claims.evidence.step_times.rows import BLIND, FOLDER
 from torch_npusim.sim import specs
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "validation.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "validation.md"
 
 GOAL_MEDIAN, GOAL_WITHIN = 0.12, 0.90
 
@@ -194,7 +192,7 @@ def made_page(data, by_chip, by_family, by_source, kinds):
     return "\n".join(lines)
 
 
-BEGIN, END = "<!-- made by tools/pages/validation.py -->", "<!-- end -->"
+BEGIN, END = "<!-- made by claims/evidence/step_times/validation.py -->", "<!-- end -->"
 
 
 def blind_page():
@@ -250,7 +248,7 @@ def main(words):
     line = current(data)
     print(line)
     if "--check" in words and line not in PAGE.read_text():
-        print(f"{PAGE.name} is out of date: python tools/pages/validation.py --fit")
+        print(f"{PAGE.name} is out of date: python -m claims.evidence.step_times.validation --fit")
         return 1
     return 0
 
