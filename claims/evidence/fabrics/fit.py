@@ -3,7 +3,7 @@
 
     python -m claims.evidence.fabrics.fit           # prints the lines that need no fit
     python -m claims.evidence.fabrics.fit --check   # fails if the page lacks one of them
-    python -m claims.evidence.fabrics.fit --fit     # fits specs/fabrics and specs/collectives.toml; the page
+    python -m claims.evidence.fabrics.fit --fit     # fits specs, and writes the page
 
 rows.py has the rows, with the filter and the split. The model is the product's: what is
 fitted are numbers of its files, the rest are constants of NCCL's.

@@ -12,8 +12,8 @@ filter and the split were fixed before any parameter was fitted to these rows:
   scripts after a first comparison, before a fit.)
 - A figure whose rounding is more than 2.5 % of it is left out.
 - A run is disturbed, and left out, if its in-place and out-of-place times differ twofold anywhere.
-- Each machine is left out of a fit once (claims/evidence/fabrics/fit.py); a fabric with rows of one machine
-  leaves each number of ranks out.
+- Each machine is left out of a fit once (fit.py); a fabric with rows of one machine leaves each
+  number of ranks out.
 """
 
 import csv

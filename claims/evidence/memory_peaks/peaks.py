@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 
+from claims.evidence.memory_peaks import programs
 from torch_npusim.sim import dry_run
 
 ROOT = Path(__file__).resolve().parents[3]
-
-from claims.evidence.memory_peaks import programs
 
 MEDIAN_GOAL, WORST_GOAL = 0.03, 0.10
 JOBS = 4  # rows at a time

@@ -321,7 +321,7 @@ def write_classes(x, widths, left):
     lines = [
         "# SPDX-License-Identifier: BSD-3-Clause",
         "# What stands for classes of work on kinds of boards (rule C1), for all chips. Made by",
-        "# claims/evidence/step_times/validation.py --fit from claims/evidence/step_times/rows.csv.",
+        "# claims/evidence/step_times: validation.py --fit, from rows.csv.",
         "[model]",
         f"kernel_floor_us = {np.exp(x[FLOOR]) * 1e6:.3g}",
         f"overlap = {x[OVERLAP]:.3g}",
