@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import pickle
 import re
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import python
 
 from npusim_lab.command import main
 from npusim_lab.corpus import generate
@@ -25,7 +23,6 @@ from npusim_lab.snapshot_import import from_snapshot
 from npusim_lab.study import Choice, mib, parse_choices, recorded_choice, replay
 from npusim_lab.trace import Op, Trace, TraceBuilder
 
-SCRIPT = Path(__file__).parents[3] / "tools" / "recordings" / "record_snapshots.py"
 POLICIES = (
     "npusim",
     "cuda-2.13",
@@ -443,28 +440,6 @@ def test_settings_in_a_snapshot_are_those_of_the_recorded_run() -> None:
     doubtful = settings({"PYTORCH_ALLOC_CONF": "max_split_size_mb:banana"})
     assert recorded_choice(doubtful) == Choice("cuda-2.13")
     assert "'max_split_size_mb:banana', are not understood" in doubtful.ambiguous[-1]
-
-
-def test_the_script_for_a_gpu_records_on_npusim(tmp_path: Path) -> None:
-    """Its programs run, on the device that is here; what is recorded is replayed alike."""
-    spec = importlib.util.spec_from_file_location("record_snapshots", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.preset_of("2.11.0+cu128") == "cuda-2.11"
-    assert script.preset_of("2.13.1") == "cuda-2.13"
-    assert script.preset_of("2.6.0") == "cuda-2.9"
-    assert script.preset_of("2.4.1+cu121") == "cuda-2.4"
-    assert script.preset_of("2.12.0+cu130") == "cuda-2.12"
-    # In a process of its own: what is alive when a recording starts has an unknown order.
-    words = ["--one", "cache_growth", str(tmp_path / "a.pickle"), "npusim"]
-    python(SCRIPT, *words, check=True)
-    about = json.loads((tmp_path / "a.json").read_text())
-    trace = load(tmp_path / "a.pickle", capacity_bytes=about["capacity_bytes"])
-    assert (trace.op == Op.MALLOC).sum() > 2000
-    found = agreement(trace, replay(trace, "npusim", trace.capacity_bytes))
-    assert found.equal == found.compared > 2000
 
 
 def test_a_setting_for_a_recording_of_torch_names_the_variable_of_older_versions() -> None:
