@@ -13,6 +13,7 @@ from typing import Any
 
 import oracle
 import torch
+from ops.swept import samples_of
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
@@ -49,7 +50,7 @@ def samples(op: OpInfo, limit: int | None = None) -> Iterator[SampleInput]:
     if dtype is None:
         return
     grad = op.supports_autograd and dtype.is_floating_point
-    for number, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=grad)):
+    for number, sample in enumerate(samples_of(op, dtype, grad)):
         if number == limit:
             return
         yield sample

@@ -12,7 +12,7 @@ ELSEWHERE = frozenset(
     {
         "NPUSIM_ACCEPT_SURFACE",
         "NPUSIM_FUZZ_SECONDS",
-        "NPUSIM_SEARCH_SECONDS",
+        "NPUSIM_SEARCH_PROGRAMS",
         "NPUSIM_SEARCH_SEED",
         "NPUSIM_STRESS_SECONDS",
         "NPUSIM_TESTS",

@@ -6,7 +6,6 @@
 // storage.
 //
 //   register_cpu_kernels<at::_ops::cumsum, at::_ops::cumprod>(m);      one name per operator
-//
 // Cost: see account.h.
 #pragma once
 
@@ -57,6 +56,7 @@ struct SharedKernel<Result(Args...)> {
         account.settle();
       } else {
         Result result = body(device, call, args...);
+        if (C10_UNLIKELY(npusim::dry())) lay_out_all(about, operands.tensors(), result);
         if (as_cuda()) {
           CallArguments given;
           (given.add(args), ...);
@@ -77,6 +77,19 @@ struct SharedKernel<Result(Args...)> {
  private:
   static constexpr CpuCall::Access kAccess =
       only_reads<Result, Args...> ? CpuCall::Access::reads : CpuCall::Access::writes;
+
+  static void lay_out_all(const OpTraits& about, TensorPointers operands, const at::Tensor& only) {
+    lay_out(about, operands, 0, only);
+  }
+  template <class... Results>
+  static void lay_out_all(const OpTraits& about, TensorPointers operands,
+                          const std::tuple<Results...>& results) {
+    std::size_t place = 0;
+    std::apply([&](const auto&... each) { (lay_out(about, operands, place++, each), ...); },
+               results);
+  }
+  template <class Other>
+  static void lay_out_all(const OpTraits&, TensorPointers, const Other&) {}
 
   template <class Redispatch>
   static Result run(const OpTraits& about, Redispatch* redispatch, CpuCall& call, Args... args) {

@@ -2,7 +2,9 @@
 // Rules per operator.
 #include "csrc/routes/dry_rules.h"
 
+#include <ATen/DimVector.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/empty.h>
@@ -51,7 +53,7 @@ struct Arguments {
 
 void nonzero(const char* op, Arguments given) {
   const Tensor self = given[0].toTensor();
-  given.become(numbers({selected_in(op, *given.operands[0]), self.dim()}));
+  given.become(numbers({self.dim(), selected_in(op, *given.operands[0])}).t());
 }
 
 void masked_select(const char* op, Arguments given) {
@@ -149,7 +151,78 @@ const std::unordered_map<std::string_view, Rule>& rules() {
   return *kRules;
 }
 
+enum class Strides : std::uint8_t {
+  like,      // the memory format that an operand suggests
+  rows,      // contiguous
+  columns,   // of each matrix
+  iterated,  // as TensorIterator's, of the first two operands
+};
+
+struct LaidOut {
+  std::size_t result;
+  Strides layout;
+  std::size_t operand = 0;  // of `like`
+  bool on_cuda = true;      // CUDA's kernel does the same
+};
+
+const std::unordered_map<std::string_view, LaidOut>& laid_out() {
+  static const auto* const kLaidOut = new std::unordered_map<std::string_view, LaidOut>{
+      {"aten::batch_norm_backward", {0, Strides::like, 1, false}},
+      {"aten::channel_shuffle", {0, Strides::like, 0, false}},
+      {"aten::hardswish_backward", {0, Strides::iterated}},
+      {"aten::hardtanh_backward", {0, Strides::iterated}},
+      {"aten::leaky_relu_backward", {0, Strides::iterated}},
+      {"aten::linalg_eig", {1, Strides::columns}},
+      {"aten::_linalg_svd", {2, Strides::columns, 0, false}},
+      {"aten::logit_backward", {0, Strides::iterated}},
+      {"aten::max_unpool2d", {0, Strides::like, 0, false}},
+      {"aten::native_layer_norm_backward", {0, Strides::rows}},
+      {"aten::pixel_shuffle", {0, Strides::like, 0, false}},
+      {"aten::replication_pad2d", {0, Strides::like, 0, false}},
+      {"aten::replication_pad2d_backward", {0, Strides::like, 1, false}},
+  };
+  return *kLaidOut;
+}
+
+// A tensor of `result`'s sizes, laid out so.
+Tensor right_layout(const LaidOut& row, TensorPointers operands, const Tensor& result) {
+  switch (row.layout) {
+    case Strides::like:
+      return at::empty(result.sizes(), at::device(at::kMeta).memory_format(
+                                           operands[row.operand]->suggest_memory_format()));
+    case Strides::rows:
+      return numbers(result.sizes());
+    case Strides::columns: {
+      at::DimVector turned(result.sizes());
+      std::swap(turned.end()[-1], turned.end()[-2]);
+      return numbers(turned).transpose(-1, -2);
+    }
+    case Strides::iterated: {
+      const Tensor none;
+      return at::TensorIteratorConfig()
+          .add_output(none)
+          .add_const_input(*operands[0])
+          .add_const_input(*operands[1])
+          .check_all_same_dtype(false)
+          .check_all_same_device(false)
+          .declare_static_dtype_and_device(at::kByte, at::kMeta)
+          .build()
+          .output();
+    }
+  }
+  return result;
+}
+
 }  // namespace
+
+void lay_out(const OpTraits& traits, TensorPointers operands, std::size_t place,
+             const Tensor& result) {
+  const auto row = laid_out().find(traits.name);
+  if (row == laid_out().end() || row->second.result != place || !result.defined()) return;
+  if (as_cuda() && !row->second.on_cuda) return;
+  const Tensor right = right_layout(row->second, operands, result);
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(right.sizes(), right.strides());
+}
 
 void refuse_shape(const OpTraits& traits) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, traits.name, kUnknown);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Shapes in a dry run: rules for results whose size depends on values, the kernel that computes the
-// shapes of all others, or a refusal by name.
+// shapes of all others, or a refusal by name. Strides where core's kernels for shapes have others.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -20,6 +20,11 @@ c10::DispatchKeySet kernel_for(const CpuCall& call, const OpTraits& traits);
 // serve_by_rule() replaces the arguments on the stack, views of a dry run, by results that hold the
 // share of elements that the run selects (dry_answers.h). False for an operator without a rule.
 bool serve_by_rule(const OpTraits& traits, TensorPointers operands, torch::jit::Stack& stack);
+
+// lay_out() gives a result of a dry run, the `place`th of its operator, the strides that the kernel
+// gives it, where those of the Meta key's kernel are others. No memory moves.
+void lay_out(const OpTraits& traits, TensorPointers operands, std::size_t place,
+             const at::Tensor& result);
 
 // indices_without_masks() is the indices of index.Tensor with every mask replaced by as many
 // numbers as the run selects of it.

@@ -5,11 +5,9 @@
 #include "csrc/routes/fallback.h"
 
 #include <ATen/core/List.h>
-#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "csrc/cuda_rules/operators_of_others.h"
 #include "csrc/launch/boxed_operands.h"
@@ -99,22 +97,6 @@ void check_cpu_kernel(const c10::OperatorHandle& op, const OpTraits& traits) {
                               "nor the CPU, whose kernels it runs, has a kernel for it.");
 }
 
-// The memory format of the result where the CPU takes an operand's, and core's shapes do not.
-std::optional<at::MemoryFormat> format_of_cpu(const OpTraits& traits,
-                                              const torch::jit::Stack& stack) {
-  static const auto* const kOperand = new std::unordered_map<std::string_view, std::size_t>{
-      {"aten::channel_shuffle", 0},
-      {"aten::pixel_shuffle", 0},
-      {"aten::max_unpool2d", 0},
-      {"aten::replication_pad2d", 0},
-      {"aten::replication_pad2d_backward", 1},
-  };
-  const auto found = kOperand->find(traits.name);
-  if (found == kOperand->end() || as_cuda()) return std::nullopt;
-  const std::size_t first = stack.size() - traits.written.size();
-  return stack[first + found->second].toTensor().suggest_memory_format();
-}
-
 void run_dry(const c10::OperatorHandle& op, torch::jit::Stack& stack, const OpTraits& traits,
              const CpuCall& call, const BoxedArguments& arguments) {
   if (serve_by_rule(traits, arguments.operands.tensors(), stack)) return;
@@ -124,15 +106,10 @@ void run_dry(const c10::OperatorHandle& op, torch::jit::Stack& stack, const OpTr
     return;
   }
   const c10::DispatchKeySet kernel = kernel_for(call, traits);
-  const auto format = format_of_cpu(traits, stack);
   try {
     op.redispatchBoxed(kernel, &stack);
   } catch (const c10::NotImplementedError&) {
     refuse_shape(traits);
-  }
-  if (format.has_value()) {
-    const at::Tensor made = stack.back().toTensor();
-    stack.back() = at::empty(made.sizes(), made.options().memory_format(*format));
   }
 }
 
@@ -156,8 +133,12 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
     op.callBoxed(stack);
   }
   call.finish();
-  for (std::size_t i = stack.size() - traits.return_count; i < stack.size(); ++i) {
+  const std::size_t first = stack.size() - traits.return_count;
+  for (std::size_t i = first; i < stack.size(); ++i) {
     stack[i] = device_result(call, traits, std::move(stack[i]));
+    if (C10_UNLIKELY(npusim::dry()) && stack[i].isTensor()) {
+      lay_out(traits, arguments.operands.tensors(), i - first, stack[i].toTensor());
+    }
   }
 }
 

@@ -56,7 +56,7 @@ def entries():
 def samples(op, dtype, wanted, requires_grad):
     """The first samples that differ in their arguments' shapes, made on the CPU."""
     chosen, shapes = [], set()
-    for sample in op.sample_inputs("cpu", dtype, requires_grad=requires_grad):
+    for sample in op.sample_inputs_func(op, "cpu", dtype, requires_grad):
         leaves = torch.utils._pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
         shape = str([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves])
         if shape in shapes:

@@ -7,7 +7,7 @@
 import pytest
 import torch
 from inside.wrapped_kernels import KEYS, seen
-from ops.swept import ALL, on_device, over_operators
+from ops.swept import ALL, on_device, over_operators, samples_of
 
 from torch_npusim import inside
 
@@ -59,7 +59,7 @@ def _one_thread():
 def test_derived_hops_are_those_that_run(op):
     if op.formatted_name in EXCEPTIONS:
         pytest.skip(EXCEPTIONS[op.formatted_name])
-    for sample in list(op.sample_inputs("cpu", torch.float32))[: 5 if ALL else 2]:
+    for sample in list(samples_of(op))[: 5 if ALL else 2]:
 
         def arguments(sample=sample):
             x, args, kwargs = on_device(sample)

@@ -2,9 +2,12 @@
 """The operators of op_db whose samples the sweeps run: one in twelve, or all (`make sweeps`)."""
 
 import os
+import random
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
@@ -30,6 +33,19 @@ def _runs(op: Any) -> bool:
 over_operators = pytest.mark.parametrize(
     "op", [op for op in op_db if _runs(op)], ids=lambda op: op.formatted_name
 )
+
+
+def samples_of(
+    op: Any, dtype: torch.dtype = torch.float32, requires_grad: bool = False
+) -> Iterator[Any]:
+    """Yields the operator's samples on the CPU, always the same ones.
+
+    OpInfo.sample_inputs() inspects the stack before each sample, which takes a tenth of a second.
+    """
+    torch.default_generator.manual_seed(0)
+    numpy.random.seed(0)
+    random.seed(0)
+    yield from op.sample_inputs_func(op, "cpu", dtype, requires_grad)
 
 
 def on_device(sample: Any) -> tuple[Any, Any, Any]:

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 import torch
-from ops.swept import NPU, on_device, over_operators, tensors_of
+from ops.swept import NPU, on_device, over_operators, samples_of, tensors_of
 
 from torch_npusim.sim import faults, poison
 
@@ -47,7 +47,7 @@ def every_command_fails():
 
 @over_operators
 def test_nothing_of_it_is_valid(op):
-    given = on_device(next(iter(op.sample_inputs("cpu", torch.float32))))
+    given = on_device(next(samples_of(op)))
     inputs = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(given)
               if tensor.layout == torch.strided}  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from ops.swept import samples_of
 from oracle import DEVICE, bits, reseed
 from torch.nested._internal.nested_tensor import NestedTensor
 from torch.testing._internal.opinfo.definitions.nested import njt_op_db
@@ -99,8 +100,7 @@ def assert_same(expected, got, what):
 def test_operators(name):
     operator = OPERATORS[name]
     requires_grad = operator.supports_autograd and name not in NO_GRADIENT
-    torch.manual_seed(1)
-    samples = list(operator.sample_inputs("cpu", torch.float32, requires_grad=requires_grad))
+    samples = list(samples_of(operator, requires_grad=requires_grad))
     assert samples
     for sample in samples[::EVERY]:
         mover = Mover()

@@ -32,7 +32,8 @@ class Operator:
     def supported_dtypes(self, device: str) -> set[torch.dtype]:
         return {torch.float32}
 
-    def sample_inputs(self, device: str, dtype: torch.dtype, requires_grad: bool) -> Any:
+    @staticmethod
+    def sample_inputs_func(op: Any, device: str, dtype: torch.dtype, requires_grad: bool) -> Any:
         yield SampleInput(torch.arange(1.0, 4.0).requires_grad_(requires_grad))
 
 

@@ -5,8 +5,7 @@
 """
 
 import pytest
-import torch
-from ops.swept import ALL, on_device, over_operators, tensors_of
+from ops.swept import ALL, on_device, over_operators, samples_of, tensors_of
 
 from torch_npusim.sim import dry_run
 
@@ -19,7 +18,7 @@ def shapes(made):
 def test_a_dry_run_knows_the_shape_or_refuses_the_operator(op):
     if op.name.startswith("sparse."):
         pytest.skip("samples are sparse tensors, which test_dry_run.py has")
-    for sample in list(op.sample_inputs("cpu", torch.float32))[: 10 if ALL else 2]:
+    for sample in list(samples_of(op))[: 10 if ALL else 2]:
         x, args, kwargs = on_device(sample)
         try:
             real = shapes(op(x, *args, **kwargs))

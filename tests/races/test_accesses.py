@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from ops.swept import ALL, NPU, on_device, over_operators, tensors_of
+from ops.swept import ALL, NPU, on_device, over_operators, samples_of, tensors_of
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_npusim import _C
@@ -126,8 +126,7 @@ def check(run: Callable[[Any], Any], inputs: Any) -> None:
 
 
 def samples(op: Any) -> Iterator[Any]:
-    found = op.sample_inputs("cpu", torch.float32, requires_grad=False)
-    for sample in itertools.islice(found, SAMPLES):
+    for sample in itertools.islice(samples_of(op), SAMPLES):
         moved = on_device(sample)
         if all(map(plain, tensors_of(moved))):
             yield moved

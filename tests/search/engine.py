@@ -10,6 +10,7 @@ A program's oracle is its own text: a line, `check` or `end` raises where someth
 """
 
 import itertools
+import math
 import random
 import re
 import sys
@@ -116,17 +117,18 @@ def shrunk(program: Program, kind: str) -> Program:
 
 
 def found(
-    search: ModuleType, seed: object, seconds: float, plant: str = ""
+    search: ModuleType, seed: object, seconds: float, plant: str = "", most: float = math.inf
 ) -> Iterator[tuple[int, Program, Finding, float]]:
-    """Yields what programs of the search find: number, program, finding, seconds.
+    """Yields what the first programs of the search, at `most` so many, find in that time.
 
+    Of each finding the number, the program, the finding and the seconds until it was found.
     The program is shrunk, unless a fault is planted.
     """
     begin, shrinking = time.monotonic(), 0.0
     kinds = set()
     for number in itertools.count():
         spent = time.monotonic() - begin - shrinking
-        if spent > seconds:
+        if spent > seconds or number >= most:
             search.asked = number
             return
         program = search.program(random.Random(f"{seed}/{number}"))

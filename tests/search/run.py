@@ -16,6 +16,7 @@ import ast
 import concurrent.futures
 import gc
 import importlib
+import math
 import os
 import random
 import subprocess
@@ -36,7 +37,9 @@ def rows() -> list[dict]:
 def one(options: argparse.Namespace) -> int:
     """Runs one search in this process."""
     import engine
-    import torch._dynamo  # noqa: F401  (children are forked from here: they have it, and torch)
+    import torch._dynamo
+    import torch._meta_registrations
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401
 
     gc.freeze()  # children do not copy every page at their end to count references
     (name,) = options.searches
@@ -49,7 +52,8 @@ def one(options: argparse.Namespace) -> int:
     if options.plants:
         return planted(search, options)
     begin, count = time.monotonic(), 0
-    for number, program, finding, spent in engine.found(search, options.seed, options.seconds):
+    limits = {"seconds": options.seconds, "most": options.programs}
+    for number, program, finding, spent in engine.found(search, options.seed, **limits):
         count += 1
         print(f"# {name}: program {number} of seed {options.seed}, after {spent:.1f} s")
         print(f"{program}\n# {finding.text.strip()}\n".replace("\n# \n", "\n"), flush=True)
@@ -86,6 +90,7 @@ def child(name: str, options: argparse.Namespace, seconds: float) -> subprocess.
     """Runs one search in a process with its environment."""
     command = [sys.executable, __file__, name, "--here", "--seed", options.seed]
     command += ["--seconds", f"{seconds:g}", *(["--plants"] if options.plants else [])]
+    command += ["--programs", str(options.programs)]
     if options.only:
         command += ["--only", options.only]
     if options.number is not None:
@@ -100,6 +105,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("searches", nargs="*", metavar="SEARCH", help=", ".join(SEARCHES))
     parser.add_argument("--seconds", type=float, default=600, help="for all together (600)")
+    parser.add_argument("--programs", type=float, default=math.inf, help="at most, of each search")
     parser.add_argument("--seed", default="0", help="the same seed makes the same programs (0)")
     parser.add_argument("--number", type=int, help="run this one program of the search")
     parser.add_argument("--plants", action="store_true", help="ask for planted faults")
