@@ -68,6 +68,25 @@ def to_blame(frames: Iterable[Frame], foreign: tuple[str, ...] = ()) -> list[Fra
     return _of_cpp(all)
 
 
+def to_act_on(frames: Iterable[Frame]) -> list[Frame]:
+    """Return the frames to blame, behind the innermost one of an installed library if one is there.
+
+    A line of the program calls much of a library; the library's own function says which part.
+
+    Args:
+        frames: of a stack, innermost first.
+    """
+    all = list(frames)
+    blamed = to_blame(all)
+    for frame in all:
+        rank = rank_of(frame[0])
+        if rank == 1 and "-packages/" in frame[0].replace("\\", "/"):
+            return [frame, *(other for other in blamed if other != frame)]
+        if rank == 0:
+            break
+    return blamed
+
+
 def matching(frames: Sequence[Frame], pattern: str) -> list[Frame]:
     """Return the frames whose "file:line function" a regular expression finds.
 
@@ -86,11 +105,19 @@ def _of_cpp(frames: list[Frame]) -> list[Frame]:
         for _, _, function in frames:
             if found := pattern.search(function):
                 return [("C++", 0, words.format(found[1]))]
-    kept = [
+    return without_unwinder(frames)[:1]
+
+
+def without_unwinder(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames without those of C++ that recorded the stack, or have no name."""
+    recorders = ("torch::CapturedTraceback", "torch::cuda::", "c10::")
+    return [
         frame
         for frame in frames
-        if frame[2] not in ("??", "")
-        and "unwind" not in frame[2]
-        and not frame[2].startswith(("torch::CapturedTraceback", "torch::cuda::", "c10::"))
+        if rank_of(frame[0]) < 3
+        or (
+            frame[2] not in ("??", "")
+            and "unwind" not in frame[2]
+            and not frame[2].startswith(recorders)
+        )
     ]
-    return kept[:1]

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs imitated reports of failures, and judges what `npusim-lab explain` says of them.
 
-python -m claims.reports            every report: cause, advice, and whether the twin runs
+python -m claims.reports            every report: cause, advice, whether twin and setting run
 python -m claims.reports adam       reports whose name has the word, with the verdict
 python -m claims.reports --write    keeps the traces
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -66,8 +67,11 @@ def main() -> int:
         mended, _ = run(name, "fixed", of.MEMORY, getattr(of, "SETTING", ""))
         answer = explain(trace, quick=True)
         score = judged(name, answer)
-        right += score == "right"
-        print(f"{score:6} {name}{': does not fail' * ran}{': the twin fails' * (not mended)}")
+        advised = re.search(r"PYTORCH_ALLOC_CONF=(\S+)", answer["sentences"][1])
+        helped = advised is None or run(name, "wrong", of.MEMORY - outside, advised[1])[0]
+        right += score == "right" and mended and helped and not ran
+        notes = {"does not fail": ran, "the twin fails": not mended, "advice fails": not helped}
+        print(f"{score:6} {name}", *(note for note, is_so in notes.items() if is_so), sep=": ")
         if asked.words or score != "right":
             print(*(f"       {line}" for line in answer["sentences"]), sep="\n")
         if asked.write:

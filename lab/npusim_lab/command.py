@@ -337,7 +337,7 @@ def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     same = agreement(trace, result)
     if options.out is not None:
         write_matches(matches(trace, result), options.out)
-    mallocs = trace.compiled.mallocs
+    mallocs = trace.compiled.mallocs - len(trace.info.get("attempts", ()))
     owners = agreement_by_owner(trace, result)
     streams, pools = (trace.info.get(key, ()) for key in ("streams", "pools"))
     of_owner = [
@@ -380,9 +380,10 @@ def _match_device(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _explain(options: argparse.Namespace) -> Answer:
     from npusim_lab.explanation import explain, text_of
+    from npusim_lab.files import load_failed
 
-    trace = _load(options)
     choice = None if options.policy is None else _one(options.policy)
+    trace = load_failed(options.trace, **_of_files(options))
     answer = explain(trace, choice, show=options.frames)
     return answer, text_of(answer), int(answer["violations"] > 0)
 

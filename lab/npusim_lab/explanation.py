@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from npusim_lab import _lab
-from npusim_lab.causes import cause_of
-from npusim_lab.growth import growth_of
+from npusim_lab import _lab, remedies
+from npusim_lab.causes import FRAGMENTATION, GROWTH, SETTINGS_MEND, Found, cause_of
+from npusim_lab.growth import growth_of, words_for
 from npusim_lab.kinds import UNKNOWN, kind_of
 from npusim_lab.pins import pinned
 from npusim_lab.study import (
     Choice,
     bounds,
-    free_in_pools,
     measures,
     mib,
-    notes_on_older_torch,
-    parse_settings,
     recorded_choice,
     replay,
     smallest_capacity,
@@ -33,16 +28,6 @@ from npusim_lab.trace import Trace
 
 MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than all replays
 _MOST_NAMED = 3  # lines that hold most memory, in the verdict
-_WORTH = 0.98  # a peak so much lower is worth a setting
-# Tried one by one on top of the settings of the run; the order is that of preference.
-_REMEDIES: tuple[dict[str, str], ...] = (
-    {"expandable_segments": "True"},
-    *({"max_split_size_mb": str(mib)} for mib in (512, 256, 128, 64, 32, 20)),
-    *({"roundup_power2_divisions": str(count)} for count in (8, 4, 2, 1)),
-    *({"large_segment_size_mb": str(mib)} for mib in (64, 128)),
-    {"expandable_segments": "True", "roundup_power2_divisions": "8"},
-    {"max_split_size_mb": "128", "roundup_power2_divisions": "8"},
-)
 
 
 def explain(
@@ -97,13 +82,16 @@ def explain(
     if peak < trace.first_event:  # nothing was reserved since it began
         peak = max(result.peak_active_event, min(trace.first_event, len(trace) - 1), 0)
     event = int(oom["event"]) if oom else peak
+    use = result  # the replay whose picture shows the most in use
     if oom is None:
         whole = result
-        result = replay(trace, run, capacity, snapshots_at=[event])
+        event = max(int(whole.peak_active_event), min(trace.first_event, len(trace) - 1), 0)
+        use = replay(trace, run, capacity, snapshots_at=[event])
+        result = use if event == peak else replay(trace, run, capacity, snapshots_at=[peak])
     else:
         whole = replay(trace, run, None, placements=False)
-    tried = _tried(trace, run, capacity)
-    helping = _helping(tried, oom is not None, int(whole.peak_reserved))
+    tried = remedies.tried(trace, run, capacity)
+    helping = remedies.helping(tried, oom is not None, int(whole.peak_reserved))
     last = len(trace) - 1 if oom is None else event  # what a pass gathers falls behind the peak
     found: dict[str, Any] = {
         "policy": str(run),
@@ -112,23 +100,26 @@ def explain(
         "oom": oom,
         "is_older": event < trace.first_event,
         "event": event,
+        "entry": trace.entry_of(event),
+        "reserved_event": peak,
         "stack": None if oom is None else _stack_of(trace, int(oom["malloc"]), show),
         "peak_reserved": int(whole.peak_reserved),
         "peak_active": int(whole.peak_active),
-        "beyond_requests": _beyond_requests(result),
-        "holders": _holders(trace, result, last, show)[: 2 * segments],
-        "kinds": _kinds(trace, result),
+        "beyond_requests": _beyond_requests(use),
+        "holders": _holders(trace, use, last, show)[: 2 * segments],
+        "kinds": _kinds(trace, use),
+        "earlier": _earlier_peak(trace, run, capacity, result, show),
         "holes": _holes(result),
         "outside": trace.outside_bytes,
         "segments": pinned(trace, result, segments, blocks, show),
         "tried": tried,
         "remedies": helping,
         "cached": _cached(result),
-        "in_pools": free_in_pools(result) if oom and not trace.pool[event] else 0,
         **_optimum(trace),
         "max_live": trace.compiled.max_live_bytes,
         "streams_note": streams_note(trace, [run]),
         "remarks": trace.remarks(),
+        "files": "\n".join({file for stack in trace.stacks for file, _, _ in stack}),
         "is_of_torch": any("the allocator, " in text for text in trace.info.get("inferred", ())),
     }
     limited = capacity is not None and not quick
@@ -136,12 +127,16 @@ def explain(
     found["sentences"] = [_violation(trace, run, result)]
     found["cause"] = None
     if not result.violation_count:
-        found["sentences"] = _sentences(found)
+        first: list[str] = []
         if oom is not None and not found["is_older"]:
-            growing = _growing(found["holders"])
-            rest = found["kinds"], found["beyond_requests"], growing
-            found["cause"], evidence = cause_of(trace, oom, *rest)
-            found["sentences"].insert(0, f"Cause: {found['cause']}. {evidence}.")
+            rows = [{**row, "holder": _first_line(row["stack"])} for row in found["holders"]]
+            grown = [row for row in rows if row["growth"]]
+            seen = Found(found["kinds"], found["beyond_requests"], grown)
+            found["cause"], evidence, advice = cause_of(trace, oom, seen)
+            if found["cause"] in SETTINGS_MEND and helping:
+                advice = remedies.words_for(found, remedies.best(helping))
+            first = [f"Cause: {found['cause']}. {evidence}.", f"Advice: {advice}"]
+        found["sentences"] = first + _sentences(found)
     found["verdict"] = " ".join(found["sentences"])
     return found
 
@@ -201,57 +196,6 @@ def _explain_state(
     return found
 
 
-def _tried(trace: Trace, run: Choice, capacity: int | None) -> list[dict[str, Any]]:
-    """Return a row per setting of the list, that of the run first, each replayed from nothing."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    def attempt(change: Mapping[str, str]) -> dict[str, Any] | None:
-        candidate = run.with_settings(change) if change else run
-        try:
-            result = replay(trace, candidate, capacity, as_recorded=False, placements=False)
-        except ValueError:
-            return None  # the policy has no such setting
-        if result.violation_count:
-            return None
-        return {
-            "settings": candidate.settings,
-            "text": f"PYTORCH_ALLOC_CONF={candidate.settings}",
-            "peak_reserved": int(result.peak_reserved),
-            "failed": len(result.ooms),
-            "fits": not result.ooms,
-            "retries": int(result.retries),
-        }
-
-    assert trace.compiled is not None  # once, before the threads start
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        changes = _REMEDIES if run.policy in _lab.presets() else ()
-        rows = [row for row in pool.map(attempt, ({}, *changes)) if row is not None]
-    own = parse_settings(run.settings)
-    known = {tuple(sorted(own.items()))}
-    out = rows[:1]
-    for row in rows[1:]:
-        entries = tuple(sorted(parse_settings(row["settings"]).items()))
-        if entries not in known:
-            known.add(entries)
-            out.append(row)
-    return out
-
-
-def _helping(tried: list[dict[str, Any]], has_failed: bool, reserved: int) -> list[dict[str, Any]]:
-    """Return the settings that avoid the failure, in the list's order; or lower the peak, best.
-
-    Where the settings of the run avoid it, too, once older blocks are placed anew, those count that
-    need less than they do.
-    """
-    now, others = tried[:1], tried[1:]
-    if has_failed and not (now and now[0]["fits"]):
-        return [row for row in others if row["fits"]]
-    peaks = [row["peak_reserved"] for row in now] + ([] if has_failed else [reserved])
-    worth = min(peaks, default=0) * _WORTH
-    better = [row for row in others if row["fits"] and row["peak_reserved"] <= worth]
-    return sorted(better, key=lambda row: row["peak_reserved"])
-
-
 def _optimum(trace: Trace) -> dict[str, int | None]:
     if trace.compiled.mallocs > MOST_PLANNED:
         return {"optimum": None, "at_least": trace.compiled.max_live_bytes}
@@ -261,10 +205,7 @@ def _optimum(trace: Trace) -> dict[str, int | None]:
 
 def _sentences(found: dict[str, Any]) -> list[str]:
     oom, reserved = found["oom"], found["peak_reserved"]
-    if oom is None:
-        sentences = _of_peak(found)
-    else:
-        sentences = _of_failure(oom, found)
+    sentences = _of_peak(found) if oom is None else _of_failure(oom, found)
     sentences += _most_held(found)
     helping, now = found["remedies"], found["tried"][:1]
     anew = now[0]["peak_reserved"] if now else reserved
@@ -273,30 +214,22 @@ def _sentences(found: dict[str, Any]) -> list[str]:
             f"With older blocks placed anew, the settings as they are fit, too, in {mib(anew)}: "
             f"where those blocks lay is a part of the cause."
         )
-    if helping:
-        best = min(helping, key=lambda row: row["peak_reserved"])
-        effect = "runs the whole trace" if oom else "lowers the peak"
-        before = "" if oom or not now else f" instead of {mib(anew)}"
-        if before and anew != reserved:
-            before += ", both with older blocks placed anew"
-        sentences.append(
-            f"{best['text']} {effect}, as replayed: {mib(best['peak_reserved'])}{before}."
-        )
-        if found["is_of_torch"]:
-            sentences += notes_on_older_torch(best["text"])
+    count = len(found["tried"]) - 1
+    if helping and found["cause"] not in SETTINGS_MEND:
+        sentences.append(remedies.words_for(found, remedies.best(helping)))
+    elif oom is None and not helping:
+        sentences.append(f"None of {count} settings tried lowers it by 2 %.")
     elif oom is not None and found["max_live"] > (found["capacity"] or found["max_live"]):
         sentences.append(
-            f"No setting lets all of it run: {mib(found['max_live'])} are live at once, more than "
-            f"the device has."
+            f"No setting lets all of it run: requests of {mib(found['max_live'])} are live at "
+            f"once, more than the device has."
         )
-    elif oom is not None and not (now and now[0]["fits"]):
-        sentences.append(f"None of {len(found['tried']) - 1} settings tried avoids it.")
-    else:
-        sentences.append(f"None of {len(found['tried']) - 1} settings tried lowers it by 2 %.")
+    elif oom is not None and not helping and not (now and now[0]["fits"]):
+        sentences.append(f"None of {count} settings tried avoids it.")
     if found["optimum"] is not None:
         sentences.append(
-            f"Placed with the future known, all blocks take {mib(found['optimum'])}; at least "
-            f"{mib(found['max_live'])} are live at once."
+            f"Before rounding, all requests take {mib(found['optimum'])} where the future is "
+            f"known; at least {mib(found['max_live'])} are live at once."
         )
     return sentences
 
@@ -308,20 +241,29 @@ def _most_held(found: dict[str, Any]) -> list[str]:
     )
     if not words:
         return []
-    return [f"Most memory is held: {words}.", *_growing(found["holders"])]
+    growing = [] if found.get("cause") == GROWTH else _growing(found["holders"])
+    return [f"Most memory is held: {words}.", *filter(None, [found.get("earlier")]), *growing]
+
+
+def _earlier_peak(
+    trace: Trace, run: Choice, capacity: int | None, result: _lab.Replay, show: str
+) -> str:
+    """Return the sentence about a peak of use that was higher than the use at the failure."""
+    event = int(result.peak_active_event)
+    if not result.ooms or result.peak_active * remedies.WORTH <= result.ooms[0]["allocated_bytes"]:
+        return ""
+    if event < trace.first_event:
+        return ""
+    use = replay(trace, run, capacity, on_oom="stop", snapshots_at=[event])
+    rows = _holders(trace, use, event, show)[:_MOST_NAMED]
+    words = "; ".join(f"{mib(row['bytes'])} {_holder(row)}" for row in rows)
+    return f"The peak of use was before, at event {event}: {mib(int(result.peak_active))}: {words}."
 
 
 def _growing(holders: list[dict[str, Any]]) -> list[str]:
     """Return a sentence per line whose live bytes rise."""
-    out = []
-    for row in holders:
-        if row["growth"] is not None:
-            requests, least = row["growth"]["requests"], map(mib, row["growth"]["least"])
-            out.append(
-                f"Memory of {_first_line(row['stack'])} grows with its {requests} requests: "
-                f"{', '.join(least)} at least, quarter after quarter."
-            )
-    return out
+    grown = [row for row in holders if row["growth"]]
+    return [f"{words_for(_first_line(row['stack']), row['growth'])}." for row in grown]
 
 
 def _of_peak(found: dict[str, Any]) -> list[str]:
@@ -333,10 +275,11 @@ def _of_peak(found: dict[str, Any]) -> list[str]:
     free, cached = sum(found["holes"]), found["cached"]
     sentences = [
         f"Nothing runs out of memory{where}.",
-        f"At the peak of reserved memory, event {found['event']}, {mib(reserved)} are reserved, "
-        f"and {mib(reserved - free)} of blocks are in use.",
+        f"At the peak of use, event {_number(found)}, {mib(found['peak_active'])} of blocks are in "
+        f"use; {mib(reserved)} are reserved at event {found['reserved_event']}, with "
+        f"{mib(reserved - free)} in use.",
     ]
-    if free <= reserved * (1 - _WORTH):
+    if free <= reserved * (1 - remedies.WORTH):
         return sentences
     beside, whole = (
         f"{mib(free - cached)} in holes beside blocks, which is fragmentation",
@@ -345,7 +288,7 @@ def _of_peak(found: dict[str, Any]) -> list[str]:
     parts = [text for text, bytes in ((beside, free - cached), (whole, cached)) if bytes]
     return [
         *sentences,
-        f"{mib(free)}, {100 * free / reserved:.0f} %, is free: {', and '.join(parts)}.",
+        f"{mib(free)}, {100 * free / reserved:.0f} %, is free then: {', and '.join(parts)}.",
     ]
 
 
@@ -362,7 +305,7 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
             f"with {mib(live)} placed anew, the next one of {mib(asked)} fails."
         ]
     sentences = [
-        f"Event {oom['event']}{place} asks for {mib(asked)} on a device of {mib(capacity)} with "
+        f"Event {_number(found)}{place} asks for {mib(asked)} on a device of {mib(capacity)} with "
         f"{mib(live)} in use.",
         f"{mib(int(oom['reserved_bytes']))} are reserved, {mib(cached)} of that free in "
         f"{holes}, and {mib(int(oom['free_bytes']))} are left on the device.",
@@ -373,29 +316,24 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
             f"{mib(capacity + outside)}; {mib(outside)} are held outside torch: by other "
             f"processes, the driver's context, NCCL."
         )
-    short, beyond = live + pending + asked - capacity, found["beyond_requests"]
-    if 0 < short <= beyond:
-        sentences.append(
-            f"{mib(short)} are missing, and blocks have {mib(beyond)} more than was asked for: "
-            f"rounding, and remainders that were not split off. This is fragmentation in blocks."
-        )
-    elif short > 0:
+    short = live + pending + asked - capacity
+    if short > 0:
         waits = f", and {mib(pending)} wait for other streams" if pending else ""
-        sentences.append(
-            f"That does not fit, however well it is placed{waits}: {mib(short)} are missing."
-        )
-    else:
+        sentences.append(f"{mib(short)} are missing, however blocks are placed{waits}.")
+    elif found["cause"] == FRAGMENTATION:
         largest = int(oom["largest_free_bytes"])
         where = "that live blocks keep" if largest < asked else "for other sizes, streams or pools"
         sentences.append(
-            f"Together it would fit, but the largest hole is {mib(largest)}, in segments {where}. "
-            f"This is fragmentation."
+            f"Together it would fit, but the largest hole is {mib(largest)}, in segments {where}."
         )
-        if found["in_pools"]:
-            pools = f"{mib(found['in_pools'])} of the free memory is in private pools"
-            sentences.append(f"{pools}, which serve no other requests.")
         sentences += _neighbours(found)
     return sentences
+
+
+def _number(found: dict[str, Any]) -> str:
+    """Return the number of the event in the file, and the one here where they differ."""
+    entry, event = found["entry"], found["event"]
+    return f"{event}" if entry in (None, event) else f"{entry} of the file ({event} here)"
 
 
 def _neighbours(found: dict[str, Any]) -> list[str]:
@@ -419,10 +357,13 @@ def _holder(row: dict[str, Any]) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Return the line to blame."""
+    """Return the line to blame; of a library's, the line of the program, too."""
     if not text:
         return "a stack without a frame to show"
-    return short(text.split("\n")[0])
+    first, *callers = text.split("\n")
+    if callers and "-packages" in first and "-packages" not in callers[0]:
+        return f"{short(first)}, called by {short(callers[0])}"
+    return short(first)
 
 
 def _live(result: _lab.Replay) -> tuple[Any, Any] | None:
@@ -506,7 +447,7 @@ def text_of(explanation: dict[str, Any]) -> str:
     lines = list(explanation["sentences"])
     if explanation["stack"]:
         lines += ["", "The request came from", _indent(explanation["stack"])]
-    title = "at the failure" if explanation["oom"] else "at the peak of reserved memory"
+    title = "at the failure" if explanation["oom"] else "at the peak of use"
     if not explanation["tried"]:
         title = "at the end"
     if explanation["holders"]:
@@ -517,6 +458,7 @@ def text_of(explanation: dict[str, Any]) -> str:
             lines.append(_indent(row["stack"] or "(no stack was recorded)", 4))
         kinds = (f"{kind} {mib(bytes)}" for kind, bytes in explanation["kinds"].items())
         lines.append(f"By kind: {', '.join(kinds)}.")
+    title = title.replace("peak of use", "peak of reserved memory")
     lines += ["", f"Segments with most free memory {title}, and what keeps them:"]
     for segment in explanation["segments"]:
         lines.append(

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim_lab.trace import Trace, TraceError, regular_file
+from npusim_lab.trace import Op, SeveralDevicesError, Trace, TraceError, regular_file
 
 if TYPE_CHECKING:
     from npusim_lab.planning import Buffers
@@ -72,7 +72,36 @@ def load(
             raise TraceError(f"{path}: {problem}") from None
     else:
         raise TraceError(f"format {chosen!r}; expected one of {', '.join(READS)}")
-    return trace if capacity_bytes is None else trace.with_info(capacity_bytes=capacity_bytes)
+    if capacity_bytes is None:
+        return trace
+    outside = capacity_bytes - (trace.capacity_bytes or capacity_bytes)
+    if outside > 0 and trace.info.get("source") == "torch snapshot" and (trace.op == Op.OOM).any():
+        return trace.with_info(outside_bytes=outside)
+    return trace.with_info(capacity_bytes=capacity_bytes)
+
+
+def load_failed(path: str | PathLike[str], device: int | None = None, **more: int | None) -> Trace:
+    """Read a trace; of a snapshot about several devices that of the only one that failed.
+
+    Args:
+        path, device, more: as for load().
+
+    Raises:
+        SeveralDevicesError: If none of several failed, or more than one.
+    """
+    try:
+        return load(path, device=device, **more)  # type: ignore[arg-type]
+    except SeveralDevicesError as several:
+        failed = []
+        for number in several.devices:
+            trace = load(path, device=number, **more)  # type: ignore[arg-type]
+            if (trace.op == Op.OOM).any():
+                failed.append(trace)
+        if len(failed) != 1:
+            raise
+        of = failed[0].info["device"]
+        known = f"of devices {several.devices} only {of} ran out of memory; this is about it"
+        return failed[0].with_info(known=[known, *failed[0].info.get("known", ())])
 
 
 def load_buffers(path: str | PathLike[str], **of_trace: Any) -> Buffers:

@@ -3,42 +3,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from npusim_lab.kinds import kind_of
+from npusim_lab.kinds import UNKNOWN, kind_of
+from npusim_lab.study import mib
 from npusim_lab.trace import Trace
 
 _PARTS = 4
 _REQUESTS = 2 * _PARTS  # at least, of a line: fewer are no trend
-_ONCE = ("parameters", "gradients", "optimizer state")  # a block for each parameter, at first
+_NEVER = ("KV cache", "parameters")  # as large as the model and its requests want them
+_OF_A_PASS = ("activations", "logits", "gradients", "backward pass", "optimizer state", UNKNOWN)
 _SHARE = 0.1  # of all live bytes: less explains nothing
+_STEADY = 0.3  # of the mean rise of a quarter: one that rises less has come to its end
+_LOADING = 0.02  # of the bytes taken: a phase that gives back less loads
 
 
 def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dict[str, Any] | None:
     """Return how the live bytes of a line rise until an event, None where they do not.
 
-    They rise if the least in each quarter is above that in the quarter before. A line that gives
-    back what it took, step after step, has one floor, and parameters rise at the beginning only.
+    They rise if the least in each quarter is well above that in the quarter before. A line that
+    gives back what it took, step after step, has one floor.
 
     Args:
         trace: the events.
         stacks: those of the line.
         event: the last one to look at.
-        kind: of the line. Gradients and the like grow within a pass, which is no growth.
+        kind: of the line. Blocks of one pass, of a phase of loading and of a cache do not grow.
 
     Returns:
-        "requests" (how many) and "least" (live bytes, in each quarter of the events since the
-        first).
+        "requests" (how many), "since" (the event of the first), "least" (live bytes, in each
+        quarter of the events since) and "rise" (bytes, in the last quarter).
     """
     compiled = trace.compiled
     begins = compiled.malloc_event.astype(np.int64)
     ours = np.isin(compiled.malloc_stack, list(stacks)) & (begins <= event)
     ours &= begins >= trace.first_event
     begins = begins[ours]
-    if len(begins) < _REQUESTS:
+    if len(begins) < _REQUESTS or kind in _NEVER:
         return None
     ends = compiled.completed_event[ours].astype(np.int64)
     bytes = compiled.malloc_bytes[ours].astype(np.int64)
@@ -50,17 +54,49 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
     first = np.searchsorted(at, edges[:-1], "right") - 1  # what is live as a quarter begins
     last = np.searchsorted(at, edges[1:], "left")
     least = [int(live[i:j].min()) for i, j in zip(first, last, strict=True)]
+    rises = np.diff(least)
     alive = (compiled.malloc_event <= event) & (compiled.completed_event > event)
     whole = int(compiled.malloc_bytes[alive].sum())
-    if least != sorted(set(least)) or live[-1] < _SHARE * whole:
+    if rises.min() <= _STEADY * rises.mean() or live[-1] < _SHARE * whole:
         return None
-    if kind in _ONCE and not _has_forward(trace, int(begins[0]), int(begins[-1])):
+    if kind in _OF_A_PASS and _passes(trace, int(begins[0]), event) < _PARTS:
         return None
-    return {"requests": len(begins), "least": least}
+    if _loads(trace, int(begins[0]), event):
+        return None
+    since = int(begins[0])
+    return {"requests": len(begins), "since": since, "least": least, "rise": int(rises[-1])}
 
 
-def _has_forward(trace: Trace, first: int, last: int) -> bool:
-    """Return whether activations are asked for between two events: passes lie between them."""
-    at = trace.compiled.malloc_event
-    stacks = np.unique(trace.compiled.malloc_stack[(at > first) & (at < last)])
-    return any(kind_of(trace.stacks[stack]) == "activations" for stack in stacks.tolist())
+def words_for(holder: str, growth: Mapping[str, Any]) -> str:
+    """Return a sentence about a line whose memory grows, without its full stop."""
+    return (
+        f"Memory of {holder} grows with its {growth['requests']} requests since event "
+        f"{growth['since']}: {', '.join(map(mib, growth['least']))} at least, quarter after quarter"
+    )
+
+
+def _passes(trace: Trace, first: int, last: int) -> int:
+    """Return how many forward passes lie between two events: calls of the rarest of their lines.
+
+    Where no line is known to be of a forward pass, each request may be one.
+    """
+    compiled = trace.compiled
+    at = compiled.malloc_event
+    stacks, count = np.unique(
+        compiled.malloc_stack[(at >= first) & (at <= last)], return_counts=True
+    )
+    of_forward = [
+        calls
+        for stack, calls in zip(stacks.tolist(), count.tolist(), strict=True)
+        if kind_of(trace.stacks[stack]) in ("activations", "logits")
+    ]
+    return min(of_forward, default=0 if any(stacks) else _PARTS)
+
+
+def _loads(trace: Trace, first: int, last: int) -> bool:
+    """Return whether next to nothing is given back between two events."""
+    compiled = trace.compiled
+    at, ended = compiled.malloc_event, compiled.free_event
+    taken = int(compiled.malloc_bytes[(at >= first) & (at <= last)].sum())
+    back = int(compiled.malloc_bytes[(ended >= first) & (ended <= last)].sum())
+    return back <= _LOADING * taken

@@ -10,9 +10,17 @@ from npusim_lab.trace import Stack
 UNKNOWN = "not recorded"
 # The first whose pattern is found in "file function" of the innermost frame that has one.
 _KINDS = (
-    ("KV cache", r"kv_?cache|KVCache|past_key_value|cache_utils|block_manager|paged| caches?$"),
+    (
+        "KV cache",
+        r"kv_?cache|KVCache|past_key_value|cache_utils|mem_cache|block_manager|paged"
+        r"| caches?$",
+    ),
     ("optimizer state", r"/optim(izer)?/|optimi[sz]er|(adam\w*|sgd|lion|muon)\.py"),
     ("gradients", r"AccumulateGrad|accumulate_grad"),
+    (
+        "logits",
+        r" [^/]*(logits|log_?softmax|log_?prob|_logps|lm_head|cross_entropy|nll_loss)[^/]*$",
+    ),
     ("backward pass", r"Backward\d*(::| |$)|autograd::Engine|/autograd/|_backward\b"),
     (
         "parameters",

@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import pickle
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from npusim_lab import _lab
 from npusim_lab.matching import recorded_replay
@@ -27,7 +26,9 @@ from npusim_lab.snapshot_returns import (
     TAKEN,
     capacity_at_failures,
     held_after,
+    limit_at_failures,
     pools_given_back,
+    rows_of,
     unsaid_pools,
     unsaid_ranges,
 )
@@ -42,7 +43,6 @@ _OF_BLOCKS = (Op.MALLOC, Op.FREE_REQUESTED, Op.FREE_COMPLETED)
 _LARGE_PAGE = 20 << 20  # bytes: what an expandable segment of large blocks grows by
 _Older = tuple[int, int, int, int, bool]  # bytes, stream, pool, stack, is it pending?
 _MOST_READINGS = 8  # of releases of cached memory, to try
-_PIECE = 1 << 13  # entries turned into Python numbers at once
 
 
 def read_snapshot(
@@ -234,6 +234,12 @@ class _Importer:
             requested = {address: row[0] for address, row in older.items()}
             start = rebuild(self.tables, requested, *self.rules, self.capacity)
             begun = self._begin_with(start, older)
+        if failed_at and (limit := limit_at_failures(self.entries, reserved)):
+            self.out.add(Op.MEMORY_FRACTION, bytes=-(-(limit << 32) // failed_at))
+            self.inferred.append(
+                f"a limit of {limit} bytes or a little more: the device had room for a request "
+                f"that failed"
+            )
         ranges = unsaid_ranges(self.entries, start, is_late, self.ambiguous)
         mapped = dict.fromkeys(ranges, 0)
         if not start.unknown and not (self.entries["op"] == Op.SEGMENT_RESERVE).any():
@@ -246,8 +252,9 @@ class _Importer:
         if not self.is_whole:
             owners = {one.pool for one in start.segments} | {row[2] for row in older.values()}
             ended = {pool for pool in pools_given_back(self.entries) - owners if self._pool(pool)}
-        before = None
-        for position, op, *rest in self._rows():
+        before, ahead = None, -1
+        numbers_of_file: list[int] = []
+        for position, op, *rest in rows_of(self.entries):
             if op in _USING and rest[4] in ended and rest[4] not in in_use:
                 in_use.add(rest[4])
                 self.out.add(Op.CREATE_POOL, pool=self._pool(rest[4]), time_ns=rest[2] * 1000)
@@ -277,6 +284,9 @@ class _Importer:
                 reserved -= rest[1]
             elif op in TAKEN:
                 reserved += rest[1]
+            if len(self.out) - position != ahead:
+                ahead = len(self.out) - position
+                numbers_of_file += [len(self.out), position]
             self._add(position, op, *rest)
             before = op
         self._end_wait()
@@ -291,6 +301,7 @@ class _Importer:
             "ambiguous": self.ambiguous,
             "streams": list(self.streams),
             "pools": [list(pool) for pool in self.pools],
+            "entries": numbers_of_file,
         }
         if full := self.capacity or self.full:
             info |= {"capacity_bytes": full, "outside_bytes": outside}
@@ -301,17 +312,6 @@ class _Importer:
             )
         del self.tables, self.entries, self.live, self.since, self.places  # all is in the rows
         return self.out.build(info)
-
-    def _rows(self) -> Iterator[tuple[int, ...]]:
-        """Yield position, op, address, bytes, time_us, stream, pool and stack of each entry."""
-        of = self.entries
-        columns: list[NDArray[Any]] = [of["op"], of["address"], of["bytes"], of["time_us"]]
-        columns += [of["stream"], of["pool"], of["stack"]]
-        count = len(columns[0])
-        for begin in range(0, count, _PIECE):
-            end = min(begin + _PIECE, count)
-            piece = [column[begin:end].tolist() for column in columns]
-            yield from zip(range(begin, end), *piece, strict=True)
 
     # --- What was there before the first entry.
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ranges of addresses, pools and their ends, and the capacity, which no snapshot mentions."""
+"""Ranges of addresses, pools and their ends, capacity and limit, which no snapshot mentions."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,8 @@ from npusim_lab.snapshot_start import Start
 from npusim_lab.trace import Op
 
 TAKEN = (Op.SEGMENT_ALLOC, Op.SEGMENT_MAP)
+_SMALL, _PAGE, _LARGE = 1 << 20, 2 << 20, 10 << 20  # bytes: torch's sizes of segments
+_PIECE = 1 << 13  # entries turned into Python numbers at once
 GIVEN_BACK = (Op.SEGMENT_FREE, Op.SEGMENT_UNMAP)
 
 
@@ -91,6 +96,15 @@ def pools_given_back(entries: _lab.SnapshotEntries, begin: int | None = None) ->
     return set(pool[begin:end].tolist())
 
 
+def rows_of(entries: _lab.SnapshotEntries) -> Iterator[tuple[int, ...]]:
+    """Yield position, op, address, bytes, time_us, stream, pool and stack of each entry."""
+    columns: list[NDArray[Any]] = [entries["op"], entries["address"], entries["bytes"]]
+    columns += [entries["time_us"], entries["stream"], entries["pool"], entries["stack"]]
+    for begin in range(0, len(columns[0]), _PIECE):
+        piece = [column[begin : begin + _PIECE].tolist() for column in columns]
+        yield from zip(range(begin, begin + len(piece[0])), *piece, strict=True)
+
+
 def held_after(entries: _lab.SnapshotEntries, reserved: int) -> NDArray[np.int64]:
     """Return the bytes that are reserved after each entry."""
     op, bytes = entries["op"], entries["bytes"].astype(np.int64)
@@ -107,3 +121,18 @@ def capacity_at_failures(entries: _lab.SnapshotEntries, reserved: int) -> int | 
     free = entries["address"][failed].tolist()
     full = max(one + other for one, other in zip(held[failed].tolist(), free, strict=True))
     return full if 0 < full <= 1 << 50 else None
+
+
+def limit_at_failures(entries: _lab.SnapshotEntries, reserved: int) -> int | None:
+    """Return the most that torch had reserved, if the device had room when a request failed.
+
+    A limit stopped it then: no snapshot has the fraction that the user set.
+    """
+    failed = np.flatnonzero(entries["op"] == Op.OOM)
+    bytes, free = entries["bytes"][failed], entries["address"][failed]
+    pages = -(-bytes // _PAGE) * _PAGE
+    segment = np.where(bytes <= _SMALL, _PAGE, np.where(bytes < _LARGE, 2 * _LARGE, pages))
+    refused = failed[(free >= segment) & (bytes > 0)]
+    if not len(refused):
+        return None
+    return int(held_after(entries, reserved)[: refused[-1] + 1].max())

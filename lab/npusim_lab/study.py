@@ -94,15 +94,6 @@ def notes_on_older_torch(setting: str) -> list[str]:
     return [text for word, text in _OLDER_TORCH.items() if word in setting]
 
 
-def free_in_pools(result: _lab.Replay) -> int:
-    """Return the free bytes of private pools, in the first picture of a replay."""
-    if not result.pictures:
-        return 0
-    picture = result.pictures[0]
-    is_private = picture.segment_pool[picture.block_segment] != 0
-    return int(picture.block_bytes[is_private & (picture.block_state == 0)].sum())
-
-
 def streams_note(trace: Trace, choices: Iterable[Choice]) -> str:
     """Return a sentence on the policies that ignore the streams of a trace; "" where none does.
 

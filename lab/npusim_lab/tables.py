@@ -57,5 +57,7 @@ def matrix(data: Sequence[dict[str, Any]], metric: str) -> str:
 
 
 def short(frame: str) -> str:
-    """Return a line of a stack with the last two parts of its file."""
+    """Return a line of a stack with the last two parts of its file, or all that a package has."""
+    if found := re.fullmatch(r"(.*) \(.*[/\\](?:site|dist)-packages[/\\](.*)\)", frame):
+        return f"{found[1]} ({found[2]})"
     return re.sub(r"\([^()]*[/\\]([^/\\()]+[/\\][^/\\()]+)\)$", r"(\1)", frame)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim_lab import _lab
-from npusim_lab.frames import Frame, matching, to_blame
+from npusim_lab.frames import Frame, matching, to_act_on, without_unwinder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,6 +59,7 @@ _INFO: dict[str, tuple[type, str]] = {
     "inferred": (list, "a list of sentences"),
     "ambiguous": (list, "a list of sentences"),
     "attempts": (list, "a list of events"),
+    "entries": (list, "a list of events"),
 }
 _ITEMS: dict[str, type] = {
     "initial_block_bytes": int,
@@ -66,6 +68,7 @@ _ITEMS: dict[str, type] = {
     "inferred": str,
     "ambiguous": str,
     "attempts": int,
+    "entries": int,
 }
 
 
@@ -120,7 +123,8 @@ class Trace:
             (that torch could have), "outside_bytes" (more of the device, held by others), "policy",
             "settings" (of the recorded run), "initial_mallocs" (at the start, for blocks
             older than the trace), "known", "inferred", "ambiguous" (a sentence per fact or doubt),
-            "streams", "pools" (the recorded ids behind the numbers). A late recording whose first
+            "streams", "pools" (the recorded ids behind the numbers), "entries" (of a snapshot: from
+            an event on, the number of its entry; pairs). A late recording whose first
             state is rebuilt has "initial_segments" (so many events before those mallocs: a
             segment_alloc, or a segment_reserve and its segment_map), "initial_small" (which of the
             reserved are of small blocks) and "initial_block_bytes" (a number per malloc); otherwise
@@ -265,16 +269,16 @@ class Trace:
         Args:
             number: of the stack.
             frames: how many at most.
-            show: "own" for the program's own frames (frames.to_blame()), "all", or a regular
+            show: "own" for the program's own frames (frames.to_act_on()), "all", or a regular
                 expression for "file:line function".
 
         Raises:
             ValueError: If that is none.
         """
         all = self.stacks[number]
-        shown: Sequence[Frame] = all
+        shown: Sequence[Frame] = without_unwinder(all)
         if show != "all":
-            shown = to_blame(all) if show == "own" else matching(all, show)
+            shown = to_act_on(all) if show == "own" else matching(all, show)
         lines = [f"{name} ({file}:{line})" for file, line, name in shown[:frames]]
         return "\n".join(line.removesuffix(" (C++:0)") for line in lines)
 
@@ -315,6 +319,17 @@ class Trace:
         """Return the number here of an event of with_attempts()."""
         attempts = self.with_attempts().info.get("attempts", ())
         return event - sum(1 for attempt in attempts if attempt < event)
+
+    def entry_of(self, event: int) -> int | None:
+        """Return the number that an event has in its snapshot; None of an older one, or elsewhere.
+
+        Args:
+            event: of this trace, with_attempts() or not.
+        """
+        steps: list[int] = self.info.get("entries", [])
+        event -= sum(1 for attempt in self.info.get("attempts", ()) if attempt < event)
+        place = bisect_right(steps[::2], event) - 1
+        return None if place < 0 else steps[2 * place + 1] + event - steps[2 * place]
 
     def with_info(self, **info: Any) -> Trace:
         """Return the same events with more, or other, entries of `info`."""

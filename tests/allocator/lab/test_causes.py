@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import pytest
 
 from npusim_lab import Choice, TraceBuilder, explain
 from npusim_lab.causes import CAUSES
+from npusim_lab.command import main
 from npusim_lab.snapshot_export import to_snapshot
 from npusim_lab.snapshot_import import from_snapshot
 from npusim_lab.trace import Op, Trace
@@ -78,7 +82,7 @@ def holes() -> Trace:
 @pytest.mark.parametrize(
     ("made", "cause", "evidence"),
     [
-        (fraction, "a limit that the user set", "torch may have 50 MiB of 100 MiB"),
+        (fraction, "a limit that the user set", "Torch may have 50 MiB of 100 MiB"),
         (loading, "too large, however it is placed", "90 MiB are in use, and 0 bytes were freed"),
         (step, "the peak of one step", "90 MiB are in use at once: 90 MiB of activations"),
         (leak, "growth", "Memory of keep (job.py:7) grows with its "),
@@ -94,6 +98,88 @@ def test_the_first_line_names_the_cause(made, cause: str, evidence: str) -> None
     first = answer["sentences"][0]
     assert first.startswith(f"Cause: {cause}. ")
     assert evidence in first
+
+
+def snapshot(device: int = 0, device_free: int = 20 * MIB) -> dict[str, Any]:
+    """Two blocks of 40 MiB of a library; a third is refused with so much free on the device."""
+    frames = [
+        {"filename": "torch/csrc/unwind.cpp", "line": 1, "name": "torch::unwind::unwind()"},
+        {"filename": "/v/site-packages/vllm/v1/runner.py", "line": 5, "name": "load"},
+        {"filename": "job.py", "line": 9, "name": "main"},
+    ]
+    history: list[dict[str, Any]] = []
+    for place in (40 * MIB, 80 * MIB):
+        for action in ("segment_alloc", "alloc"):
+            one = {"action": action, "addr": place, "size": 40 * MIB, "frames": frames}
+            history.append({**one, "stream": 0, "time_us": 1})
+    history.append(
+        {"action": "oom", "device_free": device_free, "size": 40 * MIB, "stream": 0,
+         "frames": frames, "time_us": 1}
+    )  # fmt: skip
+    blocks = [{"state": "active_allocated", "size": 40 * MIB, "requested_size": 40 * MIB}]
+    segments = [
+        {"device": device, "address": place, "total_size": 40 * MIB, "stream": 0, "blocks": blocks}
+        for place in (40 * MIB, 80 * MIB)
+    ]
+    return {"segments": segments, "device_traces": [[]] * device + [history]}
+
+
+def test_a_request_that_fails_beside_free_memory_met_a_limit() -> None:
+    trace = from_snapshot(snapshot(device_free=60 * MIB))
+    answer = explain(trace, Choice("cuda-2.13"), quick=True)
+    assert answer["cause"] == "a limit that the user set"
+    assert "80 MiB of 140 MiB" in answer["sentences"][0]
+    assert "set_per_process_memory_fraction" in answer["sentences"][1]
+    assert trace.info["inferred"][0].startswith(f"a limit of {80 * MIB} bytes or a little more")
+    full = explain(from_snapshot(snapshot()), Choice("cuda-2.13"), quick=True)
+    assert full["cause"] == "too large, however it is placed"
+
+
+def test_events_have_the_numbers_of_the_file() -> None:
+    trace = from_snapshot(snapshot(device_free=60 * MIB))
+    answer = explain(trace, Choice("cuda-2.13"), quick=True)
+    assert (answer["entry"], answer["event"]) == (4, 5)
+    assert "Event 4 of the file (5 here), by load " in answer["verdict"]
+
+
+def test_a_holder_is_the_librarys_function_and_the_users_line() -> None:
+    trace = from_snapshot(snapshot())
+    told = "80 MiB by load (vllm/v1/runner.py:5), called by main (job.py:9) ("
+    assert told in explain(trace, quick=True)["verdict"]
+    for row in explain(trace, show="all", quick=True)["holders"]:
+        assert row["stack"].startswith("load ")
+
+
+def test_of_several_devices_the_one_that_failed_is_explained(tmp_path, capsys) -> None:
+    path = tmp_path / "both.pickle"
+    failed, fine = snapshot(1), snapshot()
+    for name in ("segments", "device_traces"):
+        failed[name][:0] = fine[name]
+    del failed["device_traces"][0][-1], failed["device_traces"][1]
+    path.write_bytes(pickle.dumps(failed))
+    assert main(["explain", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "of devices [0, 1] only 1 ran out of memory" in said
+    assert main(["match", str(path), "--device", "1"]) == 0
+    assert "of 2 mallocs" in capsys.readouterr().out
+
+
+def test_blocks_of_one_phase_and_caches_do_not_grow() -> None:
+    """A leak of the same sizes in the same order grows: something is given back meanwhile."""
+    for function, returns, grows in [
+        ("keep", True, True),
+        ("load", False, False),
+        ("allocate_kv_cache", True, False),
+        ("_apply", True, False),
+    ]:
+        out = TraceBuilder()
+        line = out.stack((("job.py", 7, function),))
+        for _ in range(40):
+            out.malloc(2 * MIB, stack=line)
+            if returns:
+                out.add(Op.FREE, out.malloc(MIB))
+        holder = explain(out.build(), Choice("cuda-2.13"), quick=True)["holders"][0]
+        assert (holder["growth"] is not None) == grows, function
 
 
 def test_a_larger_device_keeps_the_recorded_failure() -> None:
