@@ -101,7 +101,7 @@ def explain(
         "is_older": event < trace.first_event,
         "event": event,
         "entry": trace.entry_of(event),
-        "reserved_event": peak,
+        "reserved_event": trace.shown(peak),
         "stack": None if oom is None else _stack_of(trace, int(oom["malloc"]), show),
         "peak_reserved": int(whole.peak_reserved),
         "peak_active": int(whole.peak_active),
@@ -257,7 +257,10 @@ def _earlier_peak(
     use = replay(trace, run, capacity, on_oom="stop", snapshots_at=[event])
     rows = _holders(trace, use, event, show)[:_MOST_NAMED]
     words = "; ".join(f"{mib(row['bytes'])} {_holder(row)}" for row in rows)
-    return f"The peak of use was before, at event {event}: {mib(int(result.peak_active))}: {words}."
+    return (
+        f"The peak of use was before, at event {trace.shown(event)}, with "
+        f"{mib(int(result.peak_active))} of blocks: {words}."
+    )
 
 
 def _growing(holders: list[dict[str, Any]]) -> list[str]:
@@ -268,7 +271,7 @@ def _growing(holders: list[dict[str, Any]]) -> list[str]:
 
 def _of_peak(found: dict[str, Any]) -> list[str]:
     """Return what is free at the peak: fragmentation, or segments that nobody uses."""
-    capacity, reserved = found["capacity"], found["peak_reserved"]
+    capacity, reserved, then = found["capacity"], found["peak_reserved"], found["reserved_event"]
     where = "; the capacity of the device is not known"
     if capacity is not None:
         where = f" on a device of {mib(capacity)}"
@@ -276,7 +279,7 @@ def _of_peak(found: dict[str, Any]) -> list[str]:
     sentences = [
         f"Nothing runs out of memory{where}.",
         f"At the peak of use, event {_number(found)}, {mib(found['peak_active'])} of blocks are in "
-        f"use; {mib(reserved)} are reserved at event {found['reserved_event']}, with "
+        f"use; {mib(reserved)} are reserved at event {then}, with "
         f"{mib(reserved - free)} in use.",
     ]
     if free <= reserved * (1 - remedies.WORTH):

@@ -34,8 +34,8 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
         kind: of the line. Blocks of one pass, of a phase of loading and of a cache do not grow.
 
     Returns:
-        "requests" (how many), "since" (the event of the first), "least" (live bytes, in each
-        quarter of the events since) and "rise" (bytes, in the last quarter).
+        "requests" (how many), "since" (the event of the first, as the file counts), "least" (live
+        bytes, in each quarter of the events since) and "rise" (bytes, in the last quarter).
     """
     compiled = trace.compiled
     begins = compiled.malloc_event.astype(np.int64)
@@ -63,7 +63,7 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
         return None
     if _loads(trace, int(begins[0]), event):
         return None
-    since = int(begins[0])
+    since = trace.shown(int(begins[0]))
     return {"requests": len(begins), "since": since, "least": least, "rise": int(rises[-1])}
 
 

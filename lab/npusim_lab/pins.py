@@ -65,7 +65,7 @@ def _pins(
                 "blocks": 0,
                 "bytes": 0,
                 "state": "allocated" if state == 1 else "waiting for other streams",
-                "since": "before the trace" if older else f"event {event}",
+                "since": "before the trace" if older else f"event {trace.shown(event)}",
                 "kind": kind_of(trace.stacks[stack]),
                 "stack": trace.stack_text(stack, show=show),
             },

@@ -331,6 +331,11 @@ class Trace:
         place = bisect_right(steps[::2], event) - 1
         return None if place < 0 else steps[2 * place + 1] + event - steps[2 * place]
 
+    def shown(self, event: int) -> int:
+        """Return the number of an event for people: that of its entry, where a file has it."""
+        entry = self.entry_of(event)
+        return event if entry is None else entry
+
     def with_info(self, **info: Any) -> Trace:
         """Return the same events with more, or other, entries of `info`."""
         other = replace(self, info={**self.info, **info})
