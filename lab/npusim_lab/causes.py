@@ -142,7 +142,7 @@ def _cause(trace: Trace, oom: dict[str, Any], found: Found) -> tuple[str, str, s
     if spare < 0 or (is_full and not _held_before(trace, event, asked)):
         held = ", ".join(f"{mib(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])
         subject = _of_peak(trace, oom, kinds, live)
-        return PEAK, f"{mib(live)} are in use at once: {held}", subject
+        return PEAK, f"{mib(asked)} are asked for beside {mib(live)} in use: {held}", subject
     largest = max(int(oom["largest_free_bytes"]), free)
     together = joined + (private if trace.pool[event] else 0)
     text = f"{mib(together)} are free together, and the largest piece is {mib(largest)}"

@@ -106,7 +106,9 @@ def words_for(found: dict[str, Any], row: dict[str, Any]) -> str:
             f"{mib(found['capacity'])}; later events are not recorded."
         )
     else:
-        text = f"{row['text']} gets past this request, as replayed, and mends no cause{_end(found)}"
+        text = (
+            f"{row['text']} gets past this request, as replayed, but the cause stays{_end(found)}"
+        )
     return " ".join([text, *notes])
 
 

@@ -84,7 +84,11 @@ def holes() -> Trace:
     [
         (fraction, "a limit that the user set", "Torch may have 50 MiB of 100 MiB"),
         (loading, "too large, however it is placed", "90 MiB are in use, and 0 bytes were freed"),
-        (step, "the peak of one step", "90 MiB are in use at once: 90 MiB of activations"),
+        (
+            step,
+            "the peak of one step",
+            "30 MiB are asked for beside 90 MiB in use: 90 MiB of activations",
+        ),
         (leak, "growth", "Memory of keep (job.py:7) grows with its "),
         (rounding, "fragmentation in blocks", "more than was asked for"),
         (pool, "a cache that another pool holds", "50 MiB are free in private pools, and 50 MiB"),
