@@ -2,10 +2,12 @@
 // foreach operators: one command for a whole list, as CUDA launches one kernel for many tensors.
 // Each element is a loop of route i, so its bits are those of the operator on that tensor alone. If
 // an element cannot take route i, or the lists do not match, core's own loop over single operators
-// has the call, with its checks and its errors.
-// Adding an operator is one line and two includes. Cost: the sum over the elements.
+// has the call, with its checks and its errors. Operators without such a loop (norms, copies,
+// powers) are one command too: the CPU's own loop on host views of all lists. Adding an operator is
+// one line and two includes. Cost: the sum over the elements.
 #include <ATen/core/Tensor.h>
 #include <ATen/native/BinaryOps.h>
+#include <ATen/native/ForeachUtils.h>
 #include <ATen/native/Lerp.h>
 #include <ATen/native/PointwiseOps.h>
 #include <ATen/native/UnaryOps.h>
@@ -93,6 +95,7 @@
 
 #include <type_traits>
 
+#include "csrc/routes/fallback.h"
 #include "csrc/routes/pointwise.h"
 
 namespace torch_npusim {
@@ -393,9 +396,93 @@ void register_operators(torch::Library& m, Takes takes) {
 #undef NPUSIM_REGISTER
 }
 
+// Whether all tensors lie on one device and without layouts of their own: else, as on CUDA, each is
+// served by itself.
+bool lies_on_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const Tensor* first = nullptr;
+  const auto lies_there = [&](const Tensor& tensor) {
+    if (!tensor.defined()) return true;
+    if (first == nullptr) first = &tensor;
+    return tensor.device() == first->device() && tensor.is_privateuseone() &&
+           tensor.layout() == at::kStrided && !tensor.is_nested();
+  };
+  const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor() && !lies_there(argument.toTensor())) return false;
+    if (!argument.isTensorList()) continue;
+    const auto list = argument.toTensorList();
+    for (const Tensor& tensor : list) {
+      if (!lies_there(tensor)) return false;
+    }
+  }
+  return first != nullptr;
+}
+
+void one_command(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
+  if (lies_on_one_device(op, *stack)) return cpu_fallback(op, keys, stack);
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);  // core's loop, on any
+}
+
+// Numbers that come as a tensor of the host.
+template <class Op, class Result>
+Result with_numbers(TensorList self, TensorList first, TensorList second, const Tensor& numbers) {
+  return Op::call(
+      self, first, second,
+      at::native::convert_tensor_to_scalar_list(numbers, static_cast<int64_t>(self.size())));
+}
+
+void register_lists(torch::Library& m) {
+  for (const char* const name : {"_chunk_cat",
+                                 "_chunk_cat.out",
+                                 "_foreach_clamp_max.Scalar",
+                                 "_foreach_clamp_max.ScalarList",
+                                 "_foreach_clamp_max_.Scalar",
+                                 "_foreach_clamp_max_.ScalarList",
+                                 "_foreach_clamp_min.Scalar",
+                                 "_foreach_clamp_min.ScalarList",
+                                 "_foreach_clamp_min_.Scalar",
+                                 "_foreach_clamp_min_.ScalarList",
+                                 "_foreach_clone",
+                                 "_foreach_copy_",
+                                 "_foreach_frac",
+                                 "_foreach_frac_",
+                                 "_foreach_max",
+                                 "_foreach_maximum.Scalar",
+                                 "_foreach_maximum.ScalarList",
+                                 "_foreach_maximum_.Scalar",
+                                 "_foreach_maximum_.ScalarList",
+                                 "_foreach_minimum.Scalar",
+                                 "_foreach_minimum.ScalarList",
+                                 "_foreach_minimum_.Scalar",
+                                 "_foreach_minimum_.ScalarList",
+                                 "_foreach_norm.Scalar",
+                                 "_foreach_pow.List",
+                                 "_foreach_pow.Scalar",
+                                 "_foreach_pow.ScalarAndTensor",
+                                 "_foreach_pow.ScalarList",
+                                 "_foreach_pow_.List",
+                                 "_foreach_pow_.Scalar",
+                                 "_foreach_pow_.ScalarList",
+                                 "_foreach_powsum.Scalar",
+                                 "_foreach_zero_",
+                                 "_grouped_mm",
+                                 "split_with_sizes_copy.out"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&one_command>());
+  }
+  using Lists = std::vector<Tensor>;
+  m.impl("_foreach_addcdiv.Tensor", &with_numbers<at::_ops::_foreach_addcdiv_ScalarList, Lists>);
+  m.impl("_foreach_addcdiv_.Tensor", &with_numbers<at::_ops::_foreach_addcdiv__ScalarList, void>);
+  m.impl("_foreach_addcmul.Tensor", &with_numbers<at::_ops::_foreach_addcmul_ScalarList, Lists>);
+  m.impl("_foreach_addcmul_.Tensor", &with_numbers<at::_ops::_foreach_addcmul__ScalarList, void>);
+}
+
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { register_operators(m, Takes::lists); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  register_operators(m, Takes::lists);
+  register_lists(m);
+}
 
 // Core has no foreach kernels for nested tensors, and its optimizers choose foreach by the device.
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {

@@ -3,6 +3,8 @@
 // where they are decided.
 #include "csrc/routes/cuda_temporaries.h"
 
+#include <ATen/OpMathType.h>
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -226,6 +228,20 @@ void index_put(const Call& call) {
   allocated_together({index, index, copied, index, sort_buffer(count)}, call.device);
 }
 
+// One value of the accumulation's dtype for each chunk of the largest tensor, and for each tensor.
+template <bool wide>
+void chunks(const Call& call) {
+  constexpr int64_t kChunk = 65536;
+  int64_t most = 0;
+  for (const at::TensorBase* tensor : call.operands) {
+    most = std::max(most, divided_up(tensor->numel(), kChunk));
+  }
+  const at::ScalarType dtype = call.operands[0]->scalar_type();
+  const auto item = static_cast<int64_t>(c10::elementSize(wide ? at::toOpMathType(dtype) : dtype));
+  const auto tensors = static_cast<int64_t>(call.operands.size());
+  allocated_together({static_cast<double>(tensors * most * item)}, call.device);
+}
+
 void nothing(const Call& /*call*/) {}  // the kernel of the dry run allocates them
 
 struct Row {
@@ -308,6 +324,11 @@ constexpr Row kRows[] = {
      "32 rows",
      "layer_norm_kernel.cu: LaunchGammaBetaBackwardCUDAKernel; csrc/aten/rms_norm.cpp",
      "partial sums: more than 65,536 rows, narrower than 16 elements for each multiprocessor"},
+    {"aten::_foreach_norm.Scalar", &chunks<true>,
+     "a partial norm for each chunk of the largest tensor",
+     "ForeachReduceOp.cu: foreach_tensor_norm_cuda", "always, for each tensor"},
+    {"aten::_foreach_max", &chunks<false>, "a partial maximum for each chunk of the largest tensor",
+     "ForeachReduceOp.cu: foreach_tensor_max_cuda", "always, for each tensor"},
     {"aten::embedding_dense_backward", &embedding_backward,
      "sorted indices and their order, the sort's buffer, four lists of segments, and a row in "
      "float for each part of a segment",

@@ -56,6 +56,37 @@ def test_a_list_is_one_command():
     assert commands(lambda: torch._foreach_mul_([*xs, xs[0].long()], 2)) > len(xs)
 
 
+LISTS = {
+    "norm": lambda xs: torch._foreach_norm(xs),
+    "norm of order 1": lambda xs: torch._foreach_norm(xs, 1, dtype=torch.float64),
+    "max": lambda xs: torch._foreach_max(xs),
+    "zero_": lambda xs: [xs, torch._foreach_zero_(xs)][:1],
+    "clone": lambda xs: torch._foreach_clone(xs),
+    "copy_": lambda xs: [xs, torch._foreach_copy_(xs, [x.double() for x in xs])][:1],
+    "frac": lambda xs: torch._foreach_frac(xs),
+    "pow": lambda xs: torch._foreach_pow(xs, 3),
+    "powers of a number": lambda xs: torch._foreach_pow(0.9, xs),
+    "clamp_min": lambda xs: torch._foreach_clamp_min(xs, 0.5),
+    "maximum": lambda xs: torch._foreach_maximum(xs, [0.1 * n for n in range(len(xs))]),
+    "addcmul": lambda xs: torch._foreach_addcmul(xs, xs, xs, torch.arange(1.0, 1 + len(xs))),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_other_loops_are_one_command_too(name):
+    compare(lambda *xs: LISTS[name](list(xs)), *tensors())
+    doubled = [x.double() for x in tensors()]
+    compare(lambda *xs: LISTS[name](list(xs)), *doubled, backward=name not in ("zero_", "copy_"))
+    xs = [x.to(DEVICE) for x in tensors()]
+    assert commands(lambda: LISTS[name](xs)) == 1 + (name == "copy_") * len(xs)  # its casts
+
+
+def test_lists_of_several_devices_are_copied_one_by_one():
+    xs = [torch.ones(3, device="npusim:0"), torch.ones(3, device="npusim:1"), torch.ones(3)]
+    torch._foreach_copy_(xs, [torch.arange(3.0), torch.arange(3.0), xs[0]])
+    assert [x.tolist() for x in xs] == [[0, 1, 2], [0, 1, 2], [0, 1, 2]]
+
+
 def test_weights_of_convolutions_in_channels_last_are_one_command():
     # Seen on an H200: SGD of a ResNet in channels_last is nine kernels of lists, 1 x 1 weights too.
     shapes = [(8, 4, 3, 3), (8, 4, 1, 1), (8,)]

@@ -12,7 +12,7 @@ import torch_npusim.testing.ranks  # noqa: F401  (forked programs have it)
 ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_COUNT": "4"}
 
 START = """
-import os, tempfile, threading, traceback
+import contextlib, os, tempfile, threading, traceback
 from datetime import timedelta
 import torch, torch.distributed as dist
 from torch.distributed import ReduceOp
@@ -162,6 +162,8 @@ def differs(rank, group, right, wrong):
     except Exception as error:
         assert not [word for word in FOREIGN if word in str(error)], str(error)
         assert me.rank == rank or isinstance(error, dist.DistBackendError), repr(error)
+        with contextlib.suppress(RuntimeError):  # a stream may have failed with it
+            torch.npusim.synchronize()
     else:
         assert me.rank == rank and wrong is NOTHING, f"rank {me.rank} is not told"
 
