@@ -45,8 +45,8 @@ def main() -> int:
     if not asked.pages:
         runner.prepare()
         found = {}
-        for name in chosen:
-            found[name] = runner.outcome(name, asked.subject or ())
+        for name, of in runner.outcomes(chosen, asked.subject or ()):
+            found[name] = of
             good = runner.as_expected(load(name), found[name])
             status |= not good
             if not asked.json:
@@ -54,8 +54,7 @@ def main() -> int:
         if asked.json:
             print(json.dumps(found))
         if asked.write:
-            kept = pages.read()["claims"] if asked.words and pages.RESULTS.exists() else {}
-            pages.keep(runner.stamp(), kept | found)
+            pages.keep(runner.stamp(), found, anew=not asked.words)
     if asked.write or asked.pages:
         for page in pages.PAGES:
             page.write_text(pages.filled(page.read_text(), pages.read()))
@@ -65,7 +64,7 @@ def main() -> int:
 def show(name: str, of: runner.Stopped, good: bool, whole: bool) -> None:
     """Prints the line of a claim, and with `whole` what stopped its variants."""
     said = of["wrong"].get("npusim", "") or "nothing"
-    print(f"{'ok ' if good else 'BAD'} {name}: {said[:120]}", flush=True)
+    print(f"{'ok ' if good else 'BAD'} {name}: {said.splitlines()[-1][:120]}", flush=True)
     for variant, by_subject in of.items() if whole else ():
         for subject, words in by_subject.items():
             print(f"    {variant:5} on {subject:6}  {words or 'passes'}")

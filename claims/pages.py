@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from claims import device
-from claims.claim import Claim, load
+from claims import device, runner
+from claims.claim import Claim, briefs, load
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results.json")
-PAGES = (ROOT / "docs" / "reference" / "bug_museum.md",)
+PAGES = tuple(
+    ROOT / "docs" / page for page in ("reference/bug_museum.md", "use/what_it_catches.md")
+)
 LIMIT_DAYS = 60
 MARK = re.compile(r"<!-- claims: (\w+) -->.*?<!-- end of \1 -->", re.DOTALL)
 
@@ -39,19 +41,32 @@ Found = list[tuple[Claim, dict[str, dict[str, str]]]]
 def read() -> Results:
     """Returns the kept outcomes: the stamp of their run, and claim -> variant -> subject -> words.
 
-    Subjects that nothing stopped have no words.
+    Subjects that nothing stopped have no words. Of short claims there are counts by subject.
     """
     found: Results = json.loads(RESULTS.read_text())
     return found
 
 
-def keep(stamp: dict[str, str], outcomes: dict[str, dict[str, dict[str, str]]]) -> None:
-    """Writes the outcomes of a run of all claims, a line for each."""
-    lines = []
-    for name, of in sorted(outcomes.items()):
+def keep(stamp: dict[str, str], outcomes: dict[str, runner.Stopped], anew: bool = True) -> None:
+    """Writes the outcomes, a line for each claim, and for each list whose claims all ran.
+
+    Without `anew` others stay as they are.
+    """
+    before: Results = {"claims": {}, "lists": {}} if anew else read()
+    lines, lists = [], before["lists"]
+    listed = {name: of for name, of in outcomes.items() if name.startswith("lists/")}
+    for subject in {name.split("/")[1] for name in listed}:
+        ran = [name for name in listed if name.split("/")[1] == subject]
+        if len(ran) == len(briefs(subject)):
+            good = sum(runner.as_expected(load(name), listed[name]) for name in ran)
+            accused = sum(bool(listed[name]["fixed"]["npusim"]) for name in ran)
+            lists[subject] = {"claims": len(ran), "as expected": good, "accused": accused}
+    told = before["claims"] | {name: of for name, of in outcomes.items() if name not in listed}
+    for name, of in sorted(told.items()):
         short = {v: {s: words for s, words in of[v].items() if words} for v in of}
         lines.append(f"  {json.dumps(name)}: {json.dumps({v: w for v, w in short.items() if w})}")
     head = json.dumps(stamp)[1:-1]
+    head += f', "lists": {json.dumps(lists, sort_keys=True)}'
     RESULTS.write_text("{" + head + ', "claims": {\n' + ",\n".join(lines) + "\n}}\n")
 
 
@@ -68,11 +83,23 @@ def filled(text: str, results: Results) -> str:
 
     def table(match: re.Match[str]) -> str:
         name = match[1]
+        if name == "lists":
+            rows = _lists(results["lists"])
+            return f"<!-- claims: lists -->\n\n{told}\n\n{rows}\n\n<!-- end of lists -->"
         every = [(load(one), of) for one, of in sorted(results["claims"].items())]
         rows = TABLES[name]([(c, of) for c, of in every if c.how == OF[name]])
         return f"<!-- claims: {name} -->\n\n{told}\n\n{rows}\n\n<!-- end of {name} -->"
 
     return MARK.sub(table, text)
+
+
+def _lists(found: dict[str, dict[str, int]]) -> str:
+    """Returns the table of short claims, by subject."""
+    lines = ["| short claims | number | as claimed | right programs accused |", "|---|--:|--:|--:|"]
+    for subject, of in sorted(found.items()):
+        link = f"[{subject.replace('_', ' ')}](../../claims/lists/{subject}.py)"
+        lines.append(f"| {link} | {of['claims']} | {of['as expected']} | {of['accused']} |")
+    return "\n".join(lines)
 
 
 def verdict(subject: str, wrong: str, fixed: str) -> str:

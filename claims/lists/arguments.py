@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Bugs of arguments: CUDA has the operator and the dtype, and refuses how it is called.
+"""Arguments that CUDA refuses: it has the operator and the dtype."""
 
-As in seeded_bugs.py, each has its mended twin.
-"""
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-
-def x(*shape, **options):
-    return torch.ones(*(shape or (4, 4)), device="cuda", **options)
+from claims.claim import Brief
+from claims.lists.device_calls import x
+from torch_npusim.testing import allow_sync
 
 
 def rnn(training=True):
@@ -48,10 +47,6 @@ def scaled_gradients(dtype):
     scaler.unscale_(optimizer)
 
 
-def losses(log_probabilities, lengths):
-    return F.ctc_loss(log_probabilities, torch.ones(1, 2, dtype=torch.long), lengths, (2,))
-
-
 def elapsed(timing, waits=True):
     begin, end = (torch.cuda.Event(enable_timing=timing) for _ in range(2))
     begin.record()
@@ -62,8 +57,8 @@ def elapsed(timing, waits=True):
     return begin.elapsed_time(end)
 
 
-#: A sentence of the report, the bug, the mended twin.
-ARGUMENTS = {
+#: Words of the report, the wrong call, its mended twin.
+CALLS = {
     "gradient_of_an_rnn_in_eval": (
         r"cudnn RNN backward can only be called in training mode",
         lambda: rnn(training=False)(x(3, 2, 4))[0].sum().backward(),
@@ -185,3 +180,14 @@ ARGUMENTS = {
         lambda: torch.sparse.mm(torch.eye(4).to_sparse_csr().cuda(), x()),
     ),
 }
+
+
+def _may_wait(call: Callable[[], object]) -> Callable[[torch.Tensor], object]:
+    def run(_: torch.Tensor) -> object:
+        with allow_sync():
+            return call()
+
+    return run
+
+
+CLAIMS = {name: Brief(says, *map(_may_wait, calls)) for name, (says, *calls) in CALLS.items()}
