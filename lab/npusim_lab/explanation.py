@@ -56,7 +56,8 @@ def explain(
 
     Returns:
         "verdict" (its sentences in one text; a list in "sentences"), "cause" (of a failure: one of
-        causes.CAUSES, the first sentence with its evidence), "oom" (None if nothing fails),
+        causes.CAUSES, the first sentence with its evidence), "advice" (the second), "oom" (None if
+        nothing fails),
         "event" (the failure or the peak), "is_older" (is that before the first recorded event?),
         "holders" and "kinds" (of the live bytes then, largest first; kinds are guessed from the
         stacks; "growth" of the first holders, where their live bytes rise), "segments" (what is
@@ -125,17 +126,17 @@ def explain(
     limited = capacity is not None and not quick
     found["smallest_capacity"] = smallest_capacity(trace, run) if limited else None
     found["sentences"] = [_violation(trace, run, result)]
-    found["cause"] = None
+    found["cause"], found["advice"] = None, ""
     if not result.violation_count:
         first: list[str] = []
         if oom is not None and not found["is_older"]:
             rows = [{**row, "holder": _first_line(row["stack"])} for row in found["holders"]]
             grown = [row for row in rows if row["growth"]]
             seen = Found(found["kinds"], found["beyond_requests"], grown)
-            found["cause"], evidence, advice = cause_of(trace, oom, seen)
+            found["cause"], evidence, found["advice"] = cause_of(trace, oom, seen)
             if found["cause"] in SETTINGS_MEND and helping:
-                advice = remedies.words_for(found, remedies.best(helping))
-            first = [f"Cause: {found['cause']}. {evidence}.", f"Advice: {advice}"]
+                found["advice"] = remedies.words_for(found, remedies.best(helping))
+            first = [f"Cause: {found['cause']}. {evidence}.", f"Advice: {found['advice']}"]
         found["sentences"] = first + _sentences(found)
     found["verdict"] = " ".join(found["sentences"])
     return found

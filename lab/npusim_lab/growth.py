@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from npusim_lab.frames import rank_of
 from npusim_lab.kinds import UNKNOWN, kind_of
 from npusim_lab.study import mib
-from npusim_lab.trace import Trace
+from npusim_lab.trace import Stack, Trace
 
 _PARTS = 4
 _REQUESTS = 2 * _PARTS  # at least, of a line: fewer are no trend
@@ -85,12 +86,13 @@ def _passes(trace: Trace, first: int, last: int) -> int:
     stacks, count = np.unique(
         compiled.malloc_stack[(at >= first) & (at <= last)], return_counts=True
     )
-    of_forward = [
-        calls
-        for stack, calls in zip(stacks.tolist(), count.tolist(), strict=True)
-        if kind_of(trace.stacks[stack]) in ("activations", "logits")
-    ]
-    return min(of_forward, default=0 if any(stacks) else _PARTS)
+    calls: dict[Stack, int] = {}  # by the frames of Python: those of C++ differ in a first call
+    for number, times in zip(stacks.tolist(), count.tolist(), strict=True):
+        stack = trace.stacks[number]
+        if kind_of(stack) in ("activations", "logits"):
+            python = tuple(frame for frame in stack if rank_of(frame[0]) < 3) or stack
+            calls[python] = calls.get(python, 0) + times
+    return min(calls.values(), default=0 if any(stacks) else _PARTS)
 
 
 def _loads(trace: Trace, first: int, last: int) -> bool:

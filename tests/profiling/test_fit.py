@@ -403,6 +403,8 @@ for size in range(20, 60, 2):
     assert name == "PYTORCH_ALLOC_CONF"
     again = job.having("conf", conf).run()
     assert trials.peak_of(again) == best.peak_reserved < trials.peak_of(whole)
+    first = next(remedies.by_replay(snapshot, whole, 64 * MIB, lambda _: None))
+    assert (first.tried, first.note.split(".")[0]) == ("", "Cause: too large, however it is placed")
 
 
 def test_runs_leave_the_fork_server_of_the_program_alone():

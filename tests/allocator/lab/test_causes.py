@@ -186,6 +186,17 @@ def test_blocks_of_one_phase_and_caches_do_not_grow() -> None:
         assert (holder["growth"] is not None) == grows, function
 
 
+def test_the_first_call_of_a_line_counts_as_the_others() -> None:
+    """Its frames of C++ differ: what is set up once is below them."""
+    out = TraceBuilder()
+    lines = [(("setup.cpp", 0, "once"), ("job.py", 3, "forward")), (("job.py", 3, "forward"),)]
+    for step in range(40):
+        out.malloc(2 * MIB, stack=out.stack(lines[step > 0]))
+        out.add(Op.FREE, out.malloc(4 * MIB))
+    holder = explain(out.build(), Choice("cuda-2.13"), quick=True)["holders"][0]
+    assert holder["growth"]["requests"] == 40
+
+
 def test_a_larger_device_keeps_the_recorded_failure() -> None:
     """It failed when 100 MiB were all that torch could have: the rest was held by others."""
     snapshot = to_snapshot(step(), Choice("cuda-2.13"), 100 * MIB)

@@ -62,7 +62,7 @@ def find_remedies(fit: Fit, job: Job, jobs: int, tell: Callable[[str], None]) ->
 def by_replay(
     snapshot: str, whole: dict[str, Any], capacity: int, tell: Callable[[str], None]
 ) -> Iterator[Remedy]:
-    """Yields the best settings of the allocator, by replay in the laboratory.
+    """Yields the cause with its advice and the best settings of the allocator, by replay.
 
     Args:
         snapshot: File of a whole run.
@@ -83,6 +83,8 @@ def by_replay(
     tell(f"{what}, by replay")
     trace = load(snapshot, device=int(fullest), capacity_bytes=capacity)
     found = explain(trace, parse_choices(whole["allocator"])[0], capacity, quick=True)
+    if found["cause"] is not None:
+        yield Remedy(found["advice"], "", "", "unknown", note=found["sentences"][0])
     own, *others = found["tried"] or [None]
     helping = found["remedies"]
     for row in sorted(helping, key=lambda row: row["peak_reserved"])[:2]:
