@@ -7,8 +7,8 @@ matrix.py again [CELL...]  what failed in a measured cell, and its wheels, built
 matrix.py page             docs/reference/matrix.md, from the results
 
 A cell is a fresh clone in an environment of its own below build/matrix/, removed at its end. Its
-output goes to build/matrix/CELL.log. Its result is kept in matrix.json with the commit, so a run
-that was cut off goes on where it was.
+output goes to build/matrix/CELL.log. Its result is kept in build/matrix.json with the commit, so a
+run that was cut off goes on where it was. Cells without a result here keep their lines of the page.
 NPUSIM_MATRIX_TESTS="tests/api tests/ops" runs a part of the suite; the result then says so.
 """
 
@@ -30,7 +30,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tools" / "matrix.toml"
-RESULTS = ROOT / "tools" / "matrix.json"
+RESULTS = ROOT / "build" / "matrix.json"
 PAGE = ROOT / "docs" / "reference" / "matrix.md"
 WORK = ROOT / "build" / "matrix"
 JOBS = str(os.cpu_count() or 1)
@@ -70,7 +70,7 @@ CPU revision\t: 1
 """
 HEAD = """# Versions of torch and Python: measured
 
-<!-- from tools/matrix.json, by `python tools/matrix.py page` -->
+<!-- from results of cells, by `python tools/matrix.py page` -->
 
 One row per cell of `tools/matrix.toml`. `make matrix` runs the cells that this commit lacks, and
 `make matrix CELLS=2.15.0-py311` one. A cell without a date has not been measured.
@@ -336,12 +336,18 @@ def results() -> dict[str, Any]:
 def page() -> str:
     """Returns the page."""
     rows, notes, commands = [], [], []
-    known = results()
+    known, before = results(), PAGE.read_text().splitlines()
     for cell in cells():
         result = known.get(cell.name)
         if result is None:
             torch = cell.torch.removeprefix("=") or "-"
-            rows.append(f"| {cell.name} | {torch} | {cell.python} |" + " |" * 8)
+            told = [line for line in before if line[2:].split(" ")[0].rstrip(":") == cell.name]
+            table = [line for line in told if line.startswith("| ")]
+            commands += [line for line in table if "`" in line]
+            rows += [line for line in table if "`" not in line] or [
+                f"| {cell.name} | {torch} | {cell.python} |" + " |" * 8
+            ]
+            notes += [line for line in told if line.startswith("- ")]
             continue
         failed = result.get("failed", [])
         again = result.get("again", result)
