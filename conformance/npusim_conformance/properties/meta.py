@@ -120,7 +120,8 @@ class Fake(SampleProperty):
             lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf,
             sample.copy(device),
         )
-        with mode:
+        # The mode has one flag for all threads: a backward in a device's thread meets it anywhere.
+        with mode, torch.autograd.set_multithreading_enabled(False):
             return self.compute(run, sample, call)
 
     def _expect_unpredictable(self, run: Run, sample: Sample, error: Exception) -> None:

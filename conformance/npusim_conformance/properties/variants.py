@@ -10,6 +10,8 @@ import torch
 from npusim_conformance.backend.device import CPU
 from npusim_conformance.inputs.samples import Call, Sample
 from npusim_conformance.inputs.subjects import Subject
+from npusim_conformance.inputs.transfer import tensors_of
+from npusim_conformance.judge.agreement import plain, same_bits
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, values_are_defined
 from npusim_conformance.properties.calls import (
     Examine,
@@ -108,14 +110,17 @@ def _reversed(sample: Sample) -> Sample:
 
 def _in_place(sample: Sample, function: Callable[..., Any], call: Call) -> set[str]:
     """Calls `function` and tells what it did not do to its input."""
-    given = call[0]
+    given, *others = call
     storage, address, version = storage_of(given), given.data_ptr(), given._version
+    operands = [tensor for tensor in tensors_of(others) if are_plain(tensor)]
+    before = [plain(tensor.clone()) for tensor in operands]
     returned = call_of(sample, function, call)
     facts = {
         "returns another tensor than its input": returned is given,
         "gives its input another storage": storage_of(given) == storage,
         "gives its input other memory": given.data_ptr() == address,
         "leaves the version counter as it was": given._version > version,
+        "writes to another operand": all(map(same_bits, before, map(plain, operands))),
     }
     return {fact for fact, did_not in facts.items() if did_not}
 
