@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from races import reference
-from races.patterns import PROGRAMS as PATTERNS
 from races.programs import PROGRAMS, Sync
 
+from claims.lists.races import PROGRAMS as PATTERNS
 from torch_npusim.sim import races
 
 Program = Callable[[Sync], None]

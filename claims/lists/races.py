@@ -5,39 +5,36 @@ A program takes `mended`: False runs it as it was reported, True with what was m
 Values are right both times, because commands run when they are launched; only the order differs.
 """
 
+import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.npusim import Event, Stream, current_stream, default_stream, stream, synchronize
+
+from claims.claim import Brief
+from torch_npusim.sim import races
+from torch_npusim.testing import allow_sync
 
 DEVICE = "npusim"
 N = 4096
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program with a race.
+Run = Callable[[bool], object]
 
-    Attributes:
-        name: Says what goes wrong.
-        run: Takes `mended`.
-        missing: The synchronisation that the report must name as missing.
-        link: An issue or a pull request of this kind. It shows the pattern; the program is ours.
-    """
+
+class Program(NamedTuple):
+    """A race: `run` takes `mended`; the report names `missing`; the issue has the pattern."""
 
     name: str
-    run: Callable[[bool], object]
+    run: Run
     missing: str
     link: str
 
 
 PROGRAMS: list[Program] = []
-
-
-Run = Callable[[bool], object]
 
 
 def program(missing: str, link: str, name: str = "") -> Callable[[Run], Run]:
@@ -591,3 +588,17 @@ def two_streams_write_one_accumulator(mended):
         total.add_(2)
     synchronize()
     return total + 0
+
+
+def _run(program: Program, mended: bool, _: torch.Tensor) -> None:
+    with allow_sync(), races.record() as recorded:
+        program.run(mended)
+        synchronize(0)
+        synchronize(1)
+    assert not recorded.races, "\n".join(map(str, recorded.races))
+
+
+CLAIMS = {
+    it.name: Brief(re.escape(it.missing), partial(_run, it, False), partial(_run, it, True))
+    for it in PROGRAMS
+}
