@@ -20,8 +20,6 @@ from torch_npusim.testing import allow_sync
 
 DEVICE = "npusim"
 N = 4096
-
-
 Run = Callable[[bool], object]
 
 
@@ -39,11 +37,9 @@ PROGRAMS: list[Program] = []
 
 def program(missing: str, link: str, name: str = "") -> Callable[[Run], Run]:
     """Adds a function to PROGRAMS; `link` is owner/repository#number."""
-    where, number = link.split("#")
 
     def add(run: Run) -> Run:
-        url = f"https://github.com/{where}/issues/{number}"
-        PROGRAMS.append(Program(name or run.__name__, run, missing, url))
+        PROGRAMS.append(Program(name or run.__name__, run, missing, link))
         return run
 
     return add
