@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from npusim_lab.frames import rank_of
 from npusim_lab.growth import words_for
 from npusim_lab.kinds import kind_of
 from npusim_lab.study import mib
@@ -36,11 +38,14 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "attention, flash attention keeps no matrix of scores.",
         "KV cache": "Make the KV cache smaller: a lower gpu_memory_utilization or max_model_len "
         "(vLLM), mem_fraction_static (SGLang).",
-        "": "Load in a smaller dtype or quantized, shard over devices, or use CPU offload.",
+        "": "Load in a smaller dtype or quantized, shard over devices, or use CPU offload; read "
+        'checkpoints with map_location="cpu".',
     },
     GROWTH: {
         "activations": "Keep numbers in place of tensors with a graph: .item() or .detach(); run "
         "without gradients under torch.no_grad().",
+        "parameters": "Drop a model before the next is loaded: reference cycles keep it until "
+        "gc.collect().",
         "": "Drop in time what {holder} keeps, or move it to the host with .cpu().",
     },
     PEAK: {
@@ -48,6 +53,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "lists of intermediates, 8-bit or sharded states take less.",
         "KV cache": "The KV cache is allocated in advance: a smaller one leaves more for the "
         "step, by a lower gpu_memory_utilization (vLLM) or mem_fraction_static (SGLang).",
+        "attention": "Attention keeps scores or masks of all pairs: flash attention makes none; or "
+        "take shorter sequences.",
         "logits": "The logits are the peak: compute the loss in chunks of tokens, or with a fused "
         "loss (Liger, cut cross-entropy).",
         "": "Take a smaller batch or shorter sequences; in training, checkpoint activations; in a "
@@ -66,6 +73,7 @@ _OF_A_PASS = ("activations", "logits", "gradients", "backward pass", "optimizer 
 _LITTLE = 0.02  # of the live bytes: freeing less is freeing nothing
 _TENTH = 0.1  # of the device: with less to spare it is full, and more outside is not the context
 _MUCH = 0.25  # of the live bytes: growth of so much is the cause, and logits are the peak
+_ATTENTION = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -133,13 +141,15 @@ def _cause(trace: Trace, oom: dict[str, Any], found: Found) -> tuple[str, str, s
     if is_full and loads:
         text = f"{mib(live)} are in use, and {mib(freed)} were freed before"
         return TOO_LARGE, text, "KV cache" if kinds.get("KV cache", 0) > live / 2 else ""
-    if growing and spare <= growing[0]["growth"]["rise"]:
+    if growing and (spare <= growing[0]["growth"]["rise"] or growing[0]["bytes"] > live / 2):
         subject = "activations" if growing[0]["kind"] == "logits" else growing[0]["kind"]
         return GROWTH, words_for(growing[0]["holder"], growing[0]["growth"]), subject
     if spare >= 0 and trace.pool[event] == 0 and joined < asked:
         text = f"{mib(private)} are free in private pools, and {mib(joined)} elsewhere"
         return OTHER_POOL, text, ""
-    if spare < 0 or (is_full and not _held_before(trace, event, asked)):
+    climbs = freed <= _TENTH * live and not trace.is_late  # what is free was never used
+    near = (_MUCH if climbs else _TENTH) * total
+    if spare < 0 or (spare < near and not _held_before(trace, event, asked)):
         held = ", ".join(f"{mib(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])
         subject = _of_peak(trace, oom, kinds, live)
         return PEAK, f"{mib(asked)} are asked for beside {mib(live)} in use: {held}", subject
@@ -155,13 +165,15 @@ def _stack(trace: Trace, oom: dict[str, Any]) -> Stack:
 
 def _of_peak(trace: Trace, oom: dict[str, Any], kinds: Mapping[str, int], live: int) -> str:
     """Return the kind of memory that the advice on a peak is about."""
-    asked = kind_of(_stack(trace, oom))
+    stack = _stack(trace, oom)
+    asked = kind_of(stack)
     if asked in ("optimizer state", "logits"):
         return asked
     for kind, share in (("KV cache", 0.5), ("logits", _MUCH)):
         if kinds.get(kind, 0) >= share * live:
             return kind
-    return ""
+    own = [frame for frame in stack if rank_of(frame[0]) < 2][:1]
+    return "attention" if own and _ATTENTION.search(f"{own[0][0]} {own[0][2]}") else ""
 
 
 def _held_before(trace: Trace, event: int, asked: int) -> bool:

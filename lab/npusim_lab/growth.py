@@ -15,8 +15,9 @@ from npusim_lab.trace import Stack, Trace
 
 _PARTS = 4
 _REQUESTS = 2 * _PARTS  # at least, of a line: fewer are no trend
-_NEVER = ("KV cache", "parameters")  # as large as the model and its requests want them
-_OF_A_PASS = ("activations", "logits", "gradients", "backward pass", "optimizer state", UNKNOWN)
+# Of a line of these kinds a pass, or a phase of loading, holds many blocks: growth is over passes.
+_OF_A_PASS = {"activations", "logits", "gradients", "backward pass", "optimizer state"}
+_OF_A_PASS |= {"parameters", "KV cache", UNKNOWN}
 _SHARE = 0.1  # of all live bytes: less explains nothing
 _STEADY = 0.3  # of the mean rise of a quarter: one that rises less has come to its end
 _LOADING = 0.02  # of the bytes taken: a phase that gives back less loads
@@ -43,7 +44,7 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
     ours = np.isin(compiled.malloc_stack, list(stacks)) & (begins <= event)
     ours &= begins >= trace.first_event
     begins = begins[ours]
-    if len(begins) < _REQUESTS or kind in _NEVER:
+    if len(begins) < _REQUESTS:
         return None
     ends = compiled.completed_event[ours].astype(np.int64)
     bytes = compiled.malloc_bytes[ours].astype(np.int64)
@@ -62,10 +63,18 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
         return None
     if kind in _OF_A_PASS and _passes(trace, int(begins[0]), event) < _PARTS:
         return None
+    if kind == "KV cache" and not _counts_rise(begins, ends, edges):
+        return None
     if _loads(trace, int(begins[0]), event):
         return None
     since = trace.shown(int(begins[0]))
     return {"requests": len(begins), "since": since, "least": least, "rise": int(rises[-1])}
+
+
+def _counts_rise(begins: Any, ends: Any, edges: Any) -> bool:
+    """Return whether there are more blocks at each edge: a cache in use becomes a larger one."""
+    count = [int(((begins < edge) & (ends >= edge)).sum()) for edge in edges[1:].tolist()]
+    return count == sorted(set(count))
 
 
 def words_for(holder: str, growth: Mapping[str, Any]) -> str:
