@@ -376,7 +376,8 @@ def test_what_would_help_is_tried(tmp_path):
     assert (wanted["outcome"], wanted["tried"]) == ("fits", "dry run")
     assert wanted["peak_reserved"] <= 140 * MIB
     assert [r["outcome"] for r in found["remedies"] if r["tried"] == "replay"]
-    assert [r for r in found["remedies"] if not r["tried"]] == found["remedies"][-4:]
+    assert [r for r in found["remedies"] if not r["tried"]] == found["remedies"][-5:]
+    assert found["remedies"][-5]["note"].startswith("Cause: the peak of one step. ")
     (device,) = found["devices"].values()
     assert device["asked"] > 0
     assert "does not fit" in found["verdict"]
