@@ -9,6 +9,7 @@ import pytest
 import torch
 from conformance.contract_plants import PLANTS, around, method
 from conformance.contract_plants_more import MORE
+from conformance.contract_plants_parts import PARTS
 from conformance.contract_plants_sieves import SIEVES, only_in_the_first_thread, spoils
 
 from npusim_conformance.backend.expectations import Expectations
@@ -190,7 +191,19 @@ def planted(name, plant, check, monkeypatch):
         return check(name)
 
 
-@pytest.mark.parametrize(("name", "plant"), [*PLANTS.items(), *MORE, *SIEVES])
+ALL_PLANTS = [*PLANTS.items(), *PARTS.items(), *MORE, *SIEVES]
+
+
+WITHOUT_A_PLANT = 53  # most of them start processes or compile
+
+
+def test_contracts_without_a_plant_become_fewer():
+    planted = {name for name, _ in ALL_PLANTS}
+    without = {f"{one.group}/{one.name}" for one in contracts().values()} - planted
+    assert len(without) == WITHOUT_A_PLANT, f"say so if they became fewer: {sorted(without)}"
+
+
+@pytest.mark.parametrize(("name", "plant"), ALL_PLANTS)
 def test_a_planted_defect_is_found(name, plant, check, monkeypatch):
     outcome = planted(name, plant, check, monkeypatch)
     assert outcome.status is Status.FAIL, outcome

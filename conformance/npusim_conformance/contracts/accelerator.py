@@ -164,7 +164,7 @@ def current_stream_is_of_the_device(run: Run) -> None:
     accelerator = _accelerator(run)
     stream = accelerator.current_stream()
     require(isinstance(stream, torch.Stream), f"{type(stream).__name__} is no torch.Stream")
-    same("its device's type", stream.device.type, run.device.type)
+    same("its device", stream.device, run.device)
     if run.under_test.second is not None:
         named = accelerator.current_stream(run.under_test.second)
         same("device of the second's", named.device, run.under_test.second)
