@@ -21,8 +21,9 @@ from torch_npusim_entry_points.guest import AFTER_LOADING
 
 if TYPE_CHECKING:
     from torch_npusim.inductor.report import compile_report
+    from torch_npusim.profiling.fitting.estimate import estimate
 
-__all__ = ["__version__", "compile_report"]
+__all__ = ["__version__", "compile_report", "estimate"]
 __version__ = "0.1.0"
 
 
@@ -102,11 +103,15 @@ def _register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the report on compiled code when it is asked for: the compiler takes seconds."""
+    """Imports what takes long when it is asked for."""
     if name == "compile_report":
         from torch_npusim.inductor.report import compile_report
 
         return compile_report
+    if name == "estimate":
+        from torch_npusim.profiling.fitting.estimate import estimate
+
+        return estimate
     raise AttributeError(f"module 'torch_npusim' has no attribute {name!r}")
 
 

@@ -68,7 +68,35 @@ def fit_script(
         snapshot: File for the allocator's history, in torch's format and with npusim's entries.
         tell: Hears every few seconds how far the run is.
     """
-    fit = Fit(path, arguments=list(arguments), allocator=_C.allocator_settings())
+    fit = Fit(path, arguments=list(arguments))
+
+    def run() -> None:
+        with _as_main(path, arguments) as main:
+            exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
+
+    return fit_call(
+        fit, run, spec=spec, memory=memory, selected=selected, temporaries=temporaries,
+        outside=outside, host=host, ranks=ranks, changes=changes, snapshot=snapshot, tell=tell,
+    )  # fmt: skip
+
+
+def fit_call(
+    fit: Fit,
+    program: Callable[[], object],
+    *,
+    spec: str | None = None,
+    memory: str | None = None,
+    selected: float = 0.5,
+    temporaries: str = "cuda",
+    outside: str = "low",
+    host: str = "eager",
+    ranks: int = 0,
+    changes: Sequence[Change] = (),
+    snapshot: str | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Fit:
+    """Calls a function dry, and completes `fit` with the answer; fit_script() has the arguments."""
+    fit.allocator = _C.allocator_settings()
     left, known = asked(outside, spec)
     made_before = len(_C.communicators())
     device = dry.dry_run(
@@ -86,7 +114,7 @@ def fit_script(
                 stack.enter_context(reporting(tell, every_s=2))
             for change in changes:
                 stack.enter_context(change.made())
-            _run(path, arguments, fit, watch)
+            _run(program, fit, watch)
         watch.end()
         peaks = Rates.of_device().peak_flops
         whole = _C.whole_memory_history()
@@ -116,11 +144,9 @@ def fit_script(
     return fit
 
 
-def _run(path: str, arguments: Sequence[str], fit: Fit, watch: Watch) -> None:
+def _run(program: Callable[[], object], fit: Fit, watch: Watch) -> None:
     try:
-        with _as_main(path, arguments) as main:
-            code = compile(Path(path).read_bytes(), path, "exec")
-            exec(code, main.__dict__)
+        program()
     except torch.OutOfMemoryError as error:
         fit.fits, fit.reason = False, str(error)
         watch.look()
