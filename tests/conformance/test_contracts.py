@@ -192,8 +192,6 @@ def planted(name, plant, check, monkeypatch):
 
 
 ALL_PLANTS = [*PLANTS.items(), *PARTS.items(), *MORE, *SIEVES]
-
-
 WITHOUT_A_PLANT = 53  # most of them start processes or compile
 
 
