@@ -234,12 +234,10 @@ class _Importer:
             requested = {address: row[0] for address, row in older.items()}
             start = rebuild(self.tables, requested, *self.rules, self.capacity)
             begun = self._begin_with(start, older)
-        if failed_at and (limit := limit_at_failures(self.entries, reserved)):
+        limit = None if self.is_whole else limit_at_failures(self.entries, reserved)
+        if failed_at and limit:
             self.out.add(Op.MEMORY_FRACTION, bytes=-(-(limit << 32) // failed_at))
-            self.inferred.append(
-                f"a limit of {limit} bytes or a little more: the device had room for a request "
-                f"that failed"
-            )
+            self.inferred.append(f"a limit of {limit} bytes or a little more: room was left")
         ranges = unsaid_ranges(self.entries, start, is_late, self.ambiguous)
         mapped = dict.fromkeys(ranges, 0)
         if not start.unknown and not (self.entries["op"] == Op.SEGMENT_RESERVE).any():

@@ -133,6 +133,6 @@ def limit_at_failures(entries: _lab.SnapshotEntries, reserved: int) -> int | Non
     pages = -(-bytes // _PAGE) * _PAGE
     segment = np.where(bytes <= _SMALL, _PAGE, np.where(bytes < _LARGE, 2 * _LARGE, pages))
     refused = failed[(free >= segment) & (bytes > 0)]
-    if not len(refused):
-        return None
+    if not len(refused) or np.isin(entries["op"], (Op.SEGMENT_MAP, Op.SEGMENT_UNMAP)).any():
+        return None  # pages of an expandable segment are larger
     return int(held_after(entries, reserved)[: refused[-1] + 1].max())
