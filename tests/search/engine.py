@@ -23,7 +23,7 @@ from types import ModuleType
 
 from claims import children
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0  # a wait that is longer hangs, also beside other work
 SHRINKING_S = 60.0
 
 
