@@ -111,14 +111,16 @@ DEVICES = (
     '"cuda", __import__("torch_npusim.as_cuda") and torch.cuda',
 )
 # Not compared with the CPU (`apart`): what is drawn, and turned gradients of RMSNorm, whose own
-# gradient lies in rows as CUDA's does, and is added up by the layer before it in that order.
+# gradient lies in rows as CUDA's does, and is added up by the layer before it in that order; a
+# compiler composes it.
 SHAPES = ("(2, 3, 4)", "(4, 4, 4)", "(3, 8)", "(2, 4, 6, 6)", "(1, 2, 5, 4)", "(8, 1, 4)")
 LAYOUTS = ("plain", "transposed", "expanded", "channels last", "every second")
 # Group norms of channels_last are left out: torch's derivative asks the CPU alone for
 # channels_last gradients, so those of a device lie in rows, as on CUDA, and round otherwise.
 LAYERS = """
 nn.Linear(s[-1], {n}); nn.Linear(s[-1], {n}, bias=False);
-(nn.BatchNorm1d if len(s) < 4 else nn.BatchNorm2d)(s[1]); nn.LayerNorm(s[-1]);
+(nn.BatchNorm1d if len(s) < 4 else nn.BatchNorm2d)(s[1]) if s.numel() > s[1] else nn.Tanh();
+nn.LayerNorm(s[-1]);
 nn.LayerNorm(s[1:]); nn.RMSNorm(s[-1]);
 nn.GroupNorm(1, s[1]) if layout != "channels last" else nn.Tanh();
 (nn.Conv1d if len(s) < 4 else nn.Conv2d)(s[1], {n}, 3, padding=1) if len(s) > 2 else nn.Tanh();
@@ -148,11 +150,12 @@ def program(random) -> Program:
         layer = random.choice(parts(LAYERS)).format(n=random.choice((1, 4, 5)))
         lines.append(f"makers.append(lambda s: {layer})")
     optimizer = random.choice(parts(OPTIMIZERS)).format(f=random.choice((True, False)))
+    text = str(lines)
+    turned = "RMSNorm" in text and re.search("transpose|channels", text) is not None
     more = {
         "amp": random.random() < 0.25,
-        "compiled": random.random() < 0.1,
-        "apart": "Dropout" in str(lines)
-        or ("RMSNorm" in str(lines) and re.search("transpose|channels", str(lines)) is not None),
+        "compiled": random.random() < 0.1 and not turned,
+        "apart": turned or "Dropout" in text,
     }
     words = "".join(f", {name}=True" for name, chosen in more.items() if chosen)
     lines.append(f"ask(lambda p: torch.optim.{optimizer}, {random.randint(1, 3)}{words})")
