@@ -420,8 +420,20 @@ bool lies_on_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& 
 
 void one_command(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
-  if (lies_on_one_device(op, *stack)) return cpu_fallback(op, keys, stack);
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);  // core's loop, on any
+  if (!lies_on_one_device(op, *stack)) {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);  // core's loop, on any
+    return;
+  }
+  std::vector<Tensor> written;  // autograd leaves versions of lists to their kernels
+  const auto& arguments = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto* const alias = arguments[i].alias_info();
+    const c10::IValue& given = (*stack)[stack->size() - arguments.size() + i];
+    if (alias != nullptr && alias->isWrite() && given.isTensorList())
+      written = given.toTensorVector();
+  }
+  cpu_fallback(op, keys, stack);
+  for (const Tensor& tensor : written) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 // Numbers that come as a tensor of the host.

@@ -124,6 +124,9 @@ def test_a_list_in_channels_last_counts_a_version_once_and_gives_no_views(device
         lambda xs: torch._foreach_add_(xs, made(), alpha=0.5),
         lambda xs: torch._foreach_mul_(xs, made()),
         lambda xs: torch._foreach_sqrt_(xs),
+        lambda xs: torch._foreach_zero_(xs),
+        lambda xs: torch._foreach_copy_(xs, made()),
+        lambda xs: torch._foreach_clamp_max_(xs, 0.5),
     ):
         xs = made()
         before = xs[0]._version
