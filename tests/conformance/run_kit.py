@@ -21,7 +21,7 @@ from npusim_conformance.cli import main
 HERE = Path(__file__).parent
 OPERATORS = """atan bitwise_not erfc exp2 flip frac i0 lgamma linalg.cholesky log1p rand_like sinc
     trace unfold""".split()
-# Those that start no processes of their own.
+# Those that start no processes of their own, but for one of rng.
 CONTRACTS = "device event memory rng storage stream".split()
 
 
