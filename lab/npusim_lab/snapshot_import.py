@@ -235,7 +235,8 @@ class _Importer:
             start = rebuild(self.tables, requested, *self.rules, self.capacity)
             begun = self._begin_with(start, older)
         limit = None if self.is_whole else limit_at_failures(self.entries, reserved)
-        if failed_at and limit:
+        is_told = (self.capacity or failed_at or 0) < (failed_at or 0)  # as the capacity
+        if failed_at and limit and not is_told:
             self.out.add(Op.MEMORY_FRACTION, bytes=-(-(limit << 32) // failed_at))
             self.inferred.append(f"a limit of {limit} bytes or a little more: room was left")
         ranges = unsaid_ranges(self.entries, start, is_late, self.ambiguous)
