@@ -104,6 +104,18 @@ void scaled_product(const Call& call, Cost& cost) {
   cost.flops = 2.0 * elements(*call.operands[0]) * static_cast<double>(out.size(-1));
 }
 
+// Groups of rows, of columns or of both: each element of the result is a sum over k, which two
+// matrices share out among the groups.
+void grouped_product(const Call& call, Cost& cost) {
+  const at::TensorBase& out = *output(call);
+  if (call.operands.size() < 2 || call.operands[0]->dim() < 2) return;
+  const at::TensorBase& left = *call.operands[0];
+  do_on_matrix_units(cost, npusim::Work::matmul, left);
+  const bool shared = left.dim() == 2 && call.operands[1]->dim() == 2 && out.dim() == 3;
+  const double groups = shared ? std::max<double>(1, static_cast<double>(out.size(0))) : 1;
+  cost.flops = 2.0 * elements(out) * static_cast<double>(left.size(-1)) / groups;
+}
+
 // Convolutions that are called by the name of their algorithm: a product of the weight's size for
 // each position, and pass, of the result, the input or the gradient.
 enum class Positions : std::uint8_t { result, input, gradient };
@@ -421,6 +433,7 @@ const std::unordered_map<std::string, CostFormula>& rules() {
       {"_sparse_mm", product},
       {"_sparse_addmm", product},
       {"sspaddmm", product},
+      {"_grouped_mm", grouped_product},
       {"_scaled_mm", scaled_product},
       {"_scaled_mm_v2", scaled_product},
       {"_weight_int8pack_mm", scaled_product},

@@ -81,6 +81,24 @@ def test_lists_of_other_loops_are_one_command_too(name):
     assert commands(lambda: LISTS[name](xs)) == 1 + (name == "copy_") * len(xs)  # its casts
 
 
+def test_a_grouped_product_takes_as_long_as_its_operations():
+    def us(call):
+        before = sim.clock.host_time_ns()
+        call()
+        torch.npusim.synchronize()
+        return (sim.clock.host_time_ns() - before) / 1000
+
+    with sim.dry_run(spec="a100-80-sxm"):
+        made = {"dtype": torch.bfloat16, "device": DEVICE}
+        x, w = torch.empty(4096, 4096, **made), torch.empty(8, 4096, 4096, **made)
+        ends = torch.empty(8, dtype=torch.int32, device=DEVICE)
+        whole = us(lambda: x @ w[0])
+        by_rows = us(lambda: torch._grouped_mm(x, w, offs=ends))
+        by_k = us(lambda: torch._grouped_mm(x, w[0], offs=ends))
+    assert whole < by_rows < 1.5 * whole
+    assert whole < by_k < 1.5 * whole
+
+
 def test_lists_of_several_devices_are_copied_one_by_one():
     xs = [torch.ones(3, device="npusim:0"), torch.ones(3, device="npusim:1"), torch.ones(3)]
     torch._foreach_copy_(xs, [torch.arange(3.0), torch.arange(3.0), xs[0]])

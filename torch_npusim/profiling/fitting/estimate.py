@@ -39,18 +39,13 @@ class Estimate(Fit):
         return f'<iframe srcdoc="{escape(as_page(self))}" width="100%" height="640"></iframe>'
 
     def chips(self) -> list[str]:
-        """Returns names of specifications whose memory the same peak fits, the least first.
+        """Returns names of specifications that hold the same peak beside a context, least first.
 
-        The time and the temporaries are of the chip that was asked about.
+        Temporaries are those of the chip that was asked about.
         """
-        from torch_npusim.sim import specs
+        from torch_npusim.profiling.fitting.outside import chips_with
 
-        need = self.need or self.peak_reserved
-        need += max((device.outside_between()[1] for device in self.devices.values()), default=0)
-        known = [name for name in specs.names() if name not in specs.BUILT_IN]
-        gib = {name: specs.load(name).numbers["memory.capacity_gib"] for name in known}
-        chips = [name for name in known if need <= gib[name] * (1 << 30)]
-        return sorted(chips, key=lambda name: (gib[name], name))
+        return [name for _, name in chips_with(self.need or self.peak_reserved)]
 
 
 def estimate(
@@ -105,7 +100,7 @@ def estimate(
     if find_batch and not (tensors and tensors[0].dim()):
         raise ValueError("find_batch needs a tensor with a first size among the inputs")
 
-    def fitted(batch: int | None = None) -> Estimate:
+    def fitted(batch: int | None = None, memory: str | None = memory) -> Estimate:
         from torch_npusim.profiling.fitting.run import fit_call
 
         given = inputs if batch is None else _of_batch(inputs, tensors[0].shape[0], batch)
@@ -119,10 +114,19 @@ def estimate(
         )
         return fit
 
+    def ask(batch: int) -> tuple[bool, int]:
+        found = fitted(batch)
+        return found.fits, found.peak_reserved
+
     def run() -> Estimate:
+        from torch_npusim.profiling.fitting.remedies import WITHOUT_LIMIT
+        from torch_npusim.profiling.fitting.trials import largest_that_fits
+
         fit = fitted()
+        if not fit.fits and not fit.error:
+            fit.need = fitted(memory=WITHOUT_LIMIT).peak_reserved
         if find_batch and not fit.error:
-            fit.batch = _largest(lambda batch: fitted(batch).fits, tensors[0].shape[0])
+            fit.batch = largest_that_fits(ask, fit, tensors[0].shape[0])
         return fit
 
     return run() if npusim.is_initialized() else _in_fork(run)
@@ -135,17 +139,6 @@ def _of_batch(inputs: Any, now: int, batch: int) -> Any:
         return torch.empty((batch, *leaf.shape[1:]), dtype=leaf.dtype, device="meta")
 
     return tree_map(sized, inputs)
-
-
-def _largest(fits: Callable[[int], bool], begin: int) -> int:
-    """Returns the largest number that fits, 0 if none does; `begin` is the first guess."""
-    low, high = 0, max(1, begin)
-    while fits(high) and high < 1 << 20:
-        low, high = high, 2 * high
-    while high - low > max(1, low // 64):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def _steps(

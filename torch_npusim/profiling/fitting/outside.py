@@ -36,6 +36,15 @@ def context(spec: str | None) -> Outside | None:
     return None
 
 
+def chips_with(need: int) -> list[tuple[int, str]]:
+    """Returns capacity and name of the chips that hold so many bytes beside a context, in order."""
+    known = [specs.load(name) for name in specs.names() if name not in specs.BUILT_IN]
+    sizes = [(int(spec.numbers["memory.capacity_gib"] * (1 << 30)), spec.name) for spec in known]
+    return sorted(
+        (size, name) for size, name in sizes if size >= need + getattr(context(name), "high", 0)
+    )
+
+
 def communicators(ranks: Sequence[int]) -> Outside | None:
     """Returns the buffers of communicators, from the number of ranks of each; None of none."""
     count = sum(1 for size in ranks if size > 1)

@@ -9,10 +9,9 @@ from typing import Any
 
 from torch_npusim._text import format_bytes
 from torch_npusim.profiling.fitting.changes import CHANGES
-from torch_npusim.profiling.fitting.outside import context
+from torch_npusim.profiling.fitting.outside import chips_with
 from torch_npusim.profiling.fitting.result import Fit, Remedy
 from torch_npusim.profiling.fitting.trials import Job, TrialError, peak_of, side_by_side
-from torch_npusim.sim import specs
 
 WITHOUT_LIMIT = "16TiB"
 _TOGETHER = (("checkpoint", "fused"), ("checkpoint", "bf16"), ("checkpoint", "fused", "bf16"))
@@ -135,19 +134,13 @@ def _changed(job: Job, names: tuple[str, ...], tell: Callable[[str], None]) -> R
 
 def _devices(need: int, capacity: int) -> Iterator[Remedy]:
     """Yields the smallest device that holds the run as it is."""
-    known = [specs.load(name) for name in specs.names() if name not in specs.BUILT_IN]
-    sizes = [(int(spec.numbers["memory.capacity_gib"] * (1 << 30)), spec) for spec in known]
-    larger = [
-        (size, spec)
-        for size, spec in sizes
-        if size > capacity and size >= need + getattr(context(spec.path), "high", 0)
-    ]
+    larger = [(size, name) for size, name in chips_with(need) if size > capacity]
     if not larger:
         what = f"a larger device: no known one has {format_bytes(need)}"
         yield Remedy(what, "", "dry run", "does not fit")
         return
-    size, _ = min(larger, key=lambda entry: entry[0])
-    names = [spec.name for other, spec in larger if other == size]
+    size, _ = larger[0]
+    names = [name for other, name in larger if other == size]
     yield Remedy(
         f"a device of {format_bytes(size)}: {', '.join(names)}", f"--spec {names[0]}", "dry run",
         "fits", need,

@@ -298,13 +298,32 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
         TrialError: As for Job.run(), and if the batch does not change the memory.
         ValueError: As for Job.having().
     """
+
+    def ask(batch: int) -> tuple[bool, int]:
+        found = job.having(name, str(batch)).run()
+        tell(f"batch {batch}: {'fits' if found['fits'] else 'does not fit'}")
+        return found["fits"], peak_of(found)
+
+    return largest_that_fits(ask, now, job.number(name))
+
+
+def largest_that_fits(ask: Callable[[int], tuple[bool, int]], now: Fit, present: int | None) -> int:
+    """Returns the largest batch that fits, as largest_batch() does.
+
+    Args:
+        ask: Says of a batch whether it fits, and the bytes reserved.
+        now: The answer of `present`.
+        present: A batch that was asked; None: none, or not by number.
+
+    Raises:
+        TrialError: If the batch does not change the memory.
+    """
     low, high = 0, _MOST
     peaks: dict[int, int] = {}  # of those that fit
     capacity = min(
         (device.capacity - device.outside_between()[1] for device in now.devices.values()),
         default=0,
     )
-    present = job.number(name)
     if present and now.fits:
         low, peaks[present] = present, now.peak_reserved
     elif present:
@@ -324,12 +343,11 @@ def largest_batch(job: Job, name: str, now: Fit, tell: Callable[[str], None]) ->
                 guess = min(max(end, low + step), high - step)
                 step *= 2
         guess = min(max(guess, low + step), high - 1)
-        found = job.having(name, str(guess)).run()
-        tell(f"batch {guess}: {'fits' if found['fits'] else 'does not fit'}")
-        if not found["fits"]:
+        fits, peak = ask(guess)
+        if not fits:
             high = guess
             continue
-        low, peaks[guess] = guess, peak_of(found)
+        low, peaks[guess] = guess, peak
         if len(peaks) > 3 and len(set(peaks.values())) == 1:
             raise TrialError(f"the memory does not change with it, from {min(peaks)} to {guess}")
     return low
