@@ -78,7 +78,7 @@ _ATTENTION = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Found:
-    """What a replay shows at the failure.
+    """The state of a replay at the failure.
 
     Args:
         kinds: live bytes by kind, the largest first.

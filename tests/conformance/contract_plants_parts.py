@@ -44,7 +44,7 @@ def halved(right, *args):
 
 
 def on_the_cpu(right, data):
-    """What pickle gives back, on the CPU."""
+    """The unpickled object, on the CPU."""
     result = right(data)
     return result.cpu() if hasattr(result, "cpu") else result
 

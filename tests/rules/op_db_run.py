@@ -22,7 +22,7 @@ FAILS_ANYWAY = (
     "torch._scaled_mm",  # op_db declares it for chips that may be older than it
 )
 
-#: What op_db declares for the CPU only and is no refusal all the same, and why.
+#: Declarations of op_db for the CPU only that are no refusal, and why.
 NO_REFUSAL = {
     "norm": "linalg.vector_norm, which it calls, declares complex32 for CUDA",
     "norm.inf": "linalg.vector_norm, which it calls, declares complex32 for CUDA",
