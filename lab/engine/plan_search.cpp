@@ -9,12 +9,8 @@
 #include <numeric>
 #include <utility>
 
-#include "lab/engine/compositions.h"
-#include "lab/engine/full_search.h"
-#include "lab/engine/order_search.h"
 #include "lab/engine/plan_reduction.h"
 #include "lab/engine/valley_search.h"
-#include "lab/engine/wall_search.h"
 
 namespace npusim::lab {
 namespace {
@@ -27,14 +23,6 @@ constexpr std::uint64_t kFirstLimit = 1 << 20;   // steps, at least
 constexpr std::uint64_t kDescent = 16;  // so many, per buffer and moment, does a first descent take
 constexpr double kNoise = 0.02;         // per round
 constexpr unsigned kRounds = 6;
-struct WallLimits {
-  std::size_t most;          // buffers at a wall
-  unsigned rounds_of_pairs;  // of those that may stand together
-};
-constexpr std::array<WallLimits, 3> kWalls{{{4, 0}, {5, 2}, {6, 2}}};  // by attempt
-constexpr std::size_t kCompositions = 8;                               // at most, per buffer
-constexpr std::uint64_t kLooksPerStep = 4;                             // at compositions
-constexpr std::uint64_t kWallSteps = 1 << 28;
 constexpr std::array<std::uint64_t, 4> kHeights{0, 2, 16, 52};  // of the room, in 64ths
 
 class Part {
@@ -55,42 +43,6 @@ class Part {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       offsets[members_[i]] = base_ + plan_.offsets[i];
     }
-  }
-
-  // fill() looks for a placement without a free byte, where the buffers fill the capacity.
-  Outcome fill(std::uint64_t capacity, unsigned attempt, SearchBudget& budget) {
-    if (height() <= capacity) return Outcome::found;
-    if (capacity < base_) return Outcome::impossible;
-    if (!is_prepared_) prepare();
-    const bool is_full = plain_full_ && plain_full_->is_full(capacity - base_);
-    if (is_full && attempt == 0 && compose(budget)) return Outcome::found;
-    for (auto* search : {glued_full_.get(), plain_full_.get()}) {
-      if (!search || !search->is_full(capacity - base_)) continue;
-      const bool is_plain = search == plain_full_.get();
-      if (attempt == 0) {
-        OrderSearch orders(is_plain ? compact_ : glued_->whole());
-        if (orders.run(budget) == Outcome::found) {
-          take(orders.offsets(), is_plain);
-          return Outcome::found;
-        }
-      }
-      // Where gluing leaves few buffers, most walls are long: the short ones are tried once.
-      const bool is_whole = 2 * glued_->whole().size() >= compact_.size();
-      if (is_plain && attempt < (is_whole ? kWalls.size() : 1)) {
-        WallSearch walls(compact_, kWalls[attempt].most, kWalls[attempt].rounds_of_pairs);
-        if (walls.run(kWallSteps, budget) == Outcome::found) {
-          take(walls.offsets(), is_plain);
-          return Outcome::found;
-        }
-      }
-      const Outcome outcome = search->run(attempt, budget);
-      if (outcome == Outcome::found) take(search->offsets(), is_plain);
-      if (outcome == Outcome::impossible && !is_plain) glued_full_ = nullptr;
-      if (outcome == Outcome::found || (outcome == Outcome::impossible && is_plain)) {
-        return outcome;
-      }
-    }
-    return Outcome::unknown;
   }
 
   // A search of the same level goes on with the next mode.
@@ -118,48 +70,22 @@ class Part {
   }
 
  private:
-  // Whether all buffers stand together as one, which is then taken.
-  bool compose(SearchBudget& budget) {
-    Compositions all(compact_, kCompositions * compact_.size());
-    std::uint64_t counted = 0;
-    const auto spend = [&] {
-      budget.spend((all.looked_at() - counted) / kLooksPerStep);
-      counted = all.looked_at();
-    };
-    do {
-      while (all.look(false)) {
-      }
-      spend();
-    } while (!all.has_all() && !budget.is_spent() && all.look(true));
-    if (!all.has_all()) return false;
-    std::vector<std::uint64_t> offsets(compact_.size() + all.found().size(),
-                                       Compositions::kNowhere);
-    offsets.back() = 0;
-    all.place_members(offsets);
-    offsets.resize(compact_.size());
-    take(offsets, true);
-    return true;
-  }
-
-  template <class Search>
-  static std::unique_ptr<Search> searchable(std::span<const Buffer> buffers) {
+  static std::unique_ptr<ValleySearch> searchable(std::span<const Buffer> buffers) {
     std::uint64_t moments = 0;
     for (const Buffer& buffer : buffers) {
       moments += static_cast<std::uint64_t>(buffer.upper - buffer.lower);
     }
     if (buffers.size() > kMostBuffers || moments > kMostMoments) return nullptr;
-    return std::make_unique<Search>(buffers);
+    return std::make_unique<ValleySearch>(buffers);
   }
 
   void prepare() {
     is_prepared_ = true;
     glued_ = std::make_unique<GluedBuffers>(compact_);
     if (glued_->whole().size() < compact_.size()) {
-      glued_search_ = searchable<ValleySearch>(glued_->whole());
-      glued_full_ = searchable<FullSearch>(glued_->whole());
+      glued_search_ = searchable(glued_->whole());
     }
-    plain_search_ = searchable<ValleySearch>(compact_);
-    plain_full_ = searchable<FullSearch>(compact_);
+    plain_search_ = searchable(compact_);
     std::int64_t moments = 0;
     for (const Buffer& buffer : compact_) moments = std::max(moments, buffer.upper);
     first_limit_ =
@@ -184,7 +110,6 @@ class Part {
   std::uint64_t first_limit_ = kFirstLimit;
   std::unique_ptr<GluedBuffers> glued_;
   std::unique_ptr<ValleySearch> glued_search_, plain_search_;
-  std::unique_ptr<FullSearch> glued_full_, plain_full_;
 };
 
 class PartedProblem {
@@ -218,15 +143,17 @@ class PartedProblem {
   }
 
   Outcome search(std::uint64_t capacity, std::size_t level, const PlanEffort& effort) {
-    return of_parts(capacity, effort, [&](Part& part, SearchBudget& budget) {
-      return part.search(capacity, level, budget);
-    });
-  }
-
-  Outcome fill(std::uint64_t capacity, unsigned attempt, const PlanEffort& effort) {
-    return of_parts(capacity, effort, [&](Part& part, SearchBudget& budget) {
-      return part.fill(capacity, attempt, budget);
-    });
+    SearchBudget budget(effort);
+    if (lowest_ > capacity) return Outcome::impossible;
+    Outcome all = Outcome::found;
+    for (Part& part : parts_) {
+      const Outcome outcome = part.search(capacity, level, budget);
+      if (outcome == Outcome::impossible) all = outcome;
+      if (outcome == Outcome::impossible) break;
+      if (outcome == Outcome::unknown) all = outcome;
+    }
+    budget_.spend(budget.spent());
+    return all;
   }
 
   std::vector<std::uint64_t> offsets() const {
@@ -236,21 +163,6 @@ class PartedProblem {
   }
 
  private:
-  template <class Search>
-  Outcome of_parts(std::uint64_t capacity, const PlanEffort& effort, const Search& search) {
-    SearchBudget budget(effort);
-    if (lowest_ > capacity) return Outcome::impossible;
-    Outcome all = Outcome::found;
-    for (Part& part : parts_) {
-      const Outcome outcome = search(part, budget);
-      if (outcome == Outcome::impossible) all = outcome;
-      if (outcome == Outcome::impossible) break;
-      if (outcome == Outcome::unknown) all = outcome;
-    }
-    budget_.spend(budget.spent());
-    return all;
-  }
-
   // The members are in order of birth.
   void divide(std::vector<std::size_t> members, std::uint64_t base) {
     budget_.spend(members.size());
@@ -327,16 +239,6 @@ void search_lower(std::span<const Buffer> buffers, std::optional<std::uint64_t> 
     return plan.height <= plan.at_least || budget.is_spent() ||
            (capacity && (plan.height <= *capacity || plan.at_least > *capacity));
   };
-  for (unsigned attempt = 0; !is_done(); ++attempt) {
-    const std::uint64_t spent = budget.spent(), height = plan.at_least;
-    if (spent >= effort.steps / 2 && effort.seconds <= 0) break;
-    const std::uint64_t steps = effort.steps / 2 - std::min(effort.steps / 2, spent);
-    const double seconds = budget.seconds_left() - effort.seconds / 2;
-    if (effort.seconds > 0 && seconds <= 0) break;
-    const Outcome outcome =
-        problem.fill(height, attempt, {steps, effort.seconds > 0 ? seconds : 0});
-    if (is_answered(height, outcome) || budget.spent() == spent) break;  // nothing to fill
-  }
   for (unsigned halvings = kRounds; !is_done(); halvings = std::max(halvings - 1, 1U)) {
     const std::uint64_t spent = budget.spent(), height = plan.height, at_least = plan.at_least;
     const std::uint64_t of = kHeights.size() << halvings;

@@ -3,10 +3,6 @@
 //
 //   - What lives as long as all others of a part stands below them: a part without it.
 //   - Where no buffer lives across a moment, what is before and after it are two parts.
-//   - Where the buffers of a part fill the bound at every moment, all that may stand together is
-//     listed first (compositions.h): some of it may be the whole. The search of orders follows
-//     (order_search.h), that of walls (wall_search.h), and one that learns from failures
-//     (full_search.h), with half of the effort.
 //   - A part whose heuristic plan is too high is searched (valley_search.h), glued and as it is,
 //     mode after mode, with larger limits each round. Glued problems are small and mostly enough;
 //     only the problem as it is can prove that there is no placement.

@@ -3,7 +3,6 @@
 #include "lab/engine/valley_search.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <numeric>
 
@@ -18,12 +17,6 @@ bool is_same_life(const Buffer& a, const Buffer& b) {
 }
 
 }  // namespace
-
-std::uint64_t share_of(std::uint64_t attempt) noexcept {
-  std::uint64_t number = attempt + 1;
-  while ((number & (number + 1)) != 0) number -= std::bit_floor(number) - 1;
-  return (number + 1) / 2;
-}
 
 SearchBudget::SearchBudget(const PlanEffort& effort) : limit_(effort.steps) {
   if (effort.seconds <= 0) return;

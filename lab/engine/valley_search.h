@@ -44,10 +44,6 @@ class SearchBudget {
   std::optional<std::chrono::steady_clock::time_point> end_;
 };
 
-// 1, 1, 2, 1, 1, 2, 4, 1, 1, 2, ...: what to spend where no attempt tells how long the next takes
-// (Luby, Sinclair and Zuckerman 1993).
-std::uint64_t share_of(std::uint64_t attempt) noexcept;
-
 class ValleySearch {
  public:
   enum class Outcome : std::uint8_t { found, impossible, unknown };

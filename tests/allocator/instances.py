@@ -74,11 +74,6 @@ def pinwheels(pieces: int, seed: int, side: int = HEIGHT) -> Buffers:
     return _cut(pieces, seed, 1.0, [(0, side, 0, side)])
 
 
-def mixed(pieces: int, seed: int, side: int = HEIGHT) -> Buffers:
-    """Cut in two or in pinwheels, as it comes."""
-    return _cut(pieces, seed, 0.5, [(0, side, 0, side)])
-
-
 def windmills(pieces: int, seed: int, side: int = HEIGHT) -> Buffers:
     """A grid whose every crossing is a pinwheel: its pieces make no smaller rectangle.
 

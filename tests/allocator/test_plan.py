@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from allocator.instances import FAMILIES, HEIGHT, Buffers, mixed, pinwheels, split
+from allocator.instances import FAMILIES, HEIGHT, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,48 +109,6 @@ def test_a_plan_for_less_is_a_plan_for_more(family: str) -> None:
     assert fits[-1], "the last is loose"
     assert all(fits) or family == "trimmed"
     assert plan(*problem, capacity=HEIGHT - 1, steps=10**6)[2] == HEIGHT, "proven: it does not fit"
-
-
-@pytest.mark.parametrize(
-    ("pieces", "seed", "side"), [(1000, 2, 1024), (1000, 1, 512), (1000, 3, 512), (2000, 2, 512)]
-)
-def test_a_tiling_of_pieces_that_are_alike_is_put_together_again(
-    pieces: int, seed: int, side: int
-) -> None:
-    """On few moments and bytes there are several choices at every valley."""
-    problem = FAMILIES["windmills"](pieces, seed, side)
-    assert plan(*problem, steps=0)[1] > 1.2 * side, "not for being easy"
-    offsets, height, _, steps = plan(*problem, steps=10**9)
-    assert height == side
-    assert_valid(*problem, offsets, height)
-    again = plan(*problem, steps=10**9)
-    assert (again[0] == offsets).all(), "the same effort gives the same plan"
-    assert again[3] == steps < 5 * 10**8
-
-
-@pytest.mark.parametrize(
-    ("cut", "seed", "side"),
-    [(pinwheels, 1, 512), (pinwheels, 2, 512), (pinwheels, 8, 512), (mixed, 1, 1024)],
-)
-def test_nested_pieces_that_are_alike_are_put_together_again(
-    cut: Callable[[int, int, int], Buffers], seed: int, side: int
-) -> None:
-    """Gluing one pair or pinwheel by chance spoils the rest, so all that may be are kept."""
-    problem = cut(2000, seed, side)
-    assert plan(*problem, steps=0)[1] > 1.1 * side, "not for being easy"
-    offsets, height, _, steps = plan(*problem, steps=10**8)
-    assert height == side
-    assert_valid(*problem, offsets, height)
-    assert steps < 3 * 10**7
-
-
-@pytest.mark.parametrize("family", ["windmills", "pinwheels"])
-def test_ten_thousand_pieces_are_put_together_in_one_sweep(family: str) -> None:
-    problem = FAMILIES[family](10_000, 1)
-    offsets, height, _, steps = plan(*problem, steps=10**8)
-    assert height == HEIGHT
-    assert_valid(*problem, offsets, height)
-    assert steps < 10**7, "no search, a test of planarity"
 
 
 @pytest.mark.parametrize("side", [64, 256, 4096])

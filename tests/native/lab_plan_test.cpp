@@ -4,13 +4,10 @@
 #include <random>
 
 #include "allocator/error.h"
-#include "lab/engine/clause_solver.h"
-#include "lab/engine/full_search.h"
 #include "lab/engine/names.h"
 #include "lab/engine/plan.h"
 #include "lab/engine/plan_reduction.h"
 #include "lab/engine/valley_search.h"
-#include "lab/engine/wall_search.h"
 #include "tests/native/check.h"
 
 using namespace npusim::lab;
@@ -43,33 +40,6 @@ std::string conflict(std::span<const Buffer> buffers, const Plan& plan) {
     }
   }
   return "";
-}
-
-// full_problem() is a problem whose buffers fill the height at every moment, with or without a
-// placement: at each moment some end, and others of as many bytes begin.
-std::vector<Buffer> full_problem(std::mt19937_64& random, std::uint64_t height) {
-  std::vector<Buffer> done, alive;
-  const std::int64_t moments = 8 + static_cast<std::int64_t>(random() % 8);
-  std::uint64_t left = height;
-  for (std::int64_t at = 0; at < moments; ++at) {
-    while (left > 0) {
-      const std::uint64_t bytes = std::min(random() % 5 + 2, left);
-      alive.push_back({at, 0, bytes});
-      left -= bytes;
-    }
-    std::vector<Buffer> kept;
-    for (Buffer& buffer : alive) {
-      if (at + 1 < moments && random() % 4 != 0) {
-        kept.push_back(buffer);
-        continue;
-      }
-      buffer.upper = at + 1;
-      left += buffer.bytes;
-      done.push_back(buffer);
-    }
-    alive = kept;
-  }
-  return done;
 }
 
 }  // namespace
@@ -138,98 +108,6 @@ TEST(every_mode_of_the_search_gives_the_same_answer) {
       }
     }
   }
-}
-
-TEST(what_fills_a_height_is_placed_without_a_free_byte_or_proven_impossible) {
-  std::mt19937_64 random(7);
-  int found = 0, impossible = 0;
-  for (int round = 0; round < 300; ++round) {
-    const std::uint64_t height = 14 + random() % 5;
-    const std::vector<Buffer> buffers = full_problem(random, height);
-    const std::vector<Buffer> compact = compact_lives(buffers);
-    FullSearch full(compact);
-    CHECK(full.is_full(height));
-    CHECK(!full.is_full(height + 1));
-    SearchBudget budget({.steps = 1'000'000'000});
-    ValleySearch search(compact);
-    const auto expected = search.run(height, 0, 1'000'000'000, 0, budget);
-    for (unsigned attempt = 0; attempt < 3; ++attempt) {
-      CHECK(full.run(attempt, budget) == expected);
-      if (expected != FullSearch::Outcome::found) continue;
-      CHECK_EQ(conflict(buffers, {.offsets = full.offsets(), .height = height}), "");
-    }
-    const Plan best = plan(buffers, {.effort = {.steps = 10'000'000}});
-    CHECK_EQ(best.height == height, expected == FullSearch::Outcome::found);
-    CHECK_EQ(best.height, best.at_least);
-    ++(expected == FullSearch::Outcome::found ? found : impossible);
-  }
-  CHECK(found > 30);
-  CHECK(impossible > 4);
-  SearchBudget none({.steps = 0});
-  FullSearch full(std::vector<Buffer>{{0, 1, 3}, {0, 1, 2}});
-  CHECK(full.run(0, none) == FullSearch::Outcome::unknown);
-  CHECK(!FullSearch(std::vector<Buffer>{{0, 2, 3}, {0, 1, 2}}).is_full(5));
-  CHECK(!FullSearch(std::vector<Buffer>{{0, 2, 4, 4}}).is_full(4));
-}
-
-TEST(walls_of_few_buffers_are_found_where_there_is_a_placement) {
-  std::mt19937_64 random(7);
-  int found = 0, unproven = 0;
-  for (int round = 0; round < 60; ++round) {
-    const std::uint64_t height = 14 + random() % 5;
-    const std::vector<Buffer> compact = compact_lives(full_problem(random, height));
-    SearchBudget budget({.steps = 1'000'000'000});
-    FullSearch full(compact);
-    const auto expected = full.run(0, budget);
-    WallSearch walls(compact, 6, 1);
-    const auto outcome = walls.run(100'000'000, budget);
-    if (outcome == WallSearch::Outcome::found) {
-      CHECK(expected == FullSearch::Outcome::found);
-      CHECK_EQ(conflict(compact, {.offsets = walls.offsets(), .height = height}), "");
-      ++found;
-    } else {
-      ++unproven;
-    }
-  }
-  CHECK(found > 20);
-  CHECK(unproven > 2);
-}
-
-TEST(clauses_are_satisfied_or_proven_contradictory) {
-  using Literal = ClauseSolver::Literal;
-  std::mt19937_64 random(11);
-  int found = 0, impossible = 0;
-  for (int round = 0; round < 200; ++round) {
-    constexpr std::size_t kVariables = 10;
-    ClauseSolver solver;
-    for (std::size_t i = 0; i < kVariables; ++i) CHECK_EQ(solver.add_variable(), 2 * i);
-    std::vector<std::vector<Literal>> clauses(43);
-    for (auto& clause : clauses) {
-      while (clause.size() < 3) {
-        const auto literal = static_cast<Literal>(random() % (2 * kVariables));
-        const auto is_same = [&](Literal other) { return other / 2 == literal / 2; };
-        if (std::none_of(clause.begin(), clause.end(), is_same)) clause.push_back(literal);
-      }
-      solver.add_clause(clause);
-    }
-    const auto holds = [&](const auto& is_true) {
-      return std::all_of(clauses.begin(), clauses.end(), [&](const auto& clause) {
-        return std::any_of(clause.begin(), clause.end(), is_true);
-      });
-    };
-    bool is_possible = false;
-    for (unsigned values = 0; values < 1U << kVariables; ++values) {
-      is_possible |= holds([&](Literal l) { return (values >> (l / 2) & 1) != (l & 1); });
-    }
-    SearchBudget budget({.steps = 1'000'000});
-    const auto outcome = solver.run(1'000'000, budget);
-    CHECK(outcome ==
-          (is_possible ? ClauseSolver::Outcome::found : ClauseSolver::Outcome::impossible));
-    if (is_possible) CHECK(holds([&](Literal l) { return solver.is_true(l); }));
-    ++(is_possible ? found : impossible);
-  }
-  CHECK(found > 20);
-  CHECK(impossible > 20);
 }
 
 TEST(a_search_without_budget_knows_nothing) {

@@ -10,10 +10,6 @@ optimum, the worst of three seeds, and the processor time of the slowest.
 
 does so for files of buffers, beside OR-tools' CP-SAT (pip install ortools), one worker, so many
 seconds a file.
-
-    python tools/bench/lab_bounds.py --families windmills pinwheels --sides 512 1024 --effort 6
-
-does so for problems on few bytes and moments, whose pieces are often alike.
 """
 
 import argparse
@@ -33,48 +29,17 @@ SIZES = (30, 100, 1000, 10_000, 100_000)
 METHODS = {"skyline": 0, "best": 0, "search": planning.STEPS}  # and the steps of a search
 
 
-def measure(
-    family: str, size: int, method: str, seeds: Sequence[int], side: int, effort: int
-) -> tuple[list[float], float]:
+def measure(family: str, size: int, method: str, seeds: Sequence[int]) -> tuple[list[float], float]:
     """Returns the heights, as multiples of the optimum, and the longest time in seconds."""
     heights, slowest = [], 0.0
     for seed in seeds:
-        lower, upper, bytes = FAMILIES[family](size, seed, side)
-        assert max_live(lower, upper, bytes) == side
+        lower, upper, bytes = FAMILIES[family](size, seed)
+        assert max_live(lower, upper, bytes) == HEIGHT
         start = time.process_time()
-        steps = METHODS[method] * effort
-        found = plan(lower, upper, bytes, method.replace("search", "best"), steps=steps)
+        found = plan(lower, upper, bytes, method.replace("search", "best"), steps=METHODS[method])
         slowest = max(slowest, time.process_time() - start)
-        heights.append(found[1] / side)
+        heights.append(found[1] / HEIGHT)
     return heights, slowest
-
-
-def seeds_of(asked: argparse.Namespace) -> range:
-    """Returns the seeds that are asked for."""
-    return range(asked.first_seed, asked.first_seed + asked.seeds)
-
-
-def measure_coarse(asked: argparse.Namespace) -> None:
-    """Prints a row per problem on few bytes and moments, whose pieces are often alike."""
-    beside = " CP-SAT fits | time |" if asked.cp_sat else ""
-    print("| problem | buffers | bytes and moments | heuristics | search | time |" + beside)
-    print("|---" * (8 if asked.cp_sat else 6) + "|")
-    for family in asked.families:
-        for size in asked.sizes:
-            for side in asked.sides:
-                seeds = seeds_of(asked)
-                easy, _ = measure(family, size, "best", seeds, side, 1)
-                heights, slowest = measure(family, size, "search", seeds, side, asked.effort)
-                cells = ["; ".join(f"{height:.3f}" for height in easy)]
-                cells += ["; ".join(f"{height:.3f}" for height in heights), f"{slowest:.1f} s"]
-                if asked.cp_sat:
-                    lower, upper, bytes = FAMILIES[family](size, seeds[0], side)
-                    buffers = planning.Buffers(
-                        list(map(str, range(len(lower)))), lower, upper, bytes
-                    )
-                    answer, seconds = solve_with_cp_sat(buffers, side, asked.cp_sat)
-                    cells += [answer, f"{seconds:.0f} s"]
-                print(f"| {family} | {size:,} | {side:,} | " + " | ".join(cells) + " |", flush=True)
 
 
 def solve_with_cp_sat(buffers: planning.Buffers, capacity: int, limit: float) -> tuple[str, float]:
@@ -133,28 +98,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--files", nargs="+", help="MiniMalloc's CSV instead")
-    parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
-    parser.add_argument("--sides", type=int, nargs="+", help="bytes and moments, all are 2^40")
-    parser.add_argument("--effort", type=int, default=1, help="times the steps of a search")
     parser.add_argument("--cp-sat", type=float, default=0, metavar="SECONDS", help="beside it")
     parser.add_argument("--capacity", type=int, default=1 << 20, help="for the files")
     asked = parser.parse_args()
     if asked.files:
         measure_files(asked.files, asked.capacity, asked.cp_sat)
         return
-    if asked.sides:
-        measure_coarse(asked)
-        return
     print("| problem | buffers | " + " | ".join(f"{m} | time" for m in METHODS) + " |")
     print("|---|---|" + "---|---|" * len(METHODS))
-    for family in asked.families:
+    for family in FAMILIES:
         for size in asked.sizes:
             cells = []
             for method in METHODS:
-                seeds = seeds_of(asked)
-                heights, slowest = measure(family, size, method, seeds, HEIGHT, asked.effort)
+                heights, slowest = measure(family, size, method, range(1, asked.seeds + 1))
                 cells += [f"{max(heights):.3f}", f"{slowest:.2f} s"]
             print(f"| {family} | {size:,} | " + " | ".join(cells) + " |", flush=True)
 
