@@ -435,7 +435,9 @@ void RaceDetector::add_block(const MemoryRecord& record) {
 // is over.
 bool RaceDetector::leaves_ghost(const Block& block, const Access& access) const noexcept {
   if (block.owner == 0 || knows(block.owner, access) || knows(/*the host*/ 0, access)) return false;
-  return std::ranges::find(block.users, access.party) == block.users.end();
+  // The allocator waits for what each user was given until now, and so for what came before that.
+  return std::ranges::none_of(
+      block.users, [&](Party user) { return user == access.party || knows(user, access); });
 }
 
 // The last access of a stream stands for those before it: one record_stream() is missing for all.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The allocator as its users see it: placement, streams and time, the sequence before running
-// out, collection, limits, errors, statistics and history. Each test draws the case it is about.
+// The allocator as its users see it: limits, errors, statistics and history. Placement, streams and
+// the sequence before running out are compared with a slow reference: tests/search/laboratory.py
+// and tests/allocator/test_placement.py.
 #include "allocator/allocator.h"
 #include "allocator/fake_provider.h"
 #include "allocator/validate.h"
@@ -48,111 +49,6 @@ std::string error_of(Call call) {
 }
 
 }  // namespace
-
-// segment: |a 100->128|b 32|c ...      b freed; a request of 32 takes b's place, one of 33 does
-// not.
-TEST(best_fit_takes_the_tightest_hole) {  // (rule L1)
-  Device device(kGiB);
-  Block* a = device.malloc(100);
-  Block* b = device.malloc(32);
-  Block* c = device.malloc(2000);
-  CHECK_EQ(b->address, a->address + 128);
-  CHECK_EQ(c->address, b->address + 32);
-  CHECK_EQ(a->requested_bytes, 100);
-  const Address hole = b->address;
-  device.allocator.free(b);
-  Block* d = device.malloc(33);
-  CHECK_EQ(d->address, c->address + 2016);
-  b = device.malloc(1);
-  CHECK_EQ(b->address, hole);
-  for (Block* block : {a, b, c, d}) device.allocator.free(block);
-  CHECK_EQ(device.allocator.largest_free_block(), 2 * kMiB);
-}
-
-// Two equal holes, the older segment at the higher address: the two tie-breaks choose differently.
-TEST(tie_breaks_differ_when_the_older_segment_lies_higher) {
-  for (const TieBreak tie_break : {TieBreak::registration, TieBreak::address}) {
-    Config config = preset("cuda-2.13");
-    config.tie_break = tie_break;
-    Device device(kGiB, config);
-    device.provider.scatter((1u << 20) / 2 - 2);  // multiplier 2^20 - 3: addresses descend
-    Block* older = device.malloc(12 * kMiB);
-    Block* newer = device.malloc(12 * kMiB);
-    CHECK(older->address > newer->address);
-    const Address expected = tie_break == TieBreak::address ? newer->address : older->address;
-    device.allocator.free(newer);
-    device.allocator.free(older);
-    Block* again = device.malloc(12 * kMiB);
-    CHECK_EQ(again->address, expected);
-    device.allocator.free(again);
-  }
-}
-
-TEST(first_fit_takes_the_oldest_hole) {
-  Device device(kGiB, parse_config(Config{}, "fit:first"));
-  Block* a = device.malloc(1024);
-  Block* b = device.malloc(64);
-  Block* c = device.malloc(32);
-  Block* d = device.malloc(32);
-  const Address first_hole = a->address;
-  device.allocator.free(a);
-  device.allocator.free(c);
-  Block* e = device.malloc(32);
-  CHECK_EQ(e->address, first_hole);
-  for (Block* block : {b, d, e}) device.allocator.free(block);
-}
-
-TEST(streams_do_not_share_blocks) {
-  Device device(kGiB);
-  Block* a = device.malloc(64, 1);
-  const Address address = a->address;
-  device.allocator.free(a);
-  Block* b = device.malloc(64, 2);
-  CHECK(b->address != address);
-  CHECK_EQ(b->stream, 2);
-  device.allocator.free(b);
-  CHECK_EQ(device.stats().segment[0].current, 2);
-}
-
-// stream 7:  [ 100 ns of work using the block ]
-// host:      free ............................ malloc cannot reuse | can reuse
-TEST(record_stream_holds_a_freed_block_until_the_work_is_done) {
-  Device device(kGiB);
-  Block* block = device.malloc(5 * kMiB);
-  const Address address = block->address;
-  device.allocator.record_stream(block, 7);
-  device.allocator.record_stream(block, 7);
-  device.allocator.record_stream(block, 0);  // its own stream: nothing to wait for
-  device.provider.run(7, 100);
-  device.allocator.free(block);
-  CHECK_EQ(device.stats().allocated_bytes[0].current, 0);
-  CHECK_EQ(device.stats().active_bytes[0].current, 5 * kMiB);
-  CHECK_EQ(device.allocator.inspect().segments[0].blocks[0].state, BlockState::pending);
-  device.provider.advance(99);
-  Block* other = device.malloc(5 * kMiB);
-  CHECK(other->address != address);
-  device.provider.advance(1);
-  Block* again = device.malloc(5 * kMiB);
-  CHECK_EQ(again->address, address);
-  device.allocator.free(other);
-  device.allocator.free(again);
-}
-
-TEST(a_block_used_by_two_streams_waits_for_the_later) {
-  Device device(kGiB);
-  Block* block = device.malloc(64);
-  device.allocator.record_stream(block, 1);
-  device.allocator.record_stream(block, 2);
-  device.provider.run(1, 10);
-  device.provider.run(2, 30);
-  device.allocator.free(block);
-  device.provider.advance(10);
-  device.allocator.process_events();
-  CHECK_EQ(device.stats().active[0].current, 1);
-  device.provider.advance(20);
-  device.allocator.process_events();
-  CHECK_EQ(device.stats().active[0].current, 0);
-}
 
 TEST(zero_bytes_is_no_block_and_changes_nothing) {
   Device device(kGiB);
@@ -204,84 +100,6 @@ TEST(bad_frees_are_named_and_harmless) {
   CHECK(mentions(error_of([&] { device.allocator.free(b); }), "waiting for other streams"));
   device.provider.advance(10);
   device.allocator.process_events();
-}
-
-// 40 MiB: |a 12|b 12|c 12| then free a, b; 24 MiB fits only after both segments are released.
-TEST(running_out_releases_the_cache_and_tries_again) {  // (rule L2)
-  Device device(40 * kMiB);
-  Block* a = device.malloc(12 * kMiB);
-  Block* b = device.malloc(12 * kMiB);
-  Block* c = device.malloc(12 * kMiB);
-  device.allocator.free(a);
-  device.allocator.free(b);
-  Block* large = device.malloc(24 * kMiB);
-  CHECK(large != nullptr);
-  CHECK_EQ(device.stats().num_alloc_retries, 1);
-  CHECK_EQ(device.stats().num_sync_all_streams, 1);
-  CHECK_EQ(device.stats().num_device_free, 2);
-  CHECK_EQ(device.provider.synchronizations(), 1);
-  CHECK_EQ(device.malloc(12 * kMiB), nullptr);
-  CHECK_EQ(device.stats().num_ooms, 1);
-  device.allocator.free(c);
-  Block* again = device.malloc(12 * kMiB);
-  CHECK(again != nullptr);
-  device.allocator.free(again);
-  device.allocator.free(large);
-}
-
-// pytorch #189504, 100 MiB: |pending 30 | live 20 .....| in one segment of 60, 40 elsewhere;
-// then 30.
-TEST(memory_that_returns_at_the_last_wait_is_used_unless_upstream_is_imitated) {
-  for (const bool fixed : {true, false}) {
-    Config config = preset("cuda-2.13");
-    config.search_after_sync = fixed;
-    Device device(100 * kMiB, config);
-    Block* whole = device.malloc(60 * kMiB);
-    device.allocator.free(whole);
-    Block* held = device.malloc(30 * kMiB);
-    Block* neighbour = device.malloc(20 * kMiB);
-    Block* rest = device.malloc(40 * kMiB);
-    device.allocator.record_stream(held, 5);
-    device.provider.run(5, 1000);
-    device.allocator.free(held);
-    Block* block = device.malloc(30 * kMiB);
-    CHECK_EQ(block != nullptr, fixed);
-    CHECK_EQ(device.stats().num_ooms, fixed ? 0 : 1);
-    if (block) device.allocator.free(block);
-    device.allocator.free(neighbour);
-    device.allocator.free(rest);
-  }
-}
-
-// 128 MiB: |a 104|b 12|, both free. 80 may not use a (20 MiB too large): a's segment goes, b's
-// stays.
-TEST(oversize_blocks_are_released_before_everything_is) {
-  Device device(128 * kMiB, parse_config(Config{}, "max_split_size_mb:24"));
-  Block* a = device.malloc(104 * kMiB);
-  Block* b = device.malloc(12 * kMiB);
-  device.allocator.free(a);
-  device.allocator.free(b);
-  CHECK_EQ(device.stats().oversize_segments.current, 1);
-  Block* c = device.malloc(80 * kMiB);
-  CHECK_EQ(device.stats().num_device_free, 1);
-  CHECK_EQ(device.stats().num_alloc_retries, 0);
-  CHECK_EQ(device.stats().oversize_allocations.current, 1);
-  device.allocator.free(c);
-}
-
-// 44 MiB reserved, more than half of the 80 allowed: the older segment goes, without any wait for
-// events.
-TEST(collection_frees_the_oldest_whole_segments) {
-  Config config = parse_config(Config{}, "garbage_collection_threshold:0.5");
-  config.memory_fraction = 0.8;
-  Device device(100 * kMiB, config);
-  device.allocator.free(device.malloc(32 * kMiB, 0));
-  for (int i = 0; i < 5; ++i) device.allocator.free(device.malloc(12 * kMiB, 1));
-  Block* block = device.malloc(34 * kMiB, 0);
-  CHECK_EQ(device.stats().num_device_free, 1);
-  CHECK_EQ(device.provider.live_bytes(), 46 * kMiB);
-  CHECK_EQ(device.stats().num_sync_all_streams, 0);
-  device.allocator.free(block);
 }
 
 TEST(the_memory_fraction_is_a_limit) {
@@ -535,21 +353,6 @@ TEST(a_request_that_wraps_is_a_defect_that_the_judge_sees) {
   Block* block = allocator.malloc(kUnlimited - 100, 0);
   CHECK_EQ(block->bytes, 0);
   CHECK(!violations(allocator.inspect()).empty());
-}
-
-TEST(an_expandable_segment_grows_and_shrinks_by_pages) {
-  FakeProvider device(kGiB);
-  CachingAllocator allocator(device, parse_config({}, "expandable_segments:True"));
-  Block* a = allocator.malloc(30 * kMiB, 0);
-  CHECK_EQ(device.live_bytes(), 40 * kMiB);
-  Block* b = allocator.malloc(30 * kMiB, 0);
-  CHECK_EQ(a->segment, b->segment);
-  CHECK_EQ(b->address, a->address + 30 * kMiB);
-  CHECK_EQ(device.live_bytes(), 60 * kMiB);
-  CHECK_EQ(allocator.stats().segment[0].current, 0);
-  allocator.free(a);
-  allocator.empty_cache();
-  CHECK_EQ(device.live_bytes(), 40 * kMiB);  // the page that b begins in stays
 }
 
 TEST(running_out_says_what_private_pools_keep) {

@@ -57,6 +57,20 @@ def record() -> Iterator[list[dict[str, Any]]]:
         log.extend(_C.take_event_log())
 
 
+def agree(races: Any, true: list[Found]) -> None:
+    """Raises where what is reported and the reference's races do not begin with one second access.
+
+    The detector tells a pair of places once, of several first accesses the last one, and takes a
+    missing order for granted when it has told of it.
+    """
+    told = [Found(race.missing, race.first.name, race.second.name) for race in races]
+    if not told or not true:
+        assert told == true, "a race is made up" if told else "a race is not told"
+        return
+    assert told[0].second == true[0].second, f"told {told[0]}, by the reference {true[0]}"
+    assert set(told) <= set(true), "a race is made up"
+
+
 def touched(operand: tuple[int, bool, int, list[int], list[int]]) -> frozenset[int]:
     """Returns the addresses of all bytes of an operand."""
     first, _, element_bytes, sizes, strides = operand
@@ -182,7 +196,9 @@ class Reference:
         block = self._blocks.pop(entry["address"], None)
         if block is None or block.owner is None:
             return
-        ordered = self._before[self._stream_point(block.owner)]
+        ordered = set(self._before[self._stream_point(block.owner)])
+        for user in block.users:  # the allocator waits for what it was given until now
+            ordered |= self._before[self._tails[user]] if user in self._tails else set()
         self._left_behind[block.owner, block.pool] += [
             access
             for access in block.accesses

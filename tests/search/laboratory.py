@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Traces of the laboratory: replayed, written in each format, read again, and damaged by a byte.
+"""Traces of the laboratory: replayed, written in each format, read again, and damaged.
 
-Oracle: the slow reference of the allocator places every block and counts every byte alike; a file
-gives its requests back, and a replay of a snapshot places them where it says. A damaged file is
-refused in one line by TraceError, or read as a trace that can be replayed and explained; of a .npt
-file, whose members have checksums, it is the same trace.
+Oracle: the slow reference of the allocator places every block and counts every byte alike (rules
+L1 and L2); a file gives its requests back, and a replay of a snapshot places them where it says. A
+file with a wrong byte or value is refused in one line by TraceError, or read as a trace without a
+row less that can be replayed and explained; a byte of a .npt file, whose members have checksums,
+changes nothing.
 """
 
 import sys
@@ -23,7 +24,7 @@ import npusim_lab.snapshot_import
 import npusim_lab.text_formats  # noqa: F401
 
 START = """
-import sys, tempfile
+import json, pickle, re, sys, tempfile, zipfile
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, "tests")
@@ -97,7 +98,10 @@ def judge():
 
 def write(kind):
     run = {"policy": choice, "capacity_bytes": case.capacity} if kind == "snapshot" else {}
-    save(trace(), path, kind, **run)
+    if kind != "stalloc":
+        return save(trace(), path, kind, **run)
+    lines = [f"1 {id} {bytes} {stream}" for op, id, bytes, stream, _ in rows if op == Op.MALLOC]
+    path.write_text("\\n".join(lines + [line.replace("1", "0", 1) for line in lines]))
 
 def again(kind):
     write(kind)
@@ -117,17 +121,73 @@ def damage(kind, place, value):
     data = bytearray(path.read_bytes())
     data[int(place * len(data))] = value
     path.write_bytes(data)
+    if (read := judged(kind)) and kind == "npt":
+        assert columns(read) == columns(trace()), "a damaged trace is another one"
+
+def places_in(tree):
+    for key in tree if isinstance(tree, dict) else range(len(tree)):
+        yield tree, key
+        if isinstance(tree[key], dict | list):
+            yield from places_in(tree[key])
+
+def spoil(kind, place, value):
+    write(kind)
+    if kind == "npt":
+        with zipfile.ZipFile(path) as file:
+            parts = {name: file.read(name) for name in file.namelist()}
+    if kind in ("npt", "snapshot"):
+        tree = json.loads(parts["head.json"]) if kind == "npt" else pickle.loads(path.read_bytes())
+        places = [*places_in(tree)]
+        inside, key = places[int(place * len(places))]
+        inside[key] = value
+    if kind == "npt":
+        with zipfile.ZipFile(path, "w") as file:
+            for name, data in (parts | {"head.json": json.dumps(tree)}).items():
+                file.writestr(name, data)
+    elif kind == "snapshot":
+        path.write_bytes(pickle.dumps(tree, protocol=4))
+    else:
+        words = re.split("([, \\n])", path.read_text())
+        words[2 * int(place * (len(words) // 2))] = str(value)
+        path.write_text("".join(words))
+    judged(kind)
+
+def judged(kind):
     try:
         read = load(path, kind)
     except TraceError as error:
         text = str(error)
         assert text.startswith(str(path)) and len(text) < 600 and "\\n" not in text, text
-        return
-    assert kind != "npt" or columns(read) == columns(trace()), "a damaged trace is another one"
+        return None
+    if kind in ("rmm", "buffers", "stalloc"):
+        left_out = sum(int(t.split()[0]) for t in read.ambiguous if "left out" in t)
+        lines = sum(bool(line.strip()) for line in path.read_text().splitlines())
+        events = {"rmm": lines - 1, "buffers": 2 * (lines - 1), "stalloc": lines}[kind]
+        assert events == len(read) + left_out, f"{events} events of a file became {len(read)}"
     assert replay(read.compiled, "npusim", validate=True).violations == []
     assert explain(read, capacity_bytes=case.capacity)["verdict"]
+    return read
 """
-KINDS = ("npt", "snapshot", "rmm", "buffers")
+KINDS = ("npt", "snapshot", "rmm", "buffers", "stalloc")
+WRONG = (
+    *(
+        "",
+        "-5",
+        "1_000",
+        "\u0663",
+        "\uff11\uff12",
+        "1e9",
+        "4096.0",
+        "nan",
+        "0",
+        "+3",
+        "0x",
+        "0xg",
+        "1 2",
+    ),
+    *("x" * 300, "\x00", '"', "0x" + "f" * 16, "=1+1", "dance", None, True, -1, 0.5, [], {}, [[]]),
+    *(1 << 63, 1 << 64, -(1 << 63) - 1, 10**20),
+)
 NAMES = [name for name, case in CASES.items() if not (case.scatter and case.rules.by_address)]
 
 
@@ -154,9 +214,10 @@ def program(random) -> Program:
         lines.append(line)
     lines.append("judge()")
     lines += [f'again("{kind}")' for kind in KINDS]
-    for _ in range(12):
-        kind, place, value = random.choice(KINDS), random.random(), random.randrange(256)
-        lines.append(f'damage("{kind}", {place:.6f}, {value})')
+    for _ in range(16):
+        kind, place = random.choice(KINDS), round(random.random(), 6)
+        lines.append(f'damage("{kind}", {place}, {random.randrange(256)})')
+        lines.append(f'spoil("{kind}", {place}, {random.choice(WRONG)!r})')
     return Program(tuple(lines), START.replace("CASE]", f"{name!r}]"))
 
 

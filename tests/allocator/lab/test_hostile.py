@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from allocator.lab import hostile_files
 from processes import python
 
 from npusim_lab.files import load
@@ -40,20 +38,42 @@ for path in sys.argv[1:]:
 """
 
 
-def test_three_hundred_hostile_files(tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    folder.mkdir()
-    hostile_files.write_files(folder)
-    command = [hostile_files.__file__, str(folder)]
-    ended = python(*command, cold=True, check=True)
-    found = json.loads(ended.stdout)
-    assert found["tracebacks"] == []
-    assert found["dropped"] == []
-    assert found["unclear"] == []
-    assert found["read"] + found["refused"] == hostile_files.COUNT
-    assert found["refused"] > 200, "most of them are wrong"
-    assert found["peak_mib"] < 200
-    assert ended.stderr == ""
+# Small trace files that would unpack to much: the command reads each, and says its peak in MiB.
+_BOMBS = """
+import io, json, sys, zipfile
+import numpy as np
+from npusim_lab import generate, save
+path, many = sys.argv[1], (300 << 20) // 8
+save(generate("kv-cache", steps=1), path, "npt")
+with zipfile.ZipFile(path) as file:
+    parts = {name: file.read(name) for name in file.namelist()}
+head, column = json.loads(parts["head.json"]), io.BytesIO()
+np.lib.format.write_array(column, np.zeros(many, np.uint8), version=(1, 0))
+wide = json.dumps(head | {"events": many}).encode()
+bombs = [dict.fromkeys(parts, column.getvalue()) | {"head.json": wide}]
+bombs += [parts | {"head.json": b"[" * many}, parts | {"head.json": b"[" + b"[]," * many + b"[]]"}]
+for number, bomb in enumerate(bombs):
+    with zipfile.ZipFile(f"{path}{number}", "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in bomb.items():
+            file.writestr(name, data)
+"""
+_READ = """
+import pathlib, sys
+from npusim_lab.command import main
+for number in range(3):
+    assert main(["import", f"{sys.argv[1]}{number}", "out.npt", "--format", "npt"])
+print(int(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10)
+"""
+
+
+def test_zip_bombs_are_refused_in_bounded_memory(tmp_path: Path) -> None:
+    path = str(tmp_path / "bomb.npt")
+    python("-c", _BOMBS, path, check=True)
+    ended = python("-c", _READ, path, cold=True, check=True)
+    assert int(ended.stdout) < 200
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 3
+    assert all(path in line and len(line) < 600 for line in lines)
 
 
 def test_a_pipe_a_folder_and_a_device_are_refused_by_every_reader(tmp_path: Path) -> None:
