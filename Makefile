@@ -2,38 +2,39 @@
 # Every command of the project. A fresh checkout needs Python 3.11, g++ 12 and make; the rest is
 # set up in .venv by the first target that needs it.
 #
-#   make demo    train a small network on the simulated device
-#   make test    native tests, then Python tests: before each commit
-#   make test-all    the same, and the tests that take long; what CI runs
-#   make lint    clang-format, clang-tidy, ruff, mypy
-#   make format  let clang-format and ruff repair what they can
-#   make build   the environment and both extension modules
-#   make asan / make tsan   native tests under sanitizers
-#   make races   the Python tests and examples/ once more; a race between streams is an error
-#   make sweeps  every operator of op_db: bytes that kernels touch, faults, dry runs, dispatch chains
-#   make search  random programs of features together, with an oracle; SECONDS=600 SEED=0
-#   make bench   native benchmarks, the laboratory's, then npusim beside the CPU backend: docs/reference/performance.md
-#   make conformance   npusim through the conformance kit, full profile; writes build/conformance/matrix.md
-#   make rules   torch's own samples under the rules for CUDA: what CUDA has runs, what it lacks is refused
-#   make cuda-tests  PyTorch's own CUDA tests, in SOURCES=dir, under the alias; writes a page
-#   make truth   npusim's recording of itself, whole, twice, one interrupted; contributed recordings
-#   make triton  Triton's kernels through its interpreter: its tutorials, and defects that the check finds
-#   make wheels  sdists and wheels of the three distributions, in dist/
-#   make wheels-test   dist/ in a fresh environment; TORCH_FROM=.venv spares it torch's download
-#   make parallel Trainer, Lightning, accelerate and torchtitan under launchers; pairs of collectives
-#   make browser HTML reports, and a model in ONNX, in a headless Chromium (chromium, chromium-driver, npm)
-#   make docs    the documentation site, in build/docs/html; a warning is an error, pages that execute run
-#   make notebooks   the lessons of the course as notebooks, in build/notebooks
-#   make docs-test   the site in a headless Chromium: links, search, console, phone, dark
-#   make pictures    the pictures of the site's first page, each by its command (chromium)
-#   make dask    sweeps of `npusim fit` on workers of dask, one of which dies
-#   make hta     HolisticTraceAnalysis over a trace of npusim's
-#   make pages   code blocks of README and docs/, as typed; those too that compile or start processes
-#   make foreign  the kit on backends of others in SOURCES=dir, cloned if missing; writes a scoreboard
-#   make new-backend  `npusim new-backend` and its six steps: built, tested, and asked by the kit
-#   make nightly  what is too long for every commit; ONLY=parallel runs what contains that word
-#   make matrix  other versions of torch and Python, other machines: CELLS=2.15.0-py311
-#   make clean   everything but .venv
+#   make demo            train a small network on the simulated device
+#   make test            native tests, then Python tests: before each commit
+#   make test-all        the same, and the tests that take long; what CI runs
+#   make lint            clang-format, clang-tidy, ruff, mypy
+#   make format          let clang-format and ruff repair what they can
+#   make build           the environment and both extension modules
+#   make asan, make tsan  native tests under sanitizers
+#   make races           the Python tests and examples/ once more; a race between streams is an error
+#   make sweeps          every operator of op_db: bytes touched, faults, dry runs, dispatch chains
+#   make search          random programs of features together, with an oracle; SECONDS=600 SEED=0
+#   make bench           benchmarks, native and beside the CPU backend: docs/reference/performance.md
+#   make conformance     npusim through the conformance kit, full profile: build/conformance/matrix.md
+#   make rules           torch's own samples under the rules for CUDA
+#   make cuda-tests      PyTorch's own CUDA tests, in SOURCES=dir, under the alias; writes a page
+#   make truth           npusim's recording of itself, whole, twice, one interrupted; contributed recordings
+#   make triton          Triton's kernels through its interpreter: its tutorials, and defects that the check finds
+#   make wheels          sdists and wheels of the three distributions, in dist/
+#   make wheels-test     dist/ in a fresh environment; TORCH_FROM=.venv spares it torch's download
+#   make parallel        Trainer, Lightning, accelerate and torchtitan under launchers; pairs of collectives
+#   make browser         HTML reports, and a model in ONNX, in a headless Chromium (chromium, chromium-driver, npm)
+#   make docs            the documentation site, in build/docs/html; a warning is an error
+#   make notebooks       the lessons of the course as notebooks, in build/notebooks
+#   make docs-test       the site in a headless Chromium: links, search, console, phone, dark
+#   make pictures        the pictures of the site's first page, each by its command (chromium)
+#   make dask            sweeps of `npusim fit` on workers of dask, one of which dies
+#   make hta             HolisticTraceAnalysis over a trace of npusim's
+#   make pages           code blocks of README and docs/, as typed; those too that compile or start processes
+#   make foreign         the kit on backends of others in SOURCES=dir, cloned if missing; writes a scoreboard
+#   make new-backend     `npusim new-backend` and its six steps: built, tested, and asked by the kit
+#   make nightly         what is too long for every commit; ONLY=parallel runs what contains that word
+#   make matrix          other versions of torch and Python, other machines: CELLS=2.15.0-py311
+#   make clean           everything but .venv
+#   make help            these lines
 
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3)
 JOBS ?= $(shell nproc)
@@ -56,7 +57,7 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: demo test test-all lint format build asan tsan races sweeps search bench conformance rules cuda-tests wheels wheels-test browser dask docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean
+.PHONY: demo test test-all lint format build asan tsan races sweeps search bench conformance rules cuda-tests wheels wheels-test browser dask docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean help
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -272,3 +273,6 @@ nightly: build
 clean:
 	rm -rf build dist *.egg-info lab/build lab/*.egg-info conformance/*.egg-info
 	rm -f $(INSTALLED) $(ALL_INSTALLED) torch_npusim/*.so lab/npusim_lab/*.so
+
+help:
+	@sed -n 's/^#   //p' Makefile

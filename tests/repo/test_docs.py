@@ -172,7 +172,7 @@ def test_every_target_is_for_a_commit_or_in_the_nightly_table():
     nightly = {word for line in table if line.startswith("make ") for word in line.split()[1:]}
     at_every_commit = {"build", "lint", "test", "test-all"}
     by_hand = {"clean", "demo", "docs", "foreign", "format", "matrix", "nightly", "notebooks"}
-    by_hand |= {"cuda-tests", "pictures"}
+    by_hand |= {"cuda-tests", "help", "pictures"}
     assert makefile_targets() - nightly - at_every_commit - by_hand == set()
 
 
