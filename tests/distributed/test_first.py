@@ -15,31 +15,6 @@ def start(rank, size, store, backend, device):
     dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
 
 
-def collectives(rank, size, store, backend, device):
-    start(rank, size, store, backend, device)
-    results = []
-    x = torch.arange(6.0, device=device) + rank
-    dist.all_reduce(x)
-    results.append(x.cpu())
-    y = torch.full((3,), rank + 5, device=device)
-    dist.broadcast(y, src=1)
-    results.append(y.cpu())
-    parts = [torch.empty(2, device=device) for _ in range(size)]
-    dist.all_gather(parts, torch.tensor([rank, -rank], device=device, dtype=torch.float32))
-    results += [part.cpu() for part in parts]
-    dist.barrier()
-    dist.destroy_process_group()
-    return results
-
-
-def test_collectives_are_gloos():
-    here = run_ranks(collectives, 2, "simccl", "npusim")
-    there = run_ranks(collectives, 2, "gloo", "cpu")
-    assert torch.equal(here[0][0], torch.arange(6.0) * 2 + 1)
-    for mine, other in zip(here, there, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
-
-
 def train(rank, size, store, backend, device):
     start(rank, size, store, backend, device)
     torch.manual_seed(0)

@@ -27,9 +27,9 @@ def new(name, s):
     with torch.npusim.stream(streams[s]):
         x[name] = torch.zeros(16, device="npusim")
 
-def write(name, s):
+def write(name, first, s):
     with torch.npusim.stream(streams[s]):
-        x[name][:8].add_(1)
+        x[name][first:first + 8].add_(1)
 
 def columns(name, first, s):
     with torch.npusim.stream(streams[s]):
@@ -92,16 +92,16 @@ def program(random) -> Program:
     careful, last = random.random() < 0.5, 0
     for n in range(random.randint(10, 30)):
         s = random.randrange(3)
-        one, two = random.choices(list(owners), k=2)
+        one, two = random.choices(list(owners)[-3:], k=2)
         waiter, waited = random.choices((0, 1, 2, 3), (3, 3, 3, 1), k=2)
         h = random.choice(hosts)
         steps = {
             f'new("t{n}", {s})': 6,
-            f'write("{one}", {s})': 5,
+            f'write("{one}", {random.choice((0, 4, 8))}, {s})': 5,
             f'read("{one}", "{two}", {s})': 4,
             f'upload("{one}", "{h}", {s})': 2,
             f'download("{one}", "{h}", {s})': 2,
-            f'columns("{one}", {random.randrange(3)}, {s})': 1,
+            f'columns("{one}", {random.choice((0, 2, 1))}, {s})': 4,
             f"wait({waiter}, {waited})": 4,
             f'mark("{random.choice([f"e{n}", *events])}", {s})': 3,
             f'over("{one}", "{two}", {s})': 0.5,

@@ -62,12 +62,6 @@ class Partner:
         self.tell(function, *arguments)
         return self.answer()
 
-    def end(self):
-        """Lets the process end by itself."""
-        self.pipe.close()
-        self.process.join(LIMIT)
-        assert self.process.exitcode == 0
-
     def kill(self):
         self.process.kill()
         self.process.join(LIMIT)
@@ -98,10 +92,6 @@ def drop(*names):
     gc.collect()
 
 
-def values(name):
-    return kept[name].tolist()
-
-
 def fill(name, value):
     kept[name].fill_(value)
     torch.npusim.synchronize()
@@ -109,10 +99,6 @@ def fill(name, value):
 
 def same_storage(*names):
     return len({kept[name].untyped_storage()._cdata for name in names}) == 1
-
-
-def give(name):
-    return kept[name]
 
 
 def describe(tensor):
@@ -126,14 +112,3 @@ def describe(tensor):
         "requires_grad": tensor.requires_grad,
         "values": tensor.detach().cpu(),
     }
-
-
-def make(name, *shape, device="npusim", value=1.0):
-    """Keeps a new tensor and returns it to whoever asks."""
-    kept[name] = torch.full(shape, value, device=device)
-    return kept[name]
-
-
-def allocated():
-    torch.npusim.ipc_collect()
-    return torch.npusim.memory_allocated()

@@ -118,18 +118,6 @@ def test_a_lazy_copy_is_a_copy(other):
 # --- one memory
 
 
-def test_both_see_what_either_writes(other):
-    """(rule M9)"""
-    x = arange(4)
-    before = x.data_ptr()
-    other.call(partners.keep, "x", x[1:3])
-    other.call(partners.fill, "x", 9.0)
-    assert x.tolist() == [0, 9, 9, 3]
-    x.add_(1)
-    assert other.call(partners.values, "x") == [10, 10]
-    assert x.data_ptr() == before
-
-
 def test_what_is_sent_twice_is_one_storage(other):
     x = arange(6)
     for name, view in (("a", x), ("b", x[2:]), ("c", x)):
@@ -154,14 +142,6 @@ def test_what_comes_back_to_its_sender_is_its_own_storage():
     assert alone.tolist() == [0, 1, 2]
 
 
-def test_neighbours_keep_their_values(other):
-    """The pages of a sent tensor move, with all that lies on them."""
-    many = [torch.full((100,), float(i), device="npusim") for i in range(200)]
-    for i in range(0, 200, 3):
-        other.call(partners.keep, f"x{i}", many[i])
-    assert [tensor.tolist() for tensor in many] == [[float(i)] * 100 for i in range(200)]
-
-
 def test_the_importer_counts_nothing_of_it(other):
     """(rule M12)"""
     before = other.call(stats)
@@ -177,48 +157,6 @@ def stats():
 # --- who keeps it
 
 
-def test_memory_lives_until_the_importer_lets_go(other):
-    """(rule M10)"""
-    before = torch.npusim.memory_allocated()
-    x = arange(1000)
-    place = x.data_ptr()
-    other.call(partners.keep, "x", x)
-    del x
-    torch.npusim.ipc_collect()
-    assert torch.npusim.memory_allocated() > before
-    assert arange(1000).data_ptr() != place
-    assert other.call(partners.values, "x") == list(range(1000))
-    other.call(partners.drop, "x")
-    torch.npusim.ipc_collect()
-    assert torch.npusim.memory_allocated() == before
-    assert arange(1000).data_ptr() == place
-
-
-def test_a_message_that_is_on_its_way_keeps_its_memory(other):
-    """(rule M10)"""
-    message = ForkingPickler.dumps(arange(1000))
-    gc.collect()
-    torch.npusim.ipc_collect()
-    again = arange(1000).fill_(5)
-    assert other.call(loaded, bytes(message)) == list(range(1000))
-    assert again.tolist() == [5] * 1000
-
-
-def loaded(message):
-    return pickle.loads(message).tolist()
-
-
-def test_a_killed_importer_keeps_nothing():
-    """(rule M10)"""
-    gc.collect()
-    before = partners.allocated()
-    with partner() as doomed:
-        doomed.call(partners.keep, "x", arange(1000))
-        assert partners.allocated() > before
-        doomed.kill()
-        assert partners.allocated() == before
-
-
 def test_a_shortage_of_memory_finds_what_was_let_go(other):
     torch.npusim.empty_cache()
     half = torch.npusim.mem_get_info()[1] // 4 * 3
@@ -230,52 +168,7 @@ def test_a_shortage_of_memory_finds_what_was_let_go(other):
     assert x.numel() == half
 
 
-def test_memory_outlives_its_exporter():
-    """(rule M11)"""
-    with partner() as exporter:
-        x = exporter.call(partners.make, "x", 1000)
-        exporter.end()
-    assert x.sum().item() == 1000
-    x.fill_(2)
-    assert (x + 1).tolist() == [3] * 1000
-
-
-def test_what_its_exporter_took_along_is_an_error():
-    with partner() as exporter:
-        message = exporter.call(dumped)
-        exporter.end()
-    with pytest.raises(RuntimeError, match="has ended before it was received"):
-        pickle.loads(message)
-
-
-def dumped():
-    partners.kept["x"] = arange(3)
-    return bytes(ForkingPickler.dumps(partners.kept["x"]))
-
-
 # --- what is refused
-
-
-def test_what_was_received_is_not_sent_on(other):
-    other.call(partners.keep, "x", arange(3))
-    with pytest.raises(
-        PartnerError, match=r"received from another process.*cloning before sending"
-    ):
-        other.call(partners.give, "x")
-    assert other.call(cloned, "x").tolist() == [0, 1, 2]
-
-
-def cloned(name):
-    partners.kept["y"] = partners.kept[name].clone()
-    return partners.kept["y"]
-
-
-def test_a_message_is_received_once(other):
-    x = arange(3)
-    message = bytes(ForkingPickler.dumps(x))
-    other.call(loaded, message)
-    with pytest.raises(PartnerError, match="received before: send a tensor once to each"):
-        other.call(loaded, message)
 
 
 def test_received_memory_is_not_resized(other):

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
-import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim_lab import _lab, generate
@@ -30,37 +28,6 @@ def same(a: Trace, b: Trace) -> bool:
         else getattr(b, name) is None
         for name in COLUMNS
     )
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> Trace:
-    out = TraceBuilder()
-    live: list[int] = []
-    clock = 0
-    for _ in range(draw(st.integers(0, 30))):
-        clock += draw(st.integers(0, 2**40))
-        if live and draw(st.booleans()):
-            out.add(Op.FREE, live.pop(draw(st.integers(0, len(live) - 1))), time_ns=clock)
-        else:
-            stack = out.stack([("model.py", draw(st.integers(0, 3)), "forward")])
-            size = draw(st.integers(1, 2**61))
-            live.append(out.malloc(size, draw(st.integers(0, 3)), 0, stack, time_ns=clock))
-    return out.build({"source": "a test"})
-
-
-@given(trace=traces())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_file_gives_the_trace_back_and_equal_traces_equal_files(
-    trace: Trace, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("traces")
-    write_trace(trace, folder / "a.npt")
-    back = read_trace(folder / "a.npt")
-    assert same(trace, back)
-    assert back.stacks == trace.stacks
-    assert back.info == trace.info
-    write_trace(back, folder / "b.npt")
-    assert (folder / "a.npt").read_bytes() == (folder / "b.npt").read_bytes()
 
 
 def test_a_file_of_many_events_gives_the_trace_back(tmp_path: Path) -> None:
@@ -248,52 +215,6 @@ def test_what_pickle_writes_is_read(value: Any, protocol: int) -> None:
     tables = _lab.Snapshot.read_bytes(data).tables(0)
     assert tables["entries"]["address"].tolist() == [4096]
     assert tables["entries"]["bytes"].tolist() == [512]
-
-
-@given(data=st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
-def test_any_bytes_are_read_or_refused(
-    data: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("bytes") / "a.pickle"
-    path.write_bytes(b"\x80\x04" + data)
-    with pytest.raises(TraceError, match=re.escape(str(path))):
-        read_snapshot(path)
-
-
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 2**65) | st.text(max_size=3) | st.just("alloc"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
-    max_leaves=4,
-)
-
-
-@given(data=st.data())
-@settings(max_examples=150, deadline=None)
-def test_a_snapshot_with_a_wrong_value_anywhere_is_read_or_refused(data: st.DataObject) -> None:
-    picture = snapshot(
-        entry("segment_alloc", 4096, 1024),
-        entry("alloc", 4096, 500, frames=[{"filename": "a.py", "line": 3, "name": "f"}]),
-        entry("free_requested", 4096, 500),
-        entry("oom", 4096, 500),
-        blocks=(block("active_pending_free"), block("active_allocated")),
-    )
-    places: list[tuple[Any, Any]] = []
-
-    def walk(container: Any) -> None:
-        for key in container if isinstance(container, dict) else range(len(container)):
-            places.append((container, key))
-            if isinstance(container[key], dict | list):
-                walk(container[key])
-
-    walk(picture)
-    container, key = data.draw(st.sampled_from(places))
-    if data.draw(st.booleans()):
-        container[key] = data.draw(ANYTHING)
-    else:
-        del container[key]
-    with contextlib.suppress(TraceError):
-        assert from_snapshot(picture).compiled is not None
 
 
 def test_blocks_older_than_the_trace_are_reported_not_guessed() -> None:
