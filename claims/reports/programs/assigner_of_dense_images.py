@@ -10,7 +10,7 @@ from torch import nn
 
 from claims.reports.library import library
 
-MEMORY = 160 << 20
+MEMORY = 128 << 20
 CAUSE = "the peak of one step"
 ADVICE = r"smaller batch|chunk"
 

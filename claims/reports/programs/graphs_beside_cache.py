@@ -45,5 +45,5 @@ def wrong() -> None:
 
 
 def fixed() -> None:
-    """Leaves three tenths."""
-    serve(0.7)
+    """Leaves half."""
+    serve(0.5)

@@ -10,7 +10,7 @@ from torch import nn
 
 from claims.reports.library import library
 
-MEMORY = 192 << 20
+MEMORY = 168 << 20
 CAUSE = "the peak of one step"
 ADVICE = r"host|CPU|\.cpu\(\)"
 
