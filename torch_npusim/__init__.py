@@ -98,8 +98,17 @@ def _register() -> None:
 
     _notices.listen()
 
-    # 12. No autograd thread may be alive when the interpreter goes.
+    # 12. The end of the text of an out-of-memory error.
+    _C.set_out_of_memory_adviser(_advice_on)
+
+    # 13. No autograd thread may be alive when the interpreter goes.
     atexit.register(_C.drain_engine_threads)
+
+
+def _advice_on(oom: dict[str, Any], device: int) -> str:
+    from torch_npusim._advice import advice_on  # needed by a program that fails alone
+
+    return advice_on(oom, device)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/memory_pools.h"
+#include "csrc/runtime/out_of_memory_observers.h"
 #include "csrc/runtime/pinned_allocator.h"
 
 namespace py = pybind11;
@@ -171,6 +172,36 @@ void bind_library_memory(py::module& m) {
   });
 }
 
+// Errors that are none of device memory, or that another cause explains, keep the allocator's
+// words.
+void set_adviser(const py::function& adviser) {
+  const py::handle kept = adviser.inc_ref();
+  set_out_of_memory_adviser([kept](const npusim::alloc::OutOfMemoryReport& report,
+                                   c10::DeviceIndex device) -> std::string {
+    using Cause = npusim::alloc::OutOfMemoryReport::Cause;
+    const bool of_device = report.cause == Cause::device_full || report.cause == Cause::over_limit;
+    if (!of_device || Py_IsInitialized() == 0) return "";
+    const py::gil_scoped_acquire gil;
+    try {
+      py::dict oom;
+      oom["requested_bytes"] = report.requested_bytes;
+      oom["allocated_bytes"] = report.allocated_bytes;
+      oom["reserved_bytes"] = report.reserved_bytes;
+      oom["pending_bytes"] = report.pending_bytes;
+      oom["cached_bytes"] = report.cached_bytes;
+      oom["private_cached_bytes"] = report.private_cached_bytes;
+      oom["largest_free_bytes"] = report.largest_free_bytes;
+      oom["free_bytes"] = report.free_bytes;
+      oom["total_bytes"] = report.total_bytes;
+      oom["allowed_bytes"] = report.allowed_bytes;
+      oom["is_private"] = current_pool(device) != npusim::alloc::PoolId{};
+      return kept(oom, static_cast<int>(device)).cast<std::string>();
+    } catch (const std::exception&) {
+      return "";
+    }
+  });
+}
+
 }  // namespace
 
 void bind_memory(py::module& m) {
@@ -183,6 +214,7 @@ void bind_memory(py::module& m) {
     return std::make_pair(info.free_bytes, info.total_bytes);
   });
   m.def("largest_free_block", [](int device) { return allocator_at(device).largest_free_block(); });
+  m.def("set_out_of_memory_adviser", &set_adviser);
   m.def("empty_cache", [] { release_cached_memory(); }, py::call_guard<py::gil_scoped_release>());
   m.def("reset_peak_memory_stats", [](int device) { allocator_at(device).reset_peak_stats(); });
   m.def("reset_accumulated_memory_stats",

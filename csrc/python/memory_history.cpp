@@ -264,11 +264,12 @@ py::list live_blocks(std::uint64_t after) {
   return out;
 }
 
-py::list allocation_frames(std::uint64_t allocation) {
+py::list allocation_frames(const std::vector<std::uint64_t>& allocations) {
   Frames frames;
-  py::list list = frames.list_for(allocation);
+  py::list lists;
+  for (const std::uint64_t allocation : allocations) lists.append(frames.list_for(allocation));
   frames.fill();
-  return list;
+  return lists;
 }
 
 void record_memory_history(const std::optional<std::string>& enabled,

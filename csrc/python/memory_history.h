@@ -23,10 +23,10 @@ pybind11::dict memory_snapshot(npusim::alloc::PoolId pool, Traces traces_wanted)
 
 // While stacks are recorded, allocations have rising numbers. live_blocks() lists those after
 // number `after` that nobody has freed: (device, address, bytes, requested bytes, number).
-// allocation_frames() is the stack of one, as in a snapshot; empty if it is no longer known.
+// allocation_frames() is the stack of each, as in a snapshot; empty if it is no longer known.
 std::uint64_t newest_allocation();
 pybind11::list live_blocks(std::uint64_t after);
-pybind11::list allocation_frames(std::uint64_t allocation);
+pybind11::list allocation_frames(const std::vector<std::uint64_t>& allocations);
 
 // record_memory_history() takes torch.cuda.memory._record_memory_history's arguments, already
 // validated: enabled is None (off), "state" or "all"; context is None, "state", "alloc" or "all";

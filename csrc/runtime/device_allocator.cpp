@@ -105,9 +105,10 @@ void report_to_profiler(const Block& block, int64_t bytes, c10::DeviceIndex devi
                                      report.allocated_bytes, report.reserved_bytes,
                                      c10::Device(c10::kPrivateUse1, device));
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false,
-                   npusim::alloc::format_out_of_memory(
-                       report, c10::DeviceTypeName(c10::kPrivateUse1, false), device));
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false,
+      npusim::alloc::format_out_of_memory(report, c10::DeviceTypeName(c10::kPrivateUse1, false),
+                                          device, out_of_memory_advice(report, device)));
 }
 
 c10::CachingAllocator::Stat to_c10(const npusim::alloc::Stat& stat) {

@@ -12,6 +12,7 @@ namespace {
 struct Observers {
   std::mutex mutex;
   std::vector<OutOfMemoryObserver> all;
+  OutOfMemoryAdviser adviser;
 };
 Observers& observers() {
   static auto* const kObservers = new Observers;  // never destroyed: they hold Python's objects
@@ -32,6 +33,21 @@ void tell_out_of_memory_observers(const npusim::alloc::OutOfMemoryReport& report
     told = observers().all;
   }
   for (const OutOfMemoryObserver& observer : told) observer(report, device);
+}
+
+void set_out_of_memory_adviser(OutOfMemoryAdviser adviser) {
+  const std::lock_guard lock(observers().mutex);
+  observers().adviser = std::move(adviser);
+}
+
+std::string out_of_memory_advice(const npusim::alloc::OutOfMemoryReport& report,
+                                 c10::DeviceIndex device) {
+  OutOfMemoryAdviser adviser;
+  {
+    const std::lock_guard lock(observers().mutex);
+    adviser = observers().adviser;
+  }
+  return adviser ? adviser(report, device) : "";
 }
 
 }  // namespace torch_npusim

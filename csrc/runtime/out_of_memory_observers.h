@@ -7,6 +7,7 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <string>
 
 #include "allocator/allocator.h"
 
@@ -17,5 +18,12 @@ using OutOfMemoryObserver =
 void attach_out_of_memory_observer(OutOfMemoryObserver observer);
 void tell_out_of_memory_observers(const npusim::alloc::OutOfMemoryReport& report,
                                   c10::DeviceIndex device);
+
+// The words replace the allocator's own advice, unless they are empty. It must not throw.
+using OutOfMemoryAdviser = std::function<std::string(const npusim::alloc::OutOfMemoryReport& report,
+                                                     c10::DeviceIndex device)>;
+void set_out_of_memory_adviser(OutOfMemoryAdviser adviser);
+std::string out_of_memory_advice(const npusim::alloc::OutOfMemoryReport& report,
+                                 c10::DeviceIndex device);
 
 }  // namespace torch_npusim

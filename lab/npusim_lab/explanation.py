@@ -9,6 +9,7 @@ import numpy as np
 
 from npusim_lab import _lab, remedies
 from npusim_lab.causes import FRAGMENTATION, GROWTH, SETTINGS_MEND, Found, cause_of
+from npusim_lab.frames import rank_of
 from npusim_lab.growth import growth_of, words_for
 from npusim_lab.kinds import UNKNOWN, kind_of
 from npusim_lab.pins import pinned
@@ -28,6 +29,7 @@ from npusim_lab.trace import Trace
 
 MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than all replays
 _MOST_NAMED = 3  # lines that hold most memory, in the verdict
+_STEP = 0.1  # of what is in use: between two steps so much is given back
 
 
 def explain(
@@ -130,16 +132,55 @@ def explain(
     if not result.violation_count:
         first: list[str] = []
         if oom is not None and not found["is_older"]:
-            rows = [{**row, "holder": _first_line(row["stack"])} for row in found["holders"]]
-            grown = [row for row in rows if row["growth"]]
-            seen = Found(found["kinds"], found["beyond_requests"], grown)
-            found["cause"], evidence, found["advice"] = cause_of(trace, oom, seen)
+            seen = _known(trace, oom, found)
+            found["cause"], evidence, found["advice"] = cause_of(oom, seen, mib)
             if found["cause"] in SETTINGS_MEND and helping:
                 found["advice"] = remedies.words_for(found, remedies.best(helping))
             first = [f"Cause: {found['cause']}. {evidence}.", f"Advice: {found['advice']}"]
         found["sentences"] = first + _sentences(found)
     found["verdict"] = " ".join(found["sentences"])
     return found
+
+
+def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
+    """Return what the recording tells of a failure beside its numbers."""
+    event, compiled = int(oom["event"]), trace.compiled
+    stack = trace.stacks[int(compiled.malloc_stack[int(oom["malloc"])])]
+    own = [f"{file} {function}" for file, _, function in stack if rank_of(file) < 2]
+    place = _first_line(found["stack"])
+    same = sum(row["bytes"] for row in found["holders"] if _first_line(row["stack"]) == place)
+    growing = []
+    for row in (row for row in found["holders"] if row["growth"]):
+        holder = _first_line(row["stack"])
+        words = words_for(holder, row["growth"])
+        growing.append({**row, "holder": holder, "rise": row["growth"]["rise"], "words": words})
+    return Found(
+        kinds=found["kinds"],
+        asked_kind=kind_of(stack),
+        asked_by=own[0] if own else "",
+        beyond_requests=found["beyond_requests"],
+        freed=int(compiled.malloc_bytes[compiled.free_event < event].sum()),
+        outside=trace.outside_bytes,
+        growing=growing,
+        goes_on=same >= _STEP * int(oom["allocated_bytes"]),
+        is_late=trace.is_late,
+        is_private=bool(trace.pool[event]),
+        was_held=_was_held(trace, event, int(oom["requested_bytes"])),
+    )
+
+
+def _was_held(trace: Trace, event: int, asked: int) -> bool:
+    """Return whether as much was in use before: in an earlier step, a tenth was freed since."""
+    compiled = trace.compiled
+    bytes = compiled.malloc_bytes.astype(np.int64)
+    began, ended = compiled.malloc_event < event, compiled.completed_event < event
+    at = np.concatenate([compiled.malloc_event[began], compiled.completed_event[ended]])
+    curve = np.cumsum(np.concatenate([bytes[began], -bytes[ended]])[np.argsort(at, kind="stable")])
+    lower = np.flatnonzero(curve <= (1 - _STEP) * curve[-1]) if len(curve) else curve
+    if not len(lower):
+        return False
+    before = int(curve[: lower[-1]].max(initial=0))
+    return before >= remedies.WORTH * (int(curve[-1]) + asked)
 
 
 def _explain_state(

@@ -47,3 +47,59 @@ def test_one_injected_failure_is_survived_by_a_retry(empty_device):
     with faults.inject("oom", nth=1):
         torch.empty(96 << 20, dtype=torch.uint8, device=empty_device)
     assert torch.npusim.memory_stats()["num_alloc_retries"] == retries + 1
+
+
+CASES = {  # cause -> a program of 100 MiB, and its evidence
+    "too large, however it is placed": (
+        "kept = take(80); take(40)",
+        "80.00 MiB are in use, and 0 B were freed before",
+    ),
+    "a limit that the user set": (
+        "torch.npusim.set_per_process_memory_fraction(0.5); kept = take(40); take(40)",
+        "Torch may have 50.00 MiB of 100.00 MiB",
+    ),
+    "the peak of one step": (
+        "kept = forward(60), forward(30); take(40)",
+        "40.00 MiB are asked for beside 90.00 MiB in use: 90.00 MiB of activations",
+    ),
+    "a cache that another pool holds": (
+        "pool = torch.npusim.MemPool(); pooled(pool); take(60)",
+        "50.00 MiB are free in private pools, and 50.00 MiB elsewhere",
+    ),
+    "fragmentation": (
+        "kept = [take(9) for _ in range(10)]; del kept[::2]; take(40)",
+        "55.00 MiB are free together, and the largest piece is 9.00 MiB",
+    ),
+}
+
+
+def test_the_text_ends_in_a_cause_of_the_explanations_and_its_advice(run_python):
+    from torch_npusim._causes import ADVICE
+
+    text = run_python(
+        f"""
+        import torch, torch_npusim
+        torch.npusim.memory._record_memory_history(stacks="python")
+        def take(mib):
+            return torch.empty(mib << 20, dtype=torch.uint8, device="npusim")
+        forward = lambda mib: take(mib)
+        forward.__code__ = forward.__code__.replace(co_name="forward")
+        def pooled(pool):
+            with torch.npusim.use_mem_pool(pool):
+                take(50)
+        for case in {[case for case, _ in CASES.values()]}:
+            try:
+                exec(case, dict(globals()))
+            except torch.OutOfMemoryError as error:
+                print(error)
+            torch.npusim.set_per_process_memory_fraction(1.0)
+            torch.npusim.empty_cache()
+            torch.npusim.reset_peak_memory_stats()
+        """,
+        environment={"NPUSIM_DEVICE_MEMORY": "100MiB", "NPUSIM_ALLOCATOR": "cuda-2.13"},
+    )
+    for line, (cause, (_, evidence)) in zip(text.splitlines(), CASES.items(), strict=True):
+        assert f" Cause: {cause}. " in line, line
+        assert evidence in line, line
+        said = line.split(" Advice: ")[1]
+        assert any(said.startswith(advice) for advice in ADVICE[cause].values()), said

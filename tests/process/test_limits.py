@@ -31,7 +31,10 @@ NPUSIM 0 has a total capacity of 64.00 MiB of which 24.00 MiB is free.
 Of the allocated memory 20.00 MiB is allocated by PyTorch,
 and 20.00 MiB is reserved by PyTorch but unallocated.
 Of that, the largest free block is 1024.00 KiB (fragmentation 95.0 %).
-Use smaller tensors or batches, free some, or give the simulated device more memory.""",
+Cause: the peak of one step.
+48.00 MiB are asked for beside 20.00 MiB in use.
+Advice: Take a smaller batch or shorter sequences; in training, checkpoint activations; in a VAE's decoder, use tiling.
+npusim-lab explain tells more of a snapshot with history.""",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The shell of pages and the order of frames are one file each, with a link per distribution."""
+"""What several distributions have is one file each, with a link per distribution."""
 
 from repo.sources import ROOT
 
@@ -9,6 +9,10 @@ LINKS = {
     "conformance/npusim_conformance/report/page_shell.py": "page_shell.py",
     "torch_npusim/_blame.py": "frames.py",
     "lab/npusim_lab/frames.py": "frames.py",
+    "torch_npusim/_causes.py": "causes.py",
+    "lab/npusim_lab/causes.py": "causes.py",
+    "torch_npusim/_kinds.py": "kinds.py",
+    "lab/npusim_lab/kinds.py": "kinds.py",
 }
 PACKAGES = ("torch_npusim", "lab/npusim_lab", "conformance/npusim_conformance")
 

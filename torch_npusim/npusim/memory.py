@@ -142,11 +142,9 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """
     index = _checked_index(device)
     largest = _C.largest_free_block(index)
-    held = held_by_line(
-        (bytes, _C.allocation_frames(number))
-        for on, _, _, bytes, number in _C.live_blocks(0)
-        if on == index
-    )
+    live = [(bytes, number) for on, _, _, bytes, number in _C.live_blocks(0) if on == index]
+    sizes, numbers = [bytes for bytes, _ in live], [number for _, number in live]
+    held = held_by_line(zip(sizes, _C.allocation_frames(numbers), strict=True))
     name, stats = get_device_name(index), memory_stats(index)
     return format_summary(name, index, stats, largest, abbreviated, held)
 

@@ -77,7 +77,7 @@ class LiveBlock:
         """Returns the Python stack of its allocation, innermost first; empty if not recorded."""
         return [
             Frame(row["filename"], row["line"], row["name"])
-            for row in _C.allocation_frames(self.number)
+            for row in _C.allocation_frames([self.number])[0]
         ]
 
 

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A rollout engine takes buffers for all weights of an update at once, beside its cache.
+
+Report: https://github.com/agentscope-ai/Trinity-RFT/pull/561
+Resolution: receive them in batches of bounded size, and release the cache before.
+"""
+
+import torch
+from torch import nn
+
+from claims.reports.library import library
+
+MEMORY = 256 << 20
+CAUSE = "the peak of one step"
+ADVICE = r"mem_fraction_static|bucket"
+
+sglang = library(
+    "sglang/srt/model_executor/model_runner.py",
+    """
+import torch
+
+def init_memory_pool(layers, bytes):
+    return [torch.zeros(bytes, dtype=torch.int8, device="cuda") for _ in range(layers)]
+
+def update_weights_from_distributed(weights):
+    received = [torch.empty_like(weight) for weight in weights]
+    for weight, new in zip(weights, received):
+        weight.data.copy_(new)
+""",
+)
+
+
+def serve(batch: int) -> None:
+    """Generates, then takes new weights, so many at a time."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(15))).to("cuda")
+    cache = sglang.init_memory_pool(16, 9 << 20)
+    weights = list(model.parameters())
+    for _ in range(2):
+        with torch.no_grad():
+            for _ in range(4):
+                model(torch.randn(256, 1024, device="cuda"))
+        for start in range(0, len(weights), batch):
+            sglang.update_weights_from_distributed(weights[start : start + batch])
+    del cache
+
+
+def wrong() -> None:
+    """Takes all."""
+    serve(30)
+
+
+def fixed() -> None:
+    """Takes four."""
+    serve(4)

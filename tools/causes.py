@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The cause of a failure: one of a closed list, each with its own evidence and advice.
+
+Explanations of recordings and live errors name the same causes: the distributions have a link to
+this file, as to frames.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LIMIT = "a limit that the user set"
+OUTSIDE = "memory held outside of torch"
+TOO_LARGE = "too large, however it is placed"
+GROWTH = "growth"
+PEAK = "the peak of one step"
+ROUNDING = "fragmentation in blocks"
+OTHER_POOL = "a cache that another pool holds"
+FRAGMENTATION = "fragmentation"
+ADVICE: Mapping[str, Mapping[str, str]] = {
+    LIMIT: {
+        "": "Raise the fraction of torch.cuda.set_per_process_memory_fraction(), or "
+        "per_process_memory_fraction in PYTORCH_ALLOC_CONF."
+    },
+    OUTSIDE: {
+        "": "nvidia-smi names the other processes: end them, or give this one less to do. The "
+        "driver's context and NCCL take some hundred MiB."
+    },
+    TOO_LARGE: {
+        "request": "One request must become smaller: shorter sequences or a smaller batch. Of "
+        "attention, flash attention keeps no matrix of scores.",
+        "KV cache": "Make the KV cache smaller: a lower gpu_memory_utilization or max_model_len "
+        "(vLLM), mem_fraction_static (SGLang).",
+        "": "Load in a smaller dtype or quantized, shard over devices, or use CPU offload; read "
+        'checkpoints with map_location="cpu".',
+    },
+    GROWTH: {
+        "activations": "Keep numbers in place of tensors with a graph: .item(), .detach(), or "
+        "torch.no_grad() around the loop; move kept results to the host with .cpu().",
+        "parameters": "Drop a model before the next is loaded: reference cycles keep it until "
+        "gc.collect().",
+        "": "Drop in time what {holder} keeps, or move it to the host with .cpu().",
+    },
+    PEAK: {
+        "optimizer state": "The optimizer's step is the peak: foreach=False or fused=True keeps no "
+        "lists of intermediates, 8-bit or sharded states take less.",
+        "KV cache": "The KV cache is allocated in advance: a smaller one leaves more for the "
+        "step, by a lower gpu_memory_utilization (vLLM) or mem_fraction_static (SGLang).",
+        "attention": "Attention keeps scores or masks of all pairs: flash attention makes none; or "
+        "attend in chunks, or to shorter sequences.",
+        "logits": "The logits are the peak: compute the loss in chunks of tokens, or with a fused "
+        "loss (Liger, cut cross-entropy); in inference, gather them on the host.",
+        "": "Take a smaller batch or shorter sequences; in training, checkpoint activations; in a "
+        "VAE's decoder, use tiling.",
+    },
+    ROUNDING: {"": "Ask for sizes that fill their blocks: multiples of 512 bytes, or of 2 MiB."},
+    OTHER_POOL: {
+        "": "Let graphs share one pool, capture fewer sizes, or reset the graphs before this "
+        "phase: a private pool serves no other requests."
+    },
+    FRAGMENTATION: {"": "Pad lengths to few sizes, and allocate first what lives long."},
+}
+CAUSES = tuple(ADVICE)
+SETTINGS_MEND = (FRAGMENTATION, ROUNDING)  # settings of the allocator put the end of others off
+_OF_A_PASS = ("activations", "logits", "gradients", "backward pass", "optimizer state")
+_LITTLE = 0.02  # of the live bytes: freeing less is freeing nothing
+_TENTH = 0.1  # of the device: with less to spare it is full, and more outside is not the context
+_MUCH = 0.25  # of the live bytes: growth of so much is the cause, and logits are the peak
+_ATTENTION = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The state of an allocator that refuses a request. A live one knows less than a replay.
+
+    Args:
+        kinds: live bytes by kind, the largest first.
+        asked_kind: kind of the request.
+        asked_by: file and function of the frame to blame for it.
+        beyond_requests: bytes by which blocks in use are larger than their requests.
+        freed: bytes that were given back before.
+        outside: bytes of the device that others hold, beside the total of the failure.
+        growing: the holders whose memory grows: "bytes", "kind", "holder", "rise", "words".
+        goes_on: whether the request is of a line that holds a tenth: what loads goes on.
+        is_late: whether the recording began behind the program's first request.
+        is_private: whether the request is for a private pool.
+        was_held: whether as much was in use in an earlier step.
+    """
+
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    asked_kind: str = ""
+    asked_by: str = ""
+    beyond_requests: int = 0
+    freed: int = 0
+    outside: int = 0
+    growing: Sequence[Mapping[str, Any]] = ()
+    goes_on: bool = True
+    is_late: bool = False
+    is_private: bool = False
+    was_held: bool = False
+
+
+def cause_of(
+    oom: Mapping[str, Any], found: Found, size: Callable[[int], str]
+) -> tuple[str, str, str]:
+    """Return a cause of CAUSES, the evidence for it, and its advice.
+
+    Args:
+        oom: the failure, in bytes: "requested_bytes", "allocated_bytes", "pending_bytes",
+            "cached_bytes", "private_cached_bytes", "largest_free_bytes", "free_bytes",
+            "total_bytes" and "allowed_bytes" (None without a limit).
+        found: what else is known of it.
+        size: writes bytes for people.
+    """
+    cause, evidence, subject = _cause(oom, found, size)
+    advice = ADVICE[cause].get(subject, ADVICE[cause][""])
+    if cause == GROWTH:
+        advice = advice.format(holder=found.growing[0]["holder"])
+    return cause, evidence, advice
+
+
+def _cause(
+    oom: Mapping[str, Any], found: Found, size: Callable[[int], str]
+) -> tuple[str, str, str]:
+    """Return a cause, its evidence, and which of its advice fits."""
+    asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
+    total, free, allowed = int(oom["total_bytes"]), int(oom["free_bytes"]), oom["allowed_bytes"]
+    used = live + int(oom["pending_bytes"])
+    spare, outside, kinds, freed = total - used - asked, found.outside, found.kinds, found.freed
+    of_a_pass = sum(kinds.get(kind, 0) for kind in _OF_A_PASS)
+    of_a_pass += asked * (found.asked_kind in _OF_A_PASS)
+    if allowed is not None and 0 <= spare and used + asked > allowed:
+        text = f"Torch may have {size(int(allowed))} of {size(total)}, by a memory fraction"
+        return LIMIT, text, ""
+    if asked > total + outside:
+        return (
+            TOO_LARGE,
+            f"Even one request of {size(asked)} is more than the device has",
+            "request",
+        )
+    private = int(oom["private_cached_bytes"])
+    joined = int(oom["cached_bytes"]) - private + free
+    growing = [row for row in found.growing if row["bytes"] >= _MUCH * live]
+    is_full = spare < _TENTH * total
+    if is_full and spare + outside >= 0 and outside >= _TENTH * (total + outside):
+        return OUTSIDE, f"{size(outside)} of {size(total + outside)} are, and torch needs more", ""
+    has_cache = kinds.get("KV cache", 0) > live / 2
+    if 0 < -spare <= found.beyond_requests and not has_cache:
+        more = size(found.beyond_requests)
+        text = f"Blocks have {more} more than was asked for, and {size(-spare)} are missing"
+        return ROUNDING, text, ""
+    loads = freed <= _LITTLE * live and of_a_pass <= _TENTH * live and not found.is_late
+    if is_full and loads and found.goes_on:
+        text = f"{size(live)} are in use, and {size(freed)} were freed before"
+        return TOO_LARGE, text, "KV cache" if has_cache else ""
+    if growing and (spare <= growing[0]["rise"] or growing[0]["bytes"] > live / 2):
+        subject = "activations" if growing[0]["kind"] == "logits" else growing[0]["kind"]
+        return GROWTH, growing[0]["words"], subject
+    if spare >= 0 and not found.is_private and joined < asked:
+        text = f"{size(private)} are free in private pools, and {size(joined)} elsewhere"
+        return OTHER_POOL, text, ""
+    climbs = freed <= _TENTH * live and not found.is_late  # what is free was never used
+    near = (_MUCH if climbs else _TENTH) * total
+    is_first = not found.was_held and not (is_full and loads)  # ends of segments are no peak
+    if spare < 0 or (spare < near and is_first):
+        held = ", ".join(f"{size(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])
+        text = f"{size(asked)} are asked for beside {size(live)} in use"
+        return PEAK, f"{text}: {held}" if held else text, _of_peak(found, live)
+    largest = max(int(oom["largest_free_bytes"]), free)
+    together = joined + (private if found.is_private else 0)
+    text = f"{size(together)} are free together, and the largest piece is {size(largest)}"
+    return FRAGMENTATION, text, ""
+
+
+def _of_peak(found: Found, live: int) -> str:
+    """Return the kind of memory that the advice on a peak is about."""
+    if found.asked_kind in ("optimizer state", "logits"):
+        return found.asked_kind
+    for kind, share in (("KV cache", 0.5), ("logits", _MUCH)):
+        if found.kinds.get(kind, 0) >= share * live > 0:
+            return kind
+    return "attention" if _ATTENTION.search(found.asked_by) else ""

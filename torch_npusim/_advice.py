@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The cause and the advice that end the text of torch.OutOfMemoryError, by what is known live."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch_npusim import _C
+from torch_npusim._blame import Frame, rank_of
+from torch_npusim._causes import FRAGMENTATION, PEAK, Found, cause_of
+from torch_npusim._frames import FOREIGN
+from torch_npusim._kinds import kind_of
+from torch_npusim._text import format_bytes
+
+# Growth, and settings that mend, need the requests before.
+_LATER = " npusim-lab explain tells more of a snapshot with history."
+
+
+def advice_on(oom: dict[str, Any], device: int) -> str:
+    """Returns the cause and the advice; "" where a wait or an injected fault is the cause.
+
+    Kinds are those of the blocks that _record_memory_history() saw.
+
+    Args:
+        oom: The failure, in bytes, as cause_of() takes it, with "reserved_bytes" and "is_private".
+        device: Its index.
+    """
+    asked = oom["requested_bytes"]
+    room = 0 if oom["allowed_bytes"] is not None else oom["free_bytes"]
+    if max(oom["pending_bytes"], oom["largest_free_bytes"], room) >= asked:
+        return ""
+    stats = _C.memory_stats(device)
+    own = oom["free_bytes"] + oom["reserved_bytes"]
+    stack = list(_callers())
+    kinds: Counter[str] = Counter()
+    places: Counter[str] = Counter()
+    live = [(bytes, number) for on, _, _, bytes, number in _C.live_blocks(0) if on == device]
+    for (bytes, _), raw in zip(live, _C.allocation_frames([n for _, n in live]), strict=True):
+        frames = [(frame["filename"], frame["line"], frame["name"]) for frame in raw]
+        kinds[kind_of(frames)] += bytes
+        places[_place(frames)] += bytes
+    place = _place(stack)
+    found = Found(
+        kinds=dict(kinds.most_common()),
+        asked_kind=kind_of(stack),
+        asked_by=place,
+        goes_on=places[place] >= 0.1 * places.total(),  # also without a history
+        beyond_requests=oom["allocated_bytes"] - stats["requested_bytes.all.current"],
+        freed=stats["allocated_bytes.all.freed"],
+        outside=oom["total_bytes"] - own,
+        is_private=oom["is_private"],
+        was_held=stats["allocated_bytes.all.peak"] >= oom["allocated_bytes"] + asked,
+    )
+    cause, evidence, advice = cause_of({**oom, "total_bytes": own}, found, format_bytes)
+    more = _LATER if cause in (PEAK, FRAGMENTATION) else ""
+    return f"Cause: {cause}. {evidence}. Advice: {advice}{more}"
+
+
+def _callers() -> Iterator[Frame]:
+    """Yields the frames of this thread's Python, innermost first, without this file's."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename != __file__:
+            yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _place(stack: Iterable[Frame]) -> str:
+    """Returns file and function of the innermost frame that is not torch's; "" of none."""
+    own = (f"{file} {name}" for file, _, name in stack if rank_of(file, FOREIGN) < 2)
+    return next(own, "")
