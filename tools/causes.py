@@ -34,6 +34,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "attention, flash attention keeps no matrix of scores.",
         "KV cache": "Make the KV cache smaller: a lower gpu_memory_utilization or max_model_len "
         "(vLLM), mem_fraction_static (SGLang).",
+        "parameters": "Unload first what has run, or use CPU offload; load in a smaller dtype or "
+        "quantized.",
         "": "Load in a smaller dtype or quantized, shard over devices, or use CPU offload; read "
         'checkpoints with map_location="cpu".',
     },
@@ -82,6 +84,7 @@ class Found:
         asked_by: file and function of the frame to blame for it.
         beyond_requests: bytes by which blocks in use are larger than their requests.
         freed: bytes that were given back before.
+        freed_alike: of these, bytes of the request's kind; None where that is not known.
         outside: bytes of the device that others hold, beside the total of the failure.
         growing: the holders whose memory grows: "bytes", "kind", "holder", "rise", "words".
         goes_on: whether the request is of a line that holds a tenth: what loads goes on.
@@ -95,6 +98,7 @@ class Found:
     asked_by: str = ""
     beyond_requests: int = 0
     freed: int = 0
+    freed_alike: int | None = None
     outside: int = 0
     growing: Sequence[Mapping[str, Any]] = ()
     goes_on: bool = True
@@ -159,11 +163,16 @@ def _cause(
     if growing and (spare <= growing[0]["rise"] or growing[0]["bytes"] > live / 2):
         subject = "activations" if growing[0]["kind"] == "logits" else growing[0]["kind"]
         return GROWTH, growing[0]["words"], subject
+    weights = kinds.get("parameters", 0)
+    stays = found.freed_alike is not None and found.freed_alike <= _TENTH * weights
+    if found.asked_kind == "parameters" and found.goes_on and stays and weights > live / 2:
+        text = f"{size(weights)} of parameters are loaded, and {size(asked)} more are asked for"
+        return TOO_LARGE, text, "parameters"
     if spare >= 0 and not found.is_private and joined < asked:
         text = f"{size(private)} are free in private pools, and {size(joined)} elsewhere"
         return OTHER_POOL, text, ""
     climbs = freed <= _TENTH * live and not found.is_late  # what is free was never used
-    near = (_MUCH if climbs else _TENTH) * total
+    near = (_MUCH if climbs or has_cache else _TENTH) * total
     is_first = not found.was_held and not (is_full and loads)  # ends of segments are no peak
     if spare < 0 or (spare < near and is_first):
         held = ", ".join(f"{size(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])

@@ -147,6 +147,8 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
     event, compiled = int(oom["event"]), trace.compiled
     stack = trace.stacks[int(compiled.malloc_stack[int(oom["malloc"])])]
     own = [f"{file} {function}" for file, _, function in stack if rank_of(file) < 2]
+    freed, kind = compiled.free_event < event, kind_of(stack)
+    alike = [number for number, other in enumerate(trace.stacks) if kind_of(other) == kind]
     place = _first_line(found["stack"])
     same = sum(row["bytes"] for row in found["holders"] if _first_line(row["stack"]) == place)
     growing = []
@@ -156,10 +158,11 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
         growing.append({**row, "holder": holder, "rise": row["growth"]["rise"], "words": words})
     return Found(
         kinds=found["kinds"],
-        asked_kind=kind_of(stack),
+        asked_kind=kind,
         asked_by=own[0] if own else "",
         beyond_requests=found["beyond_requests"],
-        freed=int(compiled.malloc_bytes[compiled.free_event < event].sum()),
+        freed=int(compiled.malloc_bytes[freed].sum()),
+        freed_alike=int(compiled.malloc_bytes[freed & np.isin(compiled.malloc_stack, alike)].sum()),
         outside=trace.outside_bytes,
         growing=growing,
         goes_on=same >= _STEP * int(oom["allocated_bytes"]),

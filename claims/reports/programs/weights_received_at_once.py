@@ -14,13 +14,19 @@ MEMORY = 256 << 20
 CAUSE = "the peak of one step"
 ADVICE = r"mem_fraction_static|bucket"
 
+memory_pool = library(
+    "sglang/srt/mem_cache/memory_pool.py",
+    """
+import torch
+
+def _create_buffers(layers, bytes):
+    return [torch.zeros(bytes, dtype=torch.int8, device="cuda") for _ in range(layers)]
+""",
+)
 sglang = library(
     "sglang/srt/model_executor/model_runner.py",
     """
 import torch
-
-def init_memory_pool(layers, bytes):
-    return [torch.zeros(bytes, dtype=torch.int8, device="cuda") for _ in range(layers)]
 
 def update_weights_from_distributed(weights):
     received = [torch.empty_like(weight) for weight in weights]
@@ -33,7 +39,7 @@ def update_weights_from_distributed(weights):
 def serve(batch: int) -> None:
     """Generates, then takes new weights, so many at a time."""
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(15))).to("cuda")
-    cache = sglang.init_memory_pool(16, 9 << 20)
+    cache = memory_pool._create_buffers(16, 9 << 20)
     weights = list(model.parameters())
     for _ in range(2):
         with torch.no_grad():
