@@ -33,11 +33,13 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     stats = _C.memory_stats(device)
     own = oom["free_bytes"] + oom["reserved_bytes"]
     stack = list(_callers())
-    kinds: Counter[str] = Counter()
-    places: Counter[str] = Counter()
+    held: Counter[tuple[Frame, ...]] = Counter()
     live = [(bytes, number) for on, _, _, bytes, number in _C.live_blocks(0) if on == device]
     for (bytes, _), raw in zip(live, _C.allocation_frames([n for _, n in live]), strict=True):
-        frames = [(frame["filename"], frame["line"], frame["name"]) for frame in raw]
+        held[tuple((frame["filename"], frame["line"], frame["name"]) for frame in raw)] += bytes
+    kinds: Counter[str] = Counter()
+    places: Counter[str] = Counter()
+    for frames, bytes in held.items():
         kinds[kind_of(frames)] += bytes
         places[_place(frames)] += bytes
     place = _place(stack)
