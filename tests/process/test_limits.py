@@ -23,7 +23,7 @@ def test_out_of_device_memory_says_what_a_person_needs(run_script):
     )
     assert done.returncode == 0, done.stderr
     expecttest.assert_expected_inline(
-        done.stdout.rstrip().replace(". ", ".\n").replace(", and ", ",\nand "),
+        done.stdout.rstrip().replace(". ", ".\n").replace(", and ", ",\nand ").replace("; ", ";\n"),
         """\
 NPUSIM out of memory.
 Tried to allocate 48.00 MiB.
@@ -33,7 +33,9 @@ and 20.00 MiB is reserved by PyTorch but unallocated.
 Of that, the largest free block is 1024.00 KiB (fragmentation 95.0 %).
 Cause: the peak of one step.
 48.00 MiB are asked for beside 20.00 MiB in use.
-Advice: Take a smaller batch or shorter sequences; in training, checkpoint activations; in a VAE's decoder, use tiling.
+Advice: Take a smaller batch or shorter sequences;
+in training, checkpoint activations;
+in a VAE's decoder, use tiling.
 npusim-lab explain tells more of a snapshot with history.""",
     )
 
