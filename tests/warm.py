@@ -224,8 +224,8 @@ def run(arguments: list[str]) -> None:
     else:
         sys.argv = arguments
         sys.path.insert(0, str(Path(first).resolve().parent))
-        main.__file__ = first
-        exec(compile(Path(first).read_bytes(), first, "exec"), main.__dict__)
+        main.__file__ = os.path.abspath(first)
+        exec(compile(Path(first).read_bytes(), main.__file__, "exec"), main.__dict__)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ The distributions import nothing of each other, so each has a link to this file 
 sdists and wheels carry its content (tests/repo/test_page_shell.py).
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -85,6 +86,23 @@ def to_act_on(frames: Iterable[Frame]) -> list[Frame]:
         if rank == 0:
             break
     return blamed
+
+
+def file_line(file: str, line: int) -> str:
+    """Return "file:line" for a reader: a file below the current directory from there."""
+    return f"{short_path(file)}:{line}"
+
+
+def short_path(file: str) -> str:
+    """Return a path below the current directory from there, as `python train.py` names it.
+
+    Python itself makes the name of a script absolute. Any other path stays as it is.
+    """
+    try:
+        folder = os.path.join(os.getcwd(), "")
+    except FileNotFoundError:  # it was removed
+        return file
+    return file.removeprefix(folder) if folder != os.sep else file
 
 
 def matching(frames: Sequence[Frame], pattern: str) -> list[Frame]:

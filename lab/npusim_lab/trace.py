@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim_lab import _lab
-from npusim_lab.frames import Frame, matching, to_act_on, without_unwinder
+from npusim_lab.frames import Frame, file_line, matching, to_act_on, without_unwinder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -279,7 +279,7 @@ class Trace:
         shown: Sequence[Frame] = without_unwinder(all)
         if show != "all":
             shown = to_act_on(all) if show == "own" else matching(all, show)
-        lines = [f"{name} ({file}:{line})" for file, line, name in shown[:frames]]
+        lines = [f"{name} ({file_line(file, line)})" for file, line, name in shown[:frames]]
         return "\n".join(line.removesuffix(" (C++:0)") for line in lines)
 
     def segment_addresses(self) -> list[int]:

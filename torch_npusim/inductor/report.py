@@ -13,6 +13,7 @@ from torch._dynamo.callback import callback_handler as handler
 from torch._inductor import config as inductor_config
 
 from torch_npusim import _C
+from torch_npusim._blame import file_line
 from torch_npusim.inductor import runtime
 from torch_npusim.inductor.uncompiled import Uncompiled, Watch
 
@@ -239,7 +240,7 @@ def _frame(metrics: Any) -> Frame:
     hits = metrics.inductor_fx_local_cache_hit_count or 0
     misses = metrics.inductor_fx_local_cache_miss_count or 0
     return Frame(
-        f"{metrics.co_filename}:{metrics.co_firstlineno}",
+        file_line(metrics.co_filename, metrics.co_firstlineno),
         metrics.co_name or "",
         metrics.compile_id or "",
         (metrics.duration_us or 0) / 1e6,

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from torch_npusim._after_import import after_import
+from torch_npusim._blame import file_line
 
 _MODULE = "torch._dynamo.utils"
 _MOST_FRAMES = 100_000  # the compiler remembers its last 64 compilations only
@@ -161,7 +162,7 @@ def _made(
     own = [advice for begin, advice in ADVICE.items() if reason.startswith(begin)]
     return Uncompiled(
         kind,
-        f"{file}:{line}" if file else "",
+        file_line(file, line or 0) if file else "",
         name,
         linecache.getline(file, line).strip() if file and line else "",
         reason,

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_npusim._blame import file_line
 from torch_npusim._text import format_bytes
 from torch_npusim.inside._report import Drawing, Picture, Report, wrapped
 from torch_npusim.sim import clock
@@ -302,7 +303,7 @@ def _walked(root: Any, known: Mapping[int, str]) -> tuple[list[Node], list[Any]]
                 str(device) if device is not None else "?",
                 f"of {device}" if on_device else "caller",
                 node._sequence_nr() if hasattr(node, "_sequence_nr") else 0,
-                f"{places[-1]['file']}:{places[-1]['line']}" if places else "",
+                file_line(places[-1]["file"], int(places[-1]["line"])) if places else "",
                 adds=adds,
             )
         )

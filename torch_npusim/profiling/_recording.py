@@ -28,6 +28,7 @@ from torch.utils import checkpoint
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from torch_npusim import npusim
+from torch_npusim._blame import file_line
 from torch_npusim.patches import Changes
 from torch_npusim.sim import clock, specs
 from torch_npusim.sim.host_layers import charged
@@ -123,7 +124,7 @@ class Recording:
         """Returns "file:line" of a site, of the forward in a backward pass; empty if unknown."""
         if site not in self.lines:
             call = site_of(site).call()
-            self.lines[site] = f"{_shown(call[0])}:{call[1]}" if call else ""
+            self.lines[site] = file_line(*call[:2]) if call else ""
         return self.lines[site]
 
     def with_loader(self, scale: float = 1.0) -> Timeline:
@@ -131,13 +132,6 @@ class Recording:
         merged = Timeline(**vars(self.timeline))
         merged.rows = list(_merge(self.timeline.rows, self.waits, scale))
         return merged
-
-
-def _shown(path: str) -> str:
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except ValueError:
-        return path
 
 
 def _merge(rows: Sequence[Row], waits: Sequence[LoaderWait], scale: float) -> Iterator[Row]:
@@ -215,7 +209,7 @@ class _Notes:
             batch = ask(loader)
             wall_ns = time.perf_counter_ns() - begin
             frame = sys._getframe(1)
-            line = f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+            line = file_line(frame.f_code.co_filename, frame.f_lineno)
             tokens = dict(_tokens(batch))
             self._made.waits.append(LoaderWait(at_ns, wall_ns, loader._num_workers, line, tokens))
             return batch

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from torch_npusim import _C, npusim
-from torch_npusim._blame import to_blame
+from torch_npusim._blame import file_line, to_blame
 from torch_npusim.patches import Changes
 from torch_npusim.sim import specs
 from torch_npusim_entry_points.byte_sizes import parse_bytes
@@ -235,5 +235,5 @@ def _answers() -> list[Answer]:
 def _place(site: dict[str, Any]) -> str:
     """The line to blame; that of the forward pass for a command of a backward pass."""
     for file, line, _ in to_blame([*site["frames"], *site["forward"]]):
-        return f"{file}:{line}"
+        return file_line(file, line)
     return "unknown"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_npusim import _C
-from torch_npusim._blame import to_blame
+from torch_npusim._blame import file_line, short_path, to_blame
 from torch_npusim._frames import FOREIGN
 from torch_npusim._names import device_type
 from torch_npusim._text import format_bytes
@@ -167,7 +167,9 @@ def _lines(site: Site, indent: str) -> list[str]:
             else "; the line of its forward is not known (nothing ran on npusim near it)"
         )
     for file, line, function in shown[:_MOST_FRAMES]:
-        lines.append(f"{indent}{file}:{line}" + f" in {function}" * (function != "<module>"))
+        lines.append(
+            f"{indent}{file_line(file, line)}" + f" in {function}" * (function != "<module>")
+        )
         if text := linecache.getline(file, line).strip():
             lines.append(f"{indent}    {text}")
     if len(shown) > _MOST_FRAMES:
@@ -302,7 +304,7 @@ def _heard(found: list[dict[str, Any]]) -> None:
     for race in races:
         place = race.second.site.call()
         file, line = place[:2] if place else ("<no Python frame>", 0)
-        warnings.warn_explicit(str(race), RaceWarning, file, line)
+        warnings.warn_explicit(str(race), RaceWarning, short_path(file), line)
 
 
 class Recording:

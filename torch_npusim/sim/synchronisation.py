@@ -41,6 +41,7 @@ import torch
 from torch import _tensor_str
 
 from torch_npusim import _C, _names
+from torch_npusim._blame import file_line, short_path
 from torch_npusim._frames import FOREIGN
 from torch_npusim._text import format_table
 
@@ -217,7 +218,7 @@ def _observe(what: str, hidden: bool) -> str | None:
         warnings.warn_explicit(
             message,
             UserWarning,
-            filename=file,
+            filename=short_path(file),
             lineno=frame.f_lineno,
             module=frame.f_globals.get("__name__"),
             registry=registry,
@@ -277,7 +278,7 @@ class Recording:
             [
                 str(count),
                 sync.what if sync.reported else f"({sync.what})",
-                f"{sync.file}:{sync.line}",
+                file_line(sync.file, sync.line),
                 linecache.getline(sync.file, sync.line).strip(),
             ]
             for sync, count in most

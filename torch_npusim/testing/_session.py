@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from torch_npusim import _C, npusim
-from torch_npusim._blame import to_blame
+from torch_npusim._blame import file_line, to_blame
 from torch_npusim._text import format_bytes
 from torch_npusim.inductor.uncompiled import Watch
 from torch_npusim.sim import dry, rules, synchronisation
@@ -216,7 +216,7 @@ def _place_of(site: int) -> str:
     if any(file.endswith(_SHOWING) for file, _, _ in found["frames"]):
         return ""
     for file, line, _ in to_blame([*found["frames"], *found["forward"]]):
-        return f"{file}:{line}"
+        return file_line(file, line)
     return "unknown"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_npusim._blame import file_line
 from torch_npusim.testing._referrers import Step, module_of, variables_with
 
 _OF_MODULES = {"_buffers": "buffer", "_parameters": "parameter", "_modules": "submodule"}
@@ -155,7 +156,7 @@ def _local(frame: types.FrameType, child: Any) -> str:
 
 
 def _code(code: types.CodeType, line: int) -> str:
-    return f"{code.co_qualname}() ({code.co_filename}:{line})"
+    return f"{code.co_qualname}() ({file_line(code.co_filename, line)})"
 
 
 def _function(function: Any) -> str:

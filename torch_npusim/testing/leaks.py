@@ -23,7 +23,7 @@ import torch
 from torch._C import DisableTorchFunction as _DisableTorchFunction
 
 from torch_npusim import _C
-from torch_npusim._blame import to_blame
+from torch_npusim._blame import file_line, to_blame
 from torch_npusim._frames import FOREIGN
 from torch_npusim._text import format_bytes
 from torch_npusim.testing._graph_owners import GraphOwners, addresses_of
@@ -152,7 +152,9 @@ def report(blocks: Sequence[LiveBlock], most: int = 8) -> str:
         size = format_bytes(sum(block.bytes for block in group))
         number = f"{len(group)} block{'s' if len(group) > 1 else ''}"
         lines.append(f"{size} in {number} on npusim:{device}, allocated at")
-        places = [f"{frame.file}:{frame.line} in {frame.function}" for frame in _of_users(stack)]
+        places = [
+            f"{file_line(frame.file, frame.line)} in {frame.function}" for frame in _of_users(stack)
+        ]
         lines += [f"    {place}" for place in places or [_NO_FRAME]]
         lines.append("  kept alive by")
         lines += [f"    {line}" for line in search.keepers(group[-1].address)]

@@ -9,7 +9,7 @@ import pytest
 
 import npusim_lab
 import torch_npusim
-from npusim_lab.frames import matching, rank_of, to_blame
+from npusim_lab.frames import file_line, matching, rank_of, to_blame
 from npusim_lab.kinds import kind_of
 
 UNWIND = [
@@ -107,3 +107,20 @@ def test_blocks_without_a_recorded_stack_are_called_so() -> None:
 )
 def test_kinds_are_guessed_from_the_stack(stack, kind: str) -> None:
     assert kind_of(tuple(stack)) == kind
+
+
+def test_a_file_below_the_current_directory_is_named_from_there(tmp_path, monkeypatch):
+    file = str(tmp_path / "jobs" / "train.py")
+    for folder, said in (
+        (tmp_path, "jobs/train.py:3"),
+        (Path(file), f"{file}:3"),
+        (Path("/"), f"{file}:3"),
+    ):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(folder)
+        assert file_line(file, 3) == said
+    assert file_line("<string>", 3) == "<string>:3"
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert file_line(file, 3) == f"{file}:3"

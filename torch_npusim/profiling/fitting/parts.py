@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from torch_npusim._blame import to_blame
+from torch_npusim._blame import file_line, to_blame
 from torch_npusim.profiling.fitting.result import DeviceFit, ModuleShare, Outside, Timeline
 from torch_npusim.profiling.fitting.watch import OUTSIDE, Place, Watch
 
@@ -276,7 +276,7 @@ def _line(entry: Entry) -> str:
     """Returns the line to blame for an entry, "file:line"; "a backward pass" without frames."""
     frames = ((row["filename"], row["line"], row["name"]) for row in entry["frames"])
     for file, line, _ in to_blame(frames):
-        return f"{file}:{line}"
+        return file_line(file, line)
     return "a backward pass"
 
 

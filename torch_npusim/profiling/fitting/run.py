@@ -14,7 +14,7 @@ from traceback import extract_tb
 import torch
 
 from torch_npusim import _C, npusim
-from torch_npusim._blame import to_blame
+from torch_npusim._blame import file_line, to_blame
 from torch_npusim.patches import Changes
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.one_of_ranks import one_of
@@ -159,11 +159,11 @@ def _run(program: Callable[[], object], fit: Fit, watch: Watch) -> None:
 
 def _place(error: BaseException) -> str:
     """Returns the line of the program that an error ended."""
-    if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
-        return f"{error.filename}:{error.lineno}"
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+        return file_line(error.filename, error.lineno or 0)
     rows = [(row.filename, row.lineno or 0, row.name) for row in extract_tb(error.__traceback__)]
     file, line, _ = to_blame(reversed(rows))[0]
-    return f"{file}:{line}"
+    return file_line(file, line)
 
 
 @contextlib.contextmanager
