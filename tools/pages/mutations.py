@@ -3,7 +3,8 @@
 
     --show     only whether the line of plain PyTorch beside each defect shows it
     --page     writes docs/reference/conformance_mutations.md of what was found; rows of
-               defects that were not asked for stay as they are there
+               defects that were not asked for stay as they are there. Then writes our column
+               and the counts of docs/reference/conformance_rivals.md
     --out DIR  where the runs are kept; those that are there are not repeated
     --group    linked, own or blind
 
@@ -14,10 +15,12 @@ import argparse
 import fnmatch
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,6 +195,34 @@ def page(out: Path, table: dict[str, dict[str, Any]], asked: set[str], before: s
     return "\n".join([head, *lines]) + "\n"
 
 
+def compared(rivals: str, mutations: str) -> str:
+    """The page about TorchCTS, with our column from that of mutations and counts of its rows."""
+    row = re.compile(r"^\| ([^|]+) \| (?:.* \| )?(`[^`]*`)(?:,| \|) (\d+) \|", re.M)
+    ours = {
+        found[1]: f"| {found[1]} | {found[2]}, {found[3]} |" for found in row.finditer(mutations)
+    }
+    rivals = row.sub(lambda found: ours[found[1]], rivals)
+    parts = re.split(r"(?=^## |^<!-- its end)", rivals, flags=re.M)
+    total: Counter[str] = Counter()
+    for number, part in enumerate(parts):
+        answers = Counter(re.findall(r"`, \d+ \| (caught|seen|missed|no test|not asked)", part))
+        total += answers
+        parts[number] = re.sub(r"(?<=TorchCTS finds )\d+ of \d+", _found_of(answers), part)
+    found, asked = _found_of(total).split(" of ")
+    text = re.sub(
+        r"(?<=was run on )\d+ and finds \*\*\d+", f"{asked} and finds **{found}", "".join(parts)
+    )
+    text = re.sub(r"(?<=; for )\d+(?= more it has no test)", str(total["no test"]), text)
+    cases = re.search(r"Of the (\d+) cases", mutations)
+    text = re.sub(r"(?<=asked all of these \| )[\d,]+", f"{int(cases[1]):,}" if cases else "", text)
+    return re.sub(r"(?:(?<=one of )|(?<=finds all ))\d+", str(total.total()), text)
+
+
+def _found_of(answers: Counter[str]) -> str:
+    found = answers["caught"] + answers["seen"]
+    return f"{found} of {found + answers['missed']}"
+
+
 HEAD = """# Planted defects that the conformance kit finds
 
 npusim starts with one defect at a time ([the format](../../tests/conformance/defects/README.md)).
@@ -248,7 +279,10 @@ def main() -> int:
         print(f"{name}: {len(seen)} cases, {first[:150]}", flush=True)
     if options.page:
         file = ROOT / "docs" / "reference" / "conformance_mutations.md"
-        file.write_text(page(options.out, every, set(table), file.read_text()))
+        written = page(options.out, every, set(table), file.read_text())
+        file.write_text(written)
+        file = file.with_name("conformance_rivals.md")
+        file.write_text(compared(file.read_text(), written))
     return not all(caught(options.out, name) for name in table)
 
 
