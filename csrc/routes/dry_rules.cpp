@@ -2,16 +2,20 @@
 // Rules per operator.
 #include "csrc/routes/dry_rules.h"
 
+#include <ATen/Context.h>
 #include <ATen/DimVector.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/polar.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <unordered_map>
 
@@ -36,6 +40,20 @@ Tensor numbers(at::IntArrayRef sizes, at::ScalarType dtype = at::kLong) {
 
 Tensor on_meta(const Tensor& like, at::IntArrayRef sizes) {
   return numbers(sizes, like.scalar_type());
+}
+
+// A tensor as TensorIterator lays out the result of two operands.
+Tensor iterated(const at::TensorBase& first, const at::TensorBase& second) {
+  const Tensor none;
+  return at::TensorIteratorConfig()
+      .add_output(none)
+      .add_const_input(first)
+      .add_const_input(second)
+      .check_all_same_dtype(false)
+      .check_all_same_device(false)
+      .declare_static_dtype_and_device(at::kByte, at::kMeta)
+      .build()
+      .output();
 }
 
 // The arguments of one call, which the results replace.
@@ -115,7 +133,7 @@ void ctc_loss_backward(const char* /*op*/, Arguments given) {
 // CUDA's result is like the gradient; the CPU multiplies twice.
 void dropout_backward(const char* /*op*/, Arguments given) {
   const Tensor gradient = given[0].toTensor(), mask = given[1].toTensor();
-  given.become(as_cuda() ? at::empty_like(gradient) : at::mul(gradient, mask));
+  given.become(as_cuda() ? at::empty_like(gradient) : at::mul(at::mul(gradient, mask), 1.0));
 }
 
 void equal(const char* op, Arguments given) { given.become(answer_of(op, at::kBool, 1).toBool()); }
@@ -130,10 +148,95 @@ void check_and_unscale(const char* /*op*/, Arguments given) {
 // Fused optimizers without a meta kernel write into their operands alone.
 void nothing_returned(const char* /*op*/, Arguments given) { given.become(); }
 
+// A result that the kernel for shapes resizes lies in rows there.
+template <Tensor& (*kernel)(Tensor& out, const Tensor&, const Tensor&)>
+void written_by_iterator(const char* /*op*/, Arguments given) {
+  const Tensor first = given[0].toTensor(), second = given[1].toTensor();
+  Tensor out = given[2].toTensor();
+  const at::DimVector before(out.sizes());
+  kernel(out, first, second);
+  if (out.sizes() != at::IntArrayRef(before)) {
+    const Tensor right = iterated(first, second);
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(right.sizes(), right.strides());
+  }
+  given.become(out);
+}
+
+// The result of a transform along `dims`: these lie innermost, the others as in `input`.
+Tensor transformed(const Tensor& input, at::IntArrayRef sizes, at::IntArrayRef dims,
+                   at::ScalarType dtype) {
+  if (!at::hasMKL()) return numbers(sizes, dtype);
+  at::DimVector order(input.dim()), turned(input.dim()), back(input.dim());
+  std::iota(order.begin(), order.end(), 0);
+  const auto others = std::partition(order.begin(), order.end(), [&](int64_t dim) {
+    return std::find(dims.begin(), dims.end(), dim) == dims.end();
+  });
+  std::sort(order.begin(), others,
+            [&](int64_t a, int64_t b) { return input.stride(a) > input.stride(b); });
+  std::copy(dims.begin(), dims.end(), others);
+  for (int64_t i = 0; i < input.dim(); ++i) {
+    turned[i] = sizes[order[i]];
+    back[order[i]] = i;
+  }
+  return numbers(turned, dtype).permute(back);
+}
+
+// The first `count` of the dimensions, those with longer strides first; then the rest.
+at::DimVector in_order_of_strides(const Tensor& input, at::DimVector dims, std::size_t count) {
+  std::sort(dims.begin(), dims.begin() + count,
+            [&](int64_t a, int64_t b) { return input.stride(a) > input.stride(b); });
+  return dims;
+}
+
+void fft_r2c(const char* /*op*/, Arguments given) {
+  const Tensor input = given[0].toTensor();
+  const at::DimVector dims = given[1].toDimVector();
+  at::DimVector sizes(input.sizes());
+  if (given[3].toBool()) sizes[dims.back()] = sizes[dims.back()] / 2 + 1;
+  given.become(transformed(input, sizes, in_order_of_strides(input, dims, dims.size() - 1),
+                           c10::toComplexType(input.scalar_type())));
+}
+
+// A complex transform along all dimensions but the last comes first.
+void fft_c2r(const char* /*op*/, Arguments given) {
+  Tensor input = given[0].toTensor();
+  at::DimVector dims = given[1].toDimVector();
+  const int64_t last = dims.back();
+  dims.pop_back();
+  if (!dims.empty()) {
+    input = transformed(input, input.sizes(), in_order_of_strides(input, dims, dims.size()),
+                        input.scalar_type());
+  }
+  at::DimVector sizes(input.sizes());
+  sizes[last] = given[3].toInt();
+  given.become(transformed(input, sizes, {last}, c10::toRealValueType(input.scalar_type())));
+}
+
+// Results: sums, the bag of each index, sizes of bags, the index of each maximum. Arguments:
+// weights, indices, offsets, scale_grad_by_freq, mode, sparse, weights of samples, whether the last
+// offset is the end, the index that counts for nothing.
+void embedding_bag(const char* /*op*/, Arguments given) {
+  constexpr int64_t kSum = 0, kMax = 2;
+  const Tensor weight = given[0].toTensor(), indices = given[1].toTensor();
+  const Tensor offsets = given[2].toTensor();
+  const int64_t mode = given[4].toInt();
+  const int64_t bags = offsets.size(0) - (given[7].toBool() ? 1 : 0);
+  const bool single = weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kHalf ||
+                      weight.scalar_type() == at::kBFloat16;
+  const bool fast = mode == kSum && single && weight.stride(1) == 1 && given[8].toInt() < 0;
+  const at::DimVector maxima =
+      mode == kMax ? at::DimVector{bags, weight.size(1)} : at::DimVector{bags};
+  given.become(on_meta(weight, {bags, weight.size(1)}),
+               on_meta(offsets, {fast ? 0 : indices.size(0)}), on_meta(offsets, {bags}),
+               on_meta(offsets, maxima));
+}
+
 using Rule = void (*)(const char* op, Arguments given);
 const std::unordered_map<std::string_view, Rule>& rules() {
   static const auto* const kRules = new std::unordered_map<std::string_view, Rule>{
       {"aten::nonzero", &nonzero},
+      {"aten::complex.out", &written_by_iterator<at::complex_out>},
+      {"aten::polar.out", &written_by_iterator<at::polar_out>},
       {"aten::masked_select", &masked_select},
       {"aten::_unique2", &unique2},
       {"aten::bincount", &bincount},
@@ -151,6 +254,17 @@ const std::unordered_map<std::string_view, Rule>& rules() {
   return *kRules;
 }
 
+// Results as the CPU's kernels make them, where CUDA's make others.
+const std::unordered_map<std::string_view, Rule>& rules_of_cpu() {
+  static const auto* const kRules = new std::unordered_map<std::string_view, Rule>{
+      {"aten::_fft_r2c", &fft_r2c},
+      {"aten::_fft_c2r", &fft_c2r},
+      {"aten::_embedding_bag", &embedding_bag},
+      {"aten::_embedding_bag_forward_only", &embedding_bag},
+  };
+  return *kRules;
+}
+
 enum class Strides : std::uint8_t {
   like,      // the memory format that an operand suggests
   rows,      // contiguous
@@ -161,25 +275,45 @@ enum class Strides : std::uint8_t {
 struct LaidOut {
   std::size_t result;
   Strides layout;
-  std::size_t operand = 0;  // of `like`
+  std::size_t operand = 0;  // of `like`; the first one of `iterated`
   bool on_cuda = true;      // CUDA's kernel does the same
 };
 
-const std::unordered_map<std::string_view, LaidOut>& laid_out() {
-  static const auto* const kLaidOut = new std::unordered_map<std::string_view, LaidOut>{
+const std::unordered_multimap<std::string_view, LaidOut>& laid_out() {
+  static const auto* const kLaidOut = new std::unordered_multimap<std::string_view, LaidOut>{
+      {"aten::_batch_norm_with_update", {0, Strides::like, 0, false}},
       {"aten::batch_norm_backward", {0, Strides::like, 1, false}},
       {"aten::channel_shuffle", {0, Strides::like, 0, false}},
+      {"aten::copysign.Tensor", {0, Strides::iterated}},
+      {"aten::div.Tensor_mode", {0, Strides::iterated}},
+      {"aten::elu_backward", {0, Strides::iterated}},
+      {"aten::floor_divide", {0, Strides::iterated}},
+      {"aten::hardsigmoid_backward", {0, Strides::iterated}},
       {"aten::hardswish_backward", {0, Strides::iterated}},
       {"aten::hardtanh_backward", {0, Strides::iterated}},
-      {"aten::leaky_relu_backward", {0, Strides::iterated}},
+      {"aten::heaviside", {0, Strides::iterated}},
+      {"aten::leaky_relu_backward", {0, Strides::iterated, 1}},
       {"aten::linalg_eig", {1, Strides::columns}},
       {"aten::_linalg_svd", {2, Strides::columns, 0, false}},
+      {"aten::logaddexp", {0, Strides::iterated}},
+      {"aten::logaddexp2", {0, Strides::iterated}},
+      {"aten::logical_and", {0, Strides::iterated}},
+      {"aten::logical_or", {0, Strides::iterated}},
+      {"aten::logical_xor", {0, Strides::iterated}},
       {"aten::logit_backward", {0, Strides::iterated}},
       {"aten::max_unpool2d", {0, Strides::like, 0, false}},
+      {"aten::mse_loss_backward", {0, Strides::rows}},
       {"aten::native_layer_norm_backward", {0, Strides::rows}},
+      {"aten::native_layer_norm_backward", {1, Strides::rows}},
+      {"aten::native_layer_norm_backward", {2, Strides::rows}},
       {"aten::pixel_shuffle", {0, Strides::like, 0, false}},
+      {"aten::pow.Scalar", {0, Strides::rows}},
       {"aten::replication_pad2d", {0, Strides::like, 0, false}},
       {"aten::replication_pad2d_backward", {0, Strides::like, 1, false}},
+      {"aten::smooth_l1_loss_backward", {0, Strides::rows}},
+      {"aten::softplus_backward", {0, Strides::iterated}},
+      {"aten::special_xlog1py", {0, Strides::iterated}},
+      {"aten::xlogy.Tensor", {0, Strides::iterated}},
   };
   return *kLaidOut;
 }
@@ -198,16 +332,8 @@ Tensor right_layout(const LaidOut& row, TensorPointers operands, const Tensor& r
       return numbers(turned).transpose(-1, -2);
     }
     case Strides::iterated: {
-      const Tensor none;
-      return at::TensorIteratorConfig()
-          .add_output(none)
-          .add_const_input(*operands[0])
-          .add_const_input(*operands[1])
-          .check_all_same_dtype(false)
-          .check_all_same_device(false)
-          .declare_static_dtype_and_device(at::kByte, at::kMeta)
-          .build()
-          .output();
+      if (operands.size() < 2) return at::empty_like(result, at::device(at::kMeta));
+      return iterated(*operands[row.operand], *operands[1 - row.operand]);
     }
   }
   return result;
@@ -217,11 +343,13 @@ Tensor right_layout(const LaidOut& row, TensorPointers operands, const Tensor& r
 
 void lay_out(const OpTraits& traits, TensorPointers operands, std::size_t place,
              const Tensor& result) {
-  const auto row = laid_out().find(traits.name);
-  if (row == laid_out().end() || row->second.result != place || !result.defined()) return;
-  if (as_cuda() && !row->second.on_cuda) return;
-  const Tensor right = right_layout(row->second, operands, result);
-  result.unsafeGetTensorImpl()->set_sizes_and_strides(right.sizes(), right.strides());
+  if (!result.defined()) return;
+  const auto [begin, end] = laid_out().equal_range(traits.name);
+  for (auto row = begin; row != end; ++row) {
+    if (row->second.result != place || (as_cuda() && !row->second.on_cuda)) continue;
+    const Tensor right = right_layout(row->second, operands, result);
+    result.unsafeGetTensorImpl()->set_sizes_and_strides(right.sizes(), right.strides());
+  }
 }
 
 void refuse_shape(const OpTraits& traits) {
@@ -237,8 +365,12 @@ c10::DispatchKeySet kernel_for(const CpuCall& call, const OpTraits& traits) {
 }
 
 bool serve_by_rule(const OpTraits& traits, TensorPointers operands, Stack& stack) {
-  const auto rule = rules().find(traits.name);
-  if (rule == rules().end()) return false;
+  auto rule = rules().find(traits.name);
+  if (rule == rules().end()) {
+    if (as_cuda()) return false;
+    rule = rules_of_cpu().find(traits.name);
+    if (rule == rules_of_cpu().end()) return false;
+  }
   rule->second(traits.name.c_str(), {stack, traits.written.size(), operands});
   return true;
 }

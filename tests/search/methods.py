@@ -18,7 +18,7 @@ START = """
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
-from torch_npusim.sim import dry_run
+from torch_npusim.sim import dry, dry_run
 torch.npusim.init()
 neighbours = []
 
@@ -75,14 +75,22 @@ def ask(name, variant, dtype, sample, place, layout):
     if not tensors:
         return
     chosen = tensors[place % len(tensors)]
-    ours = [x.detach().to("npusim") if isinstance(x, torch.Tensor) else x for x in leaves]
-    ours[chosen] = laid(leaves[chosen].detach(), layout)
-    theirs = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in leaves]
-    if leaves[chosen].layout == torch.strided:
-        theirs[chosen] = ours[chosen].cpu().contiguous()
-    for these in (theirs, ours):
+
+    def with_gradient(these):
         if these[chosen].layout == torch.strided:
             these[chosen].requires_grad_(dtype.is_floating_point and these[chosen].dtype == dtype)
+        return these
+
+    def made():
+        these = [x.detach().to("npusim") if isinstance(x, torch.Tensor) else x for x in leaves]
+        these[chosen] = laid(leaves[chosen].detach(), layout)
+        return with_gradient(these)
+
+    ours = made()
+    theirs = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in leaves]
+    if leaves[chosen].layout == torch.strided:
+        theirs[chosen] = ours[chosen].detach().cpu().contiguous()
+    with_gradient(theirs)
 
     def asked(these):
         first, args, kwargs = pytree.tree_unflatten(these, spec)
@@ -105,7 +113,7 @@ def ask(name, variant, dtype, sample, place, layout):
         torch.testing.assert_close(
             a.cpu(), b, equal_nan=True, msg=lambda m: f"{name}: values differ")
     with dry_run() as run:
-        dry, _ = asked(ours)
+        dry, _ = asked(made())
         if dry and not run.answers():
             for a, b in zip(got, dry, strict=True):
                 assert strides_of(a) == strides_of(b), f"{name}: strides of a dry run differ"
@@ -193,5 +201,10 @@ PLANTS = {
         """result = asked(f, args, kwargs)
     if on_device and result[1]:
         return [], None"""
+    ),
+    "a dry run lays its results out by rows": _WRAPPED.format(
+        """result = asked(f, args, kwargs)
+    if on_device and dry.active() and result[0]:
+        return [x.contiguous() for x in result[0]], result[1]"""
     ),
 }
