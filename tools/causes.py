@@ -148,8 +148,10 @@ def _cause(
     private = int(oom["private_cached_bytes"])
     joined = int(oom["cached_bytes"]) - private + free
     growing = [row for row in found.growing if row["bytes"] >= _MUCH * live]
+    leaks = bool(growing) and growing[0]["bytes"] > live / 2
     is_full = spare < _TENTH * total
-    if is_full and spare + outside >= 0 and outside >= _TENTH * (total + outside):
+    is_beside = outside >= _TENTH * (total + outside) and not leaks
+    if is_full and spare + outside >= 0 and is_beside:
         return OUTSIDE, f"{size(outside)} of {size(total + outside)} are, and torch needs more", ""
     has_cache = kinds.get("KV cache", 0) > live / 2
     if 0 < -spare <= found.beyond_requests and not has_cache:
@@ -160,7 +162,7 @@ def _cause(
     if is_full and loads and found.goes_on:
         text = f"{size(live)} are in use, and {size(freed)} were freed before"
         return TOO_LARGE, text, "KV cache" if has_cache else ""
-    if growing and (spare <= growing[0]["rise"] or growing[0]["bytes"] > live / 2):
+    if growing and (leaks or spare <= growing[0]["rise"]):
         subject = "activations" if growing[0]["kind"] == "logits" else growing[0]["kind"]
         return GROWTH, growing[0]["words"], subject
     weights = kinds.get("parameters", 0)

@@ -23,12 +23,13 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     Kinds are those of the blocks that _record_memory_history() saw.
 
     Args:
-        oom: The failure, in bytes, as cause_of() takes it, with "reserved_bytes" and "is_private".
+        oom: The failure, in bytes, as cause_of() takes it, with "segment_bytes" (to buy), "reserved_bytes" and
+            "is_private".
         device: Its index.
     """
     asked = oom["requested_bytes"]
-    room = 0 if oom["allowed_bytes"] is not None else oom["free_bytes"]
-    if max(oom["pending_bytes"], oom["largest_free_bytes"], room) >= asked:
+    can_buy = oom["allowed_bytes"] is None and oom["free_bytes"] >= oom["segment_bytes"]
+    if can_buy or max(oom["pending_bytes"], oom["largest_free_bytes"]) >= asked:
         return ""
     stats = _C.memory_stats(device)
     own = oom["free_bytes"] + oom["reserved_bytes"]

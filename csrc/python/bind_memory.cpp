@@ -185,6 +185,7 @@ void set_adviser(const py::function& adviser) {
     try {
       py::dict oom;
       oom["requested_bytes"] = report.requested_bytes;
+      oom["segment_bytes"] = report.segment_bytes;
       oom["allocated_bytes"] = report.allocated_bytes;
       oom["reserved_bytes"] = report.reserved_bytes;
       oom["pending_bytes"] = report.pending_bytes;

@@ -10,7 +10,7 @@ from torch import nn
 
 from claims.reports.library import library
 
-MEMORY = 192 << 20
+MEMORY = 148 << 20
 CAUSE = "the peak of one step"
 ADVICE = r"[Uu]nload|[Oo]ffload|before|order"
 

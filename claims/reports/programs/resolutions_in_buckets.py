@@ -10,7 +10,7 @@ import random
 import torch
 from torch import nn
 
-MEMORY = 120 << 20
+MEMORY = 96 << 20
 CAUSE = "fragmentation"
 ADVICE = r"expandable_segments:True"
 SETTING = "expandable_segments:True"

@@ -209,3 +209,5 @@ def test_a_larger_device_keeps_the_recorded_failure() -> None:
     )
     assert told in answer["verdict"]
     assert answer["oom"]["event"] == explain(alone, quick=True)["oom"]["event"]
+    grown = to_snapshot(leak(), Choice("cuda-2.13"), 100 * MIB)
+    assert explain(from_snapshot(grown, capacity_bytes=140 * MIB), quick=True)["cause"] == "growth"
