@@ -44,7 +44,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "torch.no_grad() around the loop; move kept results to the host with .cpu().",
         "parameters": "Drop a model before the next is loaded: reference cycles keep it until "
         "gc.collect().",
-        "": "Drop in time what {holder} keeps, or move it to the host with .cpu().",
+        "": "Drop in time what {holder} keeps (of reference cycles by gc.collect()), or move it to "
+        "the host with .cpu().",
     },
     PEAK: {
         "optimizer state": "The optimizer's step is the peak: foreach=False or fused=True keeps no "
@@ -55,6 +56,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "attend in chunks, or to shorter sequences.",
         "logits": "The logits are the peak: compute the loss in chunks of tokens, or with a fused "
         "loss (Liger, cut cross-entropy); in inference, gather them on the host.",
+        "other": "Free or offload first what is held beside, or go through it in chunks; or take a "
+        "smaller batch or shorter sequences.",
         "": "Take a smaller batch or shorter sequences; in training, checkpoint activations; in a "
         "VAE's decoder, use tiling.",
     },
@@ -193,4 +196,6 @@ def _of_peak(found: Found, live: int) -> str:
     for kind, share in (("KV cache", 0.5), ("logits", _MUCH)):
         if found.kinds.get(kind, 0) >= share * live > 0:
             return kind
-    return "attention" if _ATTENTION.search(found.asked_by) else ""
+    if _ATTENTION.search(found.asked_by):
+        return "attention"
+    return "other" if found.kinds.get("other", 0) > live / 2 else ""

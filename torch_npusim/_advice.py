@@ -23,8 +23,8 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     Kinds are those of the blocks that _record_memory_history() saw.
 
     Args:
-        oom: The failure, in bytes, as cause_of() takes it, with "segment_bytes" (to buy), "reserved_bytes" and
-            "is_private".
+        oom: The failure, in bytes, as cause_of() takes it, and "segment_bytes" (to buy),
+            "reserved_bytes", "is_private".
         device: Its index.
     """
     asked = oom["requested_bytes"]
