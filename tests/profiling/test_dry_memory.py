@@ -1,52 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A dry run's memory is that of the real run: peaks, and every allocation with its address."""
+"""Storages and strides of a dry run are those of the real run.
 
-import json
-from itertools import groupby
+Whole trainings, allocation by allocation, are tests/search/training.py.
+"""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from processes import python
-from profiling import memory_programs
-from profiling.memory_programs import PROGRAMS
 
 from torch_npusim.sim import dry_run
-
-AUTOCAST = {"transformer, bfloat16", "transformer, GradScaler"}
-
-
-def in_order(events):
-    """Events whose neighbouring frees are in the order of addresses.
-
-    Autocast's cache of casts frees them in the order of a hash of addresses of the host.
-    """
-    ordered = []
-    for action, group in groupby(events, key=lambda event: event[0]):
-        alike = list(group)
-        ordered += sorted(alike) if action == "free_requested" else alike
-    return ordered
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """Program -> "real" and "dry" -> peaks and events, of one process for all of them."""
-    file = tmp_path_factory.mktemp("memory") / "measured.json"
-    done = python(memory_programs.__file__, file, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return json.loads(file.read_text())
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_peaks_and_placements_are_those_of_the_real_run(name, measured):
-    """Rule M13: what a real run's kernels take beside their results is no memory of the device."""
-    peaks, events = measured[name]["real"]
-    dry_peaks, dry_events = measured[name]["dry"]
-    assert dry_peaks == peaks
-    assert len(dry_events) > 20
-    if name in AUTOCAST:
-        dry_events, events = in_order(dry_events), in_order(events)
-    assert dry_events == events
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])

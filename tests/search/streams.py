@@ -118,15 +118,15 @@ def program(random) -> Program:
             steps[f'while not events["{random.choice(events)}"].query(): pass'] = 1
         if len(owners) > 2:  # the stream of a block gets it again
             steps[f'del x["{one}"]; new("t{n}", {owners[one]})'] = 6
+            steps[f'del x["{one}"]'] = 2
         (line,) = random.choices(list(steps), list(steps.values()))
         # Memory that is asked for without a wait may be what another stream still uses.
         if line.startswith(("write", "columns", "read", "upload", "download", "over", "learn")):
             lines += [f"wait({s}, {last})"] if careful and s != last else []
             last = s
-        if line.startswith("del"):
-            owners[f"t{n}"] = owners.pop(one)
-        elif line.startswith("new"):
-            owners[f"t{n}"] = s
+        owner = owners.pop(one) if line.startswith("del") else s
+        if "new" in line:
+            owners[f"t{n}"] = owner
         hosts += [f"h{n}"] if line.startswith("host") else []
         events += [f"e{n}"] if line.startswith(f'mark("e{n}"') else []
         lines.append(line)
