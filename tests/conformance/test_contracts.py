@@ -3,6 +3,7 @@
 
 import gc
 import itertools
+import re
 import textwrap
 
 import pytest
@@ -11,6 +12,7 @@ from conformance.contract_plants import PLANTS, around, method
 from conformance.contract_plants_more import MORE
 from conformance.contract_plants_parts import PARTS
 from conformance.contract_plants_sieves import SIEVES, only_in_the_first_thread, spoils
+from repo.sources import ROOT
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.cases import catalog
@@ -191,12 +193,71 @@ def planted(name, plant, check, monkeypatch):
         return check(name)
 
 
+ABORTS_AT_EXIT = "import atexit, os; atexit.register(os.abort)"
+ABORTS_IN_CHILDREN = "import os; os.register_at_fork(after_in_child=os.abort)"
+# (line of a module that loads the device, contract, words of its failure)
+OF_PROCESSES = (
+    (ABORTS_AT_EXIT, "exit/ends_with_live_tensors", "by SIGABRT"),
+    (ABORTS_AT_EXIT, "exit/ends_with_a_thread", "by SIGABRT"),
+    (ABORTS_AT_EXIT, "exit/ends_after_backward", "by SIGABRT"),
+    (ABORTS_AT_EXIT, "exit/ends_with_live_streams", "by SIGABRT"),
+    (ABORTS_AT_EXIT, "exit/keeps_the_exit_status", "it ended by SIGABRT, expected status 7"),
+    (
+        """
+        import atexit, os, torch
+        right = torch.Tensor.pin_memory
+        torch.Tensor.pin_memory = lambda self: atexit.register(os.abort) and right(self)
+        """,
+        "exit/ends_with_live_pinned_memory",
+        "by SIGABRT",
+    ),
+    (
+        """
+        import os, torch
+        def lie(): torch.npusim.is_available = lambda: False
+        os.register_at_fork(after_in_child=lie)
+        """,
+        "fork/child_may_count_devices",
+        "is_available() is False",
+    ),
+    ("print('hello')", "exit/import_says_nothing", "hello"),
+    ("import warnings; warnings.warn('beta')", "exit/import_says_nothing", "stderr"),
+    (ABORTS_IN_CHILDREN, "fork/child_is_refused_or_works", "died by SIGABRT"),
+    (ABORTS_IN_CHILDREN, "fork/child_may_not_read_the_parents_tensors_wrongly", "died by SIGABRT"),
+    (ABORTS_IN_CHILDREN, "fork/child_may_use_the_cpu", "died by SIGABRT"),
+    (ABORTS_IN_CHILDREN, "fork/fork_before_first_use", "died by SIGABRT"),
+    (
+        """
+        import os, torch
+        def refuse(seed): raise RuntimeError("no seeds here")
+        def spoil():
+            torch.npusim._is_in_bad_fork = lambda: False
+            torch.npusim.manual_seed_all = refuse
+        os.register_at_fork(after_in_child=spoil)
+        """,
+        "fork/child_may_seed",
+        "no seeds here",
+    ),
+)
 ALL_PLANTS = [*PLANTS.items(), *PARTS.items(), *MORE, *SIEVES]
-WITHOUT_A_PLANT = 53  # most of them start processes or compile
+# Planted in tests of their own: of this file, and of test_parts_of_a_backend.py.
+ALONE = {
+    "copy/conversions_keep_to_the_nearest",
+    "distributed/collectives_have_the_right_values",
+    "distributed/collectives_may_be_waited_for",
+    "distributed/collectives_refuse_mistakes",
+    "distributed/collectives_take_the_usual_dtypes",
+    "event/elapsed_time_is_in_milliseconds",
+    "profiler/links_work_to_operators",
+    "profiler/times_of_ranges_are_plausible",
+}
+WITHOUT_A_PLANT = 20  # most of them start processes or compile
 
 
 def test_contracts_without_a_plant_become_fewer():
-    planted = {name for name, _ in ALL_PLANTS}
+    page = (ROOT / "docs" / "reference" / "conformance_mutations.md").read_text()
+    planted = {name for name, _ in ALL_PLANTS} | {name for _, name, _ in OF_PROCESSES} | ALONE
+    planted.update(re.findall(r"`contract:([\w/]+)`", page))  # defects of the whole device
     without = {f"{one.group}/{one.name}" for one in contracts().values()} - planted
     assert len(without) == WITHOUT_A_PLANT, f"say so if they became fewer: {sorted(without)}"
 
@@ -236,58 +297,7 @@ def broken_import(tmp_path, monkeypatch):
     return check
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "message"),
-    [
-        (
-            "import atexit, os; atexit.register(os.abort)",
-            "exit/ends_with_live_tensors",
-            "by SIGABRT",
-        ),
-        (
-            "import atexit, os; atexit.register(os.abort)",
-            "exit/keeps_the_exit_status",
-            "it ended by SIGABRT, expected status 7",
-        ),
-        (
-            """
-            import atexit, os, torch
-            right = torch.Tensor.pin_memory
-            torch.Tensor.pin_memory = lambda self: atexit.register(os.abort) and right(self)
-            """,
-            "exit/ends_with_live_pinned_memory",
-            "by SIGABRT",
-        ),
-        (
-            """
-            import os, torch
-            def lie(): torch.npusim.is_available = lambda: False
-            os.register_at_fork(after_in_child=lie)
-            """,
-            "fork/child_may_count_devices",
-            "is_available() is False",
-        ),
-        ("print('hello')", "exit/import_says_nothing", "hello"),
-        ("import warnings; warnings.warn('beta')", "exit/import_says_nothing", "stderr"),
-        (
-            "import os; os.register_at_fork(after_in_child=os.abort)",
-            "fork/child_may_use_the_cpu",
-            "died by SIGABRT",
-        ),
-        (
-            """
-            import os, torch
-            def refuse(seed): raise RuntimeError("no seeds here")
-            def spoil():
-                torch.npusim._is_in_bad_fork = lambda: False
-                torch.npusim.manual_seed_all = refuse
-            os.register_at_fork(after_in_child=spoil)
-            """,
-            "fork/child_may_seed",
-            "no seeds here",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "name", "message"), OF_PROCESSES)
 def test_what_processes_do_wrong_is_found(broken_import, line, name, message):
     outcome = broken_import(line, name)
     assert outcome.status is Status.FAIL
