@@ -177,7 +177,8 @@ def _cause(
         text = f"{size(private)} are free in private pools, and {size(joined)} elsewhere"
         return OTHER_POOL, text, ""
     climbs = freed <= _TENTH * live and not found.is_late  # what is free was never used
-    near = (_MUCH if climbs or has_cache else _TENTH) * total
+    stays_full = has_cache and found.asked_kind != "KV cache"  # what is allocated in advance
+    near = (_MUCH if climbs or stays_full else _TENTH) * total
     is_first = not found.was_held and not (is_full and loads)  # ends of segments are no peak
     if spare < 0 or (spare < near and is_first):
         held = ", ".join(f"{size(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])

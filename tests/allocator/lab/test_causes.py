@@ -79,6 +79,16 @@ def holes() -> Trace:
     return out.build()
 
 
+def caches() -> Trace:
+    out = TraceBuilder()
+    cache = out.stack((("server.py", 3, "cache"),))
+    kept = [out.malloc(9 * MIB, stack=cache) for _ in range(8)]
+    for block in kept[::2]:
+        out.add(Op.FREE, block)
+    out.malloc(40 * MIB, stack=cache)
+    return out.build()
+
+
 @pytest.mark.parametrize(
     ("made", "cause", "evidence"),
     [
@@ -93,6 +103,7 @@ def holes() -> Trace:
         (rounding, "fragmentation in blocks", "more than was asked for"),
         (pool, "a cache that another pool holds", "50 MiB are free in private pools, and 50 MiB"),
         (holes, "fragmentation", "55 MiB are free together, and the largest piece is "),
+        (caches, "fragmentation", "64 MiB are free together, and the largest piece is "),
     ],
 )
 def test_the_first_line_names_the_cause(made, cause: str, evidence: str) -> None:
