@@ -173,38 +173,30 @@ def program(random) -> Program:
 
 _WRAPPED = """
 asked = outcome
-def outcome(f, args, kwargs):
+def outcome(f, args, kwargs, of=None):
     on_device = any(x.device.type == "npusim" for x in pytree.tree_leaves([args, kwargs])
                     if isinstance(x, torch.Tensor))
     {}
-    return asked(f, args, kwargs)
+    return asked(f, args, kwargs, of)
 """
+_MOVED = """if on_device:
+        args = pytree.tree_map(
+            lambda x: x.{} if isinstance(x, torch.Tensor) and {} else x, args)"""
 PLANTS = {
     "a kernel reads its operand as if it were contiguous": _WRAPPED.format(
-        """if on_device:
-        args = pytree.tree_map(lambda x: x.as_strided(x.shape, torch.empty(x.shape).stride())
-                               if isinstance(x, torch.Tensor) and 0 in x.stride() else x, args)"""
+        _MOVED.format("as_strided(x.shape, torch.empty(x.shape).stride())", "0 in x.stride()")
     ),
     "the first element of an operand with an offset is left out": _WRAPPED.format(
-        """if on_device:
-        args = pytree.tree_map(
-            lambda x: x.flatten().roll(1).view(x.shape)
-            if isinstance(x, torch.Tensor) and x.storage_offset() else x, args)"""
+        _MOVED.format("flatten().roll(1).view(x.shape)", "x.storage_offset()")
     ),
     "a transposed operand is read by rows": _WRAPPED.format(
-        """if on_device:
-        args = pytree.tree_map(
-            lambda x: x.t().contiguous().view(x.shape)
-            if isinstance(x, torch.Tensor) and x.dim() == 2 and x.stride(0) == 1 else x, args)"""
+        _MOVED.format(
+            "t().contiguous().view(x.shape)", "x.dim() == 2 and 1 < x.shape[0] and x.stride(0) == 1"
+        )
     ),
     "a refusal is an answer": _WRAPPED.format(
-        """result = asked(f, args, kwargs)
+        """result = asked(f, args, kwargs, of)
     if on_device and result[1]:
         return [], None"""
-    ),
-    "a dry run lays its results out by rows": _WRAPPED.format(
-        """result = asked(f, args, kwargs)
-    if on_device and dry.active() and result[0]:
-        return [x.contiguous() for x in result[0]], result[1]"""
     ),
 }

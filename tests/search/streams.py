@@ -2,7 +2,7 @@
 """Streams, events, copies, frees and host reads in any order: which of them race.
 
 Oracle: the slow reference of what comes before what (tests/races/reference.py), both ways: no race
-is made up, and the first one is told as the reference has it (rules V4-V7).
+is made up, and the first one is told as the reference has it (rules V4, V5, V6, V7).
 """
 
 from engine import Program
