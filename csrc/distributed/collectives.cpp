@@ -85,7 +85,7 @@ WorkPtr Simccl::allreduce(Tensors& tensors, const c10d::AllreduceOptions& option
 WorkPtr Simccl::allreduce_coalesced(Tensors& tensors,
                                     const c10d::AllreduceCoalescedOptions& options) {
   check_alike(tensors);
-  return coalesced([&] {
+  return coalesced("allreduce_coalesced", tensors, tensors, [&] {
     for (const at::Tensor& tensor : tensors) {
       Tensors one = {tensor};
       allreduce(one, options);
@@ -154,7 +154,7 @@ WorkPtr Simccl::all_gather_uneven(Tensors& outputs, at::Tensor& input, bool asyn
                     "all_gather: the output of this rank has ",
                     outputs[static_cast<std::size_t>(rank_)].numel(), " elements, its input ",
                     input.numel());
-  return coalesced([&] {
+  return coalesced("all_gather", {input}, outputs, [&] {
     for (int root = 0; root < size_; ++root) {
       at::Tensor& output = outputs[static_cast<std::size_t>(root)];
       Call call{OpType::ALLGATHER, Collective::broadcast, {}, {output}, async, timeout};
@@ -199,7 +199,7 @@ WorkPtr Simccl::_allgather_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr Simccl::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                 const c10d::AllgatherOptions& options) {
-  return coalesced([&] {
+  return coalesced("all_gather_into_tensor_coalesced", inputs, outputs, [&] {
     for (std::size_t i = 0; i < inputs.size(); ++i) _allgather_base(outputs[i], inputs[i], options);
   });
 }
@@ -265,7 +265,7 @@ WorkPtr Simccl::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
     return one.numel() == output.numel();
   });
   if (!even) {
-    return coalesced([&] {
+    return coalesced("reduce_scatter", inputs[0], outputs, [&] {
       for (int root = 0; root < size_; ++root) {
         at::Tensor mine = inputs[0][static_cast<std::size_t>(root)].clone();
         if (root == rank_) {
@@ -342,7 +342,7 @@ WorkPtr Simccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr Simccl::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                 const c10d::ReduceScatterOptions& options) {
-  return coalesced([&] {
+  return coalesced("reduce_scatter_tensor_coalesced", inputs, outputs, [&] {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       _reduce_scatter_base(outputs[i], inputs[i], options);
     }

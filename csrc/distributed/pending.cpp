@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "backend/observer.h"
 #include "csrc/distributed/caller.h"
@@ -65,6 +66,14 @@ Group::~Group() {
 void Group::end(const char* reason) {
   const std::lock_guard lock(mutex);
   if (over == nullptr) over = reason;
+}
+
+void Group::tell_hook() {
+  std::unique_lock lock(mutex);
+  if (!hook) return ended.clear();
+  const auto infos = std::exchange(ended, {});
+  lock.unlock();
+  for (const auto& info : infos) hook(info);
 }
 
 const char* operation_name(c10d::OpType type) {
@@ -247,6 +256,10 @@ void Pending::announce(std::int64_t ready_ns, double slowdown, const std::string
   }
   std::snprintf(notice_.line, sizeof notice_.line, "%s", line.c_str());
   say("started ");
+  {
+    const std::lock_guard lock(row_->mutex);
+    for (const auto& record : records_) record->start();
+  }
   group_->notices->leave(row_->channel, group_->rank, sequence_, notice_);
   try {
     for (const int rank : members_) {
@@ -284,6 +297,7 @@ std::int64_t Pending::settle() {
       row_->open.pop_front();
     }
   }
+  group_->tell_hook();
   if (failure_ && !aborted_) std::rethrow_exception(failure_);
   return end_ns_;
 }
@@ -296,13 +310,13 @@ void Pending::run_to_end() {
     if (row_->failure) std::rethrow_exception(row_->failure);
     if (fault_) never_take_part();
     say("waits for ");
-    const std::int64_t start_ns = std::max(latest_ready(), row_->end_ns);
+    start_ns_ = std::max(latest_ready(), row_->end_ns);
     wait_for_bytes();
     if (finish_) finish_();
     std::vector<int> ranks;
     for (const int rank : members_) ranks.push_back(group_->in_job(rank));
-    end_ns_ = start_ns + npusim::communication_ns(what_.collective, ranks, what_.bytes, slowdown_,
-                                                  group_->ranks);
+    end_ns_ = start_ns_ + npusim::communication_ns(what_.collective, ranks, what_.bytes, slowdown_,
+                                                   group_->ranks);
     npusim::note_kept(this, std::max(notice_.ready_ns, row_->end_ns), end_ns_);
     row_->end_ns = end_ns_;
     say("finished ");
@@ -310,14 +324,31 @@ void Pending::run_to_end() {
     failure_ = row_->failure = std::current_exception();
     fail();
     aborted_ = group_->aborted;
-    end_ns_ = std::max(notice_.ready_ns, row_->end_ns);
+    start_ns_ = end_ns_ = std::max(notice_.ready_ns, row_->end_ns);
     if (aborted_) TORCH_WARN("simccl: ", title(), " was aborted: its results are undefined");
   }
   works_.clear();
   kept_.clear();
   finish_ = nullptr;
   moves_.reset();
-  done_.store(true, std::memory_order_release);
+  {
+    const std::lock_guard lock(row_->mutex);
+    done_.store(true, std::memory_order_release);
+    for (const auto& record : records_) record->end(failure_ == nullptr, duration_ms());
+    records_.clear();
+  }
+  const std::lock_guard lock(group_->mutex);
+  const std::chrono::duration<float> active(static_cast<float>(duration_ms() / 1e3));
+  if (group_->hook) {
+    group_->ended.push_back(std::make_shared<c10d::WorkInfo>(what_.type, sequence_ + 1, began_,
+                                                             WallClock::now(), active));
+  }
+}
+
+void Pending::report_to(std::shared_ptr<FlightEntry> record) {
+  const std::lock_guard lock(row_->mutex);
+  if (!settled()) return records_.push_back(std::move(record));
+  record->end(failure_ == nullptr, duration_ms());
 }
 
 // A rank that hangs finds out as the others do: when its time is up.
@@ -443,8 +474,9 @@ void Pending::time_out() const {
 // The transport may write to the tensors for ever: they and it are leaked, and it is not asked
 // again.
 void Pending::fail() {
-  group_->end("has failed; destroy_process_group() and initialize again");
+  group_->end("was aborted after a failure; destroy_process_group() and initialize again");
   keep_forever(group_->transport, works_, kept_);
+  if (!group_->aborted) tell_failure(group_->in_job(group_->rank));
 }
 
 }  // namespace torch_npusim::distributed

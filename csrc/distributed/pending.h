@@ -18,12 +18,14 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/fabric.h"
 #include "backend/promise.h"
 #include "backend/rendezvous.h"
+#include "csrc/distributed/recorder.h"
 
 namespace torch_npusim::distributed {
 
@@ -43,10 +45,16 @@ struct Group {  // what the collectives of a group share
   std::shared_ptr<npusim::Rendezvous> board;  // what each rank is in: of the whole job if possible
   c10::intrusive_ptr<c10d::Backend> transport;  // simccl.h
   std::atomic<bool> aborted{false};             // ends all waits
-  std::mutex mutex;                             // guards the rest
+  // Numbers of torch's flight recorder, which the thread that calls the group counts.
+  std::uint64_t collectives = 0, transfers = 0, operations = 0;
+  std::mutex mutex;            // guards the rest
   const char* over = nullptr;  // the reason why no collective may begin; the first one stays
   bool said_lines = false;     // that the ranks are on different lines
+  std::function<void(std::shared_ptr<c10d::WorkInfo>)> hook;  // of each collective's end
+  std::vector<std::shared_ptr<c10d::WorkInfo>> ended;         // that the hook has not seen
   void end(const char* reason);
+  // tell_hook() calls the hook, in this thread, for what has ended; no lock may be held.
+  void tell_hook();
 
   // The number of a member in the whole job, and on the board.
   int in_job(int member) const { return ranks[static_cast<std::size_t>(member)]; }
@@ -93,6 +101,9 @@ class Pending final : public npusim::Promise {
   // that runs when they have ended.
   void moving(std::vector<Inner> works, std::vector<at::Tensor> kept, std::function<void()> finish);
 
+  // report_to() ends a part of the record when this one ends, or now.
+  void report_to(std::shared_ptr<FlightEntry> record);
+
   // queued_in() is whether what is queued in the row may follow before this is settled.
   bool queued_in(const Row& row) const { return &row == row_.get() && what_.queued; }
 
@@ -102,6 +113,7 @@ class Pending final : public npusim::Promise {
   std::exception_ptr failure() const { return settled() ? failure_ : nullptr; }
   const Group& group() const { return *group_; }
   std::uint64_t sequence() const { return sequence_; }
+  double duration_ms() const { return static_cast<double>(end_ns_ - start_ns_) / 1e6; }
   const Description& what() const { return what_; }
   void set_limit(Milliseconds timeout) { limit_ = WallClock::now() + timeout; }
 
@@ -140,7 +152,8 @@ class Pending final : public npusim::Promise {
   std::function<void()> finish_;
   std::exception_ptr failure_;
   bool aborted_ = false;
-  std::int64_t end_ns_ = 0;
+  std::int64_t start_ns_ = 0, end_ns_ = 0;
+  std::vector<std::shared_ptr<FlightEntry>> records_;  // guarded by the row's mutex
   std::atomic<bool> done_{false};
 };
 

@@ -23,6 +23,7 @@ using c10d::OpType;
 namespace {
 
 constinit std::atomic<std::uint64_t> g_made{0};
+constinit std::atomic<Simccl::Maker> g_maker{nullptr};
 
 std::mutex g_communicators_mutex;
 std::vector<std::pair<int, int>>& known_communicators() {
@@ -82,12 +83,14 @@ Simccl::Simccl(c10::intrusive_ptr<c10d::Backend> transport,
                std::chrono::milliseconds timeout, std::string label)
     : Backend(rank, static_cast<int>(ranks.size())),
       group_(std::make_shared<Group>()),
-      options_(c10::make_intrusive<Options>("simccl", timeout)),
+      options_(c10::make_intrusive<SimcclOptions>("simccl", timeout)),
       label_(std::move(label)),
       uid_(g_made.fetch_add(1)) {
   group_->name = std::move(name);
   group_->rank = rank;
   group_->ranks = std::move(ranks);
+  standing_->uid = uid_;
+  standing_->rank = group_->in_job(rank);
   group_->notices = std::move(notices);
   group_->board = world ? world->group_->notices : group_->notices;
   group_->transport = std::move(transport);
@@ -96,6 +99,29 @@ Simccl::Simccl(c10::intrusive_ptr<c10d::Backend> transport,
 Simccl::~Simccl() { shutdown(); }
 
 void Simccl::setTimeout(std::chrono::milliseconds timeout) { options_->timeout = timeout; }
+
+void Simccl::set_maker(Maker maker) noexcept { g_maker.store(maker); }
+
+c10::intrusive_ptr<c10d::Backend> Simccl::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                const std::vector<int>& ranks,
+                                                const c10::intrusive_ptr<Options>& options) {
+  // Under the CUDA alias torch knows this backend by two devices and asks for each.
+  if (std::exchange(split_name_, options->group_name) == options->group_name) {
+    auto part = split_part_.lock();
+    if (part && static_cast<Simccl&>(*part).open()) return part;
+    if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
+  }
+  count_split();
+  const auto seat = std::find(ranks.begin(), ranks.end(), rank_);
+  if (seat == ranks.end()) return nullptr;
+  Part part{store,  static_cast<int>(seat - ranks.begin()),
+            {},     options->group_name,
+            label_, options->timeout};
+  for (const int rank : ranks) part.ranks.push_back(group_->in_job(rank));
+  auto made = g_maker.load()(part);
+  split_part_ = c10::weak_intrusive_ptr<c10d::Backend>(made);
+  return made;
+}
 
 void Simccl::addEphemeralTimeout(const std::chrono::milliseconds& more) {
   extensions_.push_back({more, nullptr});
@@ -115,20 +141,11 @@ std::chrono::milliseconds Simccl::limit(std::chrono::milliseconds asked) {
 // need not wait for this rank.
 void Simccl::shutdown() {
   constexpr auto kMoment = std::chrono::seconds(2);
-  std::vector<std::shared_ptr<Row>> rows = {collectives_};
-  for (const auto& [pair, row] : transfers_) rows.push_back(row);
-  for (const std::shared_ptr<Row>& row : rows) {
-    std::deque<std::shared_ptr<Pending>> open;
-    {
-      const std::lock_guard lock(row->mutex);
-      open = row->open;
-    }
-    for (const std::shared_ptr<Pending>& pending : open) {
-      pending->set_limit(kMoment);
-      try {
-        npusim::settle_all({pending}, 0);
-      } catch (const std::exception&) {  // nobody has asked for it
-      }
+  for (const std::shared_ptr<Pending>& pending : under_way()) {
+    pending->set_limit(kMoment);
+    try {
+      npusim::settle_all({pending}, 0);
+    } catch (const std::exception&) {  // nobody has asked for it
     }
   }
   npusim::forget_promises([&](const npusim::Promise& promise) {
@@ -137,6 +154,87 @@ void Simccl::shutdown() {
   });
   group_->end("was destroyed; initialize again");
   if (group_->notices != nullptr) group_->notices->leave(rank_);
+}
+
+std::vector<std::shared_ptr<Pending>> Simccl::under_way() const {
+  std::vector<std::shared_ptr<Row>> rows = {collectives_};
+  for (const auto& [pair, row] : transfers_) rows.push_back(row);
+  std::vector<std::shared_ptr<Pending>> all;
+  for (const std::shared_ptr<Row>& row : rows) {
+    const std::lock_guard lock(row->mutex);
+    all.insert(all.end(), row->open.begin(), row->open.end());
+  }
+  return all;
+}
+
+void Simccl::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK_WITH(DistBackendError, timed_,
+                   "simccl: a hook of completion takes timings: TORCH_NCCL_ENABLE_TIMING=1, or "
+                   "_enable_collectives_timing() before it");
+  const std::lock_guard lock(group_->mutex);
+  TORCH_CHECK_WITH(DistBackendError, !group_->hook, "simccl: the group has a hook of completion");
+  onCompletionHook_ = std::move(hook);  // torch then waits before it destroys the group
+  group_->hook = onCompletionHook_;
+}
+
+void Simccl::waitForPendingWorks() {
+  translated([&] {
+    for (const std::shared_ptr<Pending>& pending : under_way()) npusim::settle_all({pending}, 0);
+  });
+  group_->tell_hook();
+}
+
+std::shared_ptr<FlightEntry> Simccl::record(const std::string& title, bool is_transfer,
+                                            const Tensors& inputs, const Tensors& outputs) {
+  if (standing_->group.empty()) {
+    standing_->group = getGroupUid().empty() ? group_->name : getGroupUid();
+    standing_->description = getGroupDesc();
+    standing_->ranks = group_->ranks;
+  }
+  auto made = std::make_shared<FlightEntry>();
+  made->standing = standing_;
+  made->title = title;
+  made->is_transfer = is_transfer;
+  made->collective = group_->collectives;
+  made->transfer = group_->transfers;
+  made->operation = group_->operations;
+  made->timeout_ms = options_->timeout.count();
+  made->timed = timed_;
+  made->take(inputs, outputs);
+  return keep(std::move(made));
+}
+
+// As ProcessGroupNCCL: calls between startCoalescing() and endCoalescing() share a number, and the
+// end of all is that of a last record.
+void Simccl::note(const Call& call, const std::shared_ptr<Pending>& pending) {
+  if (noted_ || capacity() == 0) return;
+  const bool is_transfer = call.peer >= 0;
+  bool& coalesces = is_transfer ? coalesces_transfers_ : coalesces_collectives_;
+  if (coalescing_ == 0 || !std::exchange(coalesces, true)) {
+    ++(is_transfer ? group_->transfers : group_->collectives);
+  }
+  ++group_->operations;
+  std::string title = title_of(call.type).substr(1);
+  if (call.type == OpType::BARRIER) title = "all_reduce_barrier";
+  if (is_transfer) {
+    title += c10::str(" ", rank_, call.type == OpType::SEND ? "->" : "<-", call.peer);
+  }
+  const bool by_root = call.type == OpType::GATHER || call.type == OpType::SCATTER;
+  const auto made =
+      record(title, is_transfer, call.reads.empty() && !by_root ? call.writes : call.reads,
+             call.writes.empty() && !by_root ? call.reads : call.writes);
+  if (coalescing_ == 0) pending->report_to(made);
+}
+
+bool Simccl::open() const {
+  const std::lock_guard lock(group_->mutex);
+  return group_->over == nullptr;
+}
+
+void Simccl::connect(int device) {
+  if (!used_devices_.insert(device).second) return;
+  const std::lock_guard lock(g_communicators_mutex);
+  known_communicators().emplace_back(device, getSize());
 }
 
 std::vector<std::pair<int, int>> Simccl::communicators() {
@@ -223,10 +321,7 @@ WorkPtr Simccl::start(Call& call) {
   kept.insert(kept.end(), call.writes.begin(), call.writes.end());
   const int device = call.device ? call.device->index() : kept.at(0).device().index();
 
-  if (used_devices_.insert(device).second) {
-    const std::lock_guard lock(g_communicators_mutex);
-    known_communicators().emplace_back(device, getSize());
-  }
+  connect(device);
 
   Description what;
   what.type = call.type;
@@ -279,6 +374,7 @@ WorkPtr Simccl::start(Call& call) {
     for (Extension& one : extensions_) {
       if (one.until == nullptr) one.until = pending;
     }
+    note(call, pending);
     const npusim::CommandInfo info{command_name(call.type).c_str(),
                                    npusim::CommandKind::collective};
     const std::string line = current_line();
@@ -307,10 +403,10 @@ WorkPtr Simccl::start(Call& call) {
       row->open.push_back(pending);
     }
     npusim::add_promise(stream, pending);
-    auto work = c10::make_intrusive<SimWork>(rank_, call.type, stream, pending,
-                                             call.writes.empty() ? call.reads : call.writes,
-                                             call.blocks_host, label_ + title_of(call.type),
-                                             call.reads.empty() ? call.writes : call.reads);
+    auto work = c10::make_intrusive<SimWork>(
+        rank_, call.type, stream, pending, call.writes.empty() ? call.reads : call.writes,
+        call.blocks_host || blocking_wait_, label_ + title_of(call.type),
+        call.reads.empty() ? call.writes : call.reads);
     if (coalescing_ > 0) parts_.push_back(work);
     // A transfer that nobody waits for by name is one that the current stream waits for.
     if (!call.async && own_stream) work->synchronize();
@@ -329,21 +425,42 @@ WorkPtr Simccl::endCoalescing() {
   own_recvs_.clear();
   TORCH_CHECK_WITH(DistBackendError, !half, "simccl: rank ", rank_,
                    " transfers to itself with one end only");
+  const bool all_transfers = !coalesces_collectives_;
+  coalesces_collectives_ = coalesces_transfers_ = false;
   if (parts.empty()) return nullptr;
+  if (capacity() > 0) {
+    const auto made = record("coalesced", all_transfers, {}, {});
+    made->parts = static_cast<int>(parts.size());
+    for (const auto& part : parts) part->report_to(made);
+  }
   return c10::make_intrusive<SimWork>(rank_, std::move(parts));
 }
 
-WorkPtr Simccl::coalesced(const std::function<void()>& calls) {
+WorkPtr Simccl::coalesced(const char* title, const Tensors& inputs, const Tensors& outputs,
+                          const std::function<void()>& calls) {
   const std::size_t before = parts_.size();
+  std::shared_ptr<FlightEntry> made;
+  if (capacity() > 0) {
+    ++group_->collectives;
+    ++group_->operations;
+    made = record(title, /*is_transfer=*/false, inputs, outputs);
+  }
+  const bool noted = std::exchange(noted_, true);
   ++coalescing_;
   try {
     calls();
   } catch (...) {
     --coalescing_;
+    noted_ = noted;
     parts_.resize(before);
     throw;
   }
   --coalescing_;
+  noted_ = noted;
+  if (made != nullptr) {
+    made->parts = static_cast<int>(parts_.size() - before);
+    for (std::size_t i = before; i < parts_.size(); ++i) parts_[i]->report_to(made);
+  }
   if (coalescing_ > 0) return parts_.back();
   return c10::make_intrusive<SimWork>(rank_, std::exchange(parts_, {}));
 }

@@ -5,6 +5,9 @@
 
 #include <ATen/core/ivalue_inl.h>
 #include <c10/core/StreamGuard.h>
+#include <torch/csrc/distributed/c10d/exception.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "csrc/errors.h"
 #include "csrc/runtime/device.h"
@@ -55,6 +58,9 @@ std::exception_ptr SimWork::exception() const {
 
 void SimWork::synchronize() {
   each([](SimWork& part) { part.end_->block(npusim::current_stream(part.stream_->device())); });
+  if (c10d::allow_inflight_collective_as_graph_input()) {
+    c10d::unregister_work(c10::intrusive_ptr<SimWork>::unsafe_reclaim_from_nonowning(this));
+  }
 }
 
 bool SimWork::wait(std::chrono::milliseconds timeout) {
@@ -64,7 +70,12 @@ bool SimWork::wait(std::chrono::milliseconds timeout) {
     if (!limited && !part.blocks_host_) return;
     before_explicit_wait("Work.wait");
     if (limited) part.pending_->set_limit(timeout);
-    part.end_->synchronize();
+    try {
+      part.end_->synchronize();
+    } catch (...) {  // once: as after NCCL's abort, the device goes on
+      npusim::forget_promises([&](const auto& one) { return &one == part.pending_.get(); });
+      throw;
+    }
   });
   return true;
 }
@@ -90,8 +101,34 @@ c10::intrusive_ptr<c10::ivalue::Future> SimWork::getFuture() {
   return future_;
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> SimWork::getFutureResult() {
+  auto result = c10d::WorkResult::SUCCESS;
+  try {
+    each([](SimWork& part) { part.end_->synchronize(); });
+  } catch (const c10::DistError& error) {
+    const bool late =
+        std::string_view(error.what_without_backtrace()).find("imeout") != std::string_view::npos;
+    result = late ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
+  }
+  auto told = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  told->markCompleted(static_cast<std::int64_t>(result));
+  return told;
+}
+
 uint64_t SimWork::getSequencenumber() const {
   return pending_ != nullptr ? pending_->sequence() : parts_.back()->getSequencenumber();
+}
+
+float SimWork::getDuration() const {
+  if (pending_ == nullptr) return parts_.back()->getDuration();
+  TORCH_CHECK(pending_->settled(), "getDuration() may only be called on work that has ended");
+  return static_cast<float>(pending_->duration_ms());
+}
+
+void SimWork::report_to(const std::shared_ptr<FlightEntry>& record) {
+  if (pending_ != nullptr) return pending_->report_to(record);
+  if (parts_.empty()) return record->end(/*completed=*/true, 0);
+  parts_.back()->report_to(record);
 }
 
 int SimWork::sourceRank() const {

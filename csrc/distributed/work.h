@@ -28,8 +28,14 @@ class SimWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override;
   void blockCurrentStream() override { synchronize(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // getFutureResult() is a WorkResult: the host waits here, as no thread watches the work.
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   uint64_t getSequencenumber() const override;
   int sourceRank() const override;
+  // getDuration() is the virtual time that it took, in ms, once it has ended.
+  float getDuration() const override;
+  // report_to() ends a part of the record at the end of the last piece of this.
+  void report_to(const std::shared_ptr<FlightEntry>& record);
 
  private:
   template <class Body>

@@ -3,6 +3,7 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -13,11 +14,13 @@
 #include <string_view>
 
 #include "csrc/distributed/caller.h"
+#include "csrc/distributed/recorder.h"
 #include "csrc/distributed/simccl.h"
 #include "csrc/distributed/threads.h"
 #include "csrc/distributed/uniform.h"
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
+#include "csrc/python/memory_history.h"
 
 namespace py = pybind11;
 
@@ -79,6 +82,110 @@ bool acts_alone(bool is_rank) {
   } catch (const py::error_already_set&) {  // the interpreter is ending
     return false;
   }
+}
+
+// Called with the rank whose collective has failed.
+py::function& failure_sink() {
+  static auto* sink = new py::function;
+  return *sink;
+}
+
+void tell_failure(int rank) {
+  if (Py_IsInitialized() == 0) return;
+  const py::gil_scoped_acquire gil;
+  try {
+    if (failure_sink()) failure_sink()(rank);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("simccl's flight recorder");
+  }
+}
+
+// Makes the backend of a part of a group.
+py::function& part_maker() {
+  static auto* maker = new py::function;
+  return *maker;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_part(const distributed::Simccl::Part& part) {
+  const py::gil_scoped_acquire gil;
+  return part_maker()(part.store, part.rank, part.ranks.size(), part.timeout, part.name, part.ranks,
+                      part.label)
+      .cast<c10::intrusive_ptr<c10d::Backend>>();
+}
+
+py::list type_names(const std::vector<at::ScalarType>& types) {
+  py::list names;
+  for (const at::ScalarType type : types) names.append(c10::toString(type));
+  return names;
+}
+
+py::object time_of(const std::atomic<std::int64_t>& ns) {
+  return ns == 0 ? py::object(py::none()) : py::object(py::int_(ns.load()));
+}
+
+// The entries of torch's flight recorder, oldest first, of a rank; "process_group" is a tuple.
+py::list flight_records(int rank, bool with_frames) {
+  py::list entries;
+  std::vector<torch::CapturedTraceback*> tracebacks;
+  const auto records = distributed::kept_records();
+  std::vector<std::shared_ptr<distributed::FlightEntry>> chosen;
+  for (const auto& record : records) {
+    if (record->standing->rank != rank) continue;
+    chosen.push_back(record);
+    tracebacks.push_back(record->frames.get());
+  }
+  torch::SymbolizedTracebacks stacks;
+  if (with_frames) stacks = torch::symbolize(tracebacks);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const distributed::FlightEntry& record = *chosen[i];
+    py::dict entry;
+    if (with_frames) {
+      py::list frames;
+      for (const std::uint64_t k : stacks.tracebacks[i]) {
+        const auto& frame = stacks.all_frames[k];
+        py::dict one;
+        one["name"] = frame.funcname;
+        one["filename"] = frame.filename;
+        one["line"] = frame.lineno;
+        frames.append(one);
+      }
+      entry["frames"] = frames;
+    }
+    entry["record_id"] = record.id;
+    entry["pg_id"] = record.standing->uid;
+    entry["process_group"] = py::make_tuple(record.standing->group, record.standing->description);
+    entry["collective_seq_id"] = record.collective;
+    entry["p2p_seq_id"] = record.transfer;
+    entry["op_id"] = record.operation;
+    entry["profiling_name"] = "nccl:" + record.title;
+    entry["time_created_ns"] = record.created_ns;
+    if (record.duration_ms >= 0) entry["duration_ms"] = record.duration_ms.load();
+    entry["input_sizes"] = record.input_sizes;
+    entry["input_dtypes"] = type_names(record.input_types);
+    entry["output_sizes"] = record.output_sizes;
+    entry["output_dtypes"] = type_names(record.output_types);
+    entry["state"] = record.completed_ns != 0 ? "completed"
+                     : record.started_ns != 0 ? "started"
+                                              : "scheduled";
+    entry["time_discovered_started_ns"] = time_of(record.started_ns);
+    entry["time_discovered_completed_ns"] = time_of(record.completed_ns);
+    entry["retired"] = record.retired.load();
+    entry["timeout_ms"] = record.timeout_ms;
+    entry["is_p2p"] = record.is_transfer;
+    entries.append(entry);
+  }
+  return entries;
+}
+
+// (uid, name, description, ranks, enqueued, started, completed) of each recorded group of a rank.
+py::list flight_groups(int rank) {
+  py::list all;
+  for (const auto& one : distributed::standings()) {
+    if (one->rank != rank) continue;
+    all.append(py::make_tuple(one->uid, one->group, one->description, one->ranks,
+                              one->enqueued.load(), one->started.load(), one->completed.load()));
+  }
+  return all;
 }
 
 // The names of npusim::Collective, Algorithm and Protocol, in their order.
@@ -151,10 +258,19 @@ void define_simccl(const py::object& scope, const std::string& folder) {
   using distributed::UniformRanks;
   py::module_::import("torch._C._distributed_c10d");
   torch_folder() = folder;
-  distributed::set_caller(&line_of_program, &acts_alone);
+  distributed::set_caller(&line_of_program, &acts_alone, &tell_failure);
+  know_python_frames();
   py::class_<npusim::Rendezvous, std::shared_ptr<npusim::Rendezvous>>(scope, "Rendezvous");
   scope.attr("meet") =
       py::cpp_function(&distributed::meet, py::call_guard<py::gil_scoped_release>());
+  Simccl::set_maker(&make_part);
+  using distributed::SimcclOptions;
+  py::class_<SimcclOptions, c10d::Backend::Options, c10::intrusive_ptr<SimcclOptions>>(scope,
+                                                                                       "Options")
+      .def(py::init<std::string, std::chrono::milliseconds>())
+      .def("__deepcopy__", [](const SimcclOptions& options, const py::dict&) {
+        return c10::make_intrusive<SimcclOptions>(options);
+      });
   py::class_<UniformRanks, c10d::Backend, c10::intrusive_ptr<UniformRanks>>(scope, "UniformRanks")
       .def(py::init(
           [](int rank, int size) { return c10::make_intrusive<UniformRanks>(rank, size); }));
@@ -178,7 +294,14 @@ void define_simccl(const py::object& scope, const std::string& folder) {
       .def("_set_default_timeout", &Simccl::setTimeout)
       .def("_add_ephemeral_timeout", &Simccl::addEphemeralTimeout)
       .def("_set_enable_nan_check", &Simccl::set_check_nan)
+      .def("_enable_collectives_timing", &Simccl::enableCollectivesTiming)
+      .def("_set_blocking_wait", &Simccl::set_blocking_wait)
       .def_property_readonly("uid", &Simccl::uid)
+      .def_property_readonly("options", &Simccl::getBackendOptions)
+      .def("comm_split_count", &Simccl::splits)
+      .def("_is_initialized", &Simccl::connected)
+      .def("perform_nocolor_split", [](Simccl& self, const py::object&) { self.count_split(); })
+      .def("_count_split", &Simccl::count_split)
       // Between them backends are aborted. Those of simccl do not wait for each other.
       .def("_group_start", [](Simccl&) {})
       .def("_group_end", [](Simccl&) {});
@@ -188,6 +311,12 @@ void define_simccl(const py::object& scope, const std::string& folder) {
 
 void bind_distributed(py::module& m) {
   m.def("define_simccl", &define_simccl);
+  m.def("flight_records", &flight_records);
+  m.def("flight_groups", &flight_groups);
+  m.def("keep_flight_records", &distributed::set_capacity);
+  m.def("forget_flight_records", &distributed::forget_records);
+  m.def("on_split", [](py::function maker) { part_maker() = std::move(maker); });
+  m.def("on_failure", [](py::function sink) { failure_sink() = std::move(sink); });
   m.def("communicators", &distributed::Simccl::communicators);
   m.def("set_fabric",
         [](const py::dict& fabric) { translated([&] { npusim::set_fabric(fabric_of(fabric)); }); });

@@ -272,6 +272,11 @@ py::list allocation_frames(const std::vector<std::uint64_t>& allocations) {
   return lists;
 }
 
+void know_python_frames() {
+  static const bool installed = (torch::installCapturedTracebackPython(), true);
+  (void)installed;
+}
+
 void record_memory_history(const std::optional<std::string>& enabled,
                            const std::optional<std::string>& context, const std::string& stacks,
                            std::int64_t max_entries, bool clear) {
@@ -279,8 +284,7 @@ void record_memory_history(const std::optional<std::string>& enabled,
   const HistoryMode mode = !enabled.has_value()  ? HistoryMode::off
                            : *enabled == "state" ? HistoryMode::state
                                                  : HistoryMode::all;
-  static const bool installed = (torch::installCapturedTracebackPython(), true);
-  (void)installed;
+  know_python_frames();
   g_cpp_stacks = stacks == "all";
   set_context_gatherer(enabled.has_value() && context.has_value() ? &gather : nullptr,
                        /*of_frees_too=*/context == "all");

@@ -12,6 +12,9 @@
 
 namespace torch_npusim {
 
+// know_python_frames() makes torch's captured tracebacks hold the frames of Python.
+void know_python_frames();
+
 // memory_snapshot() covers all devices: {"segments": [...], "device_traces": [...],
 // "allocator_settings": {...}, "external_annotations": []}. Of a private pool: its segments only.
 enum class Traces : std::uint8_t {

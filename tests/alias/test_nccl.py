@@ -22,14 +22,12 @@ FOLDERS = ("distributed", "_inductor")
 ASKED_FIRST = {
     "_start_time_estimate": "supports_time_estimate",
     "_end_time_estimate": "supports_time_estimate",
-    "comm_split_count": "supports_splitting",
     "get_comm": "the class, torchcomms'",
-    "options": "the class, gloo's, or supports_splitting",
     "wrapped_pg": "the class, _ProcessGroupWrapper",
 }
 
 # Names that newer versions of torch do not use, and the versions that do.
-VERSIONS = {"options": "<2.14", "_start_time_estimate": "<2.15", "_end_time_estimate": "<2.15"}
+VERSIONS = {"_start_time_estimate": "<2.15", "_end_time_estimate": "<2.15"}
 
 
 @pytest.fixture
@@ -82,7 +80,7 @@ def test_all_that_torch_uses_of_nccl_is_there(nccl):
     assert {"uid", "supports_splitting"} <= used
     no_more = {name for name, versions in VERSIONS.items() if not is_version(versions)}
     assert {name for name in used if not hasattr(nccl, name)} == set(ASKED_FIRST) - no_more
-    for name in ("supports_time_estimate", "supports_splitting", "supports_shrinking"):
+    for name in ("supports_time_estimate", "supports_shrinking"):
         assert not getattr(nccl, name, False)  # torch 2.15 has no time estimate
     policies = ("DEFAULT", "EFFICIENCY", "ZERO")
     assert [getattr(dist.ProcessGroupNCCL, f"NCCL_CTA_POLICY_{name}") for name in policies] == [
@@ -178,7 +176,7 @@ def test_the_nan_check_is_a_truth_value(monkeypatch, name, value, tmp_path):
     monkeypatch.setenv("TORCH_NCCL_NAN_CHECK", name)
     where = f"file://{tmp_path}/store"
     if value is None:
-        with pytest.raises(ValueError, match="TORCH_NCCL_NAN_CHECK"):
+        with pytest.raises(RuntimeError, match="TORCH_NCCL_NAN_CHECK"):
             dist.init_process_group("nccl", init_method=where, rank=0, world_size=1)
         return
     dist.init_process_group("nccl", init_method=where, rank=0, world_size=1)
@@ -200,6 +198,73 @@ def test_float8_is_reduced_from_capability_9_on(nccl):
             dist.all_reduce(x.view(torch.float8_e4m3fnuz))
     finally:
         _C.set_judged_capability(*specs.capability())
+
+
+def test_a_barrier_names_no_device(nccl):
+    dist.group.WORLD.barrier().wait()
+    dist.group.WORLD.barrier(timeout=timedelta(seconds=5)).wait()
+
+
+def test_limits_are_nccls(nccl, tmp_path):
+    assert nccl.options._timeout == timedelta(minutes=10)
+    store = dist.FileStore(str(tmp_path / "other"), 1)
+    one = dist.ProcessGroupNCCL(store, 0, 1, timeout=timedelta(seconds=3))
+    assert one.options._timeout == timedelta(seconds=3)
+    one.allreduce([torch.ones(2, device="cuda")]).wait()
+
+
+def test_ends_of_collectives_are_told(nccl, monkeypatch):
+    group = dist.group.WORLD
+    told = []
+    with pytest.raises(dist.DistBackendError, match="takes timings"):
+        group._register_on_completion_hook(told.append)
+    group._enable_collectives_timing()
+    group._register_on_completion_hook(told.append)
+    x = torch.ones(2, device="cuda")
+    work = dist.all_reduce(x, async_op=True)
+    dist.broadcast(x, 0)
+    group._wait_for_pending_works()
+    assert [one.op_type.name for one in told] == ["ALLREDUCE", "BROADCAST"]
+    assert [one.seq for one in told] == [1, 2]
+    assert told[0].active_duration.total_seconds() * 1e3 == pytest.approx(
+        work._get_duration(), abs=1e-3
+    )
+    dist.all_reduce(x)
+    dist.destroy_process_group()  # waits
+    assert len(told) == 3
+
+
+def splits():
+    rank = dist.get_rank()
+    dist.group.WORLD.bound_device_id = torch.device("cuda", rank)
+    parent = dist.group.WORLD._get_backend(torch.device("cuda"))
+    x = torch.full((1,), float(rank), device="cuda")
+    both = dist.split_group(split_ranks=[[0, 1]])
+    dist.all_reduce(x, group=both)
+    some = dist.split_group(split_ranks=[[1]], pg_options=dist.ProcessGroupNCCL.Options())
+    if some is not None:
+        dist.all_reduce(x, op=dist.ReduceOp.AVG, group=some)
+    return x.item(), some is not None, parent.comm_split_count() if some is not None else None
+
+
+def test_groups_are_split():
+    assert run_ranks(splits, 2, backend="nccl") == [(1.0, False, None), (1.0, True, 2)]
+
+
+def waits_once():
+    x = torch.ones(2, device="cuda")
+    if dist.get_rank() == 1:
+        return None
+    with pytest.raises(dist.DistBackendError):
+        dist.all_reduce(x, async_op=True).wait()
+    with pytest.raises(dist.DistBackendError, match="was aborted"):
+        dist.all_reduce(x)
+    return (torch.ones(2, device="cuda") + 1).tolist()
+
+
+def test_a_blocking_wait_raises_and_the_device_goes_on(monkeypatch):
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    assert run_ranks(waits_once, 2, backend="nccl")[0] == [2.0, 2.0]
 
 
 def test_compiled_code_comes_out_of_the_cache(nccl):

@@ -18,6 +18,8 @@ LONG_HEADERS: dict[str, str] = {
     "allocator/engine.h": "the state and the steps of one class that lies in six files",
     "backend/observer.h": "the records and what makes them: one contract",
     "backend/races.h": "the state of the detector, whose parts are all needed to lay it out",
+    "csrc/distributed/pending.h": "a collective, its row and its group, which guard each other",
+    "csrc/distributed/simccl.h": "one class of c10d: a declaration for each of its functions",
     "csrc/routes/cpu_kernel_arguments.h": "templates: one per kind of argument",
 }
 

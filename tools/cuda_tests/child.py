@@ -12,12 +12,14 @@ long, or too much of the processor, ends the process.
 import faulthandler
 import importlib.util
 import json
+import multiprocessing
 import os
 import re
 import signal
 import sys
 import time
 import traceback
+import types
 import unittest
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from typing import Any
 import torch
 from tables import LARGEST, PROCESSOR_SECONDS, TEST_SECONDS
 
+IMPORTED = ("scipy.stats", "torch._dynamo", "torch.testing._internal.common_utils")
 KEPT = 300  # characters of an error
 
 
@@ -62,6 +65,43 @@ def give_moved_names() -> None:
     )
 
 
+SERVER = multiprocessing.get_context("forkserver")
+
+
+class Rank(SERVER.Process):  # type: ignore[name-defined, misc]
+    """A rank of torch's distributed tests: spawned, but from a process that has imported torch."""
+
+    def __init__(self, target: Any, name: str, args: Any, kwargs: Any | None = None) -> None:
+        given = (dict(os.environ), target, args, kwargs or {})
+        super().__init__(target=as_spawned, name=name, args=given)
+
+
+def as_spawned(environment: dict[str, str], target: Any, args: Any, kwargs: Any) -> None:
+    """Runs a rank's function with its parent's variables."""
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.distributed.set_debug_level_from_env()
+    target(*args, **kwargs)
+
+
+def share_import() -> None:
+    """Makes the ranks of torch's distributed tests forks of one process."""
+    SERVER.set_forkserver_preload([*IMPORTED, "torch.testing._internal.common_distributed"])
+    original = torch.multiprocessing.get_context
+
+    def get_context(method: str | None = None) -> Any:
+        return types.SimpleNamespace(Process=Rank) if method == "spawn" else original(method)
+
+    # For torch's cases alone: torch.multiprocessing.spawn() has another get_context().
+    torch.multiprocessing.get_context = get_context
+
+
+def words_of(error: str) -> str:
+    """Returns what an error says; of ranks, what the first one raised."""
+    of_rank = re.search(r"\n(\w[\w.]*(?:Error|Exception|Exit|Timeout)\b.*)", error)
+    return (of_rank[1] if " and exception:" in error and of_rank else error)[:KEPT]
+
+
 def tests_of(file: Path, device: str) -> Iterator[tuple[str, unittest.TestCase]]:
     """Yields the tests of a file by their generic names, those made for `device` or for none."""
     sys.path.insert(0, str(file.parent))
@@ -89,7 +129,7 @@ class Ending(unittest.TestResult):
             self.outcome, self.why = outcome, why
 
     def addError(self, test: Any, err: Any) -> None:
-        self._note("failed", f"{err[0].__name__}: {err[1]}"[:KEPT])
+        self._note("failed", words_of(f"{err[0].__name__}: {err[1]}"))
 
     addFailure = addError
 
@@ -113,6 +153,7 @@ def run(file: Path, device: str, notes: Path, every: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.argv = [str(file)]
     give_moved_names()
+    share_import()
     chosen = sorted(dict(tests_of(file, device)).items())[::every]
     with notes.open("a", buffering=1) as out:
         for name, test in chosen:
@@ -138,12 +179,13 @@ def main() -> None:
     device = sys.argv[1]
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("the alias is off: is torch_npusim installed?")
-    for name in ("scipy.stats", "torch._dynamo", "torch.testing._internal.common_utils"):
+    for name in IMPORTED:
         importlib.import_module(name)
     while line := sys.stdin.readline():
         asked = json.loads(line)
         pid = os.fork()
         if pid == 0:
+            os.setsid()  # ranks that a test leaves behind end with the group
             status = 1
             try:
                 run(Path(asked["file"]), device, Path(asked["notes"]), asked["every"])

@@ -4,7 +4,17 @@
 from collections import Counter
 from typing import Any
 
-from tables import CHANGED, EXPLAINED, FILES, LARGEST, PROCESSOR_SECONDS, TEST_SECONDS, cause_of
+from tables import (
+    CHANGED,
+    DISTRIBUTED,
+    EXPLAINED,
+    FILES,
+    LARGEST,
+    PROCESSOR_SECONDS,
+    RANKS_SECONDS,
+    TEST_SECONDS,
+    cause_of,
+)
 
 HEAD = """# PyTorch's own CUDA tests under the alias
 
@@ -42,6 +52,19 @@ in `tables.py`.
 """
 
 
+RANKS = """## torch.distributed
+
+The files run under the alias alone, with as many devices as the table says; NCCL has no twin on the
+CPU. Their ranks are processes, forked from one that has imported torch and used no device. A test
+whose ranks take longer than {seconds} s has failed. Seconds are of the clock, on two busy cores.
+
+{share}
+
+| file | devices | run | not applicable | apply | pass | | s |
+|---|---|---|---|---|---|---|---|
+"""
+
+
 def _share(passed: int, tests: int) -> str:
     return f"{100 * passed / tests:.1f} %" if tests else ""
 
@@ -62,16 +85,8 @@ def _sums(found: dict[str, Any]) -> Counter[str]:
     return sums
 
 
-def write_page(results: dict[str, Any]) -> str:
-    """Returns the page."""
-    total: Counter[str] = Counter()
-    rows = []
-    for name, found in results.items():
-        sums = _sums(found)
-        total.update(sums)
-        cut = "" if found["whole"] else ", until its time was over"
-        rows.append(_row(f"`{name}`{cut}", found["every"], sums))
-    rows.append(_row("**all**", 0, total))
+def _causes(results: dict[str, Any], title: str) -> list[str]:
+    """Returns the tables of what is excluded and of what failed."""
     excluded: Counter[str] = Counter()
     causes: Counter[str] = Counter()
     examples: dict[str, str] = {}
@@ -82,6 +97,53 @@ def write_page(results: dict[str, Any]) -> str:
             cause = cause_of(end["outcome"], end["why"])
             causes[cause] += 1
             examples.setdefault(cause, f"`{name}`: `{test}`")
+    lines = "\n".join(f"| {why} | {count} |" for why, count in excluded.most_common())
+    parts = [f"{title} Excluded\n\n| why | tests |\n|---|---|\n{lines}"]
+    known = [(cause, n) for cause, n in causes.most_common() if cause in EXPLAINED]
+    other = sum(causes.values()) - sum(n for _, n in known)
+    lines = "\n".join(f"| {cause} | {n} | {examples[cause]} |" for cause, n in known)
+    lines += f"\n| not looked into: `results.json` has the error of each | {other} | |"
+    head = "| cause | tests | the first |\n|---|---|---|"
+    return [*parts, f"{title} Failures by cause\n\n{head}\n{lines}"]
+
+
+def _ranks(results: dict[str, Any]) -> str:
+    """Returns the section of torch.distributed."""
+    rows, total = [], Counter[str]()
+    for name, found in results.items():
+        sums = _sums(found)
+        total.update(sums)
+        cut = "" if found["whole"] else ", until its time was over"
+        rows.append(_ranks_row(f"`{name.removeprefix('distributed/')}`{cut}", name, sums))
+    rows.append(_ranks_row("**all**", "", total))
+    passed = total["alone"] - total["alone_lost"]
+    share = f"{passed} of {total['alone']} tests that apply pass, {_share(passed, total['alone'])}."
+    parts = [RANKS.format(seconds=RANKS_SECONDS, share=share) + "\n".join(rows)]
+    missing = ", ".join(f"`{name}`" for name in DISTRIBUTED if name not in results)
+    if missing:
+        parts.append(f"Not run yet: {missing}.")
+    return "\n\n".join([*parts, *_causes(results, "###")])
+
+
+def _ranks_row(title: str, name: str, sums: Counter[str]) -> str:
+    passed = sums["alone"] - sums["alone_lost"]
+    cells = [title, DISTRIBUTED.get(name, ""), sums["tests"], sums["excluded"], sums["alone"]]
+    cells += [passed, _share(passed, sums["alone"]), sums["seconds"]]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def write_page(results: dict[str, Any]) -> str:
+    """Returns the page."""
+    of_ranks = {name: found for name, found in results.items() if name in DISTRIBUTED}
+    results = {name: found for name, found in results.items() if name not in DISTRIBUTED}
+    total: Counter[str] = Counter()
+    rows = []
+    for name, found in results.items():
+        sums = _sums(found)
+        total.update(sums)
+        cut = "" if found["whole"] else ", until its time was over"
+        rows.append(_row(f"`{name}`{cut}", found["every"], sums))
+    rows.append(_row("**all**", 0, total))
     count, lost = total["twin"] + total["alone"], total["twin_lost"] + total["alone_lost"]
     older = sum(
         cause_of(end["outcome"], end["why"]) == CHANGED
@@ -108,11 +170,7 @@ def write_page(results: dict[str, Any]) -> str:
     missing = ", ".join(f"`{name}`" for name in FILES if name not in results)
     if missing:
         parts.append(f"Not run yet: {missing}. PyTorch has about 150 more files.")
-    lines = "\n".join(f"| {why} | {count} |" for why, count in excluded.most_common())
-    parts.append(f"## Excluded\n\n| why | tests |\n|---|---|\n{lines}")
-    known = [(cause, n) for cause, n in causes.most_common() if cause in EXPLAINED]
-    other = sum(causes.values()) - sum(n for _, n in known)
-    lines = "\n".join(f"| {cause} | {n} | {examples[cause]} |" for cause, n in known)
-    lines += f"\n| not looked into: `results.json` has the error of each | {other} | |"
-    parts.append(f"## Failures by cause\n\n| cause | tests | the first |\n|---|---|---|\n{lines}")
+    parts += _causes(results, "##")
+    if of_ranks:
+        parts.append(_ranks(of_ranks))
     return "\n\n".join(parts) + "\n"

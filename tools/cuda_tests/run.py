@@ -9,6 +9,8 @@ the second command writes docs/reference/cuda_tests.md from results.json.
 """
 
 import argparse
+import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -23,7 +25,15 @@ from typing import Any
 
 import torch
 from page import write_page
-from tables import FILES, PROCESSOR_SECONDS, TEST_SECONDS, cause_of, gate_of
+from tables import (
+    DISTRIBUTED,
+    FILES,
+    PROCESSOR_SECONDS,
+    RANKS_SECONDS,
+    TEST_SECONDS,
+    cause_of,
+    gate_of,
+)
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -31,17 +41,19 @@ RESULTS = ROOT / "build" / "cuda_tests" / "results.json"
 NOTES = ROOT / "build" / "cuda_tests"
 
 Ends = dict[str, dict[str, Any]]
+WHOLE: Ends = {"": {"outcome": "end"}}  # no test, to the end
 
 
-def environment(device: str) -> dict[str, str]:
+def environment(device: str, devices: int) -> dict[str, str]:
     """Returns the variables of a process: without npusim on the CPU, under the alias on CUDA."""
     own = {name: text for name, text in os.environ.items() if "NPUSIM" not in name}
     own |= {"PYTORCH_TESTING_DEVICE_ONLY_FOR": device, "OMP_NUM_THREADS": "1"}
     own |= {"PYTORCH_PRINT_REPRO_ON_FAILURE": "0", "PYTHONWARNINGS": "ignore"}
+    own |= {"DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(RANKS_SECONDS)}
     if device == "cpu":
         return own | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return own | {"NPUSIM_AS_CUDA": "1", "NPUSIM_DEVICE_COUNT": "1", "PYTHONPATH": paths}
+    return own | {"NPUSIM_AS_CUDA": "1", "NPUSIM_DEVICE_COUNT": str(devices), "PYTHONPATH": paths}
 
 
 def read_results() -> dict[str, Any]:
@@ -59,11 +71,11 @@ def read(notes: Path) -> Ends:
 class Server:
     """A process that has imported torch for one device, and forks to run files."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, devices: int = 1) -> None:
         self.device = device
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "child.py"), device],
-            env=environment(device),
+            env=environment(device, devices),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -81,6 +93,8 @@ class Server:
         until = time.monotonic() + seconds
         status = int(self._process.stdout.readline())
         late.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
         return None if time.monotonic() >= until else status
 
 
@@ -152,15 +166,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=900, help="for each file on each device")
     parser.add_argument("--page", action="store_true", help="write the page from results.json")
     given = parser.parse_args()
-    servers = [Server(device) for device in ("cpu", "cuda")] if given.sources else []
-    for name, every in FILES.items() if given.sources else ():
-        if given.only and name not in given.only:
-            continue
+    chosen = [name for name in (*FILES, *DISTRIBUTED) if name in (given.only or (name,))]
+    server = functools.cache(Server)
+    for name in chosen if given.sources else ():
         file = (given.sources / name).resolve()
+        every, devices = FILES.get(name, 1), DISTRIBUTED.get(name, 1)
+        on_cuda = run_file(server("cuda", devices), file, every, given.seconds)
         # Names are sampled for CUDA alone: which of them a device has shifts every n-th.
-        samples = zip(servers, (1, every), strict=True)
-        ends = [run_file(server, file, n, given.seconds) for server, n in samples]
-        found = {"every": every, "torch": torch.__version__, **compare(*ends)}
+        alone = name in DISTRIBUTED
+        on_cpu = WHOLE if alone else run_file(server("cpu", 1), file, 1, given.seconds)
+        found = {"every": every, "torch": torch.__version__, **compare(on_cpu, on_cuda)}
         results = read_results()  # two commands may run
         before = results.get(name, {})
         first = before.get("first") if before.get("every") == every else None  # of other tests

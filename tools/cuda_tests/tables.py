@@ -5,6 +5,7 @@ import re
 
 PROCESSOR_SECONDS = 20  # a test that takes more of the processor is ended
 TEST_SECONDS = 300  # and one that lasts longer, on a machine that others use too
+RANKS_SECONDS = 60  # the ranks of a test of torch.distributed; then their errors are read
 LARGEST = 4 << 30  # bytes; a test that wants more skips itself
 
 #: File below PyTorch's test/ -> every n-th of its tests, in the order of their names.
@@ -33,20 +34,72 @@ FILES = {
     "test_reductions.py": 8,
 }
 
+#: File of PyTorch's tests of torch.distributed -> number of devices. NCCL's have no twin.
+DISTRIBUTED = {
+    "distributed/test_c10d_nccl.py": 8,
+    "distributed/test_c10d_functional_native.py": 2,
+    "distributed/test_c10d_common.py": 2,
+    "distributed/test_c10d_object_collectives.py": 2,
+    "distributed/test_c10d_pypg.py": 2,
+    "distributed/test_c10d_logger.py": 2,
+    "distributed/test_c10d_spawn_nccl.py": 2,
+    "distributed/test_functional_api.py": 4,
+    "distributed/test_device_mesh.py": 8,
+    "distributed/test_data_parallel.py": 2,
+    "distributed/_tensor/test_api.py": 4,
+    "distributed/_tensor/test_attention.py": 4,
+    "distributed/_tensor/test_dtensor.py": 4,
+    "distributed/_tensor/test_dtensor_ops.py": 4,
+    "distributed/_tensor/test_math_ops.py": 4,
+    "distributed/_tensor/test_matrix_ops.py": 4,
+    "distributed/_tensor/test_pointwise_ops.py": 4,
+    "distributed/_tensor/test_random_ops.py": 4,
+    "distributed/_tensor/test_redistribute.py": 4,
+    "distributed/_tensor/test_tensor_ops.py": 4,
+    "distributed/_tensor/test_view_ops.py": 6,
+    "distributed/tensor/parallel/test_tp_style.py": 4,
+    "distributed/tensor/parallel/test_tp_random_state.py": 4,
+    "distributed/tensor/parallel/test_parallelize_api.py": 4,
+    "distributed/_composable/test_replicate.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_init.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_comm.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_autograd.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_clip_grad_norm_.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_frozen.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_grad_scaler.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_mixed_precision.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_state.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_state_dict.py": 2,
+    "distributed/_composable/fsdp/test_fully_shard_training.py": 2,
+    "distributed/pipelining/test_schedule.py": 2,
+    "distributed/pipelining/test_schedule_multiproc.py": 2,
+    "distributed/pipelining/test_stage.py": 2,
+    "distributed/checkpoint/test_state_dict.py": 2,
+    "distributed/checkpoint/test_dtensor_checkpoint.py": 4,
+    "distributed/checkpoint/test_file_system_checkpoint.py": 2,
+    "distributed/checkpoint/test_tp_checkpoint.py": 2,
+    "distributed/checkpoint/e2e/test_e2e_save_and_load.py": 4,
+    "distributed/algorithms/ddp_comm_hooks/test_ddp_hooks.py": 2,
+    "distributed/algorithms/test_join.py": 2,
+    "distributed/optim/test_zero_redundancy_optimizer.py": 2,
+}
+
 #: Words of a skip -> why a machine with one GPU of capability 8.0 skips the test too.
 GATES = {
     r"only one GPU|fewer than 2|at least 2 GPU|[Mm]ulti-?GPU|needs multiple": "more than one GPU",
     r"requires multiple devices": "more than one GPU",
+    r"Need at least \d+ CUDA|Need \d+ or more": "more devices than are given",
     r"test is slow": "slow",
     r"[Ii]nsufficient \S* ?memory|[Nn]ot enough memory": "memory",
     r"ROCm|ROCM|HIP|hipblaslt|amdsmi specific|not relevant for CUDA testing": "ROCm",
     r"Only runs on (cpu|xla|mps|meta|hpu|privateuse1|xpu)|specific for CPU": "another device",
+    r"GPUs are available, skipping": "another device",
     r"Only runs on \['cpu|MPS|requires mps|XLA|XPU": "another device",
     r"CUDA is built|cuda-enabled build|CUDA asserts|on the CUDA stack|pull/32720": "not for CUDA",
     r"check on CUDA for perf|CUDA implementation is not yet|Excluded from CUDA": "not for CUDA",
     r"USE_CUFILE|github\.com/\S+/issues|always? fail|^Skipped!$|Failing on some": "switched off",
-    r"does not have antialiasing": "switched off",
-    r"SM ?(89|90|100)|requires H100|CDNA3": "a newer chip",
+    r"does not have antialiasing|does not pass when run locally": "switched off",
+    r"SM ?(89|90|100)|requires H100|CDNA3|multicast support": "a newer chip",
     r"[Ww]indows|Jetson|[Mm]acOS|flush_denormal": "another system",
     r"[Nn]o (numba|cupy|torchvision)": "a package",
 }
@@ -63,10 +116,11 @@ CAUSES = {
     r"could not download|Name or service": "no network",
     r"CUDNN|cuDNN|cudnn": "no cuDNN",
     r"cudaHostRegister": "registered host memory is refused",
-    r"longer than|of the processor": _TIME,
+    r"longer than|of the processor|timed out after 60": _TIME,
     r"\(True, True\) != True|_histc_cuda|takes 1 positional|expected a non-det": CHANGED,
     r'function "mm" with config': CHANGED,
     r"no attribute 'MemPoolContext'|'' != 'LAZY'": CHANGED,
+    r"'2\.10' != '2\.4'|FP8 reduction support begins|^AssertionError: TypeError not": CHANGED,
     # A graph's generators have their memory by capture in ATen/cuda/CUDAGeneratorImpl.h.
     r"Pre to post capture delta|Unexpected number of active blocks": CHANGED,
     r"indices should be either|on npusim|Error raise by": "npusim's own words",
@@ -75,6 +129,13 @@ CAUSES = {
     r"Nx=0 is not a positive": "SciPy changed since 2.6: it refuses windows without samples",
     r"cadd_sparse": "half precision that only CUDA has",
     r"per-thread default stream": "a stream's handle is its number: 2 is another stream on CUDA",
+    r"^FileNotFoundError: $": "records are not asked for through a pipe",
+    r"argument must be a string, a bytes-like": "NCCL's log is not written",
+    r"no attribute 'is_high_priority_stream'": "the options of a group are not those it was given",
+    r"^RuntimeError: No backend type associated": "sparse gradients are not reduced",
+    r"_intra_node_comm|_verify_work_timeout": "private names of ProcessGroupNCCL",
+    r"DistBackendError not raised|has left the group": "ranks meet where a result "
+    "is needed, not at the call",
     r"records no CUDA graphs": "compiled code records no graphs",
 }
 

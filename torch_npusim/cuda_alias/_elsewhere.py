@@ -4,6 +4,7 @@
 import functools
 import zlib
 from collections.abc import Callable
+from datetime import timedelta
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -300,8 +301,10 @@ def _hash_tensors(tensors: list[torch.Tensor]) -> int:
 def _patch_distributed(patcher: Patcher) -> None:
     if not torch.distributed.is_available():
         return
-    from torch.distributed import Backend, distributed_c10d
+    from torch._C._distributed_c10d import BarrierOptions
+    from torch.distributed import Backend, ProcessGroup, distributed_c10d
 
+    from torch_npusim.distributed import _recorder
     from torch_npusim.distributed._nccl import ProcessGroupNCCL
 
     patcher.set(distributed_c10d, "_NCCL_AVAILABLE", True)
@@ -310,6 +313,29 @@ def _patch_distributed(patcher: Patcher) -> None:
     for module in (distributed_c10d, torch.distributed):
         for name in ("ProcessGroupNCCL", *later):
             patcher.set(module, name, ProcessGroupNCCL)
+    for module in (distributed_c10d, torch.distributed.constants):
+        patcher.set(module, "default_pg_nccl_timeout", timedelta(minutes=10))
+    # core would make a tensor of CUDA for a barrier that names no device.
+    original = ProcessGroup.barrier
+
+    @functools.wraps(original)
+    def barrier(self: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        alone = {device.type for device in self._device_types} in ({"cuda"}, {"npusim"})
+        if alone and not args and not kwargs.keys() - {"timeout"}:
+            made = BarrierOptions()
+            made.timeout = kwargs.get("timeout", made.timeout)
+            args, kwargs = (made,), {}
+        options = args[0] if args else kwargs.get("opts")
+        if alone and isinstance(options, BarrierOptions) and options.device is None:
+            options.device = torch.device("npusim")
+        return original(self, *args, **kwargs)
+
+    patcher.set(ProcessGroup, "barrier", barrier)
+    # torch has them where it is built with NCCL.
+    core = torch._C._distributed_c10d
+    patcher.set(core, "_dump_nccl_trace", _recorder.dump)
+    patcher.set(core, "_dump_nccl_trace_json", _recorder.dump_json)
+    patcher.set(core, "_reset_fr_recording_nccl", _C.forget_flight_records)
     # Objects are logged with it where TORCH_DISTRIBUTED_DEBUG is DETAIL.
     patcher.set(torch._C._distributed_c10d, "_hash_tensors", _hash_tensors)
     # Gloo can reach CUDA's memory, and not that of npusim: here it serves the host alone.

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from torch_npusim import _C
+from torch_npusim.distributed import _recorder
 
 __all__ = ["Simccl", "create_backend", "create_uniform"]
 
@@ -27,8 +28,9 @@ _GRACE = timedelta(seconds=2)
 _types: Any = SimpleNamespace()
 _C.define_simccl(_types, os.path.dirname(torch.__file__) + os.sep)
 
-#: The class of the backends.
+#: The class of the backends, and that of what torch copies for the parts of a group.
 Simccl: Any = _types.Simccl
+SimcclOptions: Any = _types.Options
 
 
 def create_backend(
@@ -66,7 +68,12 @@ def create_backend(
     else:
         transport = _gloo(store, rank, size, timeout)
     world = _world() if ranks else None
-    return Simccl(transport, words, world, rank, ranks or list(range(size)), name, timeout, label)
+    if not ranks:
+        _recorder.watch(store, rank)
+    made = Simccl(transport, words, world, rank, ranks or list(range(size)), name, timeout, label)
+    if _recorder.is_set("TORCH_NCCL_ENABLE_TIMING"):
+        made._enable_collectives_timing()
+    return made
 
 
 def _gloo(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
@@ -95,6 +102,9 @@ def create_uniform(rank: int, size: int, timeout: timedelta, name: str, ranks: l
     members = ranks or list(range(size))
     alike = _types.UniformRanks(rank, size)
     return Simccl(alike, None, None, rank, members, name, timeout, "uniform")
+
+
+_C.on_split(create_backend)
 
 
 def _world() -> Any:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The backend "nccl" under the CUDA alias: simccl, behind the names that torch asks NCCL by."""
 
-import os
 from datetime import timedelta
 from typing import Any
 
-from torch_npusim.distributed import Simccl, create_backend
+from torch_npusim.distributed import Simccl, SimcclOptions, create_backend
+from torch_npusim.distributed._recorder import is_set
 
 
 class _Named(type):
@@ -19,10 +19,17 @@ class _Named(type):
         store: Any,
         rank: int,
         size: int,
-        options: "ProcessGroupNCCL.Options | None" = None,
+        options: "ProcessGroupNCCL.Options | timedelta | None" = None,
         device_id: Any = None,
+        *,
+        timeout: timedelta | None = None,
     ) -> Any:
-        chosen = options or ProcessGroupNCCL.Options()
+        limit = options if isinstance(options, timedelta) else timeout
+        chosen = ProcessGroupNCCL.Options()
+        if isinstance(options, ProcessGroupNCCL.Options):
+            chosen = options
+        elif limit is not None:
+            chosen._timeout = limit
         made = create_backend(
             store,
             rank,
@@ -32,18 +39,11 @@ class _Named(type):
             list(chosen.global_ranks_in_group),
             label="nccl",
         )
-        made._set_enable_nan_check(_is_set("TORCH_NCCL_NAN_CHECK"))
+        if chosen.split_from is not None:
+            chosen.split_from._count_split()
+        made._set_enable_nan_check(is_set("TORCH_NCCL_NAN_CHECK"))
+        made._set_blocking_wait(is_set("TORCH_NCCL_BLOCKING_WAIT"))
         return made
-
-
-def _is_set(name: str) -> bool:
-    """Reads a variable of torch that is a truth value, as torch does."""
-    value = os.environ.get(name, "0").lower()
-    if value in ("y", "yes", "1", "t", "true"):
-        return True
-    if value in ("n", "no", "0", "f", "false"):
-        return False
-    raise ValueError(f"Invalid value for environment variable: {name}={value}")
 
 
 class _Config:
@@ -66,15 +66,12 @@ class ProcessGroupNCCL(metaclass=_Named):
     NCCL_CTA_POLICY_EFFICIENCY = 1
     NCCL_CTA_POLICY_ZERO = 2
 
-    class Options:
+    class Options(SimcclOptions):  # type: ignore[misc]
         """As NCCL's. Settings of hardware resources have no effect."""
 
         def __init__(self, is_high_priority_stream: bool = False) -> None:
+            super().__init__("nccl", timedelta(minutes=10))
             self.is_high_priority_stream = is_high_priority_stream
             self.config = _Config()
-            self._timeout = timedelta(minutes=10)
-            self.group_name = ""
-            self.global_ranks_in_group: list[int] = []
             self.split_from: Any = None
             self.split_color = 0
-            self.backend = "nccl"
