@@ -28,8 +28,8 @@ torch.npusim.init()
 kept, subjects = [], catalog._subjects_of(properties()["op", "forward"])
 SMOKE = {name for (kind, name), p in properties().items() if kind == "op" and "smoke" in p.profiles}
 DECLARED = expectations.load("tests/conformance/npusim.toml")
-# These look at other things than values.
-BLIND = set("meta fake fake_backward memory fallback serialization copy_on_write".split())
+# These look at other things than values, or hold the device against itself.
+BLIND = set("meta fake fake_backward memory fallback serialization copy_on_write math_bits".split())
 
 def cases(name):
     named = [(p, catalog._subjects_of(p)) for (kind, _), p in properties().items() if kind == "op"]
@@ -154,7 +154,7 @@ def found(name, seed, kernel, what, when="always"):
     names = [n for n in seen.names if n[6:].split(".")[0] in own
              and torch._C._dispatch_has_kernel_for_dispatch_key(n, "PrivateUse1")]
     overload = (names or [""])[kernel % max(1, len(names))]
-    if not overload or what == "dtype" and "backward" in overload:  # autograd casts gradients
+    if not overload or what in ("dtype", "shape") and "backward" in overload:  # autograd fits them
         return
     fault, table = Kernel(overload, what, WHEN[when]), torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings(action="ignore"):

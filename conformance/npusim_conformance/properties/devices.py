@@ -81,10 +81,19 @@ def _while_current(
         agreement.check_metadata(expected, got, place, what)
     else:
         agreement.check(expected, got, place, what)
+    strides = [[_strides(one) for one in tensors_of(both)] for both in (expected, got)]
+    require(strides[0] == strides[1], f"{what}: strides {strides[1]}, on {device} {strides[0]}")
     require(
         now == current.index,
         f"the operator made device {now} the current one; it was {current.index}",
     )
+
+
+def _strides(tensor: torch.Tensor) -> list[int]:
+    """Of dimensions that have several elements."""
+    if tensor.layout != torch.strided or not tensor.numel():
+        return []
+    return [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
 
 
 def _gradients(sample: Sample, device: torch.device) -> Any:

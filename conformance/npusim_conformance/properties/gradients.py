@@ -96,7 +96,8 @@ def gradients(
 ) -> list[torch.Tensor | None]:
     """One gradient per input that requires one, or nothing where no result depends on them.
 
-    Sparse gradients are coalesced: the order of their entries is nobody's promise.
+    Sparse gradients are coalesced: the order of their entries is nobody's promise. A backward that
+    writes to results or cotangents is a Mismatch.
     """
     inputs = [leaf for leaf in tensors_of(call) if leaf.requires_grad]
     given, args, kwargs = call
@@ -105,7 +106,12 @@ def gradients(
     if not inputs or not outputs:
         return []
     cotangents = [cotangent(output, seed + index) for index, output in enumerate(outputs)]
+    before = [plain(given).clone() for given in (*outputs, *cotangents)]
     grads = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+    for number, given in enumerate((*outputs, *cotangents)):
+        if not same_bits(before[number], plain(given)):
+            place, kind = number % len(outputs), "result" if number < len(outputs) else "cotangent"
+            raise Mismatch(f"the backward writes to {kind} {place} of the forward")
     return [
         grad.coalesce() if grad is not None and grad.layout == torch.sparse_coo else grad
         for grad in grads
