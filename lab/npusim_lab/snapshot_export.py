@@ -105,6 +105,7 @@ class _Exporter:
             if op == Op.MALLOC:
                 malloc += 1
                 if result.failed[malloc]:
+                    self._complete_all(event)
                     oom = failures[event]
                     self._of(event, malloc, "oom", int(oom["free_bytes"]))
                     continue
@@ -119,15 +120,13 @@ class _Exporter:
             elif op == Op.FREE_COMPLETED:
                 self._complete(event, id)
             elif op == Op.SYNCHRONIZE:
-                for waiting in list(self.pending):
-                    self._complete(event, waiting)
+                self._complete_all(event)
 
     def _device_call(self, event: int, call: int) -> None:
         result = self.result
         action = OP_NAMES[int(result.device_op[call])]
         if action in ("segment_free", "segment_unmap"):  # the allocator waited for every stream
-            for id in list(self.pending):
-                self._complete(event, id)
+            self._complete_all(event)
         self._entry(
             event,
             action,
@@ -139,15 +138,18 @@ class _Exporter:
         )
 
     def _reclaim(self, event: int, malloc: int) -> None:
-        """Complete pending frees whose memory is in use again: the allocator waited for them."""
-        if not self.pending:
-            return
+        """Complete all pending frees where memory of one is in use again: it waited for all."""
         start = int(self.result.address[malloc])
         end = start + int(self.result.block_bytes[malloc])
-        for id, other in list(self.pending.items()):
+        for other in self.pending.values():
             address = int(self.result.address[other])
             if address < end and start < address + int(self.result.block_bytes[other]):
-                self._complete(event, id)
+                self._complete_all(event)
+                return
+
+    def _complete_all(self, event: int) -> None:
+        for id in list(self.pending):
+            self._complete(event, id)
 
     def _complete(self, event: int, id: int) -> None:
         malloc = self.pending.pop(id, None)

@@ -56,8 +56,8 @@ def read_snapshot(
     """
     try:
         return _trace_of(lambda: _lab.Snapshot.read_file(os.fspath(path)), device, capacity_bytes)
-    except SeveralDevicesError:
-        raise
+    except SeveralDevicesError as several:
+        raise SeveralDevicesError(several.devices, os.fspath(path)) from None
     except ValueError as problem:
         raise TraceError(f"{path}: {problem}") from None
 

@@ -85,9 +85,10 @@ class TraceError(ValueError):
 class SeveralDevicesError(TraceError):
     """A snapshot is about several devices, and none was chosen."""
 
-    def __init__(self, devices: list[int]) -> None:
+    def __init__(self, devices: list[int], path: str = "") -> None:
+        where = f"{path}: " if path else ""
         super().__init__(
-            f"the snapshot is about devices {devices}; choose one with --device (device=...)"
+            f"{where}the snapshot is about devices {devices}; choose one with --device (device=...)"
         )
         self.devices = devices
 
