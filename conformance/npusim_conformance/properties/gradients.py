@@ -61,7 +61,7 @@ class Backward(SampleProperty):
             raise NotApplicable("no result that depends on an input with a gradient")
         if sample.is_random:
             run.reseed()
-        got = gradients(sample, sample.copy(device), run.seed)
+        got = gradients(sample, sample.copy(device), run.seed, is_watched=True)
         got = got or [None] * len(expected)  # no result depends on an input
         for number, (one, other) in enumerate(zip(expected, got, strict=True)):
             if (one is None) != (other is None):
@@ -93,11 +93,13 @@ def gradients(
     call: Call,
     seed: int,
     cotangent: Callable[[torch.Tensor, int], torch.Tensor] = numbers_like,
+    *,
+    is_watched: bool = False,
 ) -> list[torch.Tensor | None]:
     """One gradient per input that requires one, or nothing where no result depends on them.
 
-    Sparse gradients are coalesced: the order of their entries is nobody's promise. A backward that
-    writes to results or cotangents is a Mismatch.
+    Sparse gradients are coalesced: the order of their entries is nobody's promise. A watched
+    backward that writes to results or cotangents is a Mismatch.
     """
     inputs = [leaf for leaf in tensors_of(call) if leaf.requires_grad]
     given, args, kwargs = call
@@ -106,9 +108,10 @@ def gradients(
     if not inputs or not outputs:
         return []
     cotangents = [cotangent(output, seed + index) for index, output in enumerate(outputs)]
-    before = [plain(given).clone() for given in (*outputs, *cotangents)]
+    watched = [*outputs, *cotangents] if is_watched else []
+    before = [plain(given).clone() for given in watched]
     grads = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
-    for number, given in enumerate((*outputs, *cotangents)):
+    for number, given in enumerate(watched):
         if not same_bits(before[number], plain(given)):
             place, kind = number % len(outputs), "result" if number < len(outputs) else "cotangent"
             raise Mismatch(f"the backward writes to {kind} {place} of the forward")
