@@ -105,12 +105,12 @@ class _Exporter:
             if op == Op.MALLOC:
                 malloc += 1
                 if result.failed[malloc]:
-                    self._complete_all(event)
                     oom = failures[event]
                     self._of(event, malloc, "oom", int(oom["free_bytes"]))
+                    self._complete_all(event)  # behind it: a replay's request waits for them
                     continue
                 live[id] = malloc
-                self._reclaim(event, malloc)
+                self._reclaim(event, result.address[malloc], result.block_bytes[malloc])
                 self._of(event, malloc, "alloc")
             elif op in (Op.FREE, Op.FREE_REQUESTED) and id in live:
                 self._of(event, live[id], "free_requested")
@@ -125,8 +125,8 @@ class _Exporter:
     def _device_call(self, event: int, call: int) -> None:
         result = self.result
         action = OP_NAMES[int(result.device_op[call])]
-        if action in ("segment_free", "segment_unmap"):  # the allocator waited for every stream
-            self._complete_all(event)
+        if action in ("segment_free", "segment_unmap"):
+            self._reclaim(event, result.device_address[call], result.device_bytes[call])
         self._entry(
             event,
             action,
@@ -137,13 +137,15 @@ class _Exporter:
             0,
         )
 
-    def _reclaim(self, event: int, malloc: int) -> None:
-        """Complete all pending frees where memory of one is in use again: it waited for all."""
-        start = int(self.result.address[malloc])
-        end = start + int(self.result.block_bytes[malloc])
+    def _reclaim(self, event: int, start: int, bytes: int) -> None:
+        """Complete all pending frees where memory of one is taken: the allocator waited for all.
+
+        Where a replay waits by itself, those that it waits for stay pending.
+        """
         for other in self.pending.values():
             address = int(self.result.address[other])
-            if address < end and start < address + int(self.result.block_bytes[other]):
+            own = int(self.result.block_bytes[other])
+            if address < int(start) + int(bytes) and int(start) < address + own:
                 self._complete_all(event)
                 return
 
