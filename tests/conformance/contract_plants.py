@@ -181,7 +181,7 @@ BROKEN_BY = {
     "serialization/deepcopy_shares_nothing serialization/sharing_survives": method(
         "__deepcopy__", lambda right, self, memo: self
     ),
-    "pinned/pin_memory_pins dataloader/pins_batches": instead(
+    "pinned/pin_memory_pins dataloader/pins_batches dataloader/takes_pin_memory_device": instead(
         torch.Tensor, "pin_memory", torch.Tensor.clone
     ),
     "dlpack/names_its_device": instead(torch.Tensor, "__dlpack_device__", lambda self: (1, 0)),

@@ -6,6 +6,7 @@ import os
 import signal
 
 import torch
+import torch.utils._device
 from conformance.contract_plants import ACCELERATOR, KEPT, NPU, around, instead, is_main, method
 
 
@@ -145,6 +146,48 @@ def resets_both(right, *args):
     return right(*args)
 
 
+def not_there_yet(right, self, *to, **more):
+    """A copy that is done later where it does not block."""
+    result = right(self, *to, **more)
+    return result * 0 if more.get("non_blocking") else result
+
+
+def on_the_default_stream(right, self, *args):
+    """A copy that reads before the work of a side stream."""
+    side = ACCELERATOR.current_stream() != NPU.default_stream()
+    return right(self, *args) * 0 if side else right(self, *args)
+
+
+def from_the_current(right, self, *args):
+    """A copy that reads the memory of the current device."""
+    current = ACCELERATOR.current_device_index()
+    return right(self, *args) if self.device.index == current else right(self, *args) * 0
+
+
+def counts_in_kib(patch):
+    """The memory of events is in another unit."""
+    kib = property(lambda event: event.kib, lambda event, size: setattr(event, "kib", size // 1024))
+    event = torch.autograd.profiler_util.FunctionEvent
+    patch.setattr(event, "device_memory_usage", kib, raising=False)
+
+
+class ReturnsToItsDevice(torch.Generator):
+    """A generator whose end leaves its device current."""
+
+    def __del__(self):
+        NPU.set_device(self.device)
+
+
+def three_in_turn(blocks):
+    """Pinned memory that has three blocks, whoever still holds one."""
+
+    def pin(right, self):
+        blocks.append(right(self) if len(blocks) < 3 else blocks.pop(0).copy_(self))
+        return blocks[-1]
+
+    return pin
+
+
 SIEVES = (
     ("operators/reductions_agree", method("argmax", rolled)),
     ("operators/arithmetic_agree", method("lerp", lambda right, self, *a: right(self, *a) + 1)),
@@ -270,4 +313,34 @@ SIEVES = (
         method("__dlpack__", lambda right, self, **more: right(self.contiguous(), **more)),
     ),
     ("operators/orders_agree", instead(torch, "searchsorted", knows_no_side(torch.searchsorted))),
+    ("numpy/values_go_round", method("cpu", lambda right, self: right(self) * 0)),
+    (
+        "device/device_as_context",  # of a backend that wraps factories
+        around(torch.utils._device, "_device_constructors", lambda right: right() - {torch.tensor}),
+    ),
+    ("dataloader/loads_in_this_process", around(torch.Tensor, "to", not_there_yet)),
+    ("dataloader/loads_with_two_workers", around(torch.Tensor, "to", not_there_yet)),
+    (
+        "dataloader/pins_batches_of_workers",
+        around(
+            torch.Tensor, "pin_memory", lambda right, self, *a: right(self) if is_main() else self
+        ),
+    ),
+    ("dataloader/streams_from_workers", around(torch, "cat", raised(1))),
+    ("dataloader/data_on_the_device", around(torch, "stack", raised(1))),
+    ("conditions/contracts_hold_on_a_side_stream", method("cpu", on_the_default_stream)),
+    ("conditions/contracts_hold_while_another_is_current", method("cpu", from_the_current)),
+    ("profiler/records_memory", counts_in_kib),
+    (
+        "ambient/dying_objects_leave_the_current_device",
+        instead(torch, "Generator", ReturnsToItsDevice),
+    ),
+    (
+        "pinned/freed_pinned_memory_is_not_written_to",
+        around(torch.Tensor, "pin_memory", three_in_turn([])),
+    ),
+    (
+        "serialization/files_can_be_read_without_the_backend",
+        method("__reduce_ex__", lambda right, self, protocol: right(self.to("meta"), protocol)),
+    ),
 )

@@ -238,11 +238,54 @@ OF_PROCESSES = (
         "fork/child_may_seed",
         "no seeds here",
     ),
+    (
+        """
+        import os
+        from multiprocessing.reduction import ForkingPickler
+        ForkingPickler.dumps = lambda *given: os.abort()
+        """,
+        "sharing/queues_do_not_hang",
+        "the process ended with -6",
+    ),
+    (
+        """
+        import torch
+        right = torch.nn.functional.gelu
+        torch.nn.functional.gelu = lambda x: right(x) * (1 + torch.compiler.is_compiling())
+        """,
+        "compile/compiled_without_code_gives_the_same",
+        "values, 4 rows",
+    ),
+    (
+        """
+        import torch
+        right = torch.nn.functional.gelu
+        def gelu(x):
+            return right(x) * (2 if torch.compiler.is_compiling() and len(x) == 1 else 1)
+        torch.nn.functional.gelu = gelu
+        """,
+        "compile/sizes_of_none_and_one_are_right",
+        "values, 1 rows",
+    ),
+    (
+        """
+        import torch
+        right = torch.npusim.manual_seed_all
+        def seeds(seed):
+            if torch.npusim.is_initialized():
+                right(seed)
+        torch.npusim.manual_seed_all = seeds
+        """,
+        "rng/a_seed_before_the_first_use_counts",
+        "other states after torch.manual_seed(5)",
+    ),
 )
 ALL_PLANTS = [*PLANTS.items(), *PARTS.items(), *MORE, *SIEVES]
-# Planted in tests of their own: of this file, and of test_parts_of_a_backend.py.
+# Planted in tests of their own: of this file, of test_parts_of_a_backend.py and of test_foreign.py.
 ALONE = {
     "copy/conversions_keep_to_the_nearest",
+    "device/import_changes_no_setting",
+    "device/offers_what_torch_looks_up",
     "distributed/collectives_have_the_right_values",
     "distributed/collectives_may_be_waited_for",
     "distributed/collectives_refuse_mistakes",
@@ -251,15 +294,14 @@ ALONE = {
     "profiler/links_work_to_operators",
     "profiler/times_of_ranges_are_plausible",
 }
-WITHOUT_A_PLANT = 20  # most of them start processes or compile
 
 
-def test_contracts_without_a_plant_become_fewer():
+def test_every_contract_has_a_plant():
     page = (ROOT / "docs" / "reference" / "conformance_mutations.md").read_text()
     planted = {name for name, _ in ALL_PLANTS} | {name for _, name, _ in OF_PROCESSES} | ALONE
     planted.update(re.findall(r"`contract:([\w/]+)`", page))  # defects of the whole device
     without = {f"{one.group}/{one.name}" for one in contracts().values()} - planted
-    assert len(without) == WITHOUT_A_PLANT, f"say so if they became fewer: {sorted(without)}"
+    assert without == set()
 
 
 @pytest.mark.parametrize(("name", "plant"), ALL_PLANTS)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,10 +22,11 @@ from torch.library import Library
 
 from npusim_conformance.backend.device import DeviceUnderTest, DeviceUnusable, load
 from npusim_conformance.backend.expectations import Expectations
+from npusim_conformance.contracts import contracts
 from npusim_conformance.inputs.transfer import Transfer
 from npusim_conformance.judge import agreement, attribution
 from npusim_conformance.record import log
-from npusim_conformance.verdict import Status
+from npusim_conformance.verdict import Mismatch, Status
 
 # A sample of the defects, and the contract of these that finds each.
 FOUND_BY = {
@@ -170,6 +172,9 @@ def test_an_import_that_changes_settings_is_noticed(tmp_path, monkeypatch):
             "the filters of warnings",
             "whether subnormal numbers are zero",
         ]
+        keeps = contracts()["import_changes_no_setting"].check
+        with pytest.raises(Mismatch, match="the import changed the CPU's generator, the filters"):
+            keeps(SimpleNamespace(under_test=loaded))
         assert DeviceUnderTest("cpu", "seeding_backend", Expectations()).changed_by_import == []
 
 
