@@ -332,6 +332,7 @@ def broken_import(tmp_path, monkeypatch):
         source = f"import torch_npusim\n{textwrap.dedent(line)}\n"
         (tmp_path / f"{module}.py").write_text(source)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+        monkeypatch.setattr(Worker, "_attribute", lambda *given: None)
         worker = Worker(WorkerConfig("npusim", "torch_npusim", Expectations()))
         worker.under_test.import_name = module
         return worker.execute(f"contract:{name}")
