@@ -14,6 +14,7 @@ from processes import python
 from profiling.fit_process import fit
 
 from torch_npusim import cli
+from torch_npusim._blame import short_path
 from torch_npusim.profiling.fitting import page, text
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.result import Fit, MaxPeak
@@ -29,7 +30,7 @@ def test_a_script_that_does_not_fit_fails_where_that_is_required():
     words = ["--remedies", "never", "--memory", "64MiB", "--require-fits", SCRIPT, "65536"]
     status, out, _ = fit(*words)
     assert status == 1
-    assert f"does not fit npusim:0 (npusim-one, 64.00 MiB): {SCRIPT}:11 asks for" in out
+    assert f"(npusim-one, 64.00 MiB): {short_path(SCRIPT)}:11 asks for" in out
     assert "Memory ran out" in out
 
 
