@@ -176,27 +176,27 @@ def test_without_record_stream_the_block_is_reused_at_once():
 
 def test_best_fit_takes_the_smallest_then_the_lowest():
     """Rule L1: the smallest free block that fits; among equals the lowest address."""
-    gc.collect()
-    torch.npusim.empty_cache()
+    pool = torch.npusim.MemPool()  # without the holes of other tests
 
     def bytes_of(count):
         return torch.empty(count, dtype=torch.uint8, device=DEVICE)
 
-    gaps = [416, 96, 192, 96]
-    kept, holes = [], []
-    for size in gaps:
-        holes.append(bytes_of(size))
-        kept.append(bytes_of(32))
-    places = [address(hole) for hole in holes]
-    holes.clear()
-    assert address(bytes_of(65)) == places[1]  # 96 twice: the lower
-    first = bytes_of(96)
-    assert address(first) == places[1]
-    second = bytes_of(90)
-    assert address(second) == places[3]
-    assert address(bytes_of(180)) == places[2]
-    assert address(bytes_of(193)) == places[0]
-    del kept
+    with torch.npusim.use_mem_pool(pool):
+        gaps = [416, 96, 192, 96]
+        kept, holes = [], []
+        for size in gaps:
+            holes.append(bytes_of(size))
+            kept.append(bytes_of(32))
+        places = [address(hole) for hole in holes]
+        holes.clear()
+        assert address(bytes_of(65)) == places[1]  # 96 twice: the lower
+        first = bytes_of(96)
+        assert address(first) == places[1]
+        second = bytes_of(90)
+        assert address(second) == places[3]
+        assert address(bytes_of(180)) == places[2]
+        assert address(bytes_of(193)) == places[0]
+        del kept
 
 
 def test_requests_are_rounded_to_the_quantum():

@@ -12,6 +12,7 @@ import pytest
 import torch
 from profiling.fit_process import fit
 
+from torch_npusim._blame import short_path
 from torch_npusim.profiling.fitting import outside, page, remedies, text, trials
 from torch_npusim.profiling.fitting.changes import Change
 from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
@@ -52,7 +53,7 @@ def test_the_parts_of_a_peak_and_the_answers_are_listed():
     assert device["timeline"]["reserved"][-1] == device["peak_reserved"]
     (answer,) = found["answers"]
     assert answer["count"] == 2
-    assert answer["place"] == f"{SCRIPT}:14"
+    assert answer["place"] == f"{short_path(SCRIPT)}:14"
 
 
 def test_activations_are_told_by_module():
