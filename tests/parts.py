@@ -5,7 +5,6 @@
 pytest, loaded by conftest.py.
 """
 
-import collections
 import fnmatch
 import os
 import subprocess
@@ -47,16 +46,9 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """The table's files come first, then those of many tests: no dear one begins at the end."""
     if config.option.part:
         config.hook.pytest_deselected(items=[item for item in items if not chosen(item.nodeid)])
         items[:] = [item for item in items if chosen(item.nodeid)]
-    dear = [*TABLE["files"], *(glob.partition("::")[0] for glob in TABLE["cases"])]
-    rank = {f"tests/{path}": place for place, path in reversed(list(enumerate(dear)))}
-    files = {item: item.nodeid.partition("::")[0] for item in items}
-    count = collections.Counter(files.values())
-    places = {file: (rank.get(file, len(dear)), -count[file], file) for file in count}
-    items.sort(key=lambda item: places[files[item]])
 
 
 def pytest_terminal_summary(terminalreporter):
