@@ -2,7 +2,7 @@
 """Which frames of a stack a reader wants to see: the line to blame first.
 
 The distributions import nothing of each other, so each has a link to this file in its package;
-sdists and wheels carry its content (tests/repo/test_page_shell.py).
+sdists and wheels carry its content (tests/repo/test_shared_files.py).
 """
 
 import os

@@ -2,7 +2,7 @@
 """The shell of every HTML page: head, style in light and dark, no network.
 
 The distributions import nothing of each other, so each has a link to this file in its package;
-sdists and wheels carry its content (tests/repo/test_page_shell.py).
+sdists and wheels carry its content (tests/repo/test_shared_files.py).
 """
 
 from html import escape

@@ -4,10 +4,10 @@
 
 #include <torch/csrc/profiler/combined_traceback.h>
 
-#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <utility>
 
 namespace torch_npusim::distributed {
 
@@ -15,7 +15,7 @@ namespace {
 
 constinit std::atomic<std::size_t> g_capacity{2000};  // torch's
 
-std::mutex g_mutex;  // guards the next three
+std::mutex g_mutex;  // guards the next three, and Standing::is_listed
 std::int64_t g_next = 0;
 std::deque<std::shared_ptr<FlightEntry>>& ring() {
   static auto* records = new std::deque<std::shared_ptr<FlightEntry>>;
@@ -53,9 +53,7 @@ std::shared_ptr<FlightEntry> keep(std::shared_ptr<FlightEntry> record) {
     raise_to(record->standing->enqueued, static_cast<std::int64_t>(record->collective));
   }
   const std::lock_guard lock(g_mutex);
-  if (std::find(groups().begin(), groups().end(), record->standing) == groups().end()) {
-    groups().push_back(record->standing);
-  }
+  if (!std::exchange(record->standing->is_listed, true)) groups().push_back(record->standing);
   record->id = g_next++;
   while (ring().size() >= capacity()) ring().pop_front();
   ring().push_back(record);

@@ -24,6 +24,7 @@ struct Standing {
   std::string group, description;
   std::vector<int> ranks;
   std::atomic<std::int64_t> enqueued{-1}, started{-1}, completed{-1};
+  bool is_listed = false;  // among standings()
 };
 
 struct FlightEntry {

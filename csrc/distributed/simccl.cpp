@@ -119,6 +119,10 @@ c10::intrusive_ptr<c10d::Backend> Simccl::split(const c10::intrusive_ptr<c10d::S
             label_, options->timeout};
   for (const int rank : ranks) part.ranks.push_back(group_->in_job(rank));
   auto made = g_maker.load()(part);
+  auto& own = static_cast<Simccl&>(*made);
+  own.check_nan_ = check_nan_;
+  own.blocking_wait_ = blocking_wait_;
+  own.timed_ = timed_;
   split_part_ = c10::weak_intrusive_ptr<c10d::Backend>(made);
   return made;
 }

@@ -40,6 +40,31 @@ class SkewedTwice(torch.autograd.Function):
         return Skewed.apply(grad)
 
 
+class Overwriting(torch.autograd.Function):
+    """The identity, whose backward writes to what it was given."""
+
+    @staticmethod
+    def forward(ctx, x, what):
+        ctx.what = what
+        y = x.clone()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        right = grad.clone()
+        (ctx.saved_tensors[0] if ctx.what == "result" else grad).zero_()
+        return right, None
+
+
+@pytest.mark.parametrize("what", ["result", "cotangent"])
+def test_backward_sees_writes_to_what_it_was_given(bench, what):
+    bench.plant("sin", lambda right, x: Overwriting.apply(right(x), what))
+    outcome = bench.outcome("op:sin/backward/float32")
+    assert outcome.status is FAIL
+    assert outcome.message.startswith(f"the backward writes to {what} 0")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 def test_backward_sees_a_wrong_gradient(bench, dtype):
     case = f"op:sin/backward/{dtype}"

@@ -376,6 +376,14 @@ def test_results_on_the_first_device(ask):
     assert_fails(outcome, "on npusim:0, expected on npusim:1")
 
 
+def test_results_on_the_second_device_lie_otherwise(ask):
+    def wrong(right, x):
+        y = right(x)
+        return y.mT.contiguous().mT if x.device.index == 1 and y.dim() > 1 else y
+
+    assert_fails(ask("op:log1p/second_device/float32", op=wrong), "strides")
+
+
 def test_the_current_device_is_left_changed(ask):
     def wrong(right, x):
         torch.npusim.set_device(x.device)

@@ -101,17 +101,25 @@ def test_what_gloo_has_not_in_threads(size):
     run_ranks(as_threads, 1, size, beside_arithmetic, timeout=30)
 
 
-def parts_of_a_group(rank, size, store):
-    from torch_npusim import patches
+def part_with_nans(rank, size, store):
+    start(rank, size, store, "npusim:simccl", "npusim")
+    dist.group.WORLD.bound_device_id = torch.device("npusim", rank)
+    dist.group.WORLD._get_backend(torch.device("npusim"))._set_enable_nan_check(True)
+    part = dist.split_group(split_ranks=[list(range(size))])
+    with pytest.raises(RuntimeError, match="NaN"):
+        dist.all_reduce(torch.full((2,), float("nan"), device="npusim"), group=part)
 
+
+def test_a_part_of_a_group_has_its_checks():
+    run_ranks(part_with_nans, 2)
+
+
+def parts_of_a_group(rank, size, store):
     start(rank, size, store, "simccl", "npusim")
     dist.barrier()  # rank 1 ends at once, and gloo may not be connected to it everywhere yet
     device = torch.device("npusim", rank)
     world = dist.group.WORLD
     world.bound_device_id = device
-    with pytest.raises(RuntimeError, match="does not support splitting"):
-        # When it does, the patch can go.
-        patches.original("torch.distributed.distributed_c10d:split_group")(world, [[0, 2]])
     pair = dist.split_group(world, [[0, 2]])
     if rank == 1:
         assert pair is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Patches of torch.distributed: the backend of a device, and groups made of parts of a group."""
+"""Patches of torch.distributed: the backend of a device."""
 
 import functools
 from collections.abc import Callable
@@ -45,48 +45,3 @@ def backends_of_a_group(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(group_size, group_rank, ranks, backend, *args, **kwargs)
 
     return make
-
-
-def parts_of_a_group(original: Callable[..., Any]) -> Callable[..., Any]:
-    """split_group() asks for a backend with communicators that can be split, as NCCL's.
-
-    init_device_mesh() calls it wherever the default group has a device_id, so no mesh with more
-    than one dimension could be made. Not a defect of torch; a group of simccl costs nothing to make
-    anew.
-    """
-    from torch.distributed import distributed_c10d as c10d
-
-    @functools.wraps(original)
-    def split_group(
-        parent_pg: Any = None,
-        split_ranks: list[list[int]] | None = None,
-        timeout: Any = None,
-        pg_options: Any = None,
-        group_desc: str | None = None,
-        backend: Any = None,
-    ) -> Any:
-        parent = parent_pg or c10d._get_default_group()
-        if not split_ranks or not _is_simccl(parent):
-            return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
-        mine = next((part for part in split_ranks if parent.rank() in part), None)
-        if mine is None:
-            return None
-        return c10d.new_group(
-            [c10d.get_global_rank(parent, rank) for rank in mine],
-            timeout=timeout,
-            backend=backend or c10d._world.pg_map[parent][0],
-            pg_options=pg_options,
-            use_local_synchronization=True,
-            group_desc=group_desc,
-        )
-
-    return split_group
-
-
-def _is_simccl(group: Any) -> bool:
-    from torch_npusim.distributed import Simccl
-
-    try:
-        return isinstance(group._get_backend(torch.device("npusim")), Simccl)
-    except RuntimeError:  # it has none for this device
-        return False

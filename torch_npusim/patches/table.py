@@ -133,15 +133,6 @@ _LATER = (
         after="torch.distributed.distributed_c10d",
     ),
     Patch(
-        "torch.distributed.distributed_c10d:split_group",
-        "patches.groups:parts_of_a_group",
-        "distributed/test_collectives.py::parts_of_a_group",
-        ends="simccl has Backend::split()",
-        upstream="none: not a defect of torch",
-        also=("torch.distributed:split_group", "torch.distributed.device_mesh:split_group"),
-        after="torch.distributed.distributed_c10d",
-    ),
-    Patch(
         "torch.testing._internal.optests.autograd_registration:autograd_registration_check",
         "patches.eager:opcheck_about_autograd",
         "examples/test_custom_op.py::test_opcheck_patch_is_still_needed",

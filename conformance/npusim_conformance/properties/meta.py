@@ -183,11 +183,12 @@ def _metadata(tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.layout == torch.strided and not tensor.is_nested:
         described["conj bit"] = tensor.is_conj()
         described["neg bit"] = tensor.is_neg()
-        described["strides"] = _strides_that_matter(tensor)
+        described["strides"] = strides_that_matter(tensor)
     return described
 
 
-def _strides_that_matter(tensor: torch.Tensor) -> tuple[int | None, ...]:
+def strides_that_matter(tensor: torch.Tensor) -> tuple[int | None, ...]:
+    """None where a dimension has one element; () of a tensor without elements."""
     if tensor.numel() == 0:
         return ()
     return tuple(

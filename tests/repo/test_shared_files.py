@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What several distributions have is one file each, with a link per distribution."""
+"""A file that several distributions have is one file, with a link per distribution."""
 
 from repo.sources import ROOT
 
