@@ -317,6 +317,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(
   const HostFormat format(input, weight, std::nullopt, bias_sizes, geometry);
   const Workspace workspace(cost, input, weight, geometry);
   return on_host_views("aten::convolution_backward", operands, cost, [&](CpuCall& call) {
+    call.tell_apart(output_mask[0] + 2 * output_mask[1]);
     auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
         call.view(grad_output, false), call.view(input, false), call.view(weight, false),
         bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask);

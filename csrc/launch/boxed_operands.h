@@ -46,6 +46,8 @@ class BoxedOperands {
       operands.add_number(value.toInt());
     } else if (value.isBool()) {
       operands.add_flag(value.toBool());
+    } else if (value.isBoolList()) {
+      for (const bool flag : value.toBoolList()) operands.add_mask(flag);
     } else if (value.isIntList()) {
       for (const int64_t number : value.toIntVector()) operands.add_number(number);
     } else if (value.isTensorList() || value.isOptionalTensorList()) {

@@ -61,7 +61,9 @@ class CallOperands {
   void add_number(int64_t number) { numbers_.push_back(number); }
   void add_flag(bool flag) {
     if (!flag_.has_value()) flag_ = flag;
+    add_mask(flag);
   }
+  void add_mask(bool flag) { flags_ = 2 * flags_ + static_cast<std::uint64_t>(flag); }
   void add_scalar(const at::Scalar& number) {
     if (!zero_.has_value()) zero_ = !number.isSymbolic() && number.equal(0);
   }
@@ -80,6 +82,9 @@ class CallOperands {
 
   TensorPointers tensors() const { return tensors_; }
 
+  // flags() tells calls apart whose boolean arguments differ.
+  std::uint64_t flags() const { return flags_; }
+
   // account() is the cost of the call before its results are known; it points into this object.
   Account account(const OpTraits& traits) const {
     return Account(traits.cost, tensors_, roles_, numbers_, flag_.value_or(false),
@@ -93,7 +98,8 @@ class CallOperands {
   c10::SmallVector<Role, 8> roles_;
   c10::SmallVector<int64_t, 8> numbers_;  // the integer arguments, lists spread out
   std::optional<bool> flag_;              // the first boolean argument
-  std::optional<bool> zero_;              // whether the first Scalar argument is 0
+  std::uint64_t flags_ = 0;
+  std::optional<bool> zero_;  // whether the first Scalar argument is 0
   std::optional<c10::Device> device_argument_;
   bool size_is_known_ = false;
 };

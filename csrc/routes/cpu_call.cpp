@@ -85,7 +85,7 @@ CpuCall::~CpuCall() {
 }
 
 std::uint64_t CpuCall::signature() const {
-  std::uint64_t hash = c10::get_hash(op_);
+  std::uint64_t hash = c10::get_hash(op_, flags_);
   for (const Operand& operand : operands_) {
     const c10::TensorImpl& impl = *operand.device;
     hash = c10::hash_combine(hash,

@@ -34,6 +34,10 @@ class CpuCall : private CallMemory {
 
   c10::DeviceIndex device() const noexcept { return device_; }
 
+  // tell_apart() is for a call that allocates otherwise with other flags: its boolean arguments, as
+  // a number. Call it before the kernel.
+  void tell_apart(std::uint64_t flags) noexcept { flags_ = flags; }
+
   // kernel() is the dispatch key of the kernel that the views are for.
   c10::DispatchKey kernel() const noexcept {
     return C10_UNLIKELY(dry_) ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
@@ -93,6 +97,7 @@ class CpuCall : private CallMemory {
   const char* op_;
   c10::DeviceIndex device_;
   Access access_;
+  std::uint64_t flags_ = 0;
   bool finished_ = false;
   const bool dry_ = npusim::dry();
   c10::SmallVector<Operand, 4> operands_;

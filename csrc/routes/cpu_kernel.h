@@ -51,6 +51,7 @@ struct SharedKernel<Result(Args...)> {
       const NoWrappers no_wrappers;
       CpuCall call(about.name.c_str(), device, operands.tensors().size(),
                    C10_UNLIKELY(about.reads_behind) ? CpuCall::Access::reads_behind : kAccess);
+      call.tell_apart(operands.flags());
       if constexpr (std::is_void_v<Result>) {
         body(device, call, args...);
         account.settle();

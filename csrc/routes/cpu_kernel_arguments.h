@@ -13,6 +13,7 @@
 #include <ATen/core/IListRef.h>
 #include <ATen/core/List.h>
 
+#include <array>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -59,6 +60,10 @@ inline void collect(CallOperands& operands, const c10::List<std::optional<at::Te
 }
 inline void collect(CallOperands& operands, const int64_t& number) { operands.add_number(number); }
 inline void collect(CallOperands& operands, const bool& flag) { operands.add_flag(flag); }
+template <std::size_t count>
+void collect(CallOperands& operands, const std::array<bool, count>& mask) {
+  for (const bool flag : mask) operands.add_mask(flag);
+}
 inline void collect(CallOperands& operands, const at::Scalar& number) {
   operands.add_scalar(number);
 }

@@ -123,6 +123,7 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
                C10_UNLIKELY(traits.reads_behind) ? CpuCall::Access::reads_behind
                : traits.writes                   ? CpuCall::Access::writes
                                                  : CpuCall::Access::reads);
+  call.tell_apart(arguments.operands.flags());
   arguments.become_views(call, device);
   if (C10_UNLIKELY(npusim::dry())) {
     run_dry(op, stack, traits, call, arguments);
