@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from npusim_lab import _lab
 from npusim_lab.matching import Agreement, matches, recorded_replay, tried_presets
 from npusim_lab.study import recorded_choice
 from npusim_lab.trace import COLUMNS, Op, Trace
@@ -31,6 +33,18 @@ class _Reading:
     def with_trace(self, trace: Trace, **counts: int) -> _Reading:
         """Return a reading with another trace."""
         return _Reading(trace, recorded_replay(trace)[1], **counts)
+
+
+def choice_of(text: str) -> tuple[dict[str, Any], str]:
+    """Return policy and settings that a snapshot names, and what is in doubt about them."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    preset = words.pop(0) if words and words[0] in _lab.policies() else ""
+    settings = ",".join(words)
+    try:
+        _lab.config(preset or "cuda-2.13", settings)
+    except ValueError as problem:
+        return {}, f"the settings of the recorded run, {text!r}, are not understood: {problem}"
+    return {key: value for key, value in (("policy", preset), ("settings", settings)) if value}, ""
 
 
 def settled(trace: Trace, sizes: Mapping[int, int]) -> Trace:

@@ -99,6 +99,8 @@ class _Exporter:
         failures = {int(oom["event"]): oom for oom in result.ooms}
         device_event = result.device_event.tolist()
         for event, (op, id) in enumerate(zip(trace.op.tolist(), trace.id.tolist(), strict=True)):
+            if op == Op.SYNCHRONIZE or (op == Op.EMPTY_CACHE and not trace.pool[event]):
+                self._complete_all(event)
             while calls < len(device_event) and device_event[calls] <= event:
                 self._device_call(event, calls)
                 calls += 1
@@ -119,8 +121,6 @@ class _Exporter:
                     self._complete(event, id)
             elif op == Op.FREE_COMPLETED:
                 self._complete(event, id)
-            elif op == Op.SYNCHRONIZE:
-                self._complete_all(event)
 
     def _device_call(self, event: int, call: int) -> None:
         result = self.result

@@ -20,12 +20,14 @@ import numpy as np
 from npusim_lab import _lab
 from npusim_lab.matching import recorded_replay
 from npusim_lab.snapshot_checks import check_tables, contradiction
-from npusim_lab.snapshot_doubts import ORDER, settled
+from npusim_lab.snapshot_doubts import ORDER, choice_of, settled
 from npusim_lab.snapshot_returns import (
     GIVEN_BACK,
     TAKEN,
     capacity_at_failures,
     held_after,
+    initial_reserved,
+    is_one_left,
     limit_at_failures,
     pools_given_back,
     rows_of,
@@ -141,7 +143,7 @@ def _read_as(
     """
     snapshot = read()
     number = _choose_device(snapshot, device)
-    choice, doubt = _choice(snapshot.settings)
+    choice, doubt = choice_of(snapshot.settings)
     rest = choice, snapshot.has_whole_history, full_bytes
     importer = _Importer(snapshot.tables(number), number, capacity_bytes, *rest)
     importer.readings = readings or {}
@@ -154,18 +156,6 @@ def _read_as(
     trace = settled(trace.with_info(**choice), importer.sizes)
     _lab.give_back_memory()  # that of the replays, before the caller needs some
     return trace, importer
-
-
-def _choice(text: str) -> tuple[dict[str, Any], str]:
-    """Return policy and settings that a snapshot names, and what is in doubt about them."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    preset = words.pop(0) if words and words[0] in _lab.policies() else ""
-    settings = ",".join(words)
-    try:
-        _lab.config(preset or "cuda-2.13", settings)
-    except ValueError as problem:
-        return {}, f"the settings of the recorded run, {text!r}, are not understood: {problem}"
-    return {key: value for key, value in (("policy", preset), ("settings", settings)) if value}, ""
 
 
 def _choose_device(snapshot: _lab.Snapshot, device: int | None) -> int:
@@ -203,6 +193,7 @@ class _Importer:
         self.most_reserved = 0
         self.preset = choice.get("policy", "")
         self.rules = self.preset or "cuda-2.13", choice.get("settings", "")
+        self.collects = _lab.config(*self.rules)["garbage_collection_threshold"] > 0
         self.is_whole = is_whole
         self.waiting: tuple[int, int] | None = None  # bytes and pool of a request that waits
         self.completed: list[tuple[int, int]] = []  # id and time of what it waited for
@@ -213,7 +204,8 @@ class _Importer:
         self.live: dict[int, int] = {}  # id by address
         self.since: dict[int, int] = {}  # entry by address
         self.places: list[tuple[int, int]] = []  # begin and end of live blocks, by address
-        self.held: set[int] = set()  # addresses of whole segments
+        self.pending: set[int] = set()  # addresses of blocks whose free waits
+        self.held: dict[int, int] = {}  # bytes of whole segments by address; 0 of private ones
         self.known: list[str] = []
         self.inferred: list[str] = []
         self.ambiguous: list[str] = []
@@ -223,7 +215,7 @@ class _Importer:
             )
 
     def run(self) -> Trace:
-        reserved, older = self._initial_reserved(), self._older()
+        reserved, older = initial_reserved(self.tables), self._older()
         failed_at = capacity_at_failures(self.entries, reserved)
         if outside := max(0, (self.capacity or 0) - (failed_at or self.capacity or 0)):
             self.capacity = self.full = failed_at
@@ -266,7 +258,7 @@ class _Importer:
                         begun["inferred_ranges"] = True
                     mapped[home] += bytes if op == Op.SEGMENT_MAP else -bytes
             if op in (Op.SEGMENT_ALLOC, Op.SEGMENT_FREE):
-                self._hold(position, op, rest[0])
+                self._hold(position, op, rest[0], rest[1], rest[4])
             if op in GIVEN_BACK:
                 if before not in GIVEN_BACK and not self.is_whole:
                     pools = pools_given_back(self.entries, position)
@@ -321,7 +313,7 @@ class _Importer:
         small: list[int] = []
         for segment in start.segments if not start.unknown else ():
             if segment.runs is None:
-                self.held.add(segment.address)
+                self._hold(0, Op.SEGMENT_ALLOC, segment.address, segment.bytes, segment.pool)
             if segment.runs is not None and not segment.is_large:
                 small.append(len(self.out))
             owner = self._stream(segment.stream), self._pool(segment.pool)
@@ -337,6 +329,7 @@ class _Importer:
             self.live[address] = id
             self.places.append((address, address + bytes))
             if pending:
+                self.pending.add(address)
                 self.out.add(Op.FREE_REQUESTED, id, time_ns=time)
         self.out.add(Op.RESET_PEAKS, time_ns=time)
         self._say(start, len(older))
@@ -418,13 +411,6 @@ class _Importer:
                 raise TraceError(f"the block at {start:#x} has {row[0]} bytes")
         return older
 
-    def _initial_reserved(self) -> int:
-        op, bytes = self.entries["op"], self.entries["bytes"]
-        reserved: int = sum(self.tables["segments"]["bytes"].tolist())
-        reserved -= sum(bytes[np.isin(op, TAKEN)].tolist())
-        reserved += sum(bytes[np.isin(op, GIVEN_BACK)].tolist())
-        return max(reserved, 0)
-
     # --- Entries.
 
     def _add(
@@ -442,10 +428,12 @@ class _Importer:
         if op not in _WHILE_WAITING:
             self._end_wait()
         if op == Op.FREE_REQUESTED:
+            self.pending.add(address)
             self.out.add(op, self._known(position, "free_requested", address), time_ns=time)
         elif op == Op.FREE_COMPLETED:
             self.completed.append((self._known(position, "free_completed", address), time))
             del self.live[address]
+            self.pending.discard(address)
             at = bisect_left(self.places, (address,))
             if at < len(self.places) and self.places[at][0] == address:
                 del self.places[at]
@@ -497,21 +485,21 @@ class _Importer:
                 )
         self.places.insert(at, (address, address + bytes))
 
-    def _hold(self, position: int, op: int, address: int) -> None:
+    def _hold(self, position: int, op: int, address: int, bytes: int, pool: int) -> None:
         """Note a segment that comes or goes.
 
         Raises:
             TraceError: If one comes that is there.
         """
         if op == Op.SEGMENT_FREE:
-            self.held.discard(address)
+            self.held.pop(address, None)
         elif op == Op.SEGMENT_ALLOC and address in self.held:
             raise TraceError(
                 f"entry {position} of device {self.device}: segment_alloc at {address:#x}, where "
                 f"a segment is"
             )
         elif op == Op.SEGMENT_ALLOC:
-            self.held.add(address)
+            self.held[address] = 0 if self._pool(pool) else bytes
 
     def _end_wait(self) -> None:
         """Complete the frees that a request waited for: a replay of it waits for them itself."""
@@ -544,6 +532,10 @@ class _Importer:
             taken += 1
         if end == len(op):
             return True
+        if self.collects and op[position] == Op.SEGMENT_FREE:
+            gone = self.entries["address"][position:end].tolist()
+            if self.pending or is_one_left(self.held, gone, self.places):
+                return False  # empty_cache() leaves none of both, the collector of a threshold does
         if op[end] == Op.OOM or (taken < len(op) and op[taken] == Op.OOM):
             return False
         if taken == len(op) or op[taken] != Op.MALLOC:
@@ -553,7 +545,7 @@ class _Importer:
             return True  # a whole segment is only given back for another one
         if self.full is None:  # a replay on a device without limit needs it either way
             if not self.is_open:
-                held = held_after(self.entries, self._initial_reserved())
+                held = held_after(self.entries, initial_reserved(self.tables))
                 self.is_open, self.most_reserved = True, int(held.max())
             self._say_once(
                 f"entry {position}: cached memory is given back before more is used; without the "

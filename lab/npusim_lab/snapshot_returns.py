@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,36 @@ def rows_of(entries: _lab.SnapshotEntries) -> Iterator[tuple[int, ...]]:
     for begin in range(0, len(columns[0]), _PIECE):
         piece = [column[begin : begin + _PIECE].tolist() for column in columns]
         yield from zip(range(begin, begin + len(piece[0])), *piece, strict=True)
+
+
+def initial_reserved(tables: _lab.SnapshotTables) -> int:
+    """Return the bytes that were reserved before the first entry."""
+    op, bytes = tables["entries"]["op"], tables["entries"]["bytes"]
+    reserved: int = sum(tables["segments"]["bytes"].tolist())
+    reserved -= sum(bytes[np.isin(op, TAKEN)].tolist())
+    reserved += sum(bytes[np.isin(op, GIVEN_BACK)].tolist())
+    return max(reserved, 0)
+
+
+def is_one_left(
+    segments: Mapping[int, int],
+    gone: Sequence[int],
+    blocks: Sequence[tuple[int, int]],
+) -> bool:
+    """Return whether a segment has no block.
+
+    Args:
+        segments: bytes by address; 0 of private ones, which are not asked.
+        gone: the addresses of others that are not asked.
+        blocks: begin and end of each block, by address.
+    """
+    for address, bytes in segments.items():
+        if not bytes or address in gone:
+            continue
+        at = bisect_left(blocks, (address, 0))
+        if at == len(blocks) or blocks[at][0] >= address + bytes:
+            return True
+    return False
 
 
 def held_after(entries: _lab.SnapshotEntries, reserved: int) -> NDArray[np.int64]:
