@@ -234,6 +234,7 @@ def test_choice_of_backends_is_still_needed():
     try:
         made = group._get_backend(torch.device("npusim"))
         assert isinstance(made, distributed_c10d.ProcessGroupGloo)
+        assert group.name() == "undefined"  # no default: it warns when asked for hooks
     finally:
         for kept in (distributed_c10d._world.pg_map, distributed_c10d._world.pg_names):
             kept.pop(group, None)

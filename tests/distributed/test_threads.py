@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Ranks as threads of one process."""
 
+import os
 import threading
 from datetime import timedelta
 
@@ -45,14 +46,18 @@ def trained(kind):
 
 
 def in_threads(rank, size, store):
-    results = {"sum": run_ranks(summed, 8)}
-    for kind in ("ddp", "fsdp2"):
-        results[kind] = run_ranks(trained, 4, kind)
-    return results
+    with open(f"{store}.errors", "w+") as errors:
+        os.dup2(errors.fileno(), 2)
+        results = {"sum": run_ranks(summed, 8)}
+        for kind in ("ddp", "fsdp2"):
+            results[kind] = run_ranks(trained, 4, kind)
+        errors.seek(0)
+        return results | {"errors": errors.read()}
 
 
 def test_collectives_ddp_and_fsdp2():
     (results,) = run_processes(in_threads, 1)
+    assert "hooks" not in results["errors"]
     assert results["sum"] == [([28.0] * 4, k) for k in range(8)]
     for kind in ("ddp", "fsdp2"):
         first = results[kind][0]

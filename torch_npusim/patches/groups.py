@@ -13,11 +13,12 @@ from torch_npusim._names import is_npusim
 def backends_of_a_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """torch.distributed knows by heart which backend serves which device.
 
-    Four things in one function: a group made without a backend calls gloo its default although
+    Five things in one function: a group made without a backend calls gloo its default although
     the accelerator's is another; gloo takes memory that the host cannot read and dies of SIGSEGV
     (its isend and irecv do not ask what device a tensor is on); a group of gloo beside one that is
     bound to a device is asked for that device's backend; the backend "fake" lists the devices it
-    knows. pytorch/pytorch 177103 asks for the second.
+    knows; a group of several backends has no default, and warns when it is asked for hooks, unless
+    NCCL is among them. pytorch/pytorch 177103 asks for the second, 189193 for the fifth.
     """
     from torch.distributed import distributed_c10d as c10d
 
@@ -42,6 +43,11 @@ def backends_of_a_group(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = kwargs.get("device_id")
         if text == c10d.Backend.GLOO and bound is not None and is_npusim(bound):
             kwargs["device_id"] = None
-        return original(group_size, group_rank, ranks, backend, *args, **kwargs)
+        made = original(group_size, group_rank, ranks, backend, *args, **kwargs)
+        if isinstance(made[0], c10d.ProcessGroup) and made[0].name() == c10d.Backend.UNDEFINED:
+            serving = c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map()
+            main = serving.get("npusim", next(iter(serving.values())))
+            made[0]._set_default_backend(c10d.Backend.backend_type_map[main])
+        return made
 
     return make
