@@ -85,8 +85,12 @@ def as_spawned(environment: dict[str, str], target: Any, args: Any, kwargs: Any)
 
 
 def share_import() -> None:
-    """Makes the ranks of torch's distributed tests forks of one process."""
-    SERVER.set_forkserver_preload([*IMPORTED, "torch.testing._internal.common_distributed"])
+    """Makes the ranks of torch's distributed tests forks of one process.
+
+    It has imported of torch what this one has, but no module of tests: these ask for devices.
+    """
+    of_torch = [name for name in sys.modules if re.match(r"torch\.(?!testing)", name)]
+    SERVER.set_forkserver_preload([*of_torch, "torch.testing._internal.common_distributed"])
     original = torch.multiprocessing.get_context
 
     def get_context(method: str | None = None) -> Any:
@@ -97,9 +101,10 @@ def share_import() -> None:
 
 
 def words_of(error: str) -> str:
-    """Returns what an error says; of ranks, what the first one raised."""
+    """Returns what an error says; of ranks and of their threads, what the first one raised."""
     of_rank = re.search(r"\n(\w[\w.]*(?:Error|Exception|Exit|Timeout)\b.*)", error)
-    return (of_rank[1] if " and exception:" in error and of_rank else error)[:KEPT]
+    quoted = " and exception:" in error or " exited with exception:" in error
+    return (of_rank[1] if quoted and of_rank else error)[:KEPT]
 
 
 def tests_of(file: Path, device: str) -> Iterator[tuple[str, unittest.TestCase]]:
@@ -153,8 +158,8 @@ def run(file: Path, device: str, notes: Path, every: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.argv = [str(file)]
     give_moved_names()
-    share_import()
     chosen = sorted(dict(tests_of(file, device)).items())[::every]
+    share_import()
     with notes.open("a", buffering=1) as out:
         for name, test in chosen:
             if name in done:

@@ -113,7 +113,8 @@ def run_file(server: Server, file: Path, every: int, limit: float) -> Ends:
         log = notes.with_suffix(".log").read_text()
         unfinished = [name for name, end in read(notes).items() if "outcome" not in end]
         if not read(notes) or (status == 1 and not unfinished):
-            raise SystemExit(f"{file} on {server.device} does not load: {log[-300:]}")
+            print(f"{file} on {server.device} does not load: {log[-300:]}", flush=True)
+            return {}
         with notes.open("a") as more:
             for name in unfinished:
                 why = f"ended the process, status {status}"
@@ -162,11 +163,11 @@ def main() -> int:
     """Entry of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sources", nargs="?", type=Path, help="a folder with PyTorch's test files")
-    parser.add_argument("--only", nargs="+", metavar="FILE", help="of the table's files these")
+    parser.add_argument("--only", nargs="+", metavar="FILE", help="these, in this order")
     parser.add_argument("--seconds", type=float, default=900, help="for each file on each device")
     parser.add_argument("--page", action="store_true", help="write the page from results.json")
     given = parser.parse_args()
-    chosen = [name for name in (*FILES, *DISTRIBUTED) if name in (given.only or (name,))]
+    chosen = given.only or [*FILES, *DISTRIBUTED]
     server = functools.cache(Server)
     for name in chosen if given.sources else ():
         file = (given.sources / name).resolve()
@@ -175,6 +176,8 @@ def main() -> int:
         # Names are sampled for CUDA alone: which of them a device has shifts every n-th.
         alone = name in DISTRIBUTED
         on_cpu = WHOLE if alone else run_file(server("cpu", 1), file, 1, given.seconds)
+        if not (on_cuda and on_cpu):
+            continue  # it does not load
         found = {"every": every, "torch": torch.__version__, **compare(on_cpu, on_cuda)}
         results = read_results()  # two commands may run
         before = results.get(name, {})

@@ -101,7 +101,7 @@ GATES = {
     r"does not have antialiasing|does not pass when run locally": "switched off",
     r"SM ?(89|90|100)|requires H100|CDNA3|multicast support": "a newer chip",
     r"[Ww]indows|Jetson|[Mm]acOS|flush_denormal": "another system",
-    r"[Nn]o (numba|cupy|torchvision)": "a package",
+    r"[Nn]o (numba|cupy|torchvision)|needs triton": "a package",
 }
 
 CHANGED = "torch changed since 2.6: what the test says or expects is older"
