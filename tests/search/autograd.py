@@ -10,9 +10,8 @@ from engine import Program, parts
 ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "64MiB"}
 
 START = """
-import contextlib, functools
 import torch
-from torch.utils import checkpoint as checkpoints
+from torch.utils.checkpoint import checkpoint
 npu = torch.npusim
 
 class Cube(torch.autograd.Function):
@@ -60,23 +59,18 @@ class Side:
         y.record_stream(npu.current_stream())
         return y
 
-    def checkpoint(self, f, x, reentrant):
-        return checkpoints.checkpoint(f, x, use_reentrant=reentrant)
-
     def run(self, line):
         try:
-            exec(line, globals(), self.t | {"t": self.t, "s": self})
+            exec(line, globals() | self.t | {"t": self.t, "s": self})  # lambdas see them
         except Exception as error:
             self.seen.append(type(error).__name__)
 
 def told(x, before=0):
-    leaf = refusal = None
     try:
         leaf = x.is_leaf, x.requires_grad, x.grad_fn and x.grad_fn.name(), x.output_nr
     except RuntimeError as error:  # a view that nobody may use any more
-        refusal = str(error)[:40]
-    version = None if x.is_inference() else x._version - before
-    return leaf, refusal, version, x._is_view(), x.stride()
+        leaf = str(error)[:40]
+    return leaf, version(x) - before, x.is_inference(), x._is_view(), x.stride()
 
 def version(x):
     return 0 if x.is_inference() else x._version
@@ -108,7 +102,7 @@ def check():
                     for s in (cpu, device))
         assert one == two, (name, one, two)
         equal(a, b, f"value of {name}")
-        if not told(a)[0]:
+        if isinstance(told(a)[0], str):
             continue
         grads = [x.grad if x.is_leaf or x.retains_grad else None for x in (a, b)]
         assert (grads[0] is None) == (grads[1] is None), f"{name}: a gradient is missing"
@@ -124,8 +118,10 @@ MADE = """
 {x}.contiguous(); {x}.flatten(); {x}.as_strided((2, 2), (1, 2)); {x}.diagonal();
 {x}.unfold(-1, 2, 2); {x}.view_as({y}); {x}.squeeze(); {x}[{x} > 1];
 torch.where({x} > 1, {x}, {y}); torch.cat([{x}, {y}]); Cube.apply({x});
-Doubled.apply({x}.clone()); Doubled.apply({x}); s.checkpoint(lambda x: x.sin() * {y}, {x}, True);
-s.checkpoint(lambda x: x.cos() * {y}, {x}, False); s.checkpoint(Cube.apply, {x}, False);
+Doubled.apply({x}.clone()); Doubled.apply({x});
+checkpoint(lambda x: x.sin() * {y}, {x}, use_reentrant=True);
+checkpoint(lambda x: x.cos() * {y}, {x}, use_reentrant=False);
+checkpoint(Cube.apply, {x}, use_reentrant=False);
 s.aside(lambda x: x * 3, {x}); s.aside(Cube.apply, {x});
 torch.autograd.grad({x}.sum(), {y}, create_graph=True)[0];
 torch.autograd.grad(({x} ** 3).sum(), {x}, create_graph=True)[0];
@@ -173,27 +169,3 @@ def program(random) -> Program:
             text = f"with {random.choice(parts(AROUND))}: {text}"
         lines.append(f"do({text!r})")
     return Program(tuple(lines), START, "check()")
-
-
-_CHANGED = """
-run = Side.run
-def changed(self, line):
-    run(self, line if self.device == "cpu" else line.replace({!r}, {!r}))
-Side.run = changed
-"""
-PLANTS = {
-    "a view of every second element begins at the wrong one": _CHANGED.format("::2]", "1::2]"),
-    "a write in place counts no version": _CHANGED.format(".mul_(", ".data.mul_("),
-    "a write through a view is lost": _CHANGED.format(
-        ".view(-1)[1:3]", ".reshape(-1).clone()[1:3]"
-    ),
-    "a checkpoint cuts the graph": _CHANGED.format(
-        "s.checkpoint(", "torch.no_grad()(s.checkpoint)("
-    ),
-    "a second derivative is missing": _CHANGED.format("create_graph=True", "retain_graph=True"),
-    "another stream's result has no gradient": _CHANGED.format(
-        "s.aside(", "torch.no_grad()(s.aside)("
-    ),
-    "a hook's gradient is left out": _CHANGED.format("', 2))", "', 0))"),
-    "a mode is not in force": _CHANGED.format("torch.no_grad()", "torch.enable_grad()"),
-}

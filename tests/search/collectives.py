@@ -12,9 +12,9 @@ import torch_npusim.testing.ranks  # noqa: F401  (forked programs have it)
 ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_COUNT": "4"}
 
 START = """
-import contextlib, os, tempfile, threading, traceback
+import contextlib, tempfile, threading
 from datetime import timedelta
-import torch, torch.distributed as dist
+import torch, torch.distributed as dist, torch.multiprocessing as mp
 from torch.distributed import ReduceOp
 from torch_npusim import testing
 me, steps = threading.local(), []
@@ -33,22 +33,6 @@ def swap(x, g, how, sends, expects):
     out = torch.empty(sum(expects), dtype=x.dtype, device=x.device)
     return [out], dist.all_to_all_single(out, x[:sum(sends)], expects, sends, group=g, async_op=how)
 
-def average(x, g, how):
-    work = dist.all_reduce(x, ReduceOp.SUM if x.is_cpu else ReduceOp.AVG, g, how)
-    if x.is_cpu:
-        x.div_(g.size()) if x.is_floating_point() else x.floor_divide_(g.size())
-    return [x], work
-
-def uneven(x, g, how):
-    me_in = g.rank()
-    outs = [torch.zeros(k + 1, dtype=x.dtype, device=x.device) for k in range(g.size())]
-    if not x.is_cpu:
-        return outs, dist.all_gather(outs, x[:me_in + 1], group=g, async_op=how)
-    outs[me_in].copy_(x[:me_in + 1])
-    for k, out in enumerate(outs):
-        dist.broadcast(out, group_src=k, group=g)
-    return outs, None
-
 def lists(x, g, how):
     outs = [torch.empty_like(one) for one in parts(x, g)]
     if not x.is_cpu:
@@ -62,29 +46,34 @@ def made(call, like):  # of collectives that write to new memory: a tensor, or o
         return (out if isinstance(out, list) else [out]), call(out, x, g, how, *args)
     return collective
 
+def whole(x, g):
+    return [torch.zeros_like(x) for _ in range(g.size())]
+
+def share(x, g):
+    return x.new_empty(x.numel() // g.size())
+
+def at(root, given, g):
+    return given if g.rank() == root else None
+
 CALLS = {
     "all_reduce": lambda x, g, how, op: ([x], dist.all_reduce(x, op, g, how)),
-    "average": average,
     "broadcast": lambda x, g, how, root: (
         [x], dist.broadcast(x, group_src=root, group=g, async_op=how)),
     "reduce": lambda x, g, how, root: (
         [y := x.clone()] if g.rank() == root else [x],  # gloo writes to the others' operands
         dist.reduce(y if g.rank() == root else x.clone(), group_dst=root, group=g, async_op=how)),
-    "all_gather": made(lambda o, x, g, how: dist.all_gather(o, x, g, how),
-        lambda x, g: [torch.empty_like(x) for _ in range(g.size())]),
+    "all_gather": made(lambda o, x, g, how: dist.all_gather(o, x, g, how), whole),
     "gather_into": made(lambda o, x, g, how: dist.all_gather_into_tensor(o, x, g, how),
         lambda x, g: x.new_empty(g.size() * x.numel())),
-    "scatter_into": made(lambda o, x, g, how, op: dist.reduce_scatter_tensor(o, x, op, g, how),
-        lambda x, g: x.new_empty(x.numel() // g.size())),
-    "reduce_scatter": made(lambda o, x, g, how, op: dist.reduce_scatter(o, parts(x, g), op, g, how),
-        lambda x, g: x.new_empty(x.numel() // g.size())),
+    "scatter_into": made(
+        lambda o, x, g, how, op: dist.reduce_scatter_tensor(o, x, op, g, how), share),
+    "reduce_scatter": made(
+        lambda o, x, g, how, op: dist.reduce_scatter(o, parts(x, g), op, g, how), share),
     "gather": made(lambda o, x, g, how, root: dist.gather(
-            x, o if g.rank() == root else None, group_dst=root, group=g, async_op=how),
-        lambda x, g: [torch.zeros_like(x) for _ in range(g.size())]),
+        x, at(root, o, g), group_dst=root, group=g, async_op=how), whole),
     "scatter": made(lambda o, x, g, how, root: dist.scatter(
-            o, parts(x, g) if g.rank() == root else None, group_src=root, group=g, async_op=how),
-        lambda x, g: x.new_empty(x.numel() // g.size())),
-    "swap": swap, "uneven": uneven, "lists": lists,
+        o, at(root, parts(x, g), g), group_src=root, group=g, async_op=how), share),
+    "swap": swap, "lists": lists,
 }
 
 def on(stream):
@@ -157,7 +146,7 @@ def differs(rank, group, right, wrong):
     finish()
     g, x = me.groups[group][0], torch.ones(12, device="npusim")
     try:
-        (wrong if me.rank == rank else right)(x, g)
+        done = (wrong if me.rank == rank else right)(x, g)
         torch.npusim.synchronize()
     except Exception as error:
         assert not [word for word in FOREIGN if word in str(error)], str(error)
@@ -166,9 +155,9 @@ def differs(rank, group, right, wrong):
             with contextlib.suppress(RuntimeError):
                 torch.npusim.synchronize()
     else:
-        assert me.rank == rank and wrong is NOTHING, f"rank {me.rank} is not told"
+        assert me.rank == rank and done is NOTHING, f"rank {me.rank} is not told"
 
-NOTHING = lambda x, g: None
+NOTHING = object()
 
 def rank_main():
     me.rank, me.x, me.under_way = dist.get_rank(), {}, []
@@ -179,32 +168,22 @@ def rank_main():
         step()
     me.under_way and finish()
 
+def process_main(rank, ranks, place):
+    torch.npusim.set_device(rank)
+    dist.init_process_group("cpu:gloo,npusim:simccl", init_method=f"file://{place}",
+                            rank=rank, world_size=ranks, timeout=timedelta(seconds=8))
+    rank_main()
+
 def run(ranks, threads):
     if threads:
         return testing.run_ranks(rank_main, ranks, timeout=8)
-    children, place = [], tempfile.mktemp()
-    for rank in range(ranks):
-        if not (child := os.fork()):
-            status = 1
-            try:
-                torch.npusim.set_device(rank)
-                dist.init_process_group("cpu:gloo,npusim:simccl", init_method=f"file://{place}",
-                                        rank=rank, world_size=ranks, timeout=timedelta(seconds=8))
-                rank_main()
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        children.append(child)
-    ended = [os.waitpid(child, 0)[1] for child in children]
-    assert not any(ended), f"ranks end with {ended}"
+    mp.start_processes(process_main, (ranks, tempfile.mktemp()), ranks, start_method="fork")
 """
 TYPES = "float32 float64 float16 bfloat16 int8 uint8 int32 int64".split()
 OPS = ("ReduceOp.SUM", "ReduceOp.MIN", "ReduceOp.MAX", "ReduceOp.PRODUCT")
 NEEDS = {"all_reduce": "op", "scatter_into": "op", "reduce_scatter": "op", "swap": "splits"}
 NEEDS |= dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), "root")
-NEEDS |= dict.fromkeys(("average", "all_gather", "gather_into", "uneven", "lists"), "")
+NEEDS |= dict.fromkeys(("all_gather", "gather_into", "lists"), "")
 # Collectives of twelve numbers, and each with something else than the other ranks have.
 RIGHT = {
     "dist.all_reduce({x}, group=g)": ("{x}[:6]", "{x}.int()", "{x}[::2]"),
@@ -236,9 +215,7 @@ def arguments(random, name: str, size: int) -> str:
 def program(random) -> Program:
     """Five to fourteen steps of all ranks; some programs end with a wrong one."""
     ranks = random.randint(2, 4)
-    groups, tensors, busy = {"world": ranks}, {}, {}
-    members = {"world": list(range(ranks))}
-    lines = []
+    groups, tensors, busy, lines = {"world": list(range(ranks))}, {}, {}, []
     for n in range(random.randint(5, 14)):
         stream, group = random.randrange(2), random.choice(list(groups))
         choice, how = random.random(), random.random() < 0.5
@@ -251,9 +228,8 @@ def program(random) -> Program:
             lines.append(f"finish({stream})")
             busy.clear()
         if choice < 0.6:
-            even = groups[group] in (2, 4) and tensors[x] not in ("int8", "uint8")
-            name = random.choice([one for one in NEEDS if even or one != "average"])
-            more = arguments(random, name, groups[group])
+            name = random.choice(list(NEEDS))
+            more = arguments(random, name, len(groups[group]))
             lines.append(f'call("{name}", "{x}", "{group}", {stream}, {how}{more})')
             busy |= {x: group} if how else {}
         elif choice < 0.7:
@@ -266,57 +242,19 @@ def program(random) -> Program:
             lines.append(f'transfers({pairs}, "{x}", {stream}, {how})')
             busy.clear()
         elif choice < 0.87:
-            chosen = sorted(random.sample(range(ranks), random.randint(1, ranks)))
-            groups[f"g{n}"], members[f"g{n}"] = len(chosen), chosen
-            lines.append(f'group("g{n}", {chosen})')
+            groups[f"g{n}"] = sorted(random.sample(range(ranks), random.randint(1, ranks)))
+            lines.append(f'group("g{n}", {groups[f"g{n}"]})')
         elif choice < 0.95:
             lines.append(f'write("{x}", {stream})')
         else:
             lines.append("dist.barrier()")
-    large = [one for one in groups if groups[one] > 1]
     if random.random() < 0.4:
         right, others = random.choice(list(RIGHT.items()))
-        group = random.choice(large)
+        group = random.choice([one for one in groups if len(groups[one]) > 1])
         wrong = right.replace("{x}", random.choice(others)) if others else random.choice(WRONG)
         wrong = random.choice((wrong, wrong, random.choice(WRONG), "NOTHING"))
-        wrong = wrong if wrong == "NOTHING" else f"lambda x, g: {wrong}"
-        right = right.replace("{x}", "x")
-        rank = random.choice(members[group])
-        if right not in wrong:
-            lines.append(f'differs({rank}, "{group}", lambda x, g: {right}, {wrong})')
+        right, rank = right.replace("{x}", "x"), random.choice(groups[group])
+        if right != wrong:
+            lines.append(f'differs({rank}, "{group}", lambda x, g: {right}, lambda x, g: {wrong})')
     lines = [f"steps.append(lambda: {line})" for line in lines]
     return Program(tuple(lines), START, "", f"run({ranks}, threads={random.random() < 0.7})")
-
-
-FAULTS = """
-a sum leaves out the third rank: all_reduce: me.rank == 2 and x.zero_()
-a least is a sum: all_reduce: args = (ReduceOp.SUM, *args[1:])
-a sum is the greatest: reduce_scatter_tensor: args = (args[0], ReduceOp.MAX, *args[2:])
-the root is the last rank: broadcast: named["group_src"] = named["group"].size() - 1
-uneven splits go to other memory: all_to_all_single: x = torch.empty_like(x)
-a batch of transfers is in another order: batch_isend_irecv: x = x[::-1] if me.rank == 0 else x
-a transfer forgets its tensor: recv: x = x.clone()
-a gathering on a side stream is lost: all_gather_into_tensor: x = x.clone() if side() else x
-"""
-PLANTS = {
-    name: f"""
-original, side = dist.{call}, lambda: me.last is me.streams[1]
-def replaced(x, *args, **named):
-    host = not isinstance(x, list) and x.is_cpu
-    if not host:
-        {text}
-    return original(x, *args, **named)
-dist.{call} = replaced
-"""
-    for name, call, text in (line.split(": ", 2) for line in FAULTS.strip().splitlines())
-} | {
-    "a refusal has words of the transport": """
-original = torch.npusim.synchronize
-def worded(*args):
-    try:
-        original(*args)
-    except dist.DistBackendError as error:
-        raise dist.DistBackendError("[enforce fail at gloo/transport/tcp/pair.cc]") from error
-torch.npusim.synchronize = worded
-""",
-}

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Random programs of Python, each in a child of its own; what fails is shrunk and printed.
 
-A search is a module of this folder with `program(random) -> Program`. Optional names:
-
-    ENVIRONMENT   variables that torch_npusim reads at its import
-    PLANTS        faults by name: statements that plant one, run after the program's start
+A search is a module of this folder with `program(random) -> Program`, and where it needs some
+`ENVIRONMENT`: variables that torch_npusim reads at its import. `planted.toml` has its faults.
 
 A program's oracle is its own text: a line, `check` or `end` raises where something is wrong.
 """
@@ -15,21 +13,45 @@ import random
 import re
 import sys
 import time
+import tomllib
 import traceback
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 
 from claims import children
 
 LIMIT_S = 180.0  # a wait that is longer hangs, also beside other work
 SHRINKING_S = 60.0
+CALL = "result = original(*given, **named)"
+DEVICES = (  # what the name DEVICE of a start stands for
+    '"npusim", torch.npusim',
+    '"cuda", __import__("torch_npusim.as_cuda") and torch.cuda',
+)
+PLANT = """
+original, lost = {0}, []
+def fault(*given, **named):
+    result = None
+    {1}
+    return result
+{0} = fault
+"""
 
 
 def parts(text: str) -> list[str]:
     """The texts between semicolons."""
     return [part.strip() for part in text.split(";")]
+
+
+def plants(search: str) -> dict[str, str]:
+    """The planted faults of a search by name, as statements to run after a program's start."""
+    rows = tomllib.loads(Path(__file__).with_name("planted.toml").read_text())[search]
+    return {
+        name: PLANT.format(replaced, "\n    ".join(statements).replace("CALL", CALL))
+        for name, (replaced, *statements) in rows.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ after a replay; results that were alive when a later graph of their pool was cap
 tensors of others, keep their values.
 """
 
-from engine import Program
+from engine import DEVICES, Program, parts
 
 ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "256MiB"}
 
@@ -14,6 +14,7 @@ START = """
 import torch
 from torch.nn import functional as F
 D, npu = DEVICE
+Graph = npu.CUDAGraph if D == "cuda" else npu.NPUSIMGraph
 m = torch.linspace(-1, 1, 64, device=D).view(8, 8)
 i = torch.tensor([3, 1, 0, 2, 7, 6, 5, 4], device=D)
 side = npu.Stream()
@@ -28,7 +29,7 @@ def aside(f, x):
 
 def capture(name, f, pool=None):
     x = torch.ones(8, device=D)
-    graph = (npu.CUDAGraph if D == "cuda" else npu.NPUSIMGraph)()
+    graph = Graph()
     with npu.graph(graph, pool=pools.get(pool)):
         y = f(x)
     pools[name] = graph.pool()
@@ -41,10 +42,8 @@ def replay(name, seed):
     torch.manual_seed(seed)
     graph.replay()
     assert npu.memory_allocated() == before, "a replay changes the statistics"
-    later = False
-    for other in graphs:
-        later |= other == name
-        if later and graphs[other][4] == pool:
+    for other in [*graphs][[*graphs].index(name):]:
+        if graphs[other][4] == pool:
             live.pop(other, None)
     live[name] = y, y.cpu()
     torch.manual_seed(seed)
@@ -63,58 +62,31 @@ def check():
         assert torch.equal(tensor.cpu(), value), f"{name} has changed"
 """
 
-DEVICES = (
-    '"npusim", torch.npusim',
-    '"cuda", __import__("torch_npusim.as_cuda") and torch.cuda',
-)
-INDICES = (
-    "torch.arange(7, -1, -1, device=D)",
-    "i",
-    "((torch.arange(8, device=D) + 3) % 8)",
-    "torch.argsort({x}.sin())",
-    "torch.randperm(8, device=D)",
-)
+INDICES = """
+torch.arange(7, -1, -1, device=D); i; ((torch.arange(8, device=D) + 3) % 8);
+torch.argsort({x}.sin()); torch.randperm(8, device=D)
+"""
 # Each makes eight numbers of eight numbers.
-STEPS = (
-    "{x}[{i}]",
-    "F.embedding({i}, m) @ {x}",
-    "torch.gather({x}, 0, {i})",
-    "{x}.index_select(0, {i})",
-    "torch.take({x}, {i})",
-    "F.nll_loss(F.log_softmax(m * {x}, 1), {i}, reduction='none')",
-    "torch.zeros(8, device=D).index_add(0, {i}, {x})",
-    "torch.zeros(8, device=D).scatter_(0, {i}, {x})",
-    "F.one_hot({i}, 8).float() @ {x}",
-    "{x}.index_fill(0, {i}[:3], 2.0)",
-    "{x}.clone().index_put_(({i},), {x} * 2)",
-    "{x} + torch.rand(8, device=D)",
-    "F.dropout({x}, 0.5)",
-    "torch.normal({x}, 1.0)",
-    "m @ {x}",
-    "F.linear({x}, m, {x})",
-    "torch.addmm(m, m, m) @ {x}",
-    "aside(lambda x: x * 3 + 1, {x})",
-    "aside(lambda x: x[{j}], {x})",
-    "{x}.clone().mul_(2).add_({x})",
-    "{x}.cumsum(0)",
-    "{x}.sort().values",
-    "{x}.topk(8).values",
-    "torch.where({x} > 2, {x}, -{x})",
-    "torch.cat([{x}[4:], {x}[:4]])",
-    "F.softmax({x}, 0)",
-    "{x}.view(2, 4).t().flatten()",
-    "F.layer_norm({x}, (8,))",
-    "{x} * torch.tensor(2.0)",
-    "{x}.to(torch.float64).sin().float()",
-)
+STEPS = """
+{x}[{i}]; F.embedding({i}, m) @ {x}; torch.gather({x}, 0, {i}); {x}.index_select(0, {i});
+torch.take({x}, {i}); F.nll_loss(F.log_softmax(m * {x}, 1), {i}, reduction='none');
+torch.zeros(8, device=D).index_add(0, {i}, {x}); torch.zeros(8, device=D).scatter_(0, {i}, {x});
+F.one_hot({i}, 8).float() @ {x}; {x}.index_fill(0, {i}[:3], 2.0);
+{x}.clone().index_put_(({i},), {x} * 2); {x} + torch.rand(8, device=D); F.dropout({x}, 0.5);
+torch.normal({x}, 1.0); m @ {x}; F.linear({x}, m, {x}); torch.addmm(m, m, m) @ {x};
+aside(lambda x: x * 3 + 1, {x}); aside(lambda x: x[{j}], {x}); {x}.clone().mul_(2).add_({x});
+{x}.cumsum(0); {x}.sort().values; {x}.topk(8).values; torch.where({x} > 2, {x}, -{x});
+torch.cat([{x}[4:], {x}[:4]]); F.softmax({x}, 0); {x}.view(2, 4).t().flatten();
+F.layer_norm({x}, (8,)); {x} * torch.tensor(2.0); {x}.to(torch.float64).sin().float()
+"""
 
 
 def function(random) -> str:
     """The text of a function of eight numbers."""
     text = "x"
     for _ in range(random.randint(1, 4)):
-        index, other = random.choice(INDICES), random.choice(INDICES[:3])
-        step = random.choice(STEPS)
+        index, other = random.choice(parts(INDICES)), random.choice(parts(INDICES)[:3])
+        step = random.choice(parts(STEPS))
         text = step.replace("{i}", index).replace("{j}", other).replace("{x}", f"({text})")
     return f"lambda x: {text}"
 
@@ -127,8 +99,7 @@ def program(random) -> Program:
         if not names or choice < 0.3:
             pool = repr(random.choice(made)) if made and random.random() < 0.5 else None
             lines.append(f'capture("g{number}", {function(random)}, {pool})')
-            names.append(f"g{number}")
-            made.append(f"g{number}")
+            names, made = [*names, f"g{number}"], [*made, f"g{number}"]
         elif choice < 0.7:
             lines.append(f'replay("{random.choice(names)}", {random.randint(1, 9)})')
         elif choice < 0.85:
@@ -137,51 +108,3 @@ def program(random) -> Program:
             lines.append(f'drop("{names.pop(random.randrange(len(names)))}")')
     lines.append(f'replay("{names[-1]}", 5)' if names else "pass")
     return Program(tuple(lines), START.replace("DEVICE", random.choice(DEVICES)), "check()")
-
-
-_REPLACED = """
-original = replay
-def replay(name, seed):
-    {}
-"""
-PLANTS = {
-    "a replay draws the numbers of another": _REPLACED.format(
-        """graph = graphs[name][0]
-    class Reseeded:
-        def replay(self):
-            torch.manual_seed(1)
-            graph.replay()
-    graphs[name] = Reseeded(), *graphs[name][1:]
-    original(name, seed)"""
-    ),
-    "a replay takes a block and keeps it": _REPLACED.format(
-        """graph = graphs[name][0]
-    class Keeping:
-        def replay(self):
-            graph.replay()
-            live["kept"] = torch.ones(64, device=D), torch.ones(64)
-    graphs[name] = Keeping(), *graphs[name][1:]
-    original(name, seed)"""
-    ),
-    "a replay overwrites a neighbour": _REPLACED.format(
-        """original(name, seed)
-    for other, (tensor, _) in live.items():
-        if other.startswith("t"):
-            tensor[-1] = 3.0"""
-    ),
-    "a graph that goes takes the result of another": """
-original = drop
-def drop(name):
-    original(name)
-    for other, (tensor, _) in live.items():
-        if other.startswith("g"):
-            tensor.zero_()
-""",
-    "a second capture in a pool overwrites the first result": """
-original = capture
-def capture(name, f, pool=None):
-    original(name, f, pool)
-    if pool in live:
-        live[pool][0].add_(1)
-""",
-}

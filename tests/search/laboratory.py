@@ -25,14 +25,16 @@ import npusim_lab.text_formats  # noqa: F401
 
 START = """
 import json, pickle, re, sys, tempfile, zipfile
+from dataclasses import replace
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, "tests")
 from allocator.test_placement import CASES
 from allocator.model import Model
+from allocator import reference
 from npusim_lab import Choice, TraceBuilder, TraceError, explain, files, load, save, text_formats
 from npusim_lab import explanation, snapshot_checks, snapshot_export, snapshot_import, trace_file
-from npusim_lab._lab import Op, replay
+from npusim_lab._lab import Op, replay as replayed
 from npusim_lab.matching import recorded_replay
 case = CASES[CASE]
 choice = Choice(case.preset, case.settings)
@@ -84,7 +86,7 @@ def judge():
     for row in rows:
         model.apply(*row)
     options = {"validate": True, "validate_every": 1, "curve_points": len(rows)}
-    done = replay(trace().compiled, case.preset, case.settings, case.capacity, **options)
+    done = replayed(trace().compiled, case.preset, case.settings, case.capacity, **options)
     assert done.violations == [], done.violations
     places = (done.segment.tolist(), done.offset.tolist(), done.block_bytes.tolist())
     placed = [None if failed else place for failed, *place in zip(done.failed, *places)]
@@ -164,30 +166,14 @@ def judged(kind):
         lines = sum(bool(line.strip()) for line in path.read_bytes().split(b"\\n"))
         events = {"rmm": lines - 1, "buffers": 2 * (lines - 1), "stalloc": lines}[kind]
         assert events == len(read) + left_out, f"{events} events of a file became {len(read)}"
-    assert replay(read.compiled, "npusim", validate=True).violations == []
+    assert replayed(read.compiled, "npusim", validate=True).violations == []
     assert explain(read, capacity_bytes=case.capacity)["verdict"]
     return read
 """
 KINDS = ("npt", "snapshot", "rmm", "buffers", "stalloc")
-WRONG = (
-    *(
-        "",
-        "-5",
-        "1_000",
-        "\u0663",
-        "\uff11\uff12",
-        "1e9",
-        "4096.0",
-        "nan",
-        "0",
-        "+3",
-        "0x",
-        "0xg",
-        "1 2",
-    ),
-    *("x" * 300, "\x00", '"', "0x" + "f" * 16, "=1+1", "dance", None, True, -1, 0.5, [], {}, [[]]),
-    *(1 << 63, 1 << 64, -(1 << 63) - 1, 10**20),
-)
+WRONG = [*'-5 1_000 \u0663 \uff11\uff12 1e9 4096.0 nan 0 +3 0x 0xg dance =1+1 \x00 "'.split(" ")]
+WRONG += ["", "1 2", "x" * 300, "0x" + "f" * 16, None, True, -1, 0.5, [], {}, [[]]]
+WRONG += [1 << 63, 1 << 64, -(1 << 63) - 1, 10**20]
 NAMES = [name for name, case in CASES.items() if not (case.scatter and case.rules.by_address)]
 
 
@@ -219,53 +205,3 @@ def program(random) -> Program:
         lines.append(f'damage("{kind}", {place}, {random.randrange(256)})')
         lines.append(f'spoil("{kind}", {place}, {random.choice(WRONG)!r})')
     return Program(tuple(lines), START.replace("CASE]", f"{name!r}]"))
-
-
-_WRITTEN = """
-original = snapshot_export._Exporter._entry
-def entry(self, event, action, *rest):
-    if not ({}):
-        original(self, event, action, *rest)
-snapshot_export._Exporter._entry = entry
-"""
-_RULES = """
-import dataclasses
-case = dataclasses.replace(case, rules=dataclasses.replace(case.rules, {}))
-"""
-PLANTS = {
-    "the first block that fits is taken": _RULES.format("first_fit=not case.rules.first_fit"),
-    "the quantum is twice as large": _RULES.format("quantum=2 * case.rules.quantum"),
-    "a free is complete when it is requested": """
-model = Model.apply
-def apply(self, op, *rest):
-    model(self, Op.FREE if op == Op.FREE_REQUESTED else op, *rest)
-Model.apply = apply
-""",
-    "an emptied cache keeps its memory": """
-from allocator.reference import Reference
-Reference.empty_cache = lambda self, pool=0: None
-""",
-    "the memory of a pool outlives it": """
-from allocator.reference import Reference
-Reference.release_pool = lambda self, pool: None
-""",
-    "a column is kept in one byte": """
-import numpy
-trace_file._narrowest = lambda name, column: numpy.dtype(numpy.int8)
-""",
-    "checksums of members are not looked at": """
-import zipfile
-zipfile.ZipExtFile._update_crc = lambda self, data: None
-""",
-    "a word that is no number is Python's error": """
-text_formats._int = lambda line, word, least=0: int(word, 0)
-""",
-    "a stack without a frame has no first line": """
-explanation._first_line = lambda text: text.split()[1]
-""",
-    "a snapshot lacks what failed": _WRITTEN.format('action == "oom"'),
-    "a snapshot lacks the end of a free": _WRITTEN.format(
-        'action == "free_completed" and event % 3 == 0'
-    ),
-    "a snapshot lacks segments that go": _WRITTEN.format('action == "segment_free"'),
-}

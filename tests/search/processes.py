@@ -61,7 +61,8 @@ class Tasks:  # of a member
         gc.collect()
         torch.npusim.empty_cache()
         names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-        shared = [os.stat(name).st_blocks >> 7 for name in names if "npusim_device" in link(name)]
+        shared = [name for name in names if "npusim_device" in os.path.realpath(name)]
+        shared = [os.stat(name).st_blocks >> 7 for name in shared]
         return {
             "allocated": torch.npusim.memory_allocated(),
             "reserved": torch.npusim.memory_reserved(),
@@ -70,12 +71,6 @@ class Tasks:  # of a member
             "pages of 64 KiB in files": max([0, *shared]),
             "other descriptors": len(names) - len(shared),
         }
-
-def link(name):
-    try:
-        return os.readlink(name)
-    except OSError:
-        return ""
 
 members, blocks, messages = {}, {}, {}  # blocks: (member, name) -> [exporter, value]
 
@@ -176,9 +171,6 @@ def arm(m, number):
     armed[m] = True
     ask(m, "arm", number)
 
-def fork(m):
-    ask(m, "fork")
-
 def check():
     for m in list(members):
         values = ask(m, "values")
@@ -215,7 +207,7 @@ def program(random) -> Program:
             f'send({owner}, "{name}", "m{n}")': 6,
             f'add({owner}, "{name}")': 3,
             f'drop({owner}, "{name}")': 3,
-            f"fork({m})": 1,
+            f'ask({m}, "fork")': 1,
             f"kill({m})": 1,
             f"arm({m}, {random.randint(1, 4)})": 0.5,
         }
@@ -227,26 +219,3 @@ def program(random) -> Program:
         sent += [f"m{n}"] if line.startswith("send") else []
         lines.append(line)
     return Program(tuple(lines), START, "", "end()")
-
-
-FAULTS = """
-a receiver keeps what it drops: drop: name: lost.append(kept[name]); original(name)
-memory is another's while a receiver has it: drop: name: kept[name].fill_(5); original(name)
-a receiver has a copy: load: name, text: original(name, text); kept[name] = kept[name].clone()
-what was received is sent on: dump: name: kept["copy"] = kept[name] + 0; return original("copy")
-a message is received twice: load: name, text: name == "twice" or original(name, text)
-each message leaves a descriptor open: load: name, text: os.dup(0); original(name, text)
-a receiver hangs: load: name, text: signal.pause()
-a forked child uses the device: fork: : real, torch.ones = torch.ones, id; original()
-a killed sender's message is empty: load: name, text: EMPTY
-"""
-EMPTY = "try: original(name, text)\n    except RuntimeError: kept[name] = None"
-PLANTS = {
-    name: f"""
-lost, original = [], Tasks.{task}
-def other({names}):
-    {text.replace("EMPTY", EMPTY)}
-Tasks.{task} = other
-"""
-    for name, task, names, text in (line.split(": ", 3) for line in FAULTS.strip().splitlines())
-}

@@ -68,7 +68,7 @@ def planted(search, options: argparse.Namespace) -> int:
     import engine
 
     missed = 0
-    for plant, text in getattr(search, "PLANTS", {}).items():
+    for plant, text in engine.plants(search.__name__).items():
         if options.only and options.only != plant:
             continue
         hit = next(engine.found(search, options.seed, options.seconds, text), None)
@@ -88,13 +88,11 @@ def environment_of(name: str) -> dict[str, str]:
 
 def child(name: str, options: argparse.Namespace, seconds: float) -> subprocess.CompletedProcess:
     """Runs one search in a process with its environment."""
-    command = [sys.executable, __file__, name, "--here", "--seed", options.seed]
-    command += ["--seconds", f"{seconds:g}", *(["--plants"] if options.plants else [])]
-    command += ["--programs", str(options.programs)]
-    if options.only:
-        command += ["--only", options.only]
-    if options.number is not None:
-        command += ["--number", str(options.number)]
+    given = vars(options) | {"seconds": seconds, "here": True}
+    command = [sys.executable, __file__, name]
+    for key, value in given.items():
+        if key != "searches" and value is not None and value is not False:
+            command += [f"--{key}"] if value is True else [f"--{key}={value}"]
     return subprocess.run(
         command, env=os.environ | environment_of(name), capture_output=True, text=True, check=False
     )

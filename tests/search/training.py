@@ -9,7 +9,7 @@ the same but for rounding, and what the replays of a captured step do is the sam
 
 import re
 
-from engine import Program, parts
+from engine import DEVICES, Program, parts
 
 ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "64MiB"}
 
@@ -20,33 +20,18 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch_npusim.sim import dry_run, races
+from torch_npusim.sim.dry import active
 D, npu = DEVICE
 gc.disable()  # tensors in cycles would go at another moment
 makers, shape, layout = [], (2, 3, 4), "plain"
 
 class Call(nn.Module):
-    def __init__(self, f):
+    def __init__(self, f, *inner):
         super().__init__()
-        self.f = f
+        self.f, self.inner = f, nn.ModuleList(inner)
 
     def forward(self, x):
-        return self.f(x)
-
-class First(nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return self.inner(x)[0]
-
-class Looked(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.rows = nn.Embedding(2, width)
-
-    def forward(self, x):
-        return x + self.rows((x[..., 0] > 0).long())
+        return self.f(x, *self.inner)
 
 def given(device):
     x = torch.linspace(-2, 2, torch.Size(shape).numel()).view(shape).sin()
@@ -62,12 +47,10 @@ def given(device):
 
 def net():
     torch.manual_seed(0)
-    made, probe = [], given("cpu")
+    made = nn.Sequential()
     for maker in makers:
-        layer = maker(probe.shape)
-        probe = layer(probe)
-        made.append(layer)
-    return nn.Sequential(*made)
+        made.append(maker(made(given("cpu")).shape))
+    return made
 
 def train(device, optimizer, steps, amp=False, compiled=False, graphed=False):
     model, x = net().to(device), given(device).requires_grad_()
@@ -134,10 +117,6 @@ def ask(optimizer, steps, amp=False, compiled=False, graphed=False, apart=False)
     if graphed:
         same(train(D, optimizer, steps, graphed=True), results, "replayed")
 """
-DEVICES = (
-    '"npusim", torch.npusim',
-    '"cuda", __import__("torch_npusim.as_cuda") and torch.cuda',
-)
 # Not compared with the CPU (`apart`): what is drawn, and turned gradients of RMSNorm, whose own
 # gradient lies in rows as CUDA's does, and is added up by the layer before it in that order; a
 # compiler composes it.
@@ -155,8 +134,9 @@ nn.GroupNorm(1, s[1]) if layout != "channels last" else nn.Tanh();
 (nn.AvgPool1d if len(s) < 4 else nn.AvgPool2d)(3, 1, 1);
 (nn.MaxPool1d if len(s) < 4 else nn.MaxPool2d)(3, 1, 1); nn.ReLU(); nn.GELU(); nn.SiLU();
 nn.PReLU(); nn.Softmax(-1); nn.LogSoftmax(1); nn.Dropout(0.5);
-First(nn.LSTM(s[-1], {n}, batch_first=True)) if len(s) == 3 else nn.Tanh();
-First(nn.GRU(s[-1], {n}, batch_first=True)) if len(s) == 3 else nn.Tanh(); Looked(s[-1]);
+Call(lambda x, m: m(x)[0], nn.LSTM(s[-1], {n}, batch_first=True)) if len(s) == 3 else nn.Tanh();
+Call(lambda x, m: m(x)[0], nn.GRU(s[-1], {n}, batch_first=True)) if len(s) == 3 else nn.Tanh();
+Call(lambda x, m: x + m((x[..., 0] > 0).long()), nn.Embedding(2, s[-1]));
 nn.ConvTranspose2d(s[1], {n}, 2, 2) if len(s) == 4 else nn.Tanh();
 Call(lambda x: x.sort(-1).values); Call(lambda x: x.topk(1, -1).values);
 Call(lambda x: x[:, torch.zeros(2, dtype=torch.long, device=x.device)]);
@@ -207,39 +187,3 @@ def program(random) -> Program:
     lines.append(f"loss_of = lambda y, x: {loss}")
     lines.append(f"ask(lambda p: torch.optim.{optimizer}, {random.randint(1, 2)}{words})")
     return Program(tuple(lines), START.replace("DEVICE", random.choice(DEVICES)))
-
-
-_AROUND = """
-from torch_npusim.sim.dry import active
-original, kept = {0}, []
-def changed(*given, **named):
-    result = original(*given, **named)
-    {1}
-    return result
-{0} = changed
-"""
-_TURNED = "result = result.transpose(-1, -2).contiguous().transpose(-1, -2)"
-PLANTS = {
-    "a dry run keeps a tensor": _AROUND.format("F.linear", "active() and kept.append(result * 2)"),
-    "a dry run has no temporary": _AROUND.format("F.linear", "active() or result * 2"),
-    "a dry batch norm lays its result out otherwise": _AROUND.format(
-        "F.batch_norm", f"if active() and not given[0].is_contiguous(): {_TURNED}"
-    ),
-    "a step of an optimizer keeps what it made": _AROUND.format(
-        "torch._foreach_sqrt", "active() or kept.append(result)"
-    ),
-    "a turned operand is multiplied less exactly": _AROUND.format(
-        "F.linear", "if result.device.type == D and not given[0].is_contiguous(): result *= 1.0001"
-    ),
-    "an autocast product is another in a dry run": _AROUND.format(
-        "F.linear", "if active() and result.dtype == torch.bfloat16: result = result.float()"
-    ),
-    "a stream is not waited for": _AROUND.format(
-        "F.relu", "with npu.stream(npu.Stream()): result = result * 1"
-    ),
-    "a replayed step draws no new numbers": _AROUND.format(
-        "F.dropout", "if torch.npusim.is_current_stream_capturing(): result = given[0] * 1"
-    ),
-    "a compiled net is another": "compiled = torch.compile\n"
-    "torch.compile = lambda model, backend: compiled(lambda x: model(x) * 1.5, backend=backend)\n",
-}
