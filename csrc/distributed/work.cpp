@@ -90,14 +90,21 @@ c10::intrusive_ptr<c10::ivalue::Future> SimWork::getFuture() {
       devices.push_back(stream.device());
     }
   }
-  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
-                                                     devices);
+  // As gloo's: the results of an all-gather into a list are those of the one input.
+  const bool nested = retrieveOpType() == c10d::OpType::ALLGATHER;
+  const auto tensors = c10::ListType::create(c10::TensorType::get());
+  future_ = c10::make_intrusive<c10::ivalue::Future>(
+      nested ? c10::ListType::create(tensors) : tensors, devices);
   // The future marks the current streams. Those of several parts are joined in the last one's.
   for (std::size_t i = 0; i + 1 < streams.size(); ++i) {
     translated([&] { parts_[i]->end_->block(*parts_.back()->stream_); });
   }
   const c10::StreamGuard guard(streams.back());
-  future_->markCompleted(c10::IValue(results_));
+  if (nested) {
+    future_->markCompleted(c10::IValue(std::vector<std::vector<at::Tensor>>{results_}));
+  } else {
+    future_->markCompleted(c10::IValue(results_));
+  }
   return future_;
 }
 

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 NPUSIM = torch.device("npusim", 0)
 SECOND = torch.device("npusim", 1)
@@ -314,22 +315,15 @@ def test_objects_are_gathered_where_their_hashes_are_logged(tmp_path, caplog):
     assert len(hashes) == 1
 
 
-def test_gloo_does_not_touch_the_device(tmp_path):
+def test_gloo_serves_both_devices(tmp_path):
     where = f"file://{tmp_path}/store"
     torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
     try:
-        with pytest.raises(RuntimeError, match="No backend type associated with device type cuda"):
-            torch.distributed.all_reduce(torch.ones(2, device="cuda"))
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def test_gloo_on_cpu_is_untouched(tmp_path):
-    where = f"file://{tmp_path}/store"
-    torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
-    try:
-        x = torch.ones(2)
-        torch.distributed.all_reduce(x)
-        assert gradient_by_ddp(nn.Linear(2, 1), x) == [[1, 1]]
+        assert torch.distributed.get_backend() == "gloo"
+        assert init_device_mesh("cuda", (1,)).get_group().group_desc == "mesh_default"
+        for device in ("cpu", "cuda"):
+            x = torch.ones(2, device=device)
+            torch.distributed.all_reduce(x)
+            assert gradient_by_ddp(nn.Linear(2, 1).to(device), x) == [[1, 1]]
     finally:
         torch.distributed.destroy_process_group()

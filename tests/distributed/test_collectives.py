@@ -81,6 +81,10 @@ def beside_arithmetic():
     future = dist.all_reduce(x := made(), async_op=True).get_future()
     doubled = future.then(lambda done: done.value()[0] * 2).wait()
     assert torch.equal(doubled.cpu(), total() * 2)
+    # By group and rank, as those of NCCL and gloo: hooks of DDP that quantize index it so.
+    parts = [torch.empty_like(x) for _ in range(size)]
+    gathered = dist.all_gather(parts, made(), async_op=True).get_future().wait()[0][rank]
+    assert torch.equal(gathered, made())
 
     dist.barrier()
 

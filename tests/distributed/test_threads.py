@@ -4,6 +4,7 @@
 import os
 import threading
 from datetime import timedelta
+from importlib import import_module
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from rank_processes import run_ranks as run_processes
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from torch_npusim import _C
+from torch_npusim import _C, patches
 from torch_npusim.testing.ranks import RanksFailed, run_ranks
 
 
@@ -108,6 +109,43 @@ def test_tensor_parallel_alone_and_in_fsdp2():
     ((expected, *runs),) = run_processes(in_tensor_parallel_threads, 1)
     for found in (result for run in runs for result in run):
         torch.testing.assert_close(found, expected)
+
+
+SHARDING = "torch.distributed.tensor:DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs"
+
+
+def split_attention():
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("npusim", (2,))
+    torch.npusim.manual_seed(3)
+    operands = [torch.randn(4, 8, 16, 8, device="npusim") for _ in range(3)]
+    masks = [None, *(torch.randn(shape, device="npusim") for shape in ((4, 1, 16, 16), (16, 16)))]
+    attend = nn.functional.scaled_dot_product_attention
+    for mask in masks:
+        plain = [t.clone().requires_grad_() for t in operands]
+        expected = attend(*plain, mask)
+        expected.square().sum().backward()
+        for way in (Shard(0), Shard(1), Replicate()):
+            parts = [distribute_tensor(t, mesh, [way]).requires_grad_() for t in operands]
+            like = way if mask is not None and mask.ndim > 2 and way == Shard(0) else Replicate()
+            found = attend(*parts, None if mask is None else distribute_tensor(mask, mesh, [like]))
+            assert found.placements == (way,)
+            found.square().sum().backward()
+            torch.testing.assert_close(found.full_tensor(), expected)
+            for part, t in zip(parts, plain, strict=True):
+                torch.testing.assert_close(part.grad.full_tensor(), t.grad)
+
+
+def in_split_attention(rank, size, store):
+    return run_ranks(split_attention, 2)
+
+
+def test_attention_is_split_by_batch_and_by_heads():
+    run_processes(in_split_attention, 1)
+    import_module("torch.distributed.tensor")
+    own = patches.original(SHARDING)
+    assert set(own.values()) == {patches.MISSING}, "DTensor has its own: the patch can go"
 
 
 def many_groups():

@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import types
@@ -44,7 +45,14 @@ def generic(name: str, device: str) -> str:
 
 def give_moved_names() -> None:
     """Gives torch's testing modules the names that files of 2.6 import and 2.13 calls otherwise."""
-    from torch.testing._internal import common_cuda, common_device_type, common_mkldnn, common_nn
+    from torch.testing._internal import (
+        common_cuda,
+        common_device_type,
+        common_distributed,
+        common_fsdp,
+        common_mkldnn,
+        common_nn,
+    )
 
     moved: dict[Any, dict[str, Callable[[], Any]]] = {
         common_cuda: {
@@ -52,6 +60,11 @@ def give_moved_names() -> None:
                 lambda: torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
             )
         },
+        common_distributed: {
+            "MultiProcContinousTest": lambda: common_distributed.MultiProcContinuousTest
+        },
+        # It ran a test eagerly and compiled; here eagerly.
+        common_fsdp: {"test_compiled_fsdp": lambda: lambda **_: lambda test: test},
         common_mkldnn: {"bf32_on_and_off": lambda: common_mkldnn.reduced_f32_on_and_off},
         common_nn: {"new_module_tests": lambda: common_nn.get_new_module_tests()},
     }
@@ -98,6 +111,15 @@ def share_import() -> None:
 
     # For torch's cases alone: torch.multiprocessing.spawn() has another get_context().
     torch.multiprocessing.get_context = get_context
+
+
+def give_a_world() -> None:
+    """Sets what test_distributed_spawn.py wants to be told: PyTorch's run_test.py does."""
+    folder = Path(tempfile.mkdtemp())
+    for name in ("barrier", "test_dir"):
+        (folder / name).mkdir()
+    ranks = os.environ.get("NPUSIM_DEVICE_COUNT", "1")
+    os.environ |= {"BACKEND": "nccl", "WORLD_SIZE": ranks, "TEMP_DIR": str(folder)}
 
 
 def words_of(error: str) -> str:
@@ -158,6 +180,8 @@ def run(file: Path, device: str, notes: Path, every: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.argv = [str(file)]
     give_moved_names()
+    if file.stem == "test_distributed_spawn":
+        give_a_world()
     chosen = sorted(dict(tests_of(file, device)).items())[::every]
     share_import()
     with notes.open("a", buffering=1) as out:
@@ -206,3 +230,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # a rank, which then unpickles its test
+    give_moved_names()

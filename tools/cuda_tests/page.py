@@ -26,7 +26,7 @@ make cuda-tests SOURCES=pytorch/test
 
 The test files are in PyTorch's source tree, not in its wheel or in this repository. Tested are
 those of **2.6.0** (Debian's source package `pytorch` 2.6.0+dfsg-7), unmodified, with torch
-{torch}. Three names of torch's testing modules that changed since are given back.
+{torch}. Five names of torch's testing modules that changed since are given back.
 
 Each file runs twice: under the [CUDA alias](../use/cuda_alias.md) with one device, and its **twin**
 on the CPU without npusim. Each run of a file is a process, forked from one that has used no device;

@@ -37,6 +37,7 @@ FILES = {
 #: File of PyTorch's tests of torch.distributed -> number of devices. NCCL's have no twin.
 DISTRIBUTED = {
     "distributed/test_c10d_nccl.py": 8,
+    "distributed/test_distributed_spawn.py": 2,  # whose tests are in torch's wheel
     "distributed/test_c10d_functional_native.py": 2,
     "distributed/test_c10d_common.py": 2,
     "distributed/test_c10d_object_collectives.py": 2,

@@ -156,7 +156,7 @@ DIFFERENT: dict[str, str] = {
     "torch.autograd.profiler.emit_nvtx() raises",
     "files": "torch.save writes 'cuda:0' as the location, so without the alias they load as files "
     "from CUDA do: with map_location",
-    "the backend name nccl": "is simccl, whose bytes go through gloo; gloo itself serves the host",
+    "the backend name nccl": "is simccl, whose bytes go through gloo; so is gloo for the devices",
     "libraries for CUDAPluggableAllocator": "take memory from npusim_malloc(), where those for "
     "CUDA call cudaMalloc()",
     "CUDA extensions": "cannot be compiled for or called with tensors of npusim",

@@ -5,7 +5,7 @@
 |---|---|
 | table.py | the rows: target, body, upstream issue, condition of the end, test, versions of torch |
 | mechanism.py | `Changes`, which remembers and restores, and `Patch`, a row |
-| eager.py, groups.py, tracing.py, flex_attention.py, dynamo.py, inductor.py | bodies of the rows |
+| eager.py, groups.py, sharding.py, tracing.py, flex_attention.py, dynamo.py, inductor.py | bodies |
 | safetensors.py | the same, of safetensors |
 | names.py | private names of torch that compiled code rests on |
 

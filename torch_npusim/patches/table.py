@@ -133,6 +133,13 @@ _LATER = (
         after="torch.distributed.distributed_c10d",
     ),
     Patch(
+        "torch.distributed.tensor:DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs",
+        "patches.sharding:split_attention",
+        "distributed/test_threads.py::test_attention_is_split_by_batch_and_by_heads",
+        ends="DTensor splits the CPU's attention",
+        after="torch.distributed.tensor",
+    ),
+    Patch(
         "torch.testing._internal.optests.autograd_registration:autograd_registration_check",
         "patches.eager:opcheck_about_autograd",
         "examples/test_custom_op.py::test_opcheck_patch_is_still_needed",
