@@ -7,8 +7,6 @@ Oracle: the same program on the CPU: values, gradients, versions, what is a view
 
 from engine import Program, parts
 
-ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "64MiB"}
-
 START = """
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -23,16 +21,6 @@ class Cube(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return 3 * ctx.saved_tensors[0] ** 2 * gradient
-
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.mul_(2)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 2 * gradient
 
 class Side:
     def __init__(self, device):
@@ -63,7 +51,7 @@ class Side:
         try:
             exec(line, globals() | self.t | {"t": self.t, "s": self})  # lambdas see them
         except Exception as error:
-            self.seen.append(type(error).__name__)
+            self.seen.append((type(error).__name__, torch.zeros(0)))
 
 def told(x, before=0):
     try:
@@ -90,10 +78,9 @@ def equal(a, b, what):
 def check():
     global known
     assert len(cpu.seen) == len(device.seen), (cpu.seen[known:], device.seen[known:])
-    for a, b in zip(cpu.seen[known:], device.seen[known:]):
-        assert (a if isinstance(a, str) else a[0]) == (b if isinstance(b, str) else b[0]), (a, b)
-        if isinstance(a, tuple):
-            equal(a[1], b[1], f"hook of {a[0]}")
+    for (one, a), (other, b) in zip(cpu.seen[known:], device.seen[known:]):
+        assert one == other, (one, other)
+        equal(a, b, f"hook of {one}")
     known = len(cpu.seen)
     for name, a in cpu.t.items():
         b = device.t[name]
@@ -118,7 +105,6 @@ MADE = """
 {x}.contiguous(); {x}.flatten(); {x}.as_strided((2, 2), (1, 2)); {x}.diagonal();
 {x}.unfold(-1, 2, 2); {x}.view_as({y}); {x}.squeeze(); {x}[{x} > 1];
 torch.where({x} > 1, {x}, {y}); torch.cat([{x}, {y}]); Cube.apply({x});
-Doubled.apply({x}.clone()); Doubled.apply({x});
 checkpoint(lambda x: x.sin() * {y}, {x}, use_reentrant=True);
 checkpoint(lambda x: x.cos() * {y}, {x}, use_reentrant=False);
 checkpoint(Cube.apply, {x}, use_reentrant=False);

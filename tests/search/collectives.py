@@ -7,10 +7,6 @@ rank that takes part is told, in words of simccl.
 
 from engine import Program
 
-import torch_npusim.testing.ranks  # noqa: F401  (forked programs have it)
-
-ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_COUNT": "4"}
-
 START = """
 import contextlib, tempfile, threading
 from datetime import timedelta
@@ -22,9 +18,6 @@ me, steps = threading.local(), []
 def new(name, dtype, count):
     x = ((torch.arange(count) * 3 + me.rank * 5) % 7 - 3).to(dtype)
     me.x[name] = x.to("npusim"), x
-
-def group(name, ranks):
-    me.groups[name] = dist.new_group(ranks), ranks
 
 def parts(x, g):
     return list(x.chunk(g.size()))
@@ -243,11 +236,10 @@ def program(random) -> Program:
             busy.clear()
         elif choice < 0.87:
             groups[f"g{n}"] = sorted(random.sample(range(ranks), random.randint(1, ranks)))
-            lines.append(f'group("g{n}", {groups[f"g{n}"]})')
-        elif choice < 0.95:
-            lines.append(f'write("{x}", {stream})')
+            ranks_of = groups[f"g{n}"]
+            lines.append(f"me.groups.update(g{n}=(dist.new_group({ranks_of}), {ranks_of}))")
         else:
-            lines.append("dist.barrier()")
+            lines.append(f'write("{x}", {stream})')
     if random.random() < 0.4:
         right, others = random.choice(list(RIGHT.items()))
         group = random.choice([one for one in groups if len(groups[one]) > 1])

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Random programs of Python, each in a child of its own; what fails is shrunk and printed.
 
-A search is a module of this folder with `program(random) -> Program`, and where it needs some
-`ENVIRONMENT`: variables that torch_npusim reads at its import. `planted.toml` has its faults.
-
-A program's oracle is its own text: a line, `check` or `end` raises where something is wrong.
+A search is a module of this folder with `program(random) -> Program`; `planted.toml` has its
+faults. An oracle is the program's own text: a line, `check` or `end` raises where something is
+wrong. What `START` imports is imported before children are forked.
 """
 
 import itertools

@@ -8,8 +8,6 @@ tensors of others, keep their values.
 
 from engine import DEVICES, Program, parts
 
-ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "256MiB"}
-
 START = """
 import torch
 from torch.nn import functional as F

@@ -9,8 +9,6 @@ import functools
 
 from engine import Program
 
-ENVIRONMENT = {"PYTHONPATH": "conformance"}
-
 START = """
 import sys, warnings
 sys.path.insert(0, "conformance")
@@ -184,12 +182,8 @@ WHEN = "gaps offset scalar long odd second".split()
 @functools.cache
 def operators():
     """Names of the kit's operators; True where their values are random."""
-    import sys
-
-    sys.path.insert(0, "conformance")
     from npusim_conformance.cases import catalog
     from npusim_conformance.cases.known import properties
-    from npusim_conformance.run import worker  # noqa: F401  (children are forked with it)
 
     drawn = properties()["op", "random"].subjects()
     return [(n, n in drawn) for n in catalog._subjects_of(properties()["op", "forward"])]

@@ -7,8 +7,6 @@ live tensors; at the end nothing is left.
 
 from engine import DEVICES, Program, parts
 
-ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "1GiB"}
-
 START = """
 import contextlib, gc
 import torch, torch_npusim

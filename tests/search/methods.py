@@ -12,8 +12,6 @@ import re
 
 from engine import Program, parts
 
-ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "512MiB"}
-
 START = """
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
@@ -130,8 +128,6 @@ LEFT_OUT = re.compile(
     r"|\w*batch_norm\w*"  # another path, another rounding, for each layout
     r"|nn\.functional\.(\w*dropout\w*|rrelu|fractional_\w+|scaled_dot_\w+|multi_head_\w+|batch_norm|instance_norm)"
 )
-# Relatives of what read memory behind its operand: asked ten times as often.
-NEAR = "kthvalue median nanmedian mode topk quantile nanquantile native_group_norm".split()
 
 
 @functools.cache
@@ -145,7 +141,6 @@ def operators():
         (op.name, op.variant_test_name, sorted(wanted & set(op.dtypes), key=str))
         for op in op_db
         if not LEFT_OUT.fullmatch(op.name) and wanted & set(op.dtypes)
-        for _ in range(10 if op.name in NEAR else 1)
     ]
 
 

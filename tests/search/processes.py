@@ -8,8 +8,6 @@ beginning.
 
 from engine import Program
 
-ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "64MiB"}
-
 START = """
 import gc, os, pickle, signal
 from multiprocessing import Pipe
@@ -72,7 +70,8 @@ class Tasks:  # of a member
             "other descriptors": len(names) - len(shared),
         }
 
-members, blocks, messages = {}, {}, {}  # blocks: (member, name) -> [exporter, value]
+members, armed, messages = {}, {}, {}
+blocks = {}  # (member, name) -> [exporter, value]
 
 def serve(pipe):
     torch.set_num_threads(1)
@@ -122,8 +121,6 @@ def ask(m, task, *args, refused=""):
     assert good, answer
     return answer if answer is not None else True
 
-armed = {}
-
 def make(m, name, numel):
     if ask(m, "make", name, numel, 1.0):
         blocks[m, name] = [(m, members[m][0]), 1.0]
@@ -140,12 +137,10 @@ def receive(m, name, message, again=False):
     if message not in messages or (m, name) in blocks:
         return
     text, block = messages[message]
-    exporter = block[0]
-    alive = exporter[0] in members and members[exporter[0]][0] == exporter[1]
+    owner, child = block[0]
+    alive = owner in members and members[owner][0] == child
     if not again:
         del messages[message]
-    if m not in members:
-        start(m)
     if ask(m, "load", name, text, refused="" if alive else "has ended before it was received"):
         blocks[m, name] = block
         if again:

@@ -12,7 +12,6 @@ a search is one and the number of its rows there. The exit status is 1 if someth
 """
 
 import argparse
-import ast
 import concurrent.futures
 import gc
 import importlib
@@ -27,6 +26,13 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 SEARCHES = sorted(p.stem for p in FOLDER.glob("*.py") if "\ndef program(" in p.read_text())
+FOLDERS = {"PYTHONPATH": "tests:conformance"}
+DEVICES = {
+    "NPUSIM_FAILED_FREE": "abort",
+    "NPUSIM_DEVICE_MEMORY": "1GiB",
+    "NPUSIM_DEVICE_COUNT": "4",
+}
+WITHOUT_DEVICES = "kit", "laboratory"  # of these sizes
 
 
 def rows() -> list[dict]:
@@ -41,9 +47,11 @@ def one(options: argparse.Namespace) -> int:
     import torch._meta_registrations
     import torch.fx.experimental.symbolic_shapes  # noqa: F401
 
-    gc.freeze()  # children do not copy every page at their end to count references
     (name,) = options.searches
     search = importlib.import_module(name)
+    imports = [line for line in search.START.splitlines() if line.startswith(("import", "from"))]
+    exec("\n".join(imports), {})
+    gc.freeze()  # children do not copy every page at their end to count references
     if options.number is not None:
         program = search.program(random.Random(f"{options.seed}/{options.number}"))
         ended = engine.outcome(program)
@@ -78,14 +86,6 @@ def planted(search, options: argparse.Namespace) -> int:
     return missed
 
 
-def environment_of(name: str) -> dict[str, str]:
-    """The variables of a search, without its imports."""
-    for node in ast.parse((FOLDER / f"{name}.py").read_text()).body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == "ENVIRONMENT":
-            return ast.literal_eval(node.value)
-    return {}
-
-
 def child(name: str, options: argparse.Namespace, seconds: float) -> subprocess.CompletedProcess:
     """Runs one search in a process with its environment."""
     given = vars(options) | {"seconds": seconds, "here": True}
@@ -93,9 +93,8 @@ def child(name: str, options: argparse.Namespace, seconds: float) -> subprocess.
     for key, value in given.items():
         if key != "searches" and value is not None and value is not False:
             command += [f"--{key}"] if value is True else [f"--{key}={value}"]
-    return subprocess.run(
-        command, env=os.environ | environment_of(name), capture_output=True, text=True, check=False
-    )
+    environment = os.environ | FOLDERS | (DEVICES if name not in WITHOUT_DEVICES else {})
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def main() -> int:
@@ -114,9 +113,8 @@ def main() -> int:
     if options.here:
         return one(options)
     names = options.searches or SEARCHES
-    for name in names:
-        if name not in SEARCHES:
-            parser.error(f"no search {name!r}; there are {', '.join(SEARCHES)}")
+    if unknown := set(names) - set(SEARCHES):
+        parser.error(f"no search {unknown.pop()!r}; there are {', '.join(SEARCHES)}")
     weight = {n: 1 + sum(row.get("search") == n for row in rows()) for n in names}
     share = options.seconds * min(options.jobs, len(names)) / sum(weight.values())
     status = 0

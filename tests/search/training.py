@@ -11,8 +11,6 @@ import re
 
 from engine import DEVICES, Program, parts
 
-ENVIRONMENT = {"NPUSIM_FAILED_FREE": "abort", "NPUSIM_DEVICE_MEMORY": "64MiB"}
-
 START = """
 import gc, itertools
 import torch
