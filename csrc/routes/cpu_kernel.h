@@ -21,7 +21,6 @@
 #include "csrc/routes/dry_rules.h"
 
 namespace torch_npusim {
-
 namespace cpu_kernel {
 
 // SharedKernel: the code of all operators of one signature, compiled once for them. An operator

@@ -221,6 +221,33 @@ def test_an_abort_ends_the_wait_of_its_rank():
     assert run_ranks(one_is_late, 2, late, backend="simccl", timeout=8)[0] == (4,)
 
 
+class Crossing(nn.Linear):
+    """Rank 0 enters first and leaves first."""
+
+    def __init__(self, first, second, left):
+        super().__init__(2, 2, device="npusim")
+        self.events = first, second, left
+
+    def forward(self, x):
+        first, second, left = self.events
+        (first if dist.get_rank() == 0 else second).set()
+        (second if dist.get_rank() == 0 else left).wait(30)
+        return super().forward(x)
+
+
+def crosses(first, second, left):
+    model = nn.parallel.DistributedDataParallel(Crossing(first, second, left))
+    if dist.get_rank() == 1:
+        first.wait(30)
+    model(torch.ones(2, 2, device="npusim"))
+    left.set()
+
+
+def test_forwards_of_ddp_that_cross_keep_no_model():
+    run_ranks(crosses, 2, *(threading.Event() for _ in range(3)))
+    assert nn.parallel.DistributedDataParallel._active_ddp_module is None
+
+
 def one_raises():
     if dist.get_rank() == 1:
         raise KeyError("lost")

@@ -61,3 +61,18 @@ def test_a_fallback_needs_what_its_structured_twin_needs(name):
     first, second = (peak_of(lambda: pair.call(x, y)) for _ in range(2))
     assert sum(fallback.counts().values()) == 2
     assert first == second == twin
+
+
+def test_a_first_evaluation_needs_what_the_next_does():
+    """A batch norm's evaluation makes other temporaries than training with the same shapes."""
+    norm, x = torch.nn.BatchNorm1d(8, device=DEVICE), torch.ones(16, 8, device=DEVICE)
+
+    def allocations_of_a_call():
+        before = torch.npusim.memory_stats()["allocation.all.allocated"]
+        norm(x)
+        return torch.npusim.memory_stats()["allocation.all.allocated"] - before
+
+    for _ in range(3):
+        norm(x)
+    norm.eval()
+    assert allocations_of_a_call() == allocations_of_a_call()

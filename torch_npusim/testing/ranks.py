@@ -17,7 +17,8 @@ the generator of the host and the virtual clock: times mean nothing here.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -126,6 +127,7 @@ def _run(
         "torch.distributed.tensor._sharding_prop", lambda: _one_fake_mode_at_a_time(changes)
     )
     changes.set(distributed_c10d, "_world", ThreadLocalWorld())
+    _one_active_ddp_per_thread(changes)
     torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
     threads = [
         threading.Thread(target=be_rank, args=(rank,), name=f"rank {rank}", daemon=True)
@@ -145,6 +147,30 @@ def _run(
     if failures:
         raise RanksFailed(failures) from failures[min(failures)]
     return results
+
+
+def _one_active_ddp_per_thread(changes: Changes) -> None:
+    """A forward of DDP restores the module that was active: another rank's, which then stays."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    active = threading.local()
+
+    @contextmanager
+    @torch._disable_dynamo(recursive=False)  # type: ignore[attr-defined]
+    def inside(module: DistributedDataParallel) -> Iterator[None]:
+        before = getattr(active, "module", None)
+        active.module = module
+        try:
+            yield
+        finally:
+            active.module = before
+
+    def get(cls: type[DistributedDataParallel]) -> DistributedDataParallel | None:
+        module: DistributedDataParallel | None = getattr(active, "module", None)
+        return module or cls._active_ddp_module
+
+    changes.set(DistributedDataParallel, "_inside_ddp_forward", inside)
+    changes.set(DistributedDataParallel, "_get_active_ddp_module", classmethod(get))
 
 
 def _one_fake_mode_at_a_time(changes: Changes) -> None:
