@@ -48,7 +48,6 @@ def give_moved_names() -> None:
     from torch.testing._internal import (
         common_cuda,
         common_device_type,
-        common_distributed,
         common_fsdp,
         common_mkldnn,
         common_nn,
@@ -59,9 +58,6 @@ def give_moved_names() -> None:
             "tf32_is_not_fp32": lambda: (
                 lambda: torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
             )
-        },
-        common_distributed: {
-            "MultiProcContinousTest": lambda: common_distributed.MultiProcContinuousTest
         },
         # It ran a test eagerly and compiled; here eagerly.
         common_fsdp: {"test_compiled_fsdp": lambda: lambda **_: lambda test: test},

@@ -13,6 +13,7 @@ from tables import (
     PROCESSOR_SECONDS,
     RANKS_SECONDS,
     TEST_SECONDS,
+    UNLOADABLE,
     cause_of,
 )
 
@@ -26,7 +27,7 @@ make cuda-tests SOURCES=pytorch/test
 
 The test files are in PyTorch's source tree, not in its wheel or in this repository. Tested are
 those of **2.6.0** (Debian's source package `pytorch` 2.6.0+dfsg-7), unmodified, with torch
-{torch}. Five names of torch's testing modules that changed since are given back.
+{torch}. Four names of torch's testing modules that changed since are given back.
 
 Each file runs twice: under the [CUDA alias](../use/cuda_alias.md) with one device, and its **twin**
 on the CPU without npusim. Each run of a file is a process, forked from one that has used no device;
@@ -57,6 +58,7 @@ RANKS = """## torch.distributed
 The files run under the alias alone, with as many devices as the table says; NCCL has no twin on the
 CPU. Their ranks are processes, forked from one that has imported torch and used no device. A test
 whose ranks take longer than {seconds} s has failed. Seconds are of the clock, on two busy cores.
+The tests of `test_distributed_spawn.py` are in torch's wheel, and so of the torch that runs them.
 
 {share}
 
@@ -122,6 +124,7 @@ def _ranks(results: dict[str, Any]) -> str:
     missing = ", ".join(f"`{name}`" for name in DISTRIBUTED if name not in results)
     if missing:
         parts.append(f"Not run yet: {missing}.")
+    parts += [f"`{name}` does not load: {why}." for name, why in UNLOADABLE.items()]
     return "\n\n".join([*parts, *_causes(results, "###")])
 
 
