@@ -17,11 +17,11 @@ from torch._functorch._aot_autograd.utils import register_graphsafe_rng_device_t
 from torch.utils import backend_registration
 
 from torch_npusim import _preconditions
-from torch_npusim_entry_points.guest import AFTER_LOADING
+from torch_npusim_entry_points.shared import AFTER_LOADING
 
 if TYPE_CHECKING:
     from torch_npusim.inductor.report import compile_report
-    from torch_npusim.profiling.fitting.estimate import estimate
+    from torch_npusim.profiling.fit.estimate import estimate
 
 __all__ = ["__version__", "compile_report", "estimate"]
 __version__ = "0.1.0"
@@ -118,7 +118,7 @@ def __getattr__(name: str) -> Any:
 
         return compile_report
     if name == "estimate":
-        from torch_npusim.profiling.fitting.estimate import estimate
+        from torch_npusim.profiling.fit.estimate import estimate
 
         return estimate
     raise AttributeError(f"module 'torch_npusim' has no attribute {name!r}")

@@ -15,7 +15,7 @@ above it in this list, and its `__init__.py` says what may enter:
     fuzz           calls with unusual arguments
     record         the log, and what a log adds up to
     run            workers and their supervision
-    elsewhere      execution on other machines
+    remote         execution on other machines
     report         files made from a log
     cli            the subcommands
 

@@ -20,8 +20,8 @@ import numpy as np
 from npusim_lab import _lab
 from npusim_lab.matching import recorded_replay
 from npusim_lab.snapshot_checks import check_tables, contradiction
-from npusim_lab.snapshot_doubts import ORDER, choice_of, settled
-from npusim_lab.snapshot_returns import (
+from npusim_lab.snapshot_guesses import ORDER, choice_of, settled
+from npusim_lab.snapshot_inferred import (
     GIVEN_BACK,
     TAKEN,
     capacity_at_failures,

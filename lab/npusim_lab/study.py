@@ -175,7 +175,7 @@ def replay(
     capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
     policy = choice.policy
     if isinstance(policy, str) and ".py:" in policy:
-        from npusim_lab.stranger import told
+        from npusim_lab.policy_process import told
 
         policy = told(trace, policy, capacity, options)
     if as_recorded and "initial" not in options:
@@ -327,7 +327,7 @@ def row_of(
 
     A policy whose own process did not answer the whole trace has a row with that violation.
     """
-    from npusim_lab.stranger import PolicyError
+    from npusim_lab.policy_process import PolicyError
 
     with_places = banks is not None
     head = {"policy": str(Choice(choice.policy)), "settings": choice.settings}

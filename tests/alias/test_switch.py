@@ -81,7 +81,7 @@ def test_an_error_on_the_way_leaves_nothing(monkeypatch):
         patcher.set(torch.cuda, "is_available", None)
         raise LookupError
 
-    monkeypatch.setattr(cuda_alias._elsewhere, "patch", fail)
+    monkeypatch.setattr(cuda_alias._outside_torch_cuda, "patch", fail)
     with pytest.raises(LookupError):
         cuda_alias.enable()
     assert not cuda_alias.is_enabled()

@@ -144,4 +144,4 @@ import sys, torch_npusim_entry_points
 print([m for m in sorted(sys.modules) if "torch" in m and not m.startswith("__editable__")])
 """
     done = python("-c", script, check=True, cwd=ROOT)
-    assert done.stdout == "['torch_npusim_entry_points', 'torch_npusim_entry_points.guest']\n"
+    assert done.stdout == "['torch_npusim_entry_points', 'torch_npusim_entry_points.shared']\n"

@@ -428,22 +428,22 @@ BROKEN_BY |= {
     "amp/scaler_keeps_to_its_settings": around(
         torch, "_amp_update_scale_", lambda right, *given: right(*given[:-1], 1)
     ),
-    "waiting/copies_are_there_after_stream_synchronize "
-    "waiting/copies_are_there_after_event_synchronize "
-    "waiting/copies_are_there_after_synchronize "
-    "waiting/copies_are_there_when_the_stream_is_done "
-    "waiting/copies_are_there_when_the_event_is_complete "
-    "waiting/work_follows_the_stream_it_waits_for "
-    "waiting/work_follows_the_event_it_waits_for "
-    "waiting/work_follows_an_event_that_waits "
-    "waiting/events_are_recorded_on_the_stream_named "
-    "waiting/events_recorded_again_wait_for_the_last "
-    "waiting/work_follows_events_of_another_device "
-    "waiting/copies_are_there_after_synchronize_by_name": instead(torch, "Stream", NeverWaits),
-    "order/reading_waits_for_late_copies order/copies_of_a_stream_keep_their_order "
-    "order/an_event_holds_each_time order/sources_of_late_copies_may_die "
-    "order/work_after_a_copy_does_not_reach_it order/parts_and_kinds_are_copied_late "
-    "order/late_copies_cross_devices": around(torch.Tensor, "copy_", unless_it_waits),
+    "copy_waits/copies_are_there_after_stream_synchronize "
+    "copy_waits/copies_are_there_after_event_synchronize "
+    "copy_waits/copies_are_there_after_synchronize "
+    "copy_waits/copies_are_there_when_the_stream_is_done "
+    "copy_waits/copies_are_there_when_the_event_is_complete "
+    "copy_waits/work_follows_the_stream_it_waits_for "
+    "copy_waits/work_follows_the_event_it_waits_for "
+    "copy_waits/work_follows_an_event_that_waits "
+    "copy_waits/events_are_recorded_on_the_stream_named "
+    "copy_waits/events_recorded_again_wait_for_the_last "
+    "copy_waits/work_follows_events_of_another_device "
+    "copy_waits/copies_are_there_after_synchronize_by_name": instead(torch, "Stream", NeverWaits),
+    "copy_order/reading_waits_for_late_copies copy_order/copies_of_a_stream_keep_their_order "
+    "copy_order/an_event_holds_each_time copy_order/sources_of_late_copies_may_die "
+    "copy_order/work_after_a_copy_does_not_reach_it copy_order/parts_and_kinds_are_copied_late "
+    "copy_order/late_copies_cross_devices": around(torch.Tensor, "copy_", unless_it_waits),
     "amp/scaler_unscales_every_dtype amp/scaler_serves_two_devices": around(
         torch,
         "_amp_foreach_non_finite_check_and_unscale_",
@@ -494,7 +494,7 @@ BROKEN_BY |= {
     "memory/peaks_are_per_device": around(
         ACCELERATOR, "reset_peak_memory_stats", lambda right, at=None: (right(0), right(1))
     ),
-    "waiting/streams_wait_themselves stream/synchronize_completes_events "
+    "copy_waits/streams_wait_themselves stream/synchronize_completes_events "
     "accelerator/synchronize_completes_every_stream "
     "accelerator/synchronize_waits_for_the_device_named": instead(torch, "Stream", UnreadyStream),
     "stream/many_streams_can_be_made stream/streams_of_two_devices_differ": one_stream_for_all,

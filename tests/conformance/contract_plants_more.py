@@ -53,7 +53,10 @@ MORE = (
     ("accelerator/questions_leave_the_current_device", instead(torch, "Event", Moving)),
     ("memory/errors_keep_nothing", around(torch, "mm", keeps_what_fails)),
     ("memory/errors_keep_nothing", around(torch.Tensor, "gather", keeps_what_fails)),
-    ("order/memory_of_a_side_stream_is_not_taken_too_early", around(torch, "full", one_block({}))),
+    (
+        "copy_order/memory_of_a_side_stream_is_not_taken_too_early",
+        around(torch, "full", one_block({})),
+    ),
     (
         "pinned/threads_know_each_others_pinned_memory",
         around(torch.Tensor, "is_pinned", lambda right, self: right(self) and is_main()),

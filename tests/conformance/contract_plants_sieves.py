@@ -226,11 +226,11 @@ SIEVES = (
         "operators/gradients_of_losses_agree",
         around(torch.nn.functional, "huber_loss", of_npusim(without_gradient)),
     ),
-    ("ambient/work_changes_no_setting", method("__matmul__", sets_threads)),
-    ("ambient/work_writes_nothing_to_stdout", method("__add__", prints)),
-    ("ambient/work_keeps_no_descriptor_and_no_thread", around(torch, "Generator", opens)),
+    ("side_effects/work_changes_no_setting", method("__matmul__", sets_threads)),
+    ("side_effects/work_writes_nothing_to_stdout", method("__add__", prints)),
+    ("side_effects/work_keeps_no_descriptor_and_no_thread", around(torch, "Generator", opens)),
     (
-        "ambient/threads_begin_with_the_defaults",
+        "side_effects/threads_begin_with_the_defaults",
         around(ACCELERATOR, "current_device_index", moves_with_an_event),
     ),
     (
@@ -272,14 +272,14 @@ SIEVES = (
         around(torch._C, "_accelerator_hooks_exchange_device", lambda right, i: right(i) * 0 + i),
     ),
     (
-        "waiting/earlier_copies_are_there_when_the_stream_is_done",
+        "copy_waits/earlier_copies_are_there_when_the_stream_is_done",
         method("copy_", lambda right, self, *args, **more: self),
     ),
     (
-        "waiting/copies_of_default_streams_are_there_after_synchronize",
+        "copy_waits/copies_of_default_streams_are_there_after_synchronize",
         method("copy_", lambda right, self, *args, **more: self),
     ),
-    ("ambient/work_changes_no_setting", method("sort", ignores_a_signal)),
+    ("side_effects/work_changes_no_setting", method("sort", ignores_a_signal)),
     (
         "copy_on_write/lazy_clones_have_all_their_bytes",
         method("_lazy_clone", lambda right, self: self.cpu()[:16].to(self.device)),
@@ -332,7 +332,7 @@ SIEVES = (
     ("conditions/contracts_hold_while_another_is_current", method("cpu", from_the_current)),
     ("profiler/records_memory", counts_in_kib),
     (
-        "ambient/dying_objects_leave_the_current_device",
+        "side_effects/dying_objects_leave_the_current_device",
         instead(torch, "Generator", ReturnsToItsDevice),
     ),
     (

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from conformance.examined import FAIL, PASS, bench
+from conformance.single_cases import FAIL, PASS, bench
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["bench"]

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from conformance.examined import bench
+from conformance.single_cases import bench
 
 from npusim_conformance.judge.diagnosis import diagnose
 from npusim_conformance.verdict import Mismatch, Status

@@ -16,7 +16,7 @@ from npusim_conformance import processes
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.record import log
 from npusim_conformance.run import runner
-from npusim_conformance.run.flight import Flight
+from npusim_conformance.run.current_case import Flight
 from npusim_conformance.run.worker import WorkerConfig
 from npusim_conformance.verdict import Outcome, Status
 
@@ -109,7 +109,7 @@ def test_an_import_that_hangs_has_a_limit(start):
     code, text = ended(start("", "--load-timeout", "1", PLANTED_IMPORT="hangs"))
     assert code == 3
     assert "the backend did not load within 1 s" in text
-    assert "planted.py" in text  # where it hangs
+    assert "wrong_operators.py" in text  # where it hangs
     assert "Traceback" not in text
 
 
@@ -202,7 +202,7 @@ def test_repro_prints_the_script_of_a_crash_before_it_runs(tmp_path):
         "--device",
         "npusim",
         "--import",
-        "planted",
+        "wrong_operators",
         "--max-samples",
         "2",
         env=variables,

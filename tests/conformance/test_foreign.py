@@ -179,7 +179,7 @@ def test_an_import_that_changes_settings_is_noticed(tmp_path, monkeypatch):
 
 
 def test_what_the_cpu_fails_only_beside_the_backend_is_the_backends(tmp_path):
-    kit = ["-m", "npusim_conformance", "run", "--device", "npusim", "--import", "planted"]
+    kit = ["-m", "npusim_conformance", "run", "--device", "npusim", "--import", "wrong_operators"]
     chosen = ["--ops", "op:add", "--props", "forward", "--dtypes", "float32"]
     told = environment("refuse:add", tmp_path, "torch_npusim")
     done = python(*kit, *chosen, "--quiet", "--jobs", "1", "--out", str(tmp_path / "o"), env=told)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from conformance.examined import FAIL, NA, PASS, bench
+from conformance.single_cases import FAIL, NA, PASS, bench
 
 from npusim_conformance.backend.device import DeviceUnderTest
 from npusim_conformance.backend.expectations import Expectations

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from conformance.examined import FAIL, NA, PASS, bench
+from conformance.single_cases import FAIL, NA, PASS, bench
 
 __all__ = ["bench"]
 

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from conformance.examined import FAIL, NA, PASS, bench
+from conformance.single_cases import FAIL, NA, PASS, bench
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.properties.distributions import COUNT, DISTRIBUTIONS

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from conformance.examined import FAIL, NA, PASS, bench
+from conformance.single_cases import FAIL, NA, PASS, bench
 
 from npusim_conformance.backend.expectations import Expectations
 from npusim_conformance.verdict import Status

@@ -35,7 +35,7 @@ def command(out, *arguments):
         "--dtypes",
         "float32,int64",
     ]
-    return [*kit, "planted", "--quiet", "--out", str(out), *chosen, *arguments]
+    return [*kit, "wrong_operators", "--quiet", "--out", str(out), *chosen, *arguments]
 
 
 def environment(planted, marks, device):
@@ -132,7 +132,7 @@ def test_the_runner_says_what_it_does_while_nothing_comes(tmp_path, monkeypatch)
     monkeypatch.setenv("PLANTED", "crash:sub")
     monkeypatch.setenv("PLANTED_MARKS", str(tmp_path))
     monkeypatch.syspath_prepend(HERE)
-    runner, told = Runner(WorkerConfig("cpu", "planted", Expectations(), samples_max=1)), []
+    runner, told = Runner(WorkerConfig("cpu", "wrong_operators", Expectations(), samples_max=1)), []
     runner.on_tick = told.append
     list(runner.run(["op:sub/forward/float32"]))
     assert list(dict.fromkeys(told)) == ["cases", "crashes under watch: 1"]

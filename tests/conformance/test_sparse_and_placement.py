@@ -7,7 +7,7 @@ of the database.
 
 import pytest
 import torch
-from conformance.examined import FAIL, NA, PASS, bench
+from conformance.single_cases import FAIL, NA, PASS, bench
 
 from npusim_conformance.inputs import torch_testing
 from npusim_conformance.inputs.samples import Sample

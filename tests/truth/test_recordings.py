@@ -20,7 +20,7 @@ from repo.sources import ROOT
 
 from torch_npusim.cli import main
 from torch_npusim.sim import rules, specs
-from torch_npusim.truth import claims, comparison, fitting, page, recordings, truth_record
+from torch_npusim.truth import claims, comparison, least_squares, page, recordings, truth_record
 from torch_npusim.truth.recordings import Key, TruthError, is_held_out, load, spec_of
 
 SCRIPT = ROOT / "torch_npusim/truth/truth_record.py"
@@ -432,10 +432,10 @@ def test_half_of_each_section_is_held_out():
 
 
 def test_a_fit_sees_the_visible_half_alone(recorded):
-    seen = fitting.visible(recorded)
+    seen = least_squares.visible(recorded)
     assert all(key.section == "identity" or not is_held_out(key) for key in seen.keys())
     with pytest.raises(TruthError, match="its visible half has no rates"):
-        fitting.fit(replace(recorded, answers={"identity": recorded.answers["identity"]}))
+        least_squares.fit(replace(recorded, answers={"identity": recorded.answers["identity"]}))
 
 
 def rates_of(bandwidth, matmul, launch):
@@ -458,14 +458,14 @@ def test_a_fit_finds_the_numbers_of_a_chip_that_is_unknown(tmp_path):
     identity = {"chip": "Quadro Q", "capability": [8, 6], "total_memory": 8 << 30}
     identity["multi_processor_count"] = 20
     answers = {"identity": identity, "rates": rates_of(600.0, 50.0, 7.0)}
-    made = fitting.fit(recordings.Recording("q.zip", answers, {}))
+    made = least_squares.fit(recordings.Recording("q.zip", answers, {}))
     assert made.base is None
     assert made.numbers["memory.bandwidth_gb_s"] == pytest.approx(600, rel=1e-3)
     assert made.numbers["peak_tflops.f16"] == pytest.approx(50, rel=1e-3)
     assert made.numbers["latency_us.launch"] == pytest.approx(7, rel=1e-3)
     path = tmp_path / "q.toml"
     path.write_text(made.text)
-    spec = fitting.specs.load(str(path))
+    spec = least_squares.specs.load(str(path))
     assert (spec.capability, spec.multiprocessors) == ((8, 6), 20)
     assert spec.numbers["memory.capacity_gib"] == 8
 
@@ -473,7 +473,7 @@ def test_a_fit_finds_the_numbers_of_a_chip_that_is_unknown(tmp_path):
 @pytest.mark.parametrize("name", ["h100-torch-2.11", "h200-torch-2.11"])
 def test_the_numbers_of_a_recorded_chip_are_those_of_the_fit(name):
     recording = load(ROOT / "tests/truth/recordings" / name / "recording.zip")
-    spec, made = specs.load(spec_of(recording)), fitting.fit(recording)
+    spec, made = specs.load(spec_of(recording)), least_squares.fit(recording)
     own = [key for key, source in spec.sources.items() if source.startswith("npusim truth fit")]
     assert {"achievable.matmul", "achievable_plain.attention", "link.pageable_gb_s"} < set(own)
     assert {key: spec.numbers[key] for key in own} == pytest.approx(

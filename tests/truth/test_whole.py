@@ -14,7 +14,7 @@ import pytest
 from pages.truth import FOLDER, PAGE, written
 from repo.sources import ROOT
 
-from torch_npusim.truth import claims, comparison, fitting, recordings
+from torch_npusim.truth import claims, comparison, least_squares, recordings
 
 ENVIRONMENT = claims.environment("h100-sxm", None, "2.13")
 CONTRIBUTED = sorted(FOLDER.glob("*/recording.zip"))
@@ -76,10 +76,10 @@ def test_no_question_ended_a_runner(both):
 
 
 def test_a_fit_gives_the_specification_back(both, tmp_path):
-    made = fitting.fit(both[0])
+    made = least_squares.fit(both[0])
     spec = tmp_path / "fitted.toml"
     spec.write_text(made.text)
-    fitted, held_out = fitting.errors(both[0], spec)
+    fitted, held_out = least_squares.errors(both[0], spec)
     print(fitted, held_out)
     assert held_out.count > 50
     assert held_out.median < 0.05

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch_npusim import _C
 from torch_npusim._text import format_bytes
-from torch_npusim.profiling.fitting import outside
+from torch_npusim.profiling.fit import outside
 from torch_npusim.sim import specs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/cuda_temporaries.md"

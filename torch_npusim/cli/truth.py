@@ -88,13 +88,13 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    from torch_npusim.truth import fitting
+    from torch_npusim.truth import least_squares
     from torch_npusim.truth.recordings import load
 
     recording = load(arguments.file)
-    made = fitting.fit(recording)
+    made = least_squares.fit(recording)
     Path(arguments.spec).write_text(made.text)
-    errors = fitting.errors(recording, Path(arguments.spec).resolve())
+    errors = least_squares.errors(recording, Path(arguments.spec).resolve())
     if arguments.json:
         print(json.dumps({"measured": made.measured, "errors": [asdict(e) for e in errors]}))
         return 0

@@ -21,7 +21,7 @@ from types import MappingProxyType
 import torch
 
 from torch_npusim import _C, _preconditions, inductor
-from torch_npusim.cuda_alias import _elsewhere, _nvml, _torch_c, _torch_cuda
+from torch_npusim.cuda_alias import _nvml, _outside_torch_cuda, _torch_c, _torch_cuda
 from torch_npusim.cuda_alias._limits import DIFFERENT, REFUSED
 from torch_npusim.cuda_alias._patcher import Patcher
 from torch_npusim.sim import races, rules
@@ -63,7 +63,7 @@ def enable() -> None:
             _torch_c.patch(patcher)
             _torch_cuda.patch(patcher)
             _nvml.patch(patcher)
-            _elsewhere.patch(patcher)
+            _outside_torch_cuda.patch(patcher)
         except BaseException:
             patcher.undo()
             _call_npusim_cuda(False)

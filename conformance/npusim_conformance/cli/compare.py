@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim_conformance.cli import status
-from npusim_conformance.cli.delivery import summary_of
+from npusim_conformance.cli.conclusion import summary_of
 
 if TYPE_CHECKING:
     from npusim_conformance.report.comparison import Comparison, Pair

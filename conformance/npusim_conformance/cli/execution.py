@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from npusim_conformance.cli import options as shared
 from npusim_conformance.cli import status
-from npusim_conformance.cli.delivery import deliver
+from npusim_conformance.cli.conclusion import deliver
 
 if TYPE_CHECKING:
     from npusim_conformance.backend.expectations import Expectations
@@ -97,20 +97,20 @@ def execute(
 
 
 def _executor(options: argparse.Namespace, config: "WorkerConfig", stack: ExitStack) -> "Executes":
-    from npusim_conformance.elsewhere.order import Order
+    from npusim_conformance.remote.order import Order
 
     budget = options.time_budget
     order = Order(
         config, (), options.jobs, options.timeout, options.isolation, options.load_timeout
     )
     if options.remote:
-        from npusim_conformance.elsewhere.remote import Remote
+        from npusim_conformance.remote.connection import Remote
 
         return Remote(order, options.remote, options.remote_python, budget)
     if options.executor is None:
         return order.runner(budget)
 
-    from npusim_conformance.elsewhere.cluster import OnExecutor, executor_at
+    from npusim_conformance.remote.cluster import OnExecutor, executor_at
 
     executor = options.executor
     if isinstance(executor, str):

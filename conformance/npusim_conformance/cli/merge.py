@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim_conformance.cli import options as shared
-from npusim_conformance.cli.delivery import deliver, summary_of
+from npusim_conformance.cli.conclusion import deliver, summary_of
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from typing import Any
 
 from npusim_conformance.cli import options as shared
 from npusim_conformance.cli import status
-from npusim_conformance.cli.delivery import summary_of
+from npusim_conformance.cli.conclusion import summary_of
 
 TRACED_SAMPLES = 4
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from npusim_conformance.cli import options as shared
 from npusim_conformance.cli import status
-from npusim_conformance.cli.delivery import annotate, comparison_of, summary_of
+from npusim_conformance.cli.conclusion import annotate, comparison_of, summary_of
 
 FORMATS = ("json", "junit", "html", "matrix", "badge", "text")
 

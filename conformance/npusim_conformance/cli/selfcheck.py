@@ -9,7 +9,7 @@ from typing import Any
 
 from npusim_conformance.cli import options as shared
 from npusim_conformance.cli import run as run_command
-from npusim_conformance.cli.delivery import summary_of
+from npusim_conformance.cli.conclusion import summary_of
 from npusim_conformance.cli.execution import add_execution
 
 UPSTREAM_SHOWN = 15

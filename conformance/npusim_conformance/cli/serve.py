@@ -72,8 +72,8 @@ def serve(orders: Iterable[str], answers: TextIO) -> None:
     from npusim_conformance.backend.device import DeviceUnusable
     from npusim_conformance.case import Case
     from npusim_conformance.cases import catalog
-    from npusim_conformance.elsewhere.order import Order
     from npusim_conformance.record.log import SCHEMA
+    from npusim_conformance.remote.order import Order
     from npusim_conformance.run import environment
 
     def answer(record: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from npusim_conformance.backend.device import DeviceUnusable
 from npusim_conformance.case import Case
 from npusim_conformance.run import worker as worker_module
 from npusim_conformance.run.budget import Budget
-from npusim_conformance.run.flight import CallInFlight, Flight
+from npusim_conformance.run.current_case import CallInFlight, Flight
 from npusim_conformance.run.worker import WorkerConfig
 from npusim_conformance.verdict import DIED, FAILED, PASSED, Outcome, Status
 

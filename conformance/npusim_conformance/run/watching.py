@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from npusim_conformance.backend import census
 from npusim_conformance.judge.attribution import Observer, to_host
-from npusim_conformance.run.flight import CallInFlight
+from npusim_conformance.run.current_case import CallInFlight
 
 ROUTE_MAX = 4  # calls before the one in flight
 

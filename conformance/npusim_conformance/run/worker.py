@@ -33,7 +33,7 @@ from npusim_conformance.judge.diagnosis import NO_DTYPE, diagnose
 from npusim_conformance.processes import lead_session, resident_bytes
 from npusim_conformance.properties.base import Run
 from npusim_conformance.run import watching
-from npusim_conformance.run.flight import CallInFlight, Flight
+from npusim_conformance.run.current_case import CallInFlight, Flight
 from npusim_conformance.upstream import collection, execution
 from npusim_conformance.verdict import PASSED, Mismatch, NotApplicable, Outcome, Status
 

@@ -324,7 +324,7 @@ def test_what_a_policy_does_wrong_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if name in ("Loops", "Sleeps", "Deaf"):
-        monkeypatch.setattr("npusim_lab.stranger.LIMIT_SECONDS", 2.0)
+        monkeypatch.setattr("npusim_lab.policy_process.LIMIT_SECONDS", 2.0)
     (tmp_path / "bad.py").write_text(POLICIES)
     trace = str(tmp_path / "a.npt")
     npusim_lab.save(npusim_lab.generate("zero3", steps=1), trace)

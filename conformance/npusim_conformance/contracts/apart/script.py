@@ -25,12 +25,12 @@ _WARNING = re.compile(r"\S+:\d+: (\w*Warning: .*)")
 TIMEOUT_SECONDS = 40.0  # less than a case has
 
 
-class Nursery:
-    """The process that children are forked from; see nursery.py."""
+class ForkServer:
+    """The process that children are forked from; see fork_server.py."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "npusim_conformance.contracts.apart.nursery"],
+            [sys.executable, "-m", "npusim_conformance.contracts.apart.fork_server"],
             env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -39,7 +39,7 @@ class Nursery:
     def run(self, order: dict[str, Any]) -> int:
         """A child's exit status, or less than 0 for a signal.
 
-        Raises Mismatch if the child hangs, and NurseryDead if the nursery itself does not answer,
+        Raises Mismatch if the child hangs, and ForkServerDead if the fork server does not answer,
         which is no word about the device.
         """
         assert self._process.stdin is not None
@@ -47,11 +47,11 @@ class Nursery:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise NurseryDead from error
+            raise ForkServerDead from error
         child = self._answer(TIMEOUT_SECONDS)
         if child is None:
             self._process.kill()
-            raise NurseryDead
+            raise ForkServerDead
         status = self._answer(TIMEOUT_SECONDS)
         if status is None:
             _kill_group(child)
@@ -71,20 +71,20 @@ class Nursery:
                 return None
             byte = os.read(descriptor, 1)
             if not byte:
-                raise NurseryDead
+                raise ForkServerDead
             said += byte
         return int(said)
 
 
-class NurseryDead(Exception):
-    """The nursery does not answer."""
+class ForkServerDead(Exception):
+    """The fork server does not answer."""
 
 
 @cache
-def _nursery(owner: int) -> Nursery:
+def _fork_server(owner: int) -> ForkServer:
     """One for each process, since a fork inherits what is cached here."""
     del owner
-    return Nursery()
+    return ForkServer()
 
 
 def run_script(
@@ -125,9 +125,9 @@ def run_script(
             "stderr": str(stderr),
         }
         try:
-            code = _nursery(os.getpid()).run(order)
-        except NurseryDead:
-            _nursery.cache_clear()
+            code = _fork_server(os.getpid()).run(order)
+        except ForkServerDead:
+            _fork_server.cache_clear()
             return _run_fresh([sys.executable, "-c", text, *arguments], environment)
         texts = [file.read_text(errors="replace") for file in (stdout, stderr)]
     return subprocess.CompletedProcess(["-c"], code, *texts)

@@ -18,7 +18,7 @@ from typing import Any
 
 from npusim_conformance import processes
 from npusim_conformance.backend.device import DeviceUnusable
-from npusim_conformance.elsewhere.order import Order
+from npusim_conformance.remote.order import Order
 from npusim_conformance.run.budget import Budget
 from npusim_conformance.verdict import FAILED, Outcome
 

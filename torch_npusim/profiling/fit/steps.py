@@ -12,7 +12,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any
 
-from torch_npusim.profiling.fitting.result import StepTime, Work
+from torch_npusim.profiling.fit.result import StepTime, Work
 from torch_npusim.sim import specs
 from torch_npusim.sim.timeline import PRECISIONS
 

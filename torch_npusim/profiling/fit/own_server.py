@@ -10,7 +10,7 @@ from typing import Any
 
 _server = forkserver.ForkServer()  # ends with this process
 # A fork has imported torch, and has no device yet.
-_server.set_forkserver_preload(["torch_npusim.profiling.fitting.run"])
+_server.set_forkserver_preload(["torch_npusim.profiling.fit.run"])
 
 
 class _Popen(popen_forkserver.Popen):

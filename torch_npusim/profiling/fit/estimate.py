@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_npusim import npusim
-from torch_npusim.profiling.fitting.result import Fit
+from torch_npusim.profiling.fit.result import Fit
 
 STEPS = 3  # the first allocates the optimizer's state; the median of the others is the time
 _ALLOCATOR = "cuda-2.13"
@@ -29,12 +29,12 @@ class Estimate(Fit):
 
     def __str__(self) -> str:
         """The text of `npusim fit`."""
-        from torch_npusim.profiling.fitting.text import as_text
+        from torch_npusim.profiling.fit.text import as_text
 
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        from torch_npusim.profiling.fitting.page import as_page
+        from torch_npusim.profiling.fit.page import as_page
 
         return f'<iframe srcdoc="{escape(as_page(self))}" width="100%" height="640"></iframe>'
 
@@ -43,7 +43,7 @@ class Estimate(Fit):
 
         Temporaries are those of the chip that was asked about.
         """
-        from torch_npusim.profiling.fitting.outside import chips_with
+        from torch_npusim.profiling.fit.outside import chips_with
 
         return [name for _, name in chips_with(self.need or self.peak_reserved)]
 
@@ -101,7 +101,7 @@ def estimate(
         raise ValueError("find_batch needs a tensor with a first size among the inputs")
 
     def fitted(batch: int | None = None, memory: str | None = memory) -> Estimate:
-        from torch_npusim.profiling.fitting.run import fit_call
+        from torch_npusim.profiling.fit.run import fit_call
 
         given = inputs if batch is None else _of_batch(inputs, tensors[0].shape[0], batch)
         fit = Estimate(type(model).__name__)
@@ -119,8 +119,8 @@ def estimate(
         return found.fits, found.peak_reserved
 
     def run() -> Estimate:
-        from torch_npusim.profiling.fitting.remedies import WITHOUT_LIMIT
-        from torch_npusim.profiling.fitting.trials import largest_that_fits
+        from torch_npusim.profiling.fit.remedies import WITHOUT_LIMIT
+        from torch_npusim.profiling.fit.trials import largest_that_fits
 
         fit = fitted()
         if not fit.fits and not fit.error:

@@ -17,9 +17,9 @@ from processes import python
 
 from npusim_conformance.backend.expectations import Expectations, parse
 from npusim_conformance.cli import main
-from npusim_conformance.elsewhere import cluster
-from npusim_conformance.elsewhere.order import Order
 from npusim_conformance.record import log
+from npusim_conformance.remote import cluster
+from npusim_conformance.remote.order import Order
 from npusim_conformance.run.worker import WorkerConfig
 from npusim_conformance.verdict import Outcome, Status
 

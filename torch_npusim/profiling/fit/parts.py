@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_npusim._blame import file_line, to_blame
-from torch_npusim.profiling.fitting.result import DeviceFit, ModuleShare, Outside, Timeline
-from torch_npusim.profiling.fitting.watch import OUTSIDE, Place, Watch
+from torch_npusim.profiling.fit.result import DeviceFit, ModuleShare, Outside, Timeline
+from torch_npusim.profiling.fit.watch import OUTSIDE, Place, Watch
 
 COLUMNS = 300  # of a timeline
 LINES = 8  # that are listed

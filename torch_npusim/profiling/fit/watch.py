@@ -26,7 +26,7 @@ from torch.utils.hooks import RemovableHandle
 from torch_npusim import _C, npusim
 from torch_npusim._names import is_npusim
 from torch_npusim.profiling._recording import is_in_backward
-from torch_npusim.profiling.fitting.steps import (
+from torch_npusim.profiling.fit.steps import (
     BEGIN,
     REST,
     STEP,

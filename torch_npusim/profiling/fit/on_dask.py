@@ -19,7 +19,7 @@ import torch
 from distributed import Client, KilledWorker, wait
 
 from torch_npusim import __version__
-from torch_npusim.profiling.fitting.trials import Point, TrialError, lost_row, row_of
+from torch_npusim.profiling.fit.trials import Point, TrialError, lost_row, row_of
 
 # Variables that a worker's process gets from the command.
 _PREFIXES = (

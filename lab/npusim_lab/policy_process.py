@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A policy of a Python file runs in a process of its own, with limits; its answers are judged here.
 
-The process (`python -m npusim_lab.stranger`) replays the trace and notes the policy's calls to the
-device and its answers, as numbers. Only these come back. The replay that counts repeats them: the
-judge, the metrics and the other policies are where the policy's code never runs.
+The process (`python -m npusim_lab.policy_process`) replays the trace and notes the policy's calls
+to the device and its answers, as numbers. Only these come back. The replay that counts repeats
+them: the judge, the metrics and the other policies are where the policy's code never runs.
 
 A second process gets the first events only, and has to answer them in the same way. A policy that
 has read what comes later (its trace is in the caller's frames) does not.
@@ -150,7 +150,7 @@ def _run(
         write_trace(stackless, Path(folder, "trace.npt"))
         words = json.dumps([policy, capacity_bytes, options, LIMIT_BYTES, LIMIT_SECONDS])
         child = subprocess.Popen(
-            [sys.executable, "-m", "npusim_lab.stranger", folder, words],
+            [sys.executable, "-m", "npusim_lab.policy_process", folder, words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -300,8 +300,8 @@ def _replayed(folder: Path, words: str) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
     notes: list[int] = []
     try:
-        stranger = noting(made(policy), notes)
-        result = _lab.replay(compiled, stranger, "", capacity, placements=False, **options)
+        watched = noting(made(policy), notes)
+        result = _lab.replay(compiled, watched, "", capacity, placements=False, **options)
     except MemoryError:
         return {"problem": f"policy {policy}: takes more than {bytes >> 20} MiB of memory"}
     except ValueError as problem:

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from torch_npusim._text import format_bytes
-from torch_npusim.profiling.fitting.own_server import Process
-from torch_npusim.profiling.fitting.result import NOT_IN_RUN, Fit
+from torch_npusim.profiling.fit.own_server import Process
+from torch_npusim.profiling.fit.result import NOT_IN_RUN, Fit
 from torch_npusim.sim import fabric, specs
 from torch_npusim_entry_points.byte_sizes import parse_bytes
 
@@ -189,8 +189,8 @@ def _end_with_command() -> None:
 
 def _in_process(job: Job, snapshot: str | None, sender: Connection) -> None:
     """Sends the answer of a run; what the script prints goes nowhere."""
-    from torch_npusim.profiling.fitting.changes import Change
-    from torch_npusim.profiling.fitting.run import fit_script
+    from torch_npusim.profiling.fit.changes import Change
+    from torch_npusim.profiling.fit.run import fit_script
 
     threading.Thread(target=_end_with_command, daemon=True).start()
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_npusim.profiling.fitting.result import NOT_IN_RUN, Outside
+from torch_npusim.profiling.fit.result import NOT_IN_RUN, Outside
 from torch_npusim.sim import specs
 from torch_npusim_entry_points.byte_sizes import parse_bytes
 

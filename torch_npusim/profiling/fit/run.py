@@ -16,18 +16,18 @@ import torch
 from torch_npusim import _C, npusim
 from torch_npusim._blame import file_line, to_blame
 from torch_npusim.patches import Changes
-from torch_npusim.profiling.fitting.changes import Change
-from torch_npusim.profiling.fitting.one_of_ranks import one_of
-from torch_npusim.profiling.fitting.outside import (
+from torch_npusim.profiling.fit.changes import Change
+from torch_npusim.profiling.fit.one_of_ranks import one_of
+from torch_npusim.profiling.fit.outside import (
     CONTEXT,
     asked,
     communicators,
     convolutions,
 )
-from torch_npusim.profiling.fitting.parts import History, device_fit
-from torch_npusim.profiling.fitting.result import Fit
-from torch_npusim.profiling.fitting.steps import step_time, threads
-from torch_npusim.profiling.fitting.watch import Watch, reporting, watching
+from torch_npusim.profiling.fit.parts import History, device_fit
+from torch_npusim.profiling.fit.result import Fit
+from torch_npusim.profiling.fit.steps import step_time, threads
+from torch_npusim.profiling.fit.watch import Watch, reporting, watching
 from torch_npusim.sim import dry, specs
 from torch_npusim.sim.host_layers import charged
 from torch_npusim.sim.timeline import Rates

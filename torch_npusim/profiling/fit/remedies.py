@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from torch_npusim._text import format_bytes
-from torch_npusim.profiling.fitting.changes import CHANGES
-from torch_npusim.profiling.fitting.outside import chips_with
-from torch_npusim.profiling.fitting.result import Fit, Remedy
-from torch_npusim.profiling.fitting.trials import Job, TrialError, peak_of, side_by_side
+from torch_npusim.profiling.fit.changes import CHANGES
+from torch_npusim.profiling.fit.outside import chips_with
+from torch_npusim.profiling.fit.result import Fit, Remedy
+from torch_npusim.profiling.fit.trials import Job, TrialError, peak_of, side_by_side
 
 WITHOUT_LIMIT = "16TiB"
 _TOGETHER = (("checkpoint", "fused"), ("checkpoint", "bf16"), ("checkpoint", "fused", "bf16"))

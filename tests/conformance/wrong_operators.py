@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Imported by workers (`--import planted`): makes operators of the database misbehave.
+"""Imported by workers (`--import wrong_operators`): makes operators of the database misbehave.
 
 PLANTED="crash:add,hang:sub" names what and where. PLANTED_DEVICE is a module to import first. What
 happens only once leaves a file in the directory PLANTED_MARKS.

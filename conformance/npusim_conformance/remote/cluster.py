@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from npusim_conformance.backend.device import DeviceUnusable
-from npusim_conformance.elsewhere.order import Order
-from npusim_conformance.elsewhere.remote import SERVE, Connection, tried_once
+from npusim_conformance.remote.connection import SERVE, Connection, tried_once
+from npusim_conformance.remote.order import Order
 from npusim_conformance.run.budget import Budget
 from npusim_conformance.run.runner import batches_of
 from npusim_conformance.verdict import Outcome, Status

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_npusim._text import format_bytes, format_table
-from torch_npusim.profiling.fitting.parts import ACTIVATIONS
-from torch_npusim.profiling.fitting.result import (
+from torch_npusim.profiling.fit.parts import ACTIVATIONS
+from torch_npusim.profiling.fit.result import (
     Answer,
     DeviceFit,
     Fit,

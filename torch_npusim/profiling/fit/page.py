@@ -7,10 +7,10 @@ from typing import Any
 
 from torch_npusim._page_shell import page
 from torch_npusim._text import format_bytes
-from torch_npusim.profiling.fitting import text
-from torch_npusim.profiling.fitting.parts import ACTIVATIONS, ROUNDED
-from torch_npusim.profiling.fitting.result import DeviceFit, Fit
-from torch_npusim.profiling.fitting.watch import WORKSPACES
+from torch_npusim.profiling.fit import text
+from torch_npusim.profiling.fit.parts import ACTIVATIONS, ROUNDED
+from torch_npusim.profiling.fit.result import DeviceFit, Fit
+from torch_npusim.profiling.fit.watch import WORKSPACES
 
 _COLOURS = {
     "parameters": "#4e79a7",
