@@ -18,7 +18,7 @@ namespace npusim::alloc {
 
 class LiveAllocator;
 struct Block;
-struct Shelf;
+struct BlockPool;
 
 enum class BlockState : std::uint8_t {
   unused,     // a slot in the slab
@@ -35,8 +35,8 @@ struct Segment {
   StreamId stream = 0;
   bool is_small = false;
   bool is_expandable = false;
-  Shelf* shelf = nullptr;  // where its free blocks are: of this stream, pool and size class
-  Block* first = nullptr;  // the block at `address`
+  BlockPool* block_pool = nullptr;  // its free blocks: of this stream, pool and size class
+  Block* first = nullptr;           // the block at `address`
   ContextId context = 0;
 };
 

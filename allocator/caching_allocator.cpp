@@ -59,13 +59,13 @@ inline void CachingAllocator::Impl::record_block(HistoryAction action, const Blo
                                                  ContextId context) {
   if (history.recording()) [[unlikely]] {
     record(action, block->address, block->requested_bytes, block->stream, context,
-           block->segment->shelf->pool->id);
+           block->segment->block_pool->pool->id);
   }
 }
 
-// Runs when a call names another pool or stream than the call before: shelf_of() keeps the last.
+// Runs when a call names another pool or stream than the last one, which block_pool_of() keeps.
 void CachingAllocator::Impl::turn_to(MemoryPool& pool, StreamId stream) {
-  last_shelves = &pool.streams.try_emplace(stream, config, &pool).first->second;
+  last_stream_pools = &pool.streams.try_emplace(stream, config, &pool).first->second;
   last_pool = &pool;
   last_stream = stream;
 }
@@ -111,17 +111,17 @@ void CachingAllocator::Impl::index_insert(Block* block) {
   block->state = BlockState::free;
   block->requested_bytes = 0;
   block->context = 0;
-  Shelf& shelf = *block->segment->shelf;
-  block->idle_since = shelf.pool->searches[shelf.is_small];
-  shelf.free.insert(block);
+  BlockPool& block_pool = *block->segment->block_pool;
+  block->idle_since = block_pool.pool->searches[block_pool.is_small];
+  block_pool.free.insert(block);
 }
 
-// Best fit in the shelf of the request's pool, stream and size class, out of its index; or null.
+// Best fit in the block pool of the request, out of its index; or null.
 Block* CachingAllocator::Impl::take_free_block(const Request& request) {
   if (limited() && config.garbage_collection_threshold > 0) {
-    ++request.shelf->pool->searches[request.is_small];
+    ++request.block_pool->pool->searches[request.is_small];
   }
-  FreeIndex& index = request.shelf->free;
+  FreeIndex& index = request.block_pool->free;
   Block* block = index.find(request.rounded_bytes);
   if (has_both_kinds) [[unlikely]] {
     while (block && block->segment->is_expandable && !request.is_expandable) {
@@ -165,12 +165,12 @@ void CachingAllocator::Impl::book_allocation(Block* block, std::size_t requested
   block->requested_bytes = requested_bytes;
   block->context = history_mode == HistoryMode::off ? 0 : context;
   record_block(HistoryAction::alloc, block, context);
-  ledger.increase(Ledger::kAllocation, is_small, 1);
-  ledger.increase(Ledger::kAllocatedBytes, is_small, signed_bytes(block->bytes));
-  ledger.increase(Ledger::kActive, is_small, 1);
-  ledger.increase(Ledger::kActiveBytes, is_small, signed_bytes(block->bytes));
-  ledger.increase(Ledger::kRequestedBytes, is_small, signed_bytes(requested_bytes));
-  if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.increase(1);
+  counters.increase(Counters::kAllocation, is_small, 1);
+  counters.increase(Counters::kAllocatedBytes, is_small, signed_bytes(block->bytes));
+  counters.increase(Counters::kActive, is_small, 1);
+  counters.increase(Counters::kActiveBytes, is_small, signed_bytes(block->bytes));
+  counters.increase(Counters::kRequestedBytes, is_small, signed_bytes(requested_bytes));
+  if (block->bytes >= config.max_split_bytes) counters.oversize_allocations.increase(1);
 }
 
 // The statistic inactive_split counts free pieces of whole segments. Four cases: a split of a whole
@@ -184,7 +184,7 @@ Block* CachingAllocator::Impl::allocate(Request& request) {
     block = acquire_or_reclaim(request);
     if (!block) return nullptr;
   }
-  const MemoryPool& pool = *request.shelf->pool;
+  const MemoryPool& pool = *request.block_pool->pool;
   const bool was_split = block->is_split();
   const bool is_setting_enough = !config.expandable_in_pools && config.expandable_segments;
   const bool splits_finely = request.is_small || request.is_expandable || is_setting_enough;
@@ -196,14 +196,15 @@ Block* CachingAllocator::Impl::allocate(Request& request) {
     if (has_pages) {
       // Not booked: what is free of an expandable segment can be given back by the page.
     } else if (was_split) {
-      ledger.decrease(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(block->bytes));
+      counters.decrease(Counters::kInactiveSplitBytes, request.is_small,
+                        signed_bytes(block->bytes));
     } else {
-      ledger.increase(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(tail->bytes));
-      ledger.increase(Ledger::kInactiveSplit, request.is_small, 1);
+      counters.increase(Counters::kInactiveSplitBytes, request.is_small, signed_bytes(tail->bytes));
+      counters.increase(Counters::kInactiveSplit, request.is_small, 1);
     }
   } else if (was_split && !has_pages) {
-    ledger.decrease(Ledger::kInactiveSplitBytes, request.is_small, signed_bytes(block->bytes));
-    ledger.decrease(Ledger::kInactiveSplit, request.is_small, 1);
+    counters.decrease(Counters::kInactiveSplitBytes, request.is_small, signed_bytes(block->bytes));
+    counters.decrease(Counters::kInactiveSplit, request.is_small, 1);
   }
   book_allocation(block, request.requested_bytes, request.context);
   return block;
@@ -211,7 +212,7 @@ Block* CachingAllocator::Impl::allocate(Request& request) {
 
 Block* CachingAllocator::Impl::merge(Block* block, Block* neighbour) {
   if (!neighbour || neighbour->state != BlockState::free) return nullptr;
-  block->segment->shelf->free.erase(neighbour);
+  block->segment->block_pool->free.erase(neighbour);
   absorb(block, neighbour);
   return neighbour;
 }
@@ -254,12 +255,12 @@ void CachingAllocator::Impl::release_to_pool(Block* block, ContextId context) {
       net_blocks += 1;
       net_bytes += signed_bytes(block->bytes);
     }
-    ledger.change(Ledger::kInactiveSplit, is_small, net_blocks);
-    ledger.change(Ledger::kInactiveSplitBytes, is_small, net_bytes);
+    counters.change(Counters::kInactiveSplit, is_small, net_blocks);
+    counters.change(Counters::kInactiveSplitBytes, is_small, net_bytes);
   }
-  ledger.decrease(Ledger::kActive, is_small, 1);
-  ledger.decrease(Ledger::kActiveBytes, is_small, signed_bytes(bytes));
-  ledger.decrease(Ledger::kRequestedBytes, is_small, signed_bytes(requested_bytes));
+  counters.decrease(Counters::kActive, is_small, 1);
+  counters.decrease(Counters::kActiveBytes, is_small, signed_bytes(bytes));
+  counters.decrease(Counters::kRequestedBytes, is_small, signed_bytes(requested_bytes));
 }
 
 void CachingAllocator::Impl::refuse_dead(const Block* block, const char* verb) const {
@@ -278,9 +279,9 @@ void CachingAllocator::Impl::refuse_dead(const Block* block, const char* verb) c
 void CachingAllocator::Impl::book_free(const Block* block, ContextId context) {
   const bool is_small = block->segment->is_small;
   record_block(HistoryAction::free_requested, block, context);
-  ledger.decrease(Ledger::kAllocation, is_small, 1);
-  ledger.decrease(Ledger::kAllocatedBytes, is_small, signed_bytes(block->bytes));
-  if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.decrease(1);
+  counters.decrease(Counters::kAllocation, is_small, 1);
+  counters.decrease(Counters::kAllocatedBytes, is_small, signed_bytes(block->bytes));
+  if (block->bytes >= config.max_split_bytes) counters.oversize_allocations.decrease(1);
 }
 
 void CachingAllocator::Impl::free_live(Block* block, ContextId context) {
@@ -370,7 +371,7 @@ Block* CachingAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryR
   MemoryPool& from = pool.is_default() ? *impl.default_pool : impl.pool_with_users(pool, "malloc");
   request.is_small = rounded <= impl.config.small_limit_bytes;
   request.is_expandable = from.is_expandable;
-  request.shelf = &impl.shelf_of(from, stream, request.is_small);
+  request.block_pool = &impl.block_pool_of(from, stream, request.is_small);
   if (rounded == kUnlimited) [[unlikely]] {
     impl.fail(request, OutOfMemoryReport::Cause::over_one_exabyte);
     return nullptr;

@@ -28,7 +28,7 @@ std::vector<Address> CachingAllocator::restore_pool(PoolId id,
   }
   std::vector<Block*> extra;
   for (const auto& [address, segment] : impl_->segments) {
-    if (segment.shelf->pool != &pool) continue;
+    if (segment.block_pool->pool != &pool) continue;
     for (Block* block = segment.first; block; block = block->next) {
       if (block->state != BlockState::allocated) continue;
       const auto wanted = missing.find(block->address);
@@ -49,7 +49,7 @@ std::vector<Address> CachingAllocator::restore_pool(PoolId id,
   };
   for (const auto& [address, info] : missing) {
     const Block* block = impl_->block_at(address);
-    bool is_free = block && block->segment->shelf->pool == &pool && goes(block);
+    bool is_free = block && block->segment->block_pool->pool == &pool && goes(block);
     while (is_free && block->address + block->bytes < address + info.bytes) {
       block = block->next;
       is_free = block && goes(block);
@@ -72,7 +72,7 @@ void CachingAllocator::Impl::carve(const BlockInfo& info) {
   reserve_blocks();
   Block* block = block_at(info.address);
   Segment& segment = *block->segment;
-  FreeIndex& index = segment.shelf->free;
+  FreeIndex& index = segment.block_pool->free;
   const bool is_small = segment.is_small;
   index.erase(block);
   std::int64_t net_blocks = block->is_split() ? -1 : 0;
@@ -93,8 +93,8 @@ void CachingAllocator::Impl::carve(const BlockInfo& info) {
     leave(behind);
   }
   if (!segment.is_expandable) {
-    ledger.change(Ledger::kInactiveSplit, is_small, net_blocks);
-    ledger.change(Ledger::kInactiveSplitBytes, is_small, net_bytes);
+    counters.change(Counters::kInactiveSplit, is_small, net_blocks);
+    counters.change(Counters::kInactiveSplitBytes, is_small, net_bytes);
   }
   book_allocation(block, info.requested_bytes, info.context);
 }

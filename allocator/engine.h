@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The state and the inner steps of CachingAllocator. Every function is entered with its lock held.
 //   caching_allocator.cpp  the hot path: malloc, free, split, merge, pending frees
-//   reclaim.cpp            the cold path: buying segments, collection, releasing, running out
+//   acquire_segments.cpp   the cold path: buying segments, collection, releasing, running out
 //   expandable.cpp         segments that grow and shrink by the page
 //   private_pools.cpp      pools that come and go
 //   inspect.cpp            address lookup, snapshot
-//   adoption.cpp           beginning with what another allocator made
+//   adopt.cpp              beginning with what another allocator made
 //
 // Nothing outside these six files includes this header.
 //
 // Ownership: `slab` owns all blocks, and a block that is not in use is linked into unused_blocks;
-// `segments` owns segments; `pools` owns pools with their shelves, whose addresses never change.
+// `segments` owns segments; `pools` owns pools with their block pools, which never move.
 // Errors: the provider's mark(), wait() and synchronize() may throw; blocks, indexes and counters
 // are valid then. Units: bytes and nanoseconds of virtual time.
 #pragma once
@@ -22,11 +22,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "allocator/block_pool.h"
 #include "allocator/caching_allocator.h"
+#include "allocator/counters.h"
 #include "allocator/history.h"
-#include "allocator/ledger.h"
 #include "allocator/lock.h"
-#include "allocator/shelf.h"
 
 namespace npusim::alloc {
 
@@ -67,9 +67,9 @@ struct CachingAllocator::Impl {
   bool defers() const noexcept { return config.defers_in_pool_scopes && pool_scopes > 0; }
   void book_free(const Block* block, ContextId context);
   void process_events();  // frees pending blocks whose marks are done; does not wait
-  Shelf& shelf_of(MemoryPool& pool, StreamId stream, bool is_small) {
+  BlockPool& block_pool_of(MemoryPool& pool, StreamId stream, bool is_small) {
     if (last_pool != &pool || last_stream != stream) turn_to(pool, stream);
-    return last_shelves->of(is_small);
+    return last_stream_pools->of(is_small);
   }
   void turn_to(MemoryPool& pool, StreamId stream);
   void reserve_blocks();        // so that new_block() cannot fail half-way
@@ -87,7 +87,7 @@ struct CachingAllocator::Impl {
               ContextId context, PoolId pool);
   void record_block(HistoryAction action, const Block* block, ContextId context);
 
-  // --- reclaim.cpp
+  // --- acquire_segments.cpp
   Block* acquire_or_reclaim(Request& request);  // what to try, in order
   bool limited() const noexcept { return allowed_bytes != kUnlimited; }
   void set_fraction(double fraction);  // of the provider's total; throws outside 0 to 1
@@ -136,7 +136,7 @@ struct CachingAllocator::Impl {
   // --- checkpoint.cpp
   void carve(const BlockInfo& info);
 
-  // --- adoption.cpp
+  // --- adopt.cpp
   void adopt(const SegmentInfo& info, const AdoptionVisitor& visit);
 
   // --- inspect.cpp
@@ -154,9 +154,9 @@ struct CachingAllocator::Impl {
   WordLock mutex;  // guards everything below, and the fields of blocks and segments
   std::map<PoolId, MemoryPool> pools;
   MemoryPool* default_pool = nullptr;
-  const MemoryPool* last_pool = nullptr;  // the cache of shelf_of()
+  const MemoryPool* last_pool = nullptr;  // the cache of block_pool_of()
   StreamId last_stream = 0;
-  MemoryPool::Shelves* last_shelves = nullptr;
+  MemoryPool::StreamPools* last_stream_pools = nullptr;
   std::map<Address, Segment> segments;
   std::int64_t next_registration = 0;
   std::int64_t next_creation = 1;
@@ -176,7 +176,7 @@ struct CachingAllocator::Impl {
   std::map<std::uint64_t, Block*> held;  // by free_held(): pending until told, oldest first
   std::uint64_t next_hold = 0;
 
-  Ledger ledger;
+  Counters counters;
   HistoryMode history_mode = HistoryMode::off;
   History history;
   double memory_fraction = 1.0;

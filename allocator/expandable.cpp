@@ -64,13 +64,13 @@ Block* CachingAllocator::Impl::grow(const Request& request) {
     if (!map_pages(next, std::min(wanted - block->bytes, next->bytes), request)) return nullptr;
     block = next;
   }
-  request.shelf->free.erase(block);
+  request.block_pool->free.erase(block);
   return block;
 }
 
 // The lowest addresses with enough room, mapped or not; a new range where there are none.
 Block* CachingAllocator::Impl::find_room(const Request& request) {
-  for (const auto& [address, unmapped] : request.shelf->unmapped) {
+  for (const auto& [address, unmapped] : request.block_pool->unmapped) {
     Block* first = has_room(unmapped->prev) ? unmapped->prev : unmapped;
     std::size_t room = 0;
     for (const Block* at = first; room < request.rounded_bytes && has_room(at); at = at->next) {
@@ -95,28 +95,28 @@ Block* CachingAllocator::Impl::reserve_range(const Request& request) {
     return nullptr;
   }
   record(HistoryAction::segment_reserve, result.address, bytes, request.stream, request.context,
-         request.shelf->pool->id);
+         request.block_pool->pool->id);
   Block* block = new_segment(request, result.address, bytes);
   block->segment->is_expandable = true;
   block->requested_bytes = 0;
   block->state = BlockState::unmapped;
   block->context = 0;
-  request.shelf->unmapped.emplace(block->address, block);
+  request.block_pool->unmapped.emplace(block->address, block);
   return block;
 }
 
 // Maps whole pages from the start of an unmapped block on; it becomes a free block, merged with its
 // neighbours, and what was not mapped a block of its own.
 bool CachingAllocator::Impl::map_pages(Block* block, std::size_t bytes, const Request& request) {
-  Shelf& shelf = *request.shelf;
-  bytes = round_up(bytes, page_bytes(config, shelf.is_small));
+  BlockPool& block_pool = *request.block_pool;
+  bytes = round_up(bytes, page_bytes(config, block_pool.is_small));
   const Address address = block->address;
   SegmentResult result = provider.map(address, bytes);
   if (result.status != SegmentResult::Status::ok) {
     note_failure(std::move(result));
     return false;
   }
-  shelf.unmapped.erase(address);
+  block_pool.unmapped.erase(address);
   if (bytes < block->bytes) {
     Block* rest = new_block();
     rest->address = address + bytes;
@@ -132,15 +132,15 @@ bool CachingAllocator::Impl::map_pages(Block* block, std::size_t bytes, const Re
     if (rest->next) rest->next->prev = rest;
     block->next = rest;
     block->bytes = bytes;
-    shelf.unmapped.emplace(rest->address, rest);
+    block_pool.unmapped.emplace(rest->address, rest);
   }
   merge(block, block->prev);
   merge(block, block->next);
   index_insert(block);
-  book_reserved(*shelf.pool, shelf.is_small, signed_bytes(bytes));
-  ++ledger.num_device_alloc;
+  book_reserved(*block_pool.pool, block_pool.is_small, signed_bytes(bytes));
+  ++counters.num_device_alloc;
   record(HistoryAction::segment_map, address, bytes, block->stream, request.context,
-         shelf.pool->id);
+         block_pool.pool->id);
   if (!block->prev && block->segment->context == 0 && history_mode != HistoryMode::off) {
     block->segment->context = request.context;
   }
@@ -173,8 +173,8 @@ void CachingAllocator::Impl::unmap_free_pages(const std::vector<Block*>& blocks)
 
 void CachingAllocator::Impl::unmap_pages(Block* block, Address begin, Address end) {
   const Segment& segment = *block->segment;
-  Shelf& shelf = *segment.shelf;
-  shelf.free.erase(block);
+  BlockPool& block_pool = *segment.block_pool;
+  block_pool.free.erase(block);
   // What is left of the block before and behind the pages stays free.
   const auto cut = [&](Address from, Address to, Block* before, Block* behind) {
     if (from == to) return;
@@ -197,22 +197,22 @@ void CachingAllocator::Impl::unmap_pages(Block* block, Address begin, Address en
   block->state = BlockState::unmapped;
   for (Block* neighbour : {block->prev, block->next}) {
     if (!is_unmapped(neighbour)) continue;
-    shelf.unmapped.erase(neighbour->address);
+    block_pool.unmapped.erase(neighbour->address);
     absorb(block, neighbour);
   }
-  shelf.unmapped.emplace(block->address, block);
-  book_reserved(*shelf.pool, shelf.is_small, -signed_bytes(end - begin));
-  ++ledger.num_device_free;
+  block_pool.unmapped.emplace(block->address, block);
+  book_reserved(*block_pool.pool, block_pool.is_small, -signed_bytes(end - begin));
+  ++counters.num_device_free;
   record(HistoryAction::segment_unmap, begin, end - begin, block->stream, reclaim_context,
-         shelf.pool->id);
+         block_pool.pool->id);
   provider.unmap(begin, end - begin);
   if (!block->is_split()) release_range(block);
 }
 
 void CachingAllocator::Impl::release_range(Block* block) {
   const Segment& segment = *block->segment;
-  segment.shelf->unmapped.erase(block->address);
-  --segment.shelf->pool->segments;
+  segment.block_pool->unmapped.erase(block->address);
+  --segment.block_pool->pool->segments;
   provider.release_range(segment.address, segment.bytes);
   segments.erase(segment.address);
   recycle(block);

@@ -68,7 +68,7 @@ Snapshot CachingAllocator::Impl::picture() {
                                 .stream = segment.stream,
                                 .is_large = !segment.is_small,
                                 .is_expandable = segment.is_expandable,
-                                .pool = segment.shelf->pool->id,
+                                .pool = segment.block_pool->pool->id,
                                 .registration = segment.registration,
                                 .context = segment.context,
                                 .blocks = {}});
@@ -88,7 +88,7 @@ Snapshot CachingAllocator::Impl::picture() {
   out.history = history.entries();
   out.history_dropped = history.dropped();
   const bool unlimited = config.max_split_bytes == kUnlimited;
-  out.stats = ledger.stats(unlimited ? -1 : static_cast<std::int64_t>(config.max_split_bytes));
+  out.stats = counters.stats(unlimited ? -1 : static_cast<std::int64_t>(config.max_split_bytes));
   out.config = config;
   return out;
 }
@@ -96,7 +96,8 @@ Snapshot CachingAllocator::Impl::picture() {
 Snapshot CachingAllocator::snapshot() {
   const Lock lock(impl_->mutex);
   impl_->record(HistoryAction::snapshot, 0,
-                static_cast<std::size_t>(impl_->ledger.current(Ledger::kActiveBytes)), 0, 0, {});
+                static_cast<std::size_t>(impl_->counters.current(Counters::kActiveBytes)), 0, 0,
+                {});
   return impl_->picture();
 }
 
@@ -129,11 +130,11 @@ const Config& CachingAllocator::config() const noexcept { return impl_->config; 
 void CachingAllocator::Impl::count_oversize(std::int64_t sign) {
   for (const auto& [address, segment] : segments) {
     const bool is_large = segment.bytes >= config.max_split_bytes && !segment.is_expandable;
-    ledger.oversize_segments.change(is_large ? sign : 0);
+    counters.oversize_segments.change(is_large ? sign : 0);
     for (const Block* block = segment.first; block; block = block->next) {
       const bool counts = block->state == BlockState::allocated;
       const bool is_oversize = counts && block->bytes >= config.max_split_bytes;
-      ledger.oversize_allocations.change(is_oversize ? sign : 0);
+      counters.oversize_allocations.change(is_oversize ? sign : 0);
     }
   }
 }
@@ -165,23 +166,23 @@ void CachingAllocator::change_config(const Config& config) {
 Stats CachingAllocator::stats() const {
   const Lock lock(impl_->mutex);
   const std::size_t limit = impl_->config.max_split_bytes;
-  return impl_->ledger.stats(limit == kUnlimited ? -1 : static_cast<std::int64_t>(limit));
+  return impl_->counters.stats(limit == kUnlimited ? -1 : static_cast<std::int64_t>(limit));
 }
 
 AllocatorTotals CachingAllocator::totals() const noexcept {
-  const Ledger& ledger = impl_->ledger;
-  return {ledger.current(Ledger::kReservedBytes), ledger.current(Ledger::kActiveBytes),
-          ledger.current(Ledger::kAllocatedBytes), ledger.current(Ledger::kRequestedBytes)};
+  const Counters& counters = impl_->counters;
+  return {counters.current(Counters::kReservedBytes), counters.current(Counters::kActiveBytes),
+          counters.current(Counters::kAllocatedBytes), counters.current(Counters::kRequestedBytes)};
 }
 
 void CachingAllocator::reset_peak_stats() {
   const Lock lock(impl_->mutex);
-  impl_->ledger.reset_peak();
+  impl_->counters.reset_peak();
 }
 
 void CachingAllocator::reset_accumulated_stats() {
   const Lock lock(impl_->mutex);
-  impl_->ledger.reset_accumulated();
+  impl_->counters.reset_accumulated();
 }
 
 std::size_t CachingAllocator::largest_free_block() const {

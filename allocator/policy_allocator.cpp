@@ -33,7 +33,7 @@ class PolicyAllocator::Device final : public PlacementDevice {
 
   std::uint64_t capacity_bytes() const noexcept override { return total_; }
   std::uint64_t reserved_bytes() const noexcept override {
-    return static_cast<std::uint64_t>(own_.ledger_.current(Ledger::kReservedBytes));
+    return static_cast<std::uint64_t>(own_.counters_.current(Counters::kReservedBytes));
   }
   const std::map<Address, std::size_t>& lent() const noexcept override { return lent_; }
 
@@ -54,9 +54,9 @@ class PolicyAllocator::Device final : public PlacementDevice {
     }
     lent_[result.address] = bytes;
     order_[result.address] = next_order_++;
-    own_.ledger_.increase(Ledger::kSegment, false, 1);
-    own_.ledger_.increase(Ledger::kReservedBytes, false, signed_bytes(bytes));
-    ++own_.ledger_.num_device_alloc;
+    own_.counters_.increase(Counters::kSegment, false, 1);
+    own_.counters_.increase(Counters::kReservedBytes, false, signed_bytes(bytes));
+    ++own_.counters_.num_device_alloc;
     own_.record(HistoryAction::segment_alloc, result.address, bytes, stream_, context_, pool_);
     return result;
   }
@@ -74,9 +74,9 @@ class PolicyAllocator::Device final : public PlacementDevice {
     own_.provider_.release_segment(address, bytes);
     lent_.erase(address);
     order_.erase(address);
-    own_.ledger_.decrease(Ledger::kSegment, false, 1);
-    own_.ledger_.decrease(Ledger::kReservedBytes, false, signed_bytes(bytes));
-    ++own_.ledger_.num_device_free;
+    own_.counters_.decrease(Counters::kSegment, false, 1);
+    own_.counters_.decrease(Counters::kReservedBytes, false, signed_bytes(bytes));
+    ++own_.counters_.num_device_free;
     own_.record(HistoryAction::segment_free, address, bytes, 0, 0, {});
   }
 
@@ -141,7 +141,7 @@ PolicyAllocator::PolicyAllocator(Provider& provider, std::string name, const Mak
       name_(std::move(name)),
       mutex_(true),
       device_(std::make_unique<Device>(*this)),
-      judge_(std::make_unique<OverlapJudge>(*device_)),
+      check_(std::make_unique<PlacementCheck>(*device_)),
       policy_(make(*device_)) {}
 
 PolicyAllocator::~PolicyAllocator() = default;
@@ -163,9 +163,9 @@ Placement PolicyAllocator::place(const PlacementRequest& request) {
 }
 
 void PolicyAllocator::judge(const Placement& placement, const PlacementRequest& request) {
-  const std::string wrong = judge_->add(placement, request);
+  const std::string wrong = check_->add(placement, request);
   if (wrong.empty()) return;
-  judge_->remove(placement, request);
+  check_->remove(placement, request);
   reject(wrong);
 }
 
@@ -200,7 +200,7 @@ Block* PolicyAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryRe
   if (placement.address == 0) record(HistoryAction::retry, 0, bytes, stream, context, pool);
   if (placement.address == 0 && complete_pending()) placement = place(request);
   if (placement.address == 0) {
-    ++ledger_.num_alloc_retries;
+    ++counters_.num_alloc_retries;
     policy_->empty_cache();
     throw_misuse();
     placement = place(request);
@@ -222,11 +222,11 @@ Block* PolicyAllocator::malloc(std::size_t bytes, StreamId stream, OutOfMemoryRe
   entry->pool = pool;
   entries_.emplace(entry->address, entry);
   record(HistoryAction::alloc, entry->address, bytes, stream, context, pool);
-  ledger_.increase(Ledger::kAllocation, false, 1);
-  ledger_.increase(Ledger::kAllocatedBytes, false, signed_bytes(entry->bytes));
-  ledger_.increase(Ledger::kActive, false, 1);
-  ledger_.increase(Ledger::kActiveBytes, false, signed_bytes(entry->bytes));
-  ledger_.increase(Ledger::kRequestedBytes, false, signed_bytes(bytes));
+  counters_.increase(Counters::kAllocation, false, 1);
+  counters_.increase(Counters::kAllocatedBytes, false, signed_bytes(entry->bytes));
+  counters_.increase(Counters::kActive, false, 1);
+  counters_.increase(Counters::kActiveBytes, false, signed_bytes(entry->bytes));
+  counters_.increase(Counters::kRequestedBytes, false, signed_bytes(bytes));
   return entry;
 }
 
@@ -244,7 +244,7 @@ void PolicyAllocator::fail(const PlacementRequest& request, StreamId stream, Poo
   const MemoryInfo memory = provider_.memory_info();
   if (cause != OutOfMemoryReport::Cause::over_one_exabyte) {
     record(HistoryAction::oom, memory.free_bytes, request.bytes, stream, context, pool);
-    ++ledger_.num_ooms;
+    ++counters_.num_ooms;
   }
   if (!report) return;
   *report = {};
@@ -253,13 +253,13 @@ void PolicyAllocator::fail(const PlacementRequest& request, StreamId stream, Poo
   report->total_bytes = memory.total_bytes;
   report->free_bytes = memory.free_bytes;
   if (device_->allowed_bytes() != kUnlimited) report->allowed_bytes = device_->allowed_bytes();
-  const auto current = [this](Ledger::Quantity what) {
-    return static_cast<std::size_t>(ledger_.current(what));
+  const auto current = [this](Counters::Quantity what) {
+    return static_cast<std::size_t>(counters_.current(what));
   };
-  report->allocated_bytes = current(Ledger::kAllocatedBytes);
-  report->reserved_bytes = current(Ledger::kReservedBytes);
-  report->cached_bytes = report->reserved_bytes - current(Ledger::kActiveBytes);
-  report->pending_bytes = current(Ledger::kActiveBytes) - report->allocated_bytes;
+  report->allocated_bytes = current(Counters::kAllocatedBytes);
+  report->reserved_bytes = current(Counters::kReservedBytes);
+  report->cached_bytes = report->reserved_bytes - current(Counters::kActiveBytes);
+  report->pending_bytes = current(Counters::kActiveBytes) - report->allocated_bytes;
   for (const SegmentInfo& segment : segments()) {
     for (const BlockInfo& block : segment.blocks) {
       if (block.state != BlockState::free) continue;
@@ -291,8 +291,8 @@ void PolicyAllocator::free_live(Entry* entry, ContextId context) {
   for (const StreamId stream : entry->uses) tickets.push_back(provider_.mark(stream));  // may throw
   record(HistoryAction::free_requested, entry->address, entry->requested_bytes, entry->stream,
          context, entry->pool);
-  ledger_.decrease(Ledger::kAllocation, false, 1);
-  ledger_.decrease(Ledger::kAllocatedBytes, false, signed_bytes(entry->bytes));
+  counters_.decrease(Counters::kAllocation, false, 1);
+  counters_.decrease(Counters::kAllocatedBytes, false, signed_bytes(entry->bytes));
   entry->uses.clear();
   if (tickets.empty()) {
     complete(entry);
@@ -306,11 +306,11 @@ void PolicyAllocator::free_live(Entry* entry, ContextId context) {
 void PolicyAllocator::complete(Entry* entry) {
   record(HistoryAction::free_completed, entry->address, entry->requested_bytes, entry->stream, 0,
          entry->pool);
-  ledger_.decrease(Ledger::kActive, false, 1);
-  ledger_.decrease(Ledger::kActiveBytes, false, signed_bytes(entry->bytes));
-  ledger_.decrease(Ledger::kRequestedBytes, false, signed_bytes(entry->requested_bytes));
+  counters_.decrease(Counters::kActive, false, 1);
+  counters_.decrease(Counters::kActiveBytes, false, signed_bytes(entry->bytes));
+  counters_.decrease(Counters::kRequestedBytes, false, signed_bytes(entry->requested_bytes));
   const Placement placement{entry->address, entry->bytes};
-  judge_->remove(placement, entry->request);
+  check_->remove(placement, entry->request);
   entries_.erase(entry->address);
   entry->state = BlockState::unused;
   unused_.push_back(entry);
@@ -332,7 +332,7 @@ void PolicyAllocator::process_events() {
 }
 
 bool PolicyAllocator::complete_pending() {
-  ++ledger_.num_sync_all_streams;
+  ++counters_.num_sync_all_streams;
   const bool any = !pending_.empty();
   while (!pending_.empty()) {
     Entry* entry = pending_.front();
@@ -457,17 +457,17 @@ void PolicyAllocator::record(HistoryAction action, Address address, std::size_t 
 
 Stats PolicyAllocator::stats() const {
   const Lock lock(mutex_);
-  return ledger_.stats(-1);
+  return counters_.stats(-1);
 }
 
 void PolicyAllocator::reset_peak_stats() {
   const Lock lock(mutex_);
-  ledger_.reset_peak();
+  counters_.reset_peak();
 }
 
 void PolicyAllocator::reset_accumulated_stats() {
   const Lock lock(mutex_);
-  ledger_.reset_accumulated();
+  counters_.reset_accumulated();
 }
 
 // What is not in use of a lent segment is free.
@@ -545,7 +545,7 @@ Snapshot PolicyAllocator::picture() const {
   out.segments = segments();
   out.history = history_.entries();
   out.history_dropped = history_.dropped();
-  out.stats = ledger_.stats(-1);
+  out.stats = counters_.stats(-1);
   out.policy = name_;
   return out;
 }
@@ -553,7 +553,7 @@ Snapshot PolicyAllocator::picture() const {
 Snapshot PolicyAllocator::snapshot() {
   const Lock lock(mutex_);
   record(HistoryAction::snapshot, 0,
-         static_cast<std::size_t>(ledger_.current(Ledger::kActiveBytes)), 0, 0, {});
+         static_cast<std::size_t>(counters_.current(Counters::kActiveBytes)), 0, 0, {});
   return picture();
 }
 

@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
+#include "allocator/counters.h"
 #include "allocator/history.h"
-#include "allocator/ledger.h"
 #include "allocator/live_allocator.h"
 #include "allocator/lock.h"
-#include "allocator/placement/overlap_judge.h"
+#include "allocator/placement/placement_check.h"
 #include "allocator/placement/placement_policy.h"
 
 namespace npusim::alloc {
@@ -110,13 +110,13 @@ class PolicyAllocator final : public LiveAllocator {
   std::map<Address, Entry*> entries_;  // allocated and pending
   std::deque<Entry*> pending_;         // oldest first
 
-  Ledger ledger_;
+  Counters counters_;
   HistoryMode history_mode_ = HistoryMode::off;
   History history_;
   double memory_fraction_ = 1.0;
 
   std::unique_ptr<Device> device_;
-  std::unique_ptr<OverlapJudge> judge_;
+  std::unique_ptr<PlacementCheck> check_;
   std::unique_ptr<PlacementPolicy> policy_;  // goes first
 };
 

@@ -41,11 +41,11 @@ bool CachingAllocator::Impl::expands(const MemoryPool& pool) const noexcept {
 // As upstream, from free blocks only, never from expandable segments, and the pool that is borrowed
 // from decides whether they are split.
 Block* CachingAllocator::Impl::borrow(Request& request) {
-  if (!request.shelf->pool->id.is_default()) return nullptr;
+  if (!request.block_pool->pool->id.is_default()) return nullptr;
   for (auto& [id, pool] : pools) {
     if (!pool.options.use_on_oom || pool.users == 0 || pool.is_expandable) continue;
     Request there = request;
-    there.shelf = &shelf_of(pool, request.stream, request.is_small);
+    there.block_pool = &block_pool_of(pool, request.stream, request.is_small);
     there.is_expandable = false;
     if (Block* block = take_free_block(there)) {
       record_retry(request);
@@ -68,9 +68,9 @@ void CachingAllocator::Impl::release_unused_pools(const PoolId* only) {
 }
 
 void CachingAllocator::Impl::end_pool(MemoryPool& pool) {
-  for (auto& [stream, shelves] : pool.streams) {
-    for (Shelf* shelf : {&shelves.small, &shelves.large}) {
-      for (auto it = shelf->unmapped.begin(); it != shelf->unmapped.end();) {
+  for (auto& [stream, stream_pools] : pool.streams) {
+    for (BlockPool* block_pool : {&stream_pools.small, &stream_pools.large}) {
+      for (auto it = block_pool->unmapped.begin(); it != block_pool->unmapped.end();) {
         Block* block = (it++)->second;
         if (!block->is_split()) release_range(block);
       }

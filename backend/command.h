@@ -2,7 +2,7 @@
 // submit() and run_now(): how work reaches a stream (rules S1, S4, S5). Both run the body before
 // they return, on the calling thread, so it may capture by reference. They allocate nothing.
 //
-//   no bit of attention.h set   RunningCommand around the body: the hot path, one relaxed load
+//   no bit of slow_path.h set   RunningCommand around the body: the hot path, one relaxed load
 //   any bit set                 + faults, observers, promises, captures, launch blocking
 //
 // Invariant: a body owns nothing; stream order keeps the bytes that it touches valid.
@@ -10,7 +10,7 @@
 
 #include <utility>
 
-#include "backend/dry.h"
+#include "backend/dry_run.h"
 #include "backend/observed_command.h"
 #include "backend/running_command.h"
 
@@ -30,7 +30,7 @@ void submit(Stream& stream, const CommandInfo& info, Body&& body) {
       std::forward<Body>(body)();
     return;
   }
-  if (!detail::needs_attention()) [[likely]] {
+  if (!detail::takes_slow_path()) [[likely]] {
     RunningCommand run(thread, stream, info);
     std::forward<Body>(body)();
     return;
@@ -53,7 +53,7 @@ template <class Body>
 decltype(auto) run_now(Stream& stream, const CommandInfo& info, Body&& body) {
   detail::ThreadState& thread = detail::t_state;
   if (thread.run != nullptr) return std::forward<Body>(body)();
-  if (detail::needs_attention()) [[unlikely]] {
+  if (detail::takes_slow_path()) [[unlikely]] {
     const detail::FaultDraw draw = detail::draw_command_fault(stream, info);
     const Site site = observed() ? detail::gather_site() : 0;
     detail::SettleAtEnd settle_at_end(stream);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/config.h"
-#include "backend/dry.h"
+#include "backend/dry_run.h"
 #include "backend/error.h"
 #include "backend/fault.h"
 #include "backend/memory.h"
@@ -110,13 +110,13 @@ void begin_dry(const DeviceSpec& spec) {
   // Never deleted: threads may keep what device_spec() returned.
   g_spec_of_dry_run.store(new DeviceSpec(spec), std::memory_order_release);
   detail::set_rates_of_streams(spec);
-  detail::set_attention(detail::kDry);
+  detail::set_slow_path(detail::kDry);
 }
 
 void end_dry() {
   const std::lock_guard lock(g_initialize_mutex);
   if (!dry()) return;
-  detail::clear_attention(detail::kDry);
+  detail::clear_slow_path(detail::kDry);
   g_spec_of_dry_run.store(nullptr, std::memory_order_release);
   detail::set_rates_of_streams(device_spec(0));
 }

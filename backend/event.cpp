@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "backend/attention.h"
 #include "backend/error.h"
 #include "backend/fault.h"
 #include "backend/graph.h"
 #include "backend/observer.h"
 #include "backend/promise.h"
+#include "backend/slow_path.h"
 
 namespace npusim {
 
@@ -76,7 +76,7 @@ void Event::synchronize() {
   const std::int64_t reached_ns = std::max(seen.time_ns, detail::promised_end_ns(*this));
   wait_until_ns(reached_ns);
   note_order(OrderKind::event_wait, device_, nullptr, this, seen.version, reached_ns);
-  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
+  if (detail::takes_slow_path(detail::kFaultPending)) detail::report_fault(device_);
 }
 
 double Event::elapsed_ms(const Event& end) const {

@@ -9,7 +9,6 @@
 #include <charconv>
 #include <mutex>
 
-#include "backend/attention.h"
 #include "backend/clock.h"
 #include "backend/device.h"
 #include "backend/device_loss.h"
@@ -19,6 +18,7 @@
 #include "backend/process.h"
 #include "backend/promise.h"
 #include "backend/running_command.h"
+#include "backend/slow_path.h"
 
 namespace npusim {
 
@@ -76,13 +76,13 @@ bool advance(ArmedFault& armed) {
   return draw_unit(fault.seed, call) < fault.probability;
 }
 
-void update_attention(const FaultState& faults) {
+void update_slow_path(const FaultState& faults) {
   bool pending = false;
   for (const Pending& one : faults.pending) pending |= one.exists;
-  pending ? detail::set_attention(detail::kFaultPending)
-          : detail::clear_attention(detail::kFaultPending);
-  faults.armed.empty() ? detail::clear_attention(detail::kFaultsArmed)
-                       : detail::set_attention(detail::kFaultsArmed);
+  pending ? detail::set_slow_path(detail::kFaultPending)
+          : detail::clear_slow_path(detail::kFaultPending);
+  faults.armed.empty() ? detail::clear_slow_path(detail::kFaultsArmed)
+                       : detail::set_slow_path(detail::kFaultsArmed);
 }
 
 bool slows(FaultKind kind) { return kind == FaultKind::slow || kind == FaultKind::link; }
@@ -154,7 +154,7 @@ std::string describe(FaultKind kind, const Stream& stream, const CommandInfo& in
   } else {
     pending = {};
   }
-  update_attention(faults);
+  update_slow_path(faults);
   throw DeviceFault(text);
 }
 
@@ -256,7 +256,7 @@ void inject_fault(const Fault& fault) {
   FaultState& faults = state();
   const std::lock_guard lock(faults.mutex);
   faults.armed.push_back({fault});
-  update_attention(faults);
+  update_slow_path(faults);
 }
 
 void clear_faults() {
@@ -266,7 +266,7 @@ void clear_faults() {
   faults.armed.clear();
   faults.pending = {};
   faults.counts = {};
-  update_attention(faults);
+  update_slow_path(faults);
 }
 
 void lose_device(int device, const std::string& text, bool told) {
@@ -275,7 +275,7 @@ void lose_device(int device, const std::string& text, bool told) {
   const std::lock_guard lock(faults.mutex);
   Pending& pending = faults.pending[static_cast<std::size_t>(device)];
   if (!pending.exists) pending = {true, told, FaultKind::device, text, /*injected=*/false};
-  update_attention(faults);
+  update_slow_path(faults);
 }
 
 std::vector<LostDevice> revive_devices() {
@@ -289,7 +289,7 @@ std::vector<LostDevice> revive_devices() {
     lost.push_back({device, pending.text, pending.reported});
     pending = {};
   }
-  update_attention(faults);
+  update_slow_path(faults);
   return lost;
 }
 
@@ -307,9 +307,9 @@ constinit std::atomic<HostLayer> g_host_layer{nullptr};
 void set_host_layer(HostLayer layer) noexcept {
   g_host_layer.store(layer);
   if (layer != nullptr) {
-    detail::set_attention(detail::kHostLayer);
+    detail::set_slow_path(detail::kHostLayer);
   } else {
-    detail::clear_attention(detail::kHostLayer);
+    detail::clear_slow_path(detail::kHostLayer);
   }
 }
 
@@ -317,19 +317,19 @@ namespace detail {
 
 FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info) {
   check_not_forked();
-  if (needs_attention(kHostLayer) && t_state.launching == Launching::directly) {
+  if (takes_slow_path(kHostLayer) && t_state.launching == Launching::directly) {
     const HostLayer layer = g_host_layer.load();
     if (const std::int64_t ns = layer == nullptr ? 0 : layer(); ns > 0) {
       advance_host_ns(ns, HostWork::layer);
     }
   }
-  if (needs_attention(kCapturing) && t_state.launching == Launching::directly) {
+  if (takes_slow_path(kCapturing) && t_state.launching == Launching::directly) {
     refuse_uncaptured(info.name, stream);
   }
-  if (info.kind != CommandKind::collective && needs_attention(kPromised)) {
+  if (info.kind != CommandKind::collective && takes_slow_path(kPromised)) {
     keep_promises(const_cast<Stream&>(stream));
   }
-  if (!needs_attention(kFaultsArmed | kFaultPending) || stream.device() < 0 ||
+  if (!takes_slow_path(kFaultsArmed | kFaultPending) || stream.device() < 0 ||
       t_state.launching == Launching::captured) {
     return {};
   }
@@ -355,13 +355,13 @@ FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info) {
   const bool told = communicates ? hit.kind == FaultKind::device
                                  : !pending.exists || hit.kind == FaultKind::device;
   if (hit.found && told) pending = {true, false, hit.kind, describe(hit.kind, stream, info)};
-  update_attention(faults);
+  update_slow_path(faults);
   const bool hangs = hit.found && hit.kind == FaultKind::hang && !communicates;
   return {hit.found, hit.kind, hangs ? kWatchdogNs : 0, hit.slowdown};
 }
 
 bool draw_oom_fault(int device, std::string* reason) {
-  if (!needs_attention(kFaultsArmed | kFaultPending)) return false;
+  if (!takes_slow_path(kFaultsArmed | kFaultPending)) return false;
   FaultState& faults = state();
   const std::lock_guard lock(faults.mutex);
   if (faults.pending[static_cast<std::size_t>(device)].reported) {
@@ -373,7 +373,7 @@ bool draw_oom_fault(int device, std::string* reason) {
   }
   const bool found =
       draw(faults, device, [](const Fault& fault) { return fault.kind == FaultKind::oom; }).found;
-  update_attention(faults);
+  update_slow_path(faults);
   if (found) *reason = "injected out-of-memory fault";
   return found;
 }

@@ -40,13 +40,13 @@ void begin_capture(const Stream& stream, CaptureMode mode) {
   current.mode = mode;
   current.thread = std::this_thread::get_id();
   current.refused.clear();
-  detail::set_attention(detail::kCapturing);
+  detail::set_slow_path(detail::kCapturing);
 }
 
 std::string end_capture() noexcept {
   Capture& current = capture();
   const std::lock_guard lock(current.mutex);
-  detail::clear_attention(detail::kCapturing);
+  detail::clear_slow_path(detail::kCapturing);
   current.stream = nullptr;
   current.streams.clear();
   return std::move(current.refused);

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "backend/attention.h"
 #include "backend/device.h"
+#include "backend/slow_path.h"
 
 namespace npusim {
 
@@ -48,7 +48,7 @@ void refuse_uncaptured(const char* name, const Stream& stream);
 void refuse_wait(const char* what, const Stream* stream);
 // check_may_wait() throws InvalidArgument where a capture forbids the calling thread to wait.
 inline void check_may_wait(const char* what, const Stream* stream) {
-  if (needs_attention(kCapturing)) [[unlikely]]
+  if (takes_slow_path(kCapturing)) [[unlikely]]
     refuse_wait(what, stream);
 }
 }  // namespace detail

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
-#include "backend/attention.h"
+#include "backend/slow_path.h"
 
 namespace npusim {
 
 namespace detail {
-// Of attention.h: a layer is set.
-inline constexpr auto kHostLayer = static_cast<Attention>(1U << 9);
+// Of slow_path.h: a layer is set.
+inline constexpr auto kHostLayer = static_cast<SlowPath>(1U << 9);
 }  // namespace detail
 
 // set_host_layer() lets layer() nanoseconds pass on the host before each command that a program

@@ -5,13 +5,13 @@
 
 #include <cstdint>
 
-#include "backend/attention.h"
 #include "backend/running_command.h"
+#include "backend/slow_path.h"
 
 namespace npusim {
 
 // observed() is whether an observer is attached.
-inline bool observed() noexcept { return detail::needs_attention(detail::kObserved); }
+inline bool observed() noexcept { return detail::takes_slow_path(detail::kObserved); }
 
 // A site is a number by which an observer's owner finds where a program was; 0: not known.
 using Site = std::uint64_t;

@@ -97,7 +97,7 @@ void attach(Observer& observer) {
   NPUSIM_CHECK(free_slot != nullptr, "there are ", kMostObservers,
                " observers already; detach one first");
   free_slot->store(&observer, std::memory_order_release);
-  detail::set_attention(detail::kObserved);
+  detail::set_slow_path(detail::kObserved);
 }
 
 void detach(Observer& observer) noexcept {
@@ -108,7 +108,7 @@ void detach(Observer& observer) noexcept {
     if (slot.load(std::memory_order_relaxed) == &observer) slot.store(nullptr);
     others |= slot.load(std::memory_order_relaxed) != nullptr;
   }
-  if (!others) detail::clear_attention(detail::kObserved);
+  if (!others) detail::clear_slow_path(detail::kObserved);
 }
 
 void set_site_gatherer(SiteGatherer gatherer) noexcept {

@@ -2,7 +2,7 @@
 // Observers hear of every command with its operands, every mark and wait, every allocation and
 // free, in one order (rules V1-V3). A *record* is one such message; a function note_...() sends
 // one. Invariant: without an observer nothing is done and nothing is kept; the bit kObserved of
-// attention.h says whether there is one. Records are made under one lock, which is never held while
+// slow_path.h says whether there is one. Records are made under one lock, which is never held while
 // a body runs or while anything outside of backend/ and the observers is called.
 // Records borrow: pointers and spans in them hold during the call, unless they say otherwise.
 #pragma once

@@ -6,8 +6,8 @@
 
 #include <atomic>
 
-#include "backend/attention.h"
 #include "backend/error.h"
+#include "backend/slow_path.h"
 
 namespace npusim {
 
@@ -17,7 +17,7 @@ constinit std::atomic<bool> g_bad_fork{false};
 
 void in_child() {
   g_bad_fork.store(true);
-  detail::set_attention(detail::kBadFork);
+  detail::set_slow_path(detail::kBadFork);
 }
 
 }  // namespace

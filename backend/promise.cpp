@@ -30,12 +30,12 @@ Pledges& pledges() {
   return *all;
 }
 
-bool no_promises() noexcept { return !detail::needs_attention(detail::kPromised); }
+bool no_promises() noexcept { return !detail::takes_slow_path(detail::kPromised); }
 
 // Under the lock. Events keep their promises after these are settled, because a later
 // elapsed_ms() asks again: the bit stays until such events are destroyed or recorded again.
-void update_attention(const Pledges& all) noexcept {
-  if (all.streams.empty() && all.events.empty()) detail::clear_attention(detail::kPromised);
+void update_slow_path(const Pledges& all) noexcept {
+  if (all.streams.empty() && all.events.empty()) detail::clear_slow_path(detail::kPromised);
 }
 
 void drop(Stream& stream, const std::shared_ptr<Promise>& promise) {
@@ -45,7 +45,7 @@ void drop(Stream& stream, const std::shared_ptr<Promise>& promise) {
   if (found == all.streams.end()) return;
   std::erase(found->second, promise);
   if (found->second.empty()) all.streams.erase(found);
-  update_attention(all);
+  update_slow_path(all);
 }
 
 Promises promises_of_event(const Event& event) {
@@ -64,7 +64,7 @@ void add_promise(Stream& stream, std::shared_ptr<Promise> promise) {
   if (std::find(promised.begin(), promised.end(), promise) == promised.end()) {
     promised.push_back(std::move(promise));
   }
-  detail::set_attention(detail::kPromised);
+  detail::set_slow_path(detail::kPromised);
 }
 
 Promises promises_of(const Stream& stream) {
@@ -99,7 +99,7 @@ void forget_promises(const std::function<bool(const Promise&)>& which) {
   const std::lock_guard lock(all.mutex);
   clean(all.streams);
   clean(all.events);
-  update_attention(all);
+  update_slow_path(all);
 }
 
 void keep_all_promises(int device) noexcept {
@@ -171,7 +171,7 @@ void detail::forget_event(const Event& event) noexcept {
   Pledges& all = pledges();
   const std::lock_guard lock(all.mutex);
   all.events.erase(&event);
-  update_attention(all);
+  update_slow_path(all);
 }
 
 }  // namespace npusim

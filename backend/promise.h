@@ -17,7 +17,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend/attention.h"
+#include "backend/slow_path.h"
 
 namespace npusim {
 
@@ -67,8 +67,8 @@ void keep_all_promises(int device) noexcept;
 
 namespace detail {
 
-// The bit beside those of attention.h: a stream or an event has a promise.
-inline constexpr auto kPromised = static_cast<Attention>(1U << 8);
+// The bit beside those of slow_path.h: a stream or an event has a promise.
+inline constexpr auto kPromised = static_cast<SlowPath>(1U << 8);
 
 // Calls wait(argument) through the hook of set_wait_hook().
 void without_locks(void (*wait)(void*), void* argument);

@@ -13,9 +13,9 @@
 #include <cmath>
 #include <exception>
 
-#include "backend/attention.h"
 #include "backend/cost_model.h"
 #include "backend/fault.h"
+#include "backend/slow_path.h"
 #include "backend/stream.h"
 
 namespace npusim {

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "backend/attention.h"
 #include "backend/command.h"
 #include "backend/error.h"
 #include "backend/fault.h"
@@ -18,6 +17,7 @@
 #include "backend/observer.h"
 #include "backend/promise.h"
 #include "backend/running_command.h"
+#include "backend/slow_path.h"
 #include "backend/stream_waits.h"
 
 namespace npusim {
@@ -88,7 +88,7 @@ bool Stream::query() {
   note_order(OrderKind::query, device_, this, nullptr, 0, rates_->query_ns);
   if (now_ns < done_at_ns()) return false;
   note_order(OrderKind::stream_wait, device_, this);
-  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device_);
+  if (detail::takes_slow_path(detail::kFaultPending)) detail::report_fault(device_);
   return true;
 }
 
@@ -113,7 +113,7 @@ void wait_unheard(Stream& stream) {
   keep_promises(stream);
   wait_until_ns(stream.done_at_ns());
   note_order(OrderKind::stream_wait, stream.device(), &stream);
-  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(stream.device());
+  if (detail::takes_slow_path(detail::kFaultPending)) detail::report_fault(stream.device());
 }
 
 void Stream::start_after_ns(std::int64_t time_ns) noexcept {
@@ -193,12 +193,12 @@ std::int64_t device_done_at_ns(int device) noexcept {
 void synchronize_device(int device) {
   check_device(device);
   detail::check_may_wait("waiting for a device", nullptr);
-  if (detail::needs_attention(detail::kPromised)) {
+  if (detail::takes_slow_path(detail::kPromised)) {
     for (Stream& stream : table_of(device).streams) keep_promises(stream);
   }
   wait_until_ns(device_done_at_ns(device));
   note_order(OrderKind::device_wait, device, nullptr);
-  if (detail::needs_attention(detail::kFaultPending)) detail::report_fault(device);
+  if (detail::takes_slow_path(detail::kFaultPending)) detail::report_fault(device);
 }
 
 void pass_backlog(int device) noexcept {
@@ -239,19 +239,19 @@ AllTurns::~AllTurns() {
 
 void set_launch_blocking(bool enabled) noexcept {
   if (enabled) {
-    detail::set_attention(detail::kLaunchBlocking);
+    detail::set_slow_path(detail::kLaunchBlocking);
   } else {
-    detail::clear_attention(detail::kLaunchBlocking);
+    detail::clear_slow_path(detail::kLaunchBlocking);
   }
 }
 
 void detail::settle(Stream& stream) {
-  if (needs_attention(kObserved)) settle_host_access();
-  if (!needs_attention(kLaunchBlocking) || t_state.launching == Launching::captured) return;
+  if (takes_slow_path(kObserved)) settle_host_access();
+  if (!takes_slow_path(kLaunchBlocking) || t_state.launching == Launching::captured) return;
   keep_promises(stream);
   wait_until_ns(stream.done_at_ns());
   note_order(OrderKind::stream_wait, stream.device(), &stream);
-  if (needs_attention(kFaultPending)) report_fault(stream.device());
+  if (takes_slow_path(kFaultPending)) report_fault(stream.device());
 }
 
 }  // namespace npusim

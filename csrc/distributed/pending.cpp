@@ -374,7 +374,7 @@ std::int64_t Pending::latest_ready() {
   bool broken = false;
   int looks = 0;
   const bool in_threads = group_->notices->same_process(members_.front(), members_.back());
-  std::optional<npusim::Rendezvous::Waiter> waiter;
+  std::optional<npusim::CollectiveBoard::Waiter> waiter;
   std::vector<int> circle;
   const auto all_here = [&] {
     std::vector<int> missing;  // by their seats

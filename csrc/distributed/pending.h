@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Pending: a collective between its call and its end. Each rank leaves a notice of it in shared
-// memory (backend/rendezvous.h); the notices fix the start in virtual time and show ranks that
-// disagree. Then the group's transport moves the bytes in host memory: gloo, ThreadRanks or
+// memory (backend/collective_board.h); the notices fix the start in virtual time and show ranks
+// that disagree. Then the group's transport moves the bytes in host memory: gloo, ThreadRanks or
 // UniformRanks. The first command that needs the result settles the Pending: it waits for the
 // notices and for the bytes, and raises what went wrong.
 #pragma once
@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/collective_board.h"
 #include "backend/fabric.h"
 #include "backend/promise.h"
-#include "backend/rendezvous.h"
 #include "csrc/distributed/recorder.h"
 
 namespace torch_npusim::distributed {
@@ -38,13 +38,13 @@ class Pending;
 struct Group {  // what the collectives of a group share
   ~Group();
 
-  std::string name;                             // as init_process_group() and new_group() know it
-  int rank = 0;                                 // in the group
-  std::vector<int> ranks;                       // of its members in the whole job
-  std::shared_ptr<npusim::Rendezvous> notices;  // nullptr: the ranks are UniformRanks
-  std::shared_ptr<npusim::Rendezvous> board;  // what each rank is in: of the whole job if possible
-  c10::intrusive_ptr<c10d::Backend> transport;  // simccl.h
-  std::atomic<bool> aborted{false};             // ends all waits
+  std::string name;        // as init_process_group() and new_group() know it
+  int rank = 0;            // in the group
+  std::vector<int> ranks;  // of its members in the whole job
+  std::shared_ptr<npusim::CollectiveBoard> notices;  // nullptr: the ranks are UniformRanks
+  std::shared_ptr<npusim::CollectiveBoard> board;    // of the whole job if possible
+  c10::intrusive_ptr<c10d::Backend> transport;       // simccl.h
+  std::atomic<bool> aborted{false};                  // ends all waits
   // Numbers of torch's flight recorder, which the thread that calls the group counts.
   std::uint64_t collectives = 0, transfers = 0, operations = 0;
   std::mutex mutex;            // guards the rest
@@ -63,7 +63,7 @@ struct Group {  // what the collectives of a group share
 
 // A row of collectives that settle in their order: a group's, or transfers from a rank to another.
 struct Row {
-  npusim::Rendezvous::Channel channel;
+  npusim::CollectiveBoard::Channel channel;
   std::uint64_t next = 0;
   std::int64_t end_ns = 0;     // of the last settled one
   std::exception_ptr failure;  // of the first that failed: none after it can be had

@@ -59,18 +59,18 @@ std::string title_of(OpType type) {
 
 }  // namespace
 
-std::shared_ptr<npusim::Rendezvous> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                         int size) {
-  const std::string key = "npusim/rendezvous";
-  std::shared_ptr<npusim::Rendezvous> notices;
+std::shared_ptr<npusim::CollectiveBoard> meet(const c10::intrusive_ptr<c10d::Store>& store,
+                                              int rank, int size) {
+  const std::string key = "npusim/collective_board";
+  std::shared_ptr<npusim::CollectiveBoard> notices;
   if (rank == 0) {
-    notices = translated([&] { return npusim::Rendezvous::make(size); });
+    notices = translated([&] { return npusim::CollectiveBoard::make(size); });
     const std::string& address = notices->address();
     store->set(key, std::vector<uint8_t>(address.begin(), address.end()));
   } else {
     const std::vector<uint8_t> address = store->get(key);
     notices = translated([&] {
-      return npusim::Rendezvous::join(std::string(address.begin(), address.end()), size);
+      return npusim::CollectiveBoard::join(std::string(address.begin(), address.end()), size);
     });
   }
   notices->enter(rank);
@@ -78,9 +78,9 @@ std::shared_ptr<npusim::Rendezvous> meet(const c10::intrusive_ptr<c10d::Store>& 
 }
 
 Simccl::Simccl(c10::intrusive_ptr<c10d::Backend> transport,
-               std::shared_ptr<npusim::Rendezvous> notices, const c10::intrusive_ptr<Simccl>& world,
-               int rank, std::vector<int> ranks, std::string name,
-               std::chrono::milliseconds timeout, std::string label)
+               std::shared_ptr<npusim::CollectiveBoard> notices,
+               const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
+               std::string name, std::chrono::milliseconds timeout, std::string label)
     : Backend(rank, static_cast<int>(ranks.size())),
       group_(std::make_shared<Group>()),
       options_(c10::make_intrusive<SimcclOptions>("simccl", timeout)),
@@ -348,7 +348,7 @@ WorkPtr Simccl::start(Call& call) {
       std::shared_ptr<Pending> oldest;
       {
         const std::lock_guard lock(row->mutex);
-        if (row->open.size() >= npusim::Rendezvous::kAhead) oldest = row->open.front();
+        if (row->open.size() >= npusim::CollectiveBoard::kAhead) oldest = row->open.front();
       }
       if (oldest != nullptr) npusim::settle_all({oldest}, 0);
     }

@@ -26,8 +26,8 @@ struct SimcclOptions : c10d::Backend::Options {
 };
 
 // meet() makes the memory in which the ranks of a group leave their words, by way of the store.
-std::shared_ptr<npusim::Rendezvous> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                         int size);
+std::shared_ptr<npusim::CollectiveBoard> meet(const c10::intrusive_ptr<c10d::Store>& store,
+                                              int rank, int size);
 
 class Simccl final : public c10d::Backend {
  public:
@@ -35,9 +35,10 @@ class Simccl final : public c10d::Backend {
   // processes, ThreadRanks between threads, UniformRanks (without `words`) for a rank alone.
   // `ranks` are the members' numbers in the whole job, whose words are those of
   // `world`; nullptr: this group is the whole job. `label` is what profiles call the backend.
-  Simccl(c10::intrusive_ptr<c10d::Backend> transport, std::shared_ptr<npusim::Rendezvous> words,
-         const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
-         std::string name, std::chrono::milliseconds timeout, std::string label);
+  Simccl(c10::intrusive_ptr<c10d::Backend> transport,
+         std::shared_ptr<npusim::CollectiveBoard> words, const c10::intrusive_ptr<Simccl>& world,
+         int rank, std::vector<int> ranks, std::string name, std::chrono::milliseconds timeout,
+         std::string label);
   ~Simccl() override;
 
   const std::string getBackendName() const override { return "simccl"; }

@@ -156,7 +156,7 @@ void launch_erased(const DeviceLauncher& launcher, const DeviceCommand& command,
   if (C10_UNLIKELY(npusim::dry())) forget_values();
   translated([&] {
     npusim::Stream& stream = npusim::current_stream(static_cast<int>(launcher.device));
-    if (C10_UNLIKELY(npusim::detail::needs_attention(npusim::detail::kCapturing)) &&
+    if (C10_UNLIKELY(npusim::detail::takes_slow_path(npusim::detail::kCapturing)) &&
         npusim::detail::t_state.launching == npusim::detail::Launching::directly &&
         Graph::captures(stream)) {
       capture(stream, command, run, body, body_bytes);

@@ -260,7 +260,8 @@ void define_simccl(const py::object& scope, const std::string& folder) {
   torch_folder() = folder;
   distributed::set_caller(&line_of_program, &acts_alone, &tell_failure);
   know_python_frames();
-  py::class_<npusim::Rendezvous, std::shared_ptr<npusim::Rendezvous>>(scope, "Rendezvous");
+  py::class_<npusim::CollectiveBoard, std::shared_ptr<npusim::CollectiveBoard>>(scope,
+                                                                                "CollectiveBoard");
   scope.attr("meet") =
       py::cpp_function(&distributed::meet, py::call_guard<py::gil_scoped_release>());
   Simccl::set_maker(&make_part);
@@ -283,7 +284,7 @@ void define_simccl(const py::object& scope, const std::string& folder) {
       }));
   py::class_<Simccl, c10d::Backend, c10::intrusive_ptr<Simccl>>(scope, "Simccl")
       .def(py::init([](c10::intrusive_ptr<c10d::Backend> transport,
-                       std::shared_ptr<npusim::Rendezvous> words,
+                       std::shared_ptr<npusim::CollectiveBoard> words,
                        const c10::intrusive_ptr<Simccl>& world, int rank, std::vector<int> ranks,
                        std::string name, std::chrono::milliseconds timeout, std::string label) {
         return c10::make_intrusive<Simccl>(std::move(transport), std::move(words), world, rank,

@@ -14,7 +14,7 @@
 #include "backend/device_loss.h"
 #include "backend/host_layer.h"
 #include "csrc/cuda_rules/cuda_rules.h"
-#include "csrc/cuda_rules/operators_of_others.h"
+#include "csrc/cuda_rules/operators_without_cuda.h"
 #include "csrc/errors.h"
 #include "csrc/operands/alignment.h"
 #include "csrc/python/bindings.h"

@@ -3,10 +3,9 @@
 // signature, shows its CPU kernel host views of the operands and turns the results into device
 // tensors. Bits, checks, cost and peak memory are those of the boxed kernel, without boxing.
 // Raises what the checks and the CPU kernel raise; then no operand has changed its shape or
-// storage.
+// storage. Cost: see account.h.
 //
 //   register_cpu_kernels<at::_ops::cumsum, at::_ops::cumprod>(m);      one name per operator
-// Cost: see account.h.
 #pragma once
 
 #include <torch/library.h>

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "csrc/cuda_rules/operators_of_others.h"
+#include "csrc/cuda_rules/operators_without_cuda.h"
 #include "csrc/launch/boxed_operands.h"
 #include "csrc/launch/op_traits.h"
 #include "csrc/observers/route_taken.h"

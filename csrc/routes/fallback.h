@@ -10,7 +10,7 @@ namespace torch_npusim {
 
 // cpu_fallback() is the boxed kernel of every operator that is registered nowhere else. It counts
 // the call and obeys NPUSIM_FALLBACK. Raises if the CPU has no kernel either, and under the rules
-// for CUDA if that has none (csrc/cuda_rules/operators_of_others.h).
+// for CUDA if that has none (csrc/cuda_rules/operators_without_cuda.h).
 void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
 

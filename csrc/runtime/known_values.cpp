@@ -22,8 +22,8 @@
 #include "backend/backend.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/dry_answers.h"
+#include "csrc/runtime/expected_counts.h"
 #include "csrc/runtime/kernel_scope.h"
-#include "csrc/runtime/known_spread.h"
 #include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
 
@@ -376,7 +376,7 @@ std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& call) {
   const Followed& op = followed(call);
   const auto inputs = call.inputs();
   std::unique_ptr<Computed> made;
-  if (op.kind != Kind::other && !npusim::detail::needs_attention(npusim::detail::kCapturing)) {
+  if (op.kind != Kind::other && !npusim::detail::takes_slow_path(npusim::detail::kCapturing)) {
     const auto concerns = [&](const IValue& value) {
       bool concerned = false;
       each_tensor(value, [&](const Tensor& tensor) {
@@ -392,7 +392,7 @@ std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& call) {
     }
   }
   if (op.spread != nullptr && made == nullptr && on_device(inputs) &&
-      !npusim::detail::needs_attention(npusim::detail::kCapturing)) {
+      !npusim::detail::takes_slow_path(npusim::detail::kCapturing)) {
     made = asked([&] { return spread(call, op); });
   }
   for (std::size_t i = 0; i < std::min(inputs.size(), op.written.size()); ++i) {

@@ -24,10 +24,11 @@ void end_known_values();
 at::Tensor known_values_of(const at::TensorBase& tensor);
 
 // selected_in() is how many elements of a mask are true: as many as are known to be, the part of a
-// mask that shares its elements with others (known_spread.h), or selected_of(). The last two count.
+// mask that shares its elements with others (expected_counts.h), or selected_of(). The last two
+// count.
 int64_t selected_in(const char* op, const at::TensorBase& mask);
 
-// classes_in() is how many numbers there are among labels (known_spread.h); 0 of other tensors.
+// classes_in() is how many numbers there are among labels (expected_counts.h); 0 of other tensors.
 int64_t classes_in(const at::TensorBase& labels);
 
 // know_values() makes `values`, of the host, those of a tensor that was just written as a whole;

@@ -12,7 +12,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "allocator/placement/overlap_judge.h"
+#include "allocator/placement/placement_check.h"
 #include "allocator/validate.h"
 #include "lab/engine/names.h"
 #include "lab/engine/recorder.h"
@@ -277,7 +277,7 @@ class PolicyEngine {
  public:
   PolicyEngine(Progress& progress, const PolicyFactory& make)
       : in_(progress),
-        judge_(progress.device),
+        check_(progress.device),
         live_(progress.trace.slots()),
         policy_(make(progress.device)) {}
 
@@ -313,8 +313,8 @@ class PolicyEngine {
       default:
         break;
     }
-    for (const std::string& what : in_.device.take_refused()) judge_.say(what);
-    if (in_.options.validate && has_given_back()) judge_.check_lent();
+    for (const std::string& what : in_.device.take_refused()) check_.say(what);
+    if (in_.options.validate && has_given_back()) check_.check_lent();
   }
 
   Totals totals() {
@@ -325,11 +325,11 @@ class PolicyEngine {
   // Segments as the device lent them; what is not live in them is free.
   std::vector<SegmentInfo> segments();
 
-  void check() { judge_.check_lent(); }
+  void check() { check_.check_lent(); }
 
   void finish() {
     policy_->add_metrics(in_.result.metrics);
-    in_.result.violations = judge_.found();
+    in_.result.violations = check_.found();
   }
 
  private:
@@ -367,7 +367,7 @@ class PolicyEngine {
     }
     if (in_.options.validate || wants_pictures()) {
       // Of an impossible placement the bytes may be any number; the sums stay sums.
-      if (!judge_.add(placement, live.request).empty()) placement.bytes = event.bytes;
+      if (!check_.add(placement, live.request).empty()) placement.bytes = event.bytes;
     }
     live.placement = placement;
     const auto bytes = static_cast<std::int64_t>(placement.bytes);
@@ -395,7 +395,7 @@ class PolicyEngine {
     report.cached_bytes = report.reserved_bytes - static_cast<std::size_t>(totals_.active);
     if (in_.options.validate && report.total_bytes == DeviceOptions{}.capacity_bytes &&
         report.free_bytes >= request.bytes) {
-      judge_.say("malloc " + std::to_string(request.number) + " of " +
+      check_.say("malloc " + std::to_string(request.number) + " of " +
                  std::to_string(request.bytes) + " bytes is refused, on a device with " +
                  std::to_string(report.free_bytes) + " bytes free");
     }
@@ -421,7 +421,7 @@ class PolicyEngine {
     pending_.erase(it);
     totals_.active -= static_cast<std::int64_t>(live.placement.bytes);
     totals_.requested -= static_cast<std::int64_t>(live.request.bytes);
-    judge_.remove(live.placement, live.request);
+    check_.remove(live.placement, live.request);
     policy_->free(live.placement, live.request);
   }
 
@@ -432,7 +432,7 @@ class PolicyEngine {
   }
 
   Progress& in_;
-  OverlapJudge judge_;
+  PlacementCheck check_;
   std::vector<Live> live_;                 // by slot
   std::map<std::uint64_t, Live> pending_;  // by hold, oldest first
   std::uint64_t last_hold_ = 0;
@@ -456,9 +456,9 @@ std::vector<SegmentInfo> PolicyEngine::segments() {
       if (from < to) info.blocks.push_back({from, to - from, 0, BlockState::free, 0});
     };
     Address at = address;
-    for (auto it = judge_.live().lower_bound(address);
-         it != judge_.live().end() && it->first < address + bytes; ++it) {
-      const OverlapJudge::Live& live = it->second;
+    for (auto it = check_.live().lower_bound(address);
+         it != check_.live().end() && it->first < address + bytes; ++it) {
+      const PlacementCheck::Live& live = it->second;
       add_free(at, it->first);
       info.blocks.push_back({it->first, live.end - it->first, live.requested_bytes,
                              BlockState::allocated, live.number + 1});

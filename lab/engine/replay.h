@@ -12,7 +12,7 @@
 
 #include "allocator/config.h"
 #include "allocator/out_of_memory.h"
-#include "allocator/placement/overlap_judge.h"
+#include "allocator/placement/placement_check.h"
 #include "allocator/placement/placement_policy.h"
 #include "allocator/snapshot.h"
 #include "allocator/stats.h"

@@ -75,10 +75,11 @@ ReplayResult replay_on_sets(const Trace& trace, const ReplayOptions& options) {
     if (event.op == Op::malloc) {
       const typename Sets::Node* block = blocks[event.slot] = allocator.malloc(event.bytes);
       recorder.place(number++, block->address, block->order, block->base, block->bytes);
-      const Ledger& ledger = allocator.ledger();
+      const Counters& counters = allocator.counters();
       recorder.after_malloc(
-          i, {ledger.current(Ledger::kReservedBytes), ledger.current(Ledger::kActiveBytes),
-              ledger.current(Ledger::kAllocatedBytes), ledger.current(Ledger::kRequestedBytes)});
+          i, {counters.current(Counters::kReservedBytes), counters.current(Counters::kActiveBytes),
+              counters.current(Counters::kAllocatedBytes),
+              counters.current(Counters::kRequestedBytes)});
     } else {
       allocator.free(blocks[event.slot]);
     }

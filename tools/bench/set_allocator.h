@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "allocator/config.h"
-#include "allocator/ledger.h"
+#include "allocator/counters.h"
 #include "allocator/provider.h"
 
 namespace npusim::alloc {
@@ -50,23 +50,23 @@ class SetAllocator {
     node->requested_bytes = bytes;
     node->is_free = false;
     const auto size = static_cast<std::int64_t>(node->bytes);
-    ledger_.increase(Ledger::kAllocation, is_small, 1);
-    ledger_.increase(Ledger::kAllocatedBytes, is_small, size);
-    ledger_.increase(Ledger::kActive, is_small, 1);
-    ledger_.increase(Ledger::kActiveBytes, is_small, size);
-    ledger_.increase(Ledger::kRequestedBytes, is_small, static_cast<std::int64_t>(bytes));
+    counters_.increase(Counters::kAllocation, is_small, 1);
+    counters_.increase(Counters::kAllocatedBytes, is_small, size);
+    counters_.increase(Counters::kActive, is_small, 1);
+    counters_.increase(Counters::kActiveBytes, is_small, size);
+    counters_.increase(Counters::kRequestedBytes, is_small, static_cast<std::int64_t>(bytes));
     return node;
   }
 
   void free(Node* node) {
     const std::lock_guard<Mutex> lock(mutex_);
     const auto size = static_cast<std::int64_t>(node->bytes);
-    ledger_.decrease(Ledger::kAllocation, node->is_small, 1);
-    ledger_.decrease(Ledger::kAllocatedBytes, node->is_small, size);
-    ledger_.decrease(Ledger::kActive, node->is_small, 1);
-    ledger_.decrease(Ledger::kActiveBytes, node->is_small, size);
-    ledger_.decrease(Ledger::kRequestedBytes, node->is_small,
-                     static_cast<std::int64_t>(node->requested_bytes));
+    counters_.decrease(Counters::kAllocation, node->is_small, 1);
+    counters_.decrease(Counters::kAllocatedBytes, node->is_small, size);
+    counters_.decrease(Counters::kActive, node->is_small, 1);
+    counters_.decrease(Counters::kActiveBytes, node->is_small, size);
+    counters_.decrease(Counters::kRequestedBytes, node->is_small,
+                       static_cast<std::int64_t>(node->requested_bytes));
     for (Node* other : {node->prev, node->next}) {
       if (other && other->is_free) absorb(node, other);
     }
@@ -78,7 +78,7 @@ class SetAllocator {
     return {node->order, node->address - node->base};
   }
 
-  const Ledger& ledger() const { return ledger_; }
+  const Counters& counters() const { return counters_; }
 
  private:
   static bool before(const Node* a, const Node* b) {
@@ -98,7 +98,7 @@ class SetAllocator {
 
   Node* buy(std::size_t bytes, bool is_small) {
     const Address base = provider_.acquire_segment(bytes).address;
-    ledger_.increase(Ledger::kReservedBytes, is_small, static_cast<std::int64_t>(bytes));
+    counters_.increase(Counters::kReservedBytes, is_small, static_cast<std::int64_t>(bytes));
     return new Node{
         .address = base, .bytes = bytes, .order = segments_++, .base = base, .is_small = is_small};
   }
@@ -136,7 +136,7 @@ class SetAllocator {
   Mutex mutex_;
   std::array<Pool, 2> pools_{Pool(before), Pool(before)};
   std::array<Pool, 2> by_address_{Pool(lower), Pool(lower)};
-  Ledger ledger_;
+  Counters counters_;
   std::int64_t segments_ = 0;
 };
 

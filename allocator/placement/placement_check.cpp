@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The judgement, one placement at a time.
-#include "allocator/placement/overlap_judge.h"
+#include "allocator/placement/placement_check.h"
 
 #include <cstdio>
 #include <iterator>
@@ -19,7 +19,7 @@ std::string malloc_number(std::uint64_t number) { return "malloc " + std::to_str
 
 }  // namespace
 
-std::string OverlapJudge::add(const Placement& placement, const PlacementRequest& request) {
+std::string PlacementCheck::add(const Placement& placement, const PlacementRequest& request) {
   const std::string wrong = place(placement, request);
   if (wrong.empty()) return {};
   std::string text = malloc_number(request.number) + " of " + std::to_string(request.bytes) +
@@ -30,7 +30,7 @@ std::string OverlapJudge::add(const Placement& placement, const PlacementRequest
 }
 
 // The first that is wrong; what can be live of the placement is.
-std::string OverlapJudge::place(const Placement& placement, const PlacementRequest& request) {
+std::string PlacementCheck::place(const Placement& placement, const PlacementRequest& request) {
   std::string wrong;
   const auto object = [&](std::string what) {
     if (wrong.empty()) wrong = std::move(what);
@@ -62,14 +62,14 @@ std::string OverlapJudge::place(const Placement& placement, const PlacementReque
   return wrong;
 }
 
-void OverlapJudge::remove(const Placement& placement, const PlacementRequest& request) {
+void PlacementCheck::remove(const Placement& placement, const PlacementRequest& request) {
   const auto it = placed_.find(placement.address);
   if (it == placed_.end() || it->second.number != request.number) return;
   for (const auto& [address, bytes] : it->second.pieces) live_.erase(address);
   placed_.erase(it);
 }
 
-void OverlapJudge::check_lent() {
+void PlacementCheck::check_lent() {
   for (auto& [address, live] : live_) {
     if (live.is_gone || !device_.pieces_of(address, live.end - address).empty()) continue;
     live.is_gone = true;

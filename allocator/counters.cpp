@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // From counters to the Stats that people read.
-#include "allocator/ledger.h"
+#include "allocator/counters.h"
 
 namespace npusim::alloc {
 
-void Ledger::reset_peak() noexcept {
+void Counters::reset_peak() noexcept {
   for_each_counter([](Counter& counter) { counter.peak = counter.current; });
 }
 
-void Ledger::reset_accumulated() noexcept {
+void Counters::reset_accumulated() noexcept {
   for_each_counter([](Counter& counter) {
     counter.allocated = 0;
     counter.base = counter.current;
@@ -16,7 +16,7 @@ void Ledger::reset_accumulated() noexcept {
   num_alloc_retries = num_ooms = num_sync_all_streams = num_device_alloc = num_device_free = 0;
 }
 
-Stats Ledger::stats(std::int64_t max_split_bytes) const {
+Stats Counters::stats(std::int64_t max_split_bytes) const {
   Stats out;
   for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
     out.allocation[pool] = pools_[pool][kAllocation].stat();

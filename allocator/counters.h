@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ledger: the counters behind Stats, laid out for the hot path. A decrease is one subtraction;
+// Counters: the counters behind Stats, laid out for the hot path. A decrease is one subtraction;
 // `freed` is derived: allocated - freed = current - base. CachingAllocator's lock guards it.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace npusim::alloc {
 
-class Ledger {
+class Counters {
  public:
   enum Quantity : std::uint8_t {
     kAllocation,

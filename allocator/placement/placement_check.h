@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// OverlapJudge: is what a policy answers possible? Every live placement must be aligned, lie in
+// PlacementCheck: is what a policy answers possible? Every live placement must be aligned, lie in
 // lent memory and share none of it with another one. Stitched addresses are judged by the memory
 // behind them.
 #pragma once
@@ -25,9 +25,9 @@ struct Findings {
   }
 };
 
-class OverlapJudge {
+class PlacementCheck {
  public:
-  explicit OverlapJudge(PlacementDevice& device) : device_(device) {}
+  explicit PlacementCheck(PlacementDevice& device) : device_(device) {}
 
   // add() is what is wrong with a placement, empty if nothing. One that is not possible counts as
   // live, where it can.

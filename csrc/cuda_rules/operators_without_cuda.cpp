@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What the fallback asks before it runs a CPU kernel, and the way to kernels for CUDA.
-#include "csrc/cuda_rules/operators_of_others.h"
+#include "csrc/cuda_rules/operators_without_cuda.h"
 
 #include <c10/util/Exception.h>
 #include <fnmatch.h>

@@ -10,7 +10,7 @@
 
 namespace npusim::detail {
 
-enum Attention : unsigned {
+enum SlowPath : unsigned {
   kBadFork = 1U << 0,         // this process is a forked child of an initialized one
   kFaultsArmed = 1U << 1,     // at least one fault is armed
   kFaultPending = 1U << 2,    // a fault has not been reported yet, or a device is lost
@@ -20,15 +20,15 @@ enum Attention : unsigned {
   kDry = 1U << 6,             // a dry run is on
 };
 
-inline constinit std::atomic<unsigned> g_attention{0};
+inline constinit std::atomic<unsigned> g_slow_path{0};
 
-// needs_attention() is whether one of `bits` is set, by default any.
-inline bool needs_attention(unsigned bits = ~0U) noexcept {
-  return (g_attention.load(std::memory_order_relaxed) & bits) != 0;
+// takes_slow_path() is whether one of `bits` is set, by default any.
+inline bool takes_slow_path(unsigned bits = ~0U) noexcept {
+  return (g_slow_path.load(std::memory_order_relaxed) & bits) != 0;
 }
-inline void set_attention(Attention bit) noexcept { g_attention.fetch_or(bit); }
-inline void clear_attention(Attention bit) noexcept {
-  g_attention.fetch_and(~static_cast<unsigned>(bit));
+inline void set_slow_path(SlowPath bit) noexcept { g_slow_path.fetch_or(bit); }
+inline void clear_slow_path(SlowPath bit) noexcept {
+  g_slow_path.fetch_and(~static_cast<unsigned>(bit));
 }
 
 }  // namespace npusim::detail

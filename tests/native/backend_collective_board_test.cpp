@@ -2,14 +2,14 @@
 // Ranks that enter and leave a group: threads of one process, and processes.
 #include <cstring>
 
-#include "backend/rendezvous.h"
+#include "backend/collective_board.h"
 #include "tests/native/backend_child.h"
 #include "tests/native/check.h"
 
 using namespace npusim;
 
 TEST(a_rank_that_has_left_is_still_of_its_process) {
-  const auto group = Rendezvous::make(2);
+  const auto group = CollectiveBoard::make(2);
   group->enter(0);
   group->enter(1);
   CHECK(group->same_process(0, 1));
@@ -27,7 +27,7 @@ TEST(a_rank_that_has_left_is_still_of_its_process) {
 }
 
 TEST(a_rank_of_another_process_is_told_from_one_that_left) {
-  const auto group = Rendezvous::make(3);
+  const auto group = CollectiveBoard::make(3);
   group->enter(0);
   CHECK(group->gone(1) == nullptr);  // it has not come yet
   CHECK(child::exited(child::run([&] { group->enter(1); })));

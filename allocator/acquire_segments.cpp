@@ -49,14 +49,14 @@ Block* CachingAllocator::Impl::acquire_or_reclaim(Request& request) {
 
 void CachingAllocator::Impl::record_retry(const Request& request) {
   record(HistoryAction::retry, 0, request.requested_bytes, request.stream, request.context,
-         request.shelf->pool->id);
+         request.block_pool->pool->id);
 }
 
 // Null if the limit or the provider refuses; the reason stays in last_cause and last_reason.
 Block* CachingAllocator::Impl::buy_segment(const Request& request, bool is_retry) {
-  if (is_retry) ++ledger.num_alloc_retries;
+  if (is_retry) ++counters.num_alloc_retries;
   const std::size_t bytes = segment_bytes_for(config, request.rounded_bytes);
-  const auto reserved = static_cast<std::size_t>(ledger.current(Ledger::kReservedBytes));
+  const auto reserved = static_cast<std::size_t>(counters.current(Counters::kReservedBytes));
   last_reason.clear();
   if (limited() && reserved + bytes > allowed_bytes) {
     last_cause = OutOfMemoryReport::Cause::over_limit;
@@ -79,7 +79,7 @@ void CachingAllocator::Impl::note_failure(SegmentResult&& result) {
 // Private pools count their reserved bytes as well, for reserved_bytes_by_private_pools.
 void CachingAllocator::Impl::book_reserved(MemoryPool& pool, bool is_small,
                                            std::int64_t net_bytes) {
-  ledger.change(Ledger::kReservedBytes, is_small, net_bytes);
+  counters.change(Counters::kReservedBytes, is_small, net_bytes);
   if (pool.id.is_default()) return;
   pool.reserved[0].change(net_bytes);
   pool.reserved[is_small ? 1 : 2].change(net_bytes);
@@ -96,10 +96,10 @@ Block* CachingAllocator::Impl::new_segment(const Request& request, Address addre
              .stream = request.stream,
              .is_small = request.is_small,
              .is_expandable = false,
-             .shelf = request.shelf,
+             .block_pool = request.block_pool,
              .first = block,
              .context = 0};
-  ++request.shelf->pool->segments;
+  ++request.block_pool->pool->segments;
   block->address = address;
   block->bytes = bytes;
   block->stream = segment.stream;
@@ -110,7 +110,7 @@ Block* CachingAllocator::Impl::new_segment(const Request& request, Address addre
 }
 
 Block* CachingAllocator::Impl::buy_whole_segment(const Request& request, std::size_t bytes) {
-  MemoryPool& pool = *request.shelf->pool;
+  MemoryPool& pool = *request.block_pool->pool;
   SegmentResult result = pool.provider->acquire_segment(bytes);
   if (result.status != SegmentResult::Status::ok) {
     note_failure(std::move(result));
@@ -120,10 +120,10 @@ Block* CachingAllocator::Impl::buy_whole_segment(const Request& request, std::si
   Segment& segment = *block->segment;
   segment.context = history_mode == HistoryMode::off ? 0 : request.context;
   block->state = BlockState::free;
-  ledger.increase(Ledger::kSegment, segment.is_small, 1);
+  counters.increase(Counters::kSegment, segment.is_small, 1);
   book_reserved(pool, segment.is_small, signed_bytes(bytes));
-  if (bytes >= config.max_split_bytes) ledger.oversize_segments.increase(1);
-  ++ledger.num_device_alloc;
+  if (bytes >= config.max_split_bytes) counters.oversize_segments.increase(1);
+  ++counters.num_device_alloc;
   record(HistoryAction::segment_alloc, segment.address, bytes, segment.stream, request.context,
          pool.id);
   return block;
@@ -136,14 +136,14 @@ void CachingAllocator::Impl::release(const std::vector<Block*>& whole_segments) 
   provider.synchronize();
   for (Block* block : whole_segments) {
     const Segment& segment = *block->segment;
-    MemoryPool& pool = *segment.shelf->pool;
-    segment.shelf->free.erase(block);
+    MemoryPool& pool = *segment.block_pool->pool;
+    segment.block_pool->free.erase(block);
     record(HistoryAction::segment_free, segment.address, segment.bytes, segment.stream,
            reclaim_context, pool.id);
-    ledger.decrease(Ledger::kSegment, segment.is_small, 1);
+    counters.decrease(Counters::kSegment, segment.is_small, 1);
     book_reserved(pool, segment.is_small, -signed_bytes(segment.bytes));
-    if (segment.bytes >= config.max_split_bytes) ledger.oversize_segments.decrease(1);
-    ++ledger.num_device_free;
+    if (segment.bytes >= config.max_split_bytes) counters.oversize_segments.decrease(1);
+    ++counters.num_device_free;
     --pool.segments;
     pool.provider->release_segment(segment.address, segment.bytes);
     recycle(block);
@@ -154,8 +154,8 @@ void CachingAllocator::Impl::release(const std::vector<Block*>& whole_segments) 
 // The order decides which segments go first, and history shows it.
 std::vector<Block*> CachingAllocator::Impl::free_blocks(MemoryPool& pool, bool is_small) {
   std::vector<Block*> blocks;
-  for (auto& [stream, shelves] : pool.streams) {
-    const std::vector<Block*> of_stream = shelves.of(is_small).free.in_order();
+  for (auto& [stream, stream_pools] : pool.streams) {
+    const std::vector<Block*> of_stream = stream_pools.of(is_small).free.in_order();
     blocks.insert(blocks.end(), of_stream.begin(), of_stream.end());
   }
   return blocks;
@@ -165,7 +165,7 @@ std::vector<Block*> CachingAllocator::Impl::free_blocks(MemoryPool& pool, bool i
 bool CachingAllocator::Impl::release_oversize(const Request& request) {
   if (config.max_split_bytes == kUnlimited || request.is_expandable) return false;
   const std::size_t wanted = std::max(request.rounded_bytes, config.max_split_bytes);
-  FreeIndex& index = request.shelf->free;
+  FreeIndex& index = request.block_pool->free;
   const auto is_whole = [](const Block* block) {
     return !block->is_split() && !block->segment->is_expandable;
   };
@@ -191,7 +191,7 @@ bool CachingAllocator::Impl::release_oversize(const Request& request) {
 void CachingAllocator::Impl::collect_garbage() {
   const auto threshold = static_cast<std::size_t>(config.garbage_collection_threshold *
                                                   static_cast<double>(allowed_bytes));
-  const auto reserved = static_cast<std::size_t>(ledger.current(Ledger::kReservedBytes));
+  const auto reserved = static_cast<std::size_t>(counters.current(Counters::kReservedBytes));
   if (reserved <= threshold) return;
   if (default_pool->is_expandable && !has_both_kinds) return;
   const auto age = [this](const Block* block) {
@@ -221,12 +221,12 @@ void CachingAllocator::Impl::collect_garbage() {
 void CachingAllocator::Impl::wait_for_pending(const MemoryPool* only) {
   if (defers()) return;
   mark_deferred();
-  ++ledger.num_sync_all_streams;
+  ++counters.num_sync_all_streams;
   for (auto it = pending.begin(); it != pending.end();) {
     std::deque<Pending>& queue = it->second;
     for (std::size_t i = 0; i < queue.size();) {
       const auto [ticket, block] = queue[i];
-      if (only && block->segment->shelf->pool != only) {
+      if (only && block->segment->block_pool->pool != only) {
         ++i;
         continue;
       }
@@ -244,7 +244,7 @@ void CachingAllocator::Impl::wait_for_pending(const MemoryPool* only) {
 void CachingAllocator::Impl::complete_held(const MemoryPool* only) {
   for (auto it = held.begin(); it != held.end();) {
     Block* block = it->second;
-    if (only && block->segment->shelf->pool != only) {
+    if (only && block->segment->block_pool->pool != only) {
       ++it;
       continue;
     }
@@ -288,12 +288,12 @@ void CachingAllocator::Impl::fail(const Request& request, OutOfMemoryReport::Cau
   const MemoryInfo memory = provider.memory_info();
   if (cause != OutOfMemoryReport::Cause::over_one_exabyte) {
     record(HistoryAction::oom, memory.free_bytes, request.rounded_bytes, request.stream,
-           request.context, request.shelf->pool->id);
-    ++ledger.num_ooms;
+           request.context, request.block_pool->pool->id);
+    ++counters.num_ooms;
   }
   if (!request.report) return;
-  const auto current = [this](Ledger::Quantity what) {
-    return static_cast<std::size_t>(ledger.current(what));
+  const auto current = [this](Counters::Quantity what) {
+    return static_cast<std::size_t>(counters.current(what));
   };
   OutOfMemoryReport& report = *request.report;
   report.cause = cause;
@@ -305,10 +305,10 @@ void CachingAllocator::Impl::fail(const Request& request, OutOfMemoryReport::Cau
   report.free_bytes = memory.free_bytes;
   report.allowed_bytes.reset();
   if (limited()) report.allowed_bytes = allowed_bytes;
-  report.allocated_bytes = current(Ledger::kAllocatedBytes);
-  report.reserved_bytes = current(Ledger::kReservedBytes);
-  report.cached_bytes = report.reserved_bytes - current(Ledger::kActiveBytes);
-  report.pending_bytes = current(Ledger::kActiveBytes) - report.allocated_bytes;
+  report.allocated_bytes = current(Counters::kAllocatedBytes);
+  report.reserved_bytes = current(Counters::kReservedBytes);
+  report.cached_bytes = report.reserved_bytes - current(Counters::kActiveBytes);
+  report.pending_bytes = current(Counters::kActiveBytes) - report.allocated_bytes;
   report.largest_free_bytes = largest_free_block();
   report.private_cached_bytes = 0;
   for (auto& [id, pool] : pools) {

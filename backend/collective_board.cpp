@@ -6,7 +6,7 @@
 // the bell's count is read before the test, and the futex sleeps only while the count is still that
 // one. `waiting` only spares the system call when no rank sleeps: an increment that ring() misses
 // comes before a FUTEX_WAIT that then finds the new count.
-#include "backend/rendezvous.h"
+#include "backend/collective_board.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -39,7 +39,7 @@ long futex(std::atomic<std::uint32_t>* word, int what, std::uint32_t value, cons
 
 }  // namespace
 
-struct Rendezvous::Seat {
+struct CollectiveBoard::Seat {
   std::atomic<std::int32_t> process;   // 0: nobody yet; negative: it has left
   std::atomic<std::uint32_t> version;  // odd while the text is being written
   char text[kTextBytes];
@@ -55,14 +55,14 @@ struct Rendezvous::Seat {
   }
 };
 
-struct Rendezvous::Header {
+struct CollectiveBoard::Header {
   std::int32_t ranks;
   std::atomic<std::uint32_t> bell;  // counts the notices that were left
   std::atomic<std::uint32_t> waiting;
   Seat seats[1];  // one per rank
 };
 
-struct Rendezvous::Slot {
+struct CollectiveBoard::Slot {
   std::atomic<std::uint64_t> stamp;  // the notice's sequence + 1
   Notice notice;
 };
@@ -71,23 +71,23 @@ namespace {
 std::size_t rounded(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 }  // namespace
 
-std::size_t Rendezvous::bytes(int ranks) noexcept {
+std::size_t CollectiveBoard::bytes(int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
   return rounded(sizeof(Header) + n * sizeof(Seat)) +
          rounded((n + 2 * n * n) * kKept * sizeof(Slot));
 }
 
-std::shared_ptr<Rendezvous> Rendezvous::make(int ranks) {
-  const int file = memfd_create("npusim_rendezvous", MFD_CLOEXEC);
+std::shared_ptr<CollectiveBoard> CollectiveBoard::make(int ranks) {
+  const int file = memfd_create("npusim_collective_board", MFD_CLOEXEC);
   NPUSIM_CHECK(file >= 0 && ftruncate(file, static_cast<off_t>(bytes(ranks))) == 0,
                "memory for the notices of ", ranks, " ranks cannot be had: ", std::strerror(errno));
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  return std::shared_ptr<Rendezvous>(
-      new Rendezvous(file, ranks, detail::join(host, ":/proc/", getpid(), "/fd/", file)));
+  return std::shared_ptr<CollectiveBoard>(
+      new CollectiveBoard(file, ranks, detail::join(host, ":/proc/", getpid(), "/fd/", file)));
 }
 
-std::shared_ptr<Rendezvous> Rendezvous::join(const std::string& address, int ranks) {
+std::shared_ptr<CollectiveBoard> CollectiveBoard::join(const std::string& address, int ranks) {
   const std::size_t colon = address.find(':');
   char host[256] = "";
   gethostname(host, sizeof host - 1);
@@ -102,10 +102,10 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const std::string& address, int ran
   NPUSIM_CHECK(file >= 0, "the memory that the group's first rank shares cannot be opened (",
                address.substr(colon + 1), ": ", std::strerror(errno),
                "); the ranks of a group must be processes of one user on one host");
-  return std::shared_ptr<Rendezvous>(new Rendezvous(file, ranks, address));
+  return std::shared_ptr<CollectiveBoard>(new CollectiveBoard(file, ranks, address));
 }
 
-Rendezvous::Rendezvous(int file, int ranks, std::string address)
+CollectiveBoard::CollectiveBoard(int file, int ranks, std::string address)
     : file_(file), ranks_(ranks), address_(std::move(address)) {
   void* memory =
       mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
@@ -121,13 +121,13 @@ Rendezvous::Rendezvous(int file, int ranks, std::string address)
                                    rounded(sizeof(Header) + n * sizeof(Seat)));
 }
 
-Rendezvous::~Rendezvous() {
+CollectiveBoard::~CollectiveBoard() {
   munmap(header_, bytes(ranks_));
   close(file_);
 }
 
-Rendezvous::Slot& Rendezvous::slot(Channel channel, int rank,
-                                   std::uint64_t sequence) const noexcept {
+CollectiveBoard::Slot& CollectiveBoard::slot(Channel channel, int rank,
+                                             std::uint64_t sequence) const noexcept {
   const auto n = static_cast<std::size_t>(ranks_);
   std::size_t line = static_cast<std::size_t>(rank);
   if (channel.from >= 0) {
@@ -138,25 +138,27 @@ Rendezvous::Slot& Rendezvous::slot(Channel channel, int rank,
   return slots_[line * kKept + sequence % kKept];
 }
 
-void Rendezvous::leave(Channel channel, int rank, std::uint64_t sequence, const Notice& notice) {
+void CollectiveBoard::leave(Channel channel, int rank, std::uint64_t sequence,
+                            const Notice& notice) {
   Slot& mine = slot(channel, rank, sequence);
   mine.notice = notice;
   mine.stamp.store(sequence + 1);
   ring();
 }
 
-void Rendezvous::ring() noexcept {
+void CollectiveBoard::ring() noexcept {
   header_->bell.fetch_add(1);
   if (header_->waiting.load() != 0) futex(&header_->bell, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-const Notice* Rendezvous::notice(Channel channel, int rank, std::uint64_t sequence) const noexcept {
+const Notice* CollectiveBoard::notice(Channel channel, int rank,
+                                      std::uint64_t sequence) const noexcept {
   const Slot& theirs = slot(channel, rank, sequence);
   return theirs.stamp.load() == sequence + 1 ? &theirs.notice : nullptr;
 }
 
-bool Rendezvous::wait(const std::function<bool()>& ready,
-                      std::chrono::steady_clock::time_point deadline) {
+bool CollectiveBoard::wait(const std::function<bool()>& ready,
+                           std::chrono::steady_clock::time_point deadline) {
   using std::chrono::nanoseconds;
   for (;;) {
     const std::uint32_t heard = header_->bell.load();
@@ -173,30 +175,30 @@ bool Rendezvous::wait(const std::function<bool()>& ready,
 }
 
 // The seat holds the process number, so that other ranks can ask the kernel whether it lives.
-void Rendezvous::enter(int rank) noexcept {
+void CollectiveBoard::enter(int rank) noexcept {
   header_->seats[rank].process.store(static_cast<std::int32_t>(getpid()));
 }
 
-void Rendezvous::leave(int rank) noexcept {
+void CollectiveBoard::leave(int rank) noexcept {
   std::atomic<std::int32_t>& process = header_->seats[rank].process;
   process.store(-std::abs(process.load()));  // others may still compare with it
   ring();
 }
 
 // kill(process, 0) sends nothing: it only asks whether the process exists.
-const char* Rendezvous::gone(int rank) const noexcept {
+const char* CollectiveBoard::gone(int rank) const noexcept {
   const int process = header_->seats[rank].process.load();
   if (process < 0) return "has left the group";
   return process == 0 || kill(process, 0) == 0 || errno != ESRCH ? nullptr : "has ended";
 }
 
-bool Rendezvous::same_process(int rank, int other) const noexcept {
+bool CollectiveBoard::same_process(int rank, int other) const noexcept {
   const auto process_of = [&](int seat) { return std::abs(header_->seats[seat].process.load()); };
   return process_of(rank) == process_of(other);
 }
 
 // A text is a seqlock: one writer, readers that try again while the version is odd or has changed.
-void Rendezvous::say(int rank, const std::string& text) noexcept {
+void CollectiveBoard::say(int rank, const std::string& text) noexcept {
   Seat& seat = header_->seats[rank];
   seat.version.fetch_add(1);
   const std::size_t length = std::min(text.size(), kTextBytes - 1);
@@ -205,7 +207,7 @@ void Rendezvous::say(int rank, const std::string& text) noexcept {
   seat.version.fetch_add(1);
 }
 
-std::string Rendezvous::said(int rank) const {
+std::string CollectiveBoard::said(int rank) const {
   const Seat& seat = header_->seats[rank];
   for (int attempt = 0; attempt < 100; ++attempt) {
     const std::uint32_t before = seat.version.load();
@@ -217,7 +219,7 @@ std::string Rendezvous::said(int rank) const {
 
 // Every wait of a rank has a number. A rank of which another thread waits already does not take
 // part in the search for circles: its seat describes that other wait.
-Rendezvous::Waiter::Waiter(std::shared_ptr<Rendezvous> board, int rank)
+CollectiveBoard::Waiter::Waiter(std::shared_ptr<CollectiveBoard> board, int rank)
     : board_(std::move(board)), rank_(rank) {
   if (board_->ranks_ > kWaiters) return;
   Seat& mine = board_->header_->seats[rank_];
@@ -227,14 +229,14 @@ Rendezvous::Waiter::Waiter(std::shared_ptr<Rendezvous> board, int rank)
   if (mine.wait.compare_exchange_strong(free, number)) wait_ = number;
 }
 
-Rendezvous::Waiter::~Waiter() {
+CollectiveBoard::Waiter::~Waiter() {
   if (wait_ != 0) board_->header_->seats[rank_].wait.store(0);
 }
 
 // Publishes for whom this rank waits, then searches a circle through all published waits. The rank
 // that is sure of a circle dooms all of its waits; each rank of it reads its own doom at its next
 // look, also if another one has been released by its error already.
-std::vector<int> Rendezvous::Waiter::look(const std::vector<int>& missing) {
+std::vector<int> CollectiveBoard::Waiter::look(const std::vector<int>& missing) {
   if (wait_ == 0) return {};
   Seat* seats = board_->header_->seats;
   Seat& mine = seats[rank_];
@@ -262,7 +264,7 @@ std::vector<int> Rendezvous::Waiter::look(const std::vector<int>& missing) {
 }
 
 // Breadth first from this rank: the first path back to it is the shortest.
-std::vector<int> Rendezvous::Waiter::shortest_circle() const {
+std::vector<int> CollectiveBoard::Waiter::shortest_circle() const {
   const Seat* seats = board_->header_->seats;
   std::vector<int> before(static_cast<std::size_t>(board_->ranks_), -1);
   std::vector<int> reached = {rank_};  // in the order of their distance
@@ -288,7 +290,7 @@ std::vector<int> Rendezvous::Waiter::shortest_circle() const {
 
 // A rank may have looked last before another of the circle left the notice that it waits for. One
 // that has looked twice since has looked once from beginning to end.
-bool Rendezvous::Waiter::all_looked_again(const std::vector<int>& circle) {
+bool CollectiveBoard::Waiter::all_looked_again(const std::vector<int>& circle) {
   const Seat* seats = board_->header_->seats;
   const bool known = std::equal(circle.begin(), circle.end(), sights_.begin(), sights_.end(),
                                 [&](int rank, const Sight& seen) {

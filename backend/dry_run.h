@@ -4,13 +4,13 @@
 // be made, and the body asks dry() before it touches memory.
 #pragma once
 
-#include "backend/attention.h"
+#include "backend/slow_path.h"
 #include "backend/spec.h"
 
 namespace npusim {
 
 // dry() is whether a dry run is on, of the whole process.
-inline bool dry() noexcept { return detail::needs_attention(detail::kDry); }
+inline bool dry() noexcept { return detail::takes_slow_path(detail::kDry); }
 
 // begin_dry() turns it on: until end_dry() all devices are as `spec` says. No other thread may use
 // the devices during either call. Throws InvalidArgument if a dry run is on.

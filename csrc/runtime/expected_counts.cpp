@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Rules per operator, and the arithmetic of marks.
-#include "csrc/runtime/known_spread.h"
+#include "csrc/runtime/expected_counts.h"
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/arange.h>

@@ -69,15 +69,15 @@ void CachingAllocator::Impl::adopt(const SegmentInfo& info, const AdoptionVisito
              .stream = info.stream,
              .is_small = is_small,
              .is_expandable = info.is_expandable,
-             .shelf = &shelf_of(pool, info.stream, is_small),
+             .block_pool = &block_pool_of(pool, info.stream, is_small),
              .first = nullptr,
              .context = info.context};
   ++pool.segments;
   next_registration = info.registration + 1;
-  if (!info.is_expandable) ledger.increase(Ledger::kSegment, is_small, 1);
+  if (!info.is_expandable) counters.increase(Counters::kSegment, is_small, 1);
   book_reserved(pool, is_small, mapped_bytes(info));
   if (!info.is_expandable && info.total_bytes >= config.max_split_bytes)
-    ledger.oversize_segments.increase(1);
+    counters.oversize_segments.increase(1);
   Block* before = nullptr;
   for (const BlockInfo& block_info : info.blocks) {
     reserve_blocks();
@@ -95,25 +95,26 @@ void CachingAllocator::Impl::adopt(const SegmentInfo& info, const AdoptionVisito
     const std::int64_t bytes = signed_bytes(block->bytes);
     if (block_info.state == BlockState::unmapped) {
       block->state = BlockState::unmapped;
-      segment.shelf->unmapped.emplace(block->address, block);
+      segment.block_pool->unmapped.emplace(block->address, block);
       continue;
     }
     if (block_info.state == BlockState::free) {
       index_insert(block);
       if (info.blocks.size() == 1 || info.is_expandable) continue;
-      ledger.increase(Ledger::kInactiveSplit, is_small, 1);
-      ledger.increase(Ledger::kInactiveSplitBytes, is_small, bytes);
+      counters.increase(Counters::kInactiveSplit, is_small, 1);
+      counters.increase(Counters::kInactiveSplitBytes, is_small, bytes);
       continue;
     }
     block->state = BlockState::allocated;
     block->requested_bytes = block_info.requested_bytes;
     block->context = block_info.context;
-    ledger.increase(Ledger::kAllocation, is_small, 1);
-    ledger.increase(Ledger::kAllocatedBytes, is_small, bytes);
-    ledger.increase(Ledger::kActive, is_small, 1);
-    ledger.increase(Ledger::kActiveBytes, is_small, bytes);
-    ledger.increase(Ledger::kRequestedBytes, is_small, signed_bytes(block_info.requested_bytes));
-    if (block->bytes >= config.max_split_bytes) ledger.oversize_allocations.increase(1);
+    counters.increase(Counters::kAllocation, is_small, 1);
+    counters.increase(Counters::kAllocatedBytes, is_small, bytes);
+    counters.increase(Counters::kActive, is_small, 1);
+    counters.increase(Counters::kActiveBytes, is_small, bytes);
+    counters.increase(Counters::kRequestedBytes, is_small,
+                      signed_bytes(block_info.requested_bytes));
+    if (block->bytes >= config.max_split_bytes) counters.oversize_allocations.increase(1);
     visit(block_info, block);
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rendezvous: memory shared by the processes of one group, in which each rank leaves a Notice of
-// every collective that it enters. All ranks read the same notices, so all agree when a collective
-// starts and whether it is the same one for all (rules D2, D4).
+// CollectiveBoard: memory shared by the processes of one group, in which each rank leaves a Notice
+// of every collective that it enters. All ranks read the same notices, so all agree when a
+// collective starts and whether it is the same one for all (rules D2, D4).
 //
 //   collectives, rank 0   | notice 0 | notice 1 | ...  kKept slots, then around again
 //   collectives, rank 1   | notice 0 | ...
@@ -36,7 +36,7 @@ struct Notice {
   std::uint64_t sends[kCounted] = {}, expects[kCounted] = {};
 };
 
-class Rendezvous {
+class CollectiveBoard {
  public:
   // A sequence of notices: those of the collectives, or of the transfers from one rank to another.
   struct Channel {
@@ -48,11 +48,11 @@ class Rendezvous {
   // make() creates the memory, on one rank; the others join() its address(). Both throw
   // InvalidArgument; join() also if the first rank is a process of another host or user. The memory
   // lives as long as one process has it mapped.
-  static std::shared_ptr<Rendezvous> make(int ranks);
-  static std::shared_ptr<Rendezvous> join(const std::string& address, int ranks);
-  ~Rendezvous();
-  Rendezvous(const Rendezvous&) = delete;
-  Rendezvous& operator=(const Rendezvous&) = delete;
+  static std::shared_ptr<CollectiveBoard> make(int ranks);
+  static std::shared_ptr<CollectiveBoard> join(const std::string& address, int ranks);
+  ~CollectiveBoard();
+  CollectiveBoard(const CollectiveBoard&) = delete;
+  CollectiveBoard& operator=(const CollectiveBoard&) = delete;
 
   const std::string& address() const noexcept { return address_; }
 
@@ -88,7 +88,7 @@ class Rendezvous {
   struct Header;
   struct Seat;
   struct Slot;
-  Rendezvous(int file, int ranks, std::string address);
+  CollectiveBoard(int file, int ranks, std::string address);
   Slot& slot(Channel channel, int rank, std::uint64_t sequence) const noexcept;
   void ring() noexcept;
   static std::size_t bytes(int ranks) noexcept;
@@ -103,9 +103,9 @@ class Rendezvous {
 // Waiter: a rank that does nothing until others have come, for as long as the object lives. Ranks
 // that wait for each other in a circle find it here.
 // Contract: no other thread of the program acts for the rank meanwhile.
-class Rendezvous::Waiter {
+class CollectiveBoard::Waiter {
  public:
-  Waiter(std::shared_ptr<Rendezvous> board, int rank);
+  Waiter(std::shared_ptr<CollectiveBoard> board, int rank);
   ~Waiter();
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
@@ -123,7 +123,7 @@ class Rendezvous::Waiter {
   std::vector<int> shortest_circle() const;
   bool all_looked_again(const std::vector<int>& circle);
 
-  const std::shared_ptr<Rendezvous> board_;
+  const std::shared_ptr<CollectiveBoard> board_;
   const int rank_;
   std::uint32_t wait_ = 0;     // number of this wait of the rank; 0: another thread waits for it
   std::vector<Sight> sights_;  // of the circle that was seen, when it was seen first

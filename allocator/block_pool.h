@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a request meets on its way through CachingAllocator: pools, the shelves of their streams,
+// What a request meets on its way through CachingAllocator: pools, block pools of their streams,
 // and itself. Included by engine.h only.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 #include "allocator/block.h"
 #include "allocator/config.h"
+#include "allocator/counters.h"
 #include "allocator/free_index.h"
-#include "allocator/ledger.h"
 #include "allocator/memory_pool.h"
 #include "allocator/out_of_memory.h"
 
@@ -18,9 +18,9 @@ namespace npusim::alloc {
 struct MemoryPool;
 
 // What one stream has in one pool and size class: blocks of other streams, pools and classes are
-// never used for it. A shelf belongs to its pool and never moves; blocks and segments point to it.
-struct Shelf {
-  Shelf(const Config& config, MemoryPool* pool_in, bool is_small_in)
+// never used for it. It belongs to its pool and never moves; segments point to it.
+struct BlockPool {
+  BlockPool(const Config& config, MemoryPool* pool_in, bool is_small_in)
       : free(config.fit, config.quantum_bytes,
              is_small_in ? config.small_segment_bytes : kUnlimited),
         pool(pool_in),
@@ -33,23 +33,23 @@ struct Shelf {
 
 // A pool, the default one or a private one. It outlives its last user while segments are left.
 struct MemoryPool {
-  struct Shelves {
-    Shelves(const Config& config, MemoryPool* pool)
+  struct StreamPools {
+    StreamPools(const Config& config, MemoryPool* pool)
         : small(config, pool, true), large(config, pool, false) {}
-    Shelf& of(bool is_small) noexcept { return is_small ? small : large; }
-    Shelf small;
-    Shelf large;
+    BlockPool& of(bool is_small) noexcept { return is_small ? small : large; }
+    BlockPool small;
+    BlockPool large;
   };
 
   PoolId id;
   PoolOptions options;
-  Provider* provider = nullptr;               // never null once the pool is made
-  bool is_expandable = false;                 // what new segments are
-  std::size_t users = 1;                      // 0: no request may name the pool
-  std::size_t segments = 0;                   // held, ranges of expandable ones included
-  std::array<std::uint64_t, 2> searches{};    // [is_small], counted while collection is on
-  std::array<Ledger::Counter, 3> reserved{};  // bytes: all, small, large; private pools only
-  std::map<StreamId, Shelves> streams;
+  Provider* provider = nullptr;                 // never null once the pool is made
+  bool is_expandable = false;                   // what new segments are
+  std::size_t users = 1;                        // 0: no request may name the pool
+  std::size_t segments = 0;                     // held, ranges of expandable ones included
+  std::array<std::uint64_t, 2> searches{};      // [is_small], counted while collection is on
+  std::array<Counters::Counter, 3> reserved{};  // bytes: all, small, large; private pools only
+  std::map<StreamId, StreamPools> streams;
 };
 
 // A request on its way through malloc(). `rounded_bytes` is a multiple of the quantum; `report` may
@@ -60,7 +60,7 @@ struct Request {
   StreamId stream = 0;
   bool is_small = false;
   bool is_expandable = false;
-  Shelf* shelf = nullptr;
+  BlockPool* block_pool = nullptr;
   ContextId context = 0;
   OutOfMemoryReport* report = nullptr;
 };
