@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The simulated machine: the header of backend/ that other layers include. Parts that few files
-// need have headers of their own: observer.h, races.h, timeline.h, promise.h, fabric.h,
+// need have headers of their own: observer.h, races.h, timeline.h, promised_end.h, fabric.h,
 // collective_board.h, sharing.h, device_loss.h (tests/repo/test_layers.py lists them).
 // Invariant: std and POSIX only; nothing here knows torch, Python or allocator/.
 // Start reading at device.h, then memory.h, stream.h and command.h.

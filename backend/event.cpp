@@ -8,7 +8,7 @@
 #include "backend/fault.h"
 #include "backend/graph.h"
 #include "backend/observer.h"
-#include "backend/promise.h"
+#include "backend/promised_end.h"
 #include "backend/slow_path.h"
 
 namespace npusim {

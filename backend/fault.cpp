@@ -16,7 +16,7 @@
 #include "backend/graph.h"
 #include "backend/host_layer.h"
 #include "backend/process.h"
-#include "backend/promise.h"
+#include "backend/promised_end.h"
 #include "backend/running_command.h"
 #include "backend/slow_path.h"
 

@@ -81,7 +81,7 @@ class RunningCommand {
   const Cost& cost() const noexcept { return cost_; }
   std::int64_t extra_ns() const noexcept { return extra_ns_; }
 
-  // The promise that decides when the command ends (promise.h), or nullptr. Not owned.
+  // The promise that decides when the command ends (promised_end.h), or nullptr. Not owned.
   const Promise* promise() const noexcept { return promise_; }
   void promises(const Promise* promise) noexcept { promise_ = promise; }
 

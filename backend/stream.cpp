@@ -15,7 +15,7 @@
 #include "backend/fault.h"
 #include "backend/graph.h"
 #include "backend/observer.h"
-#include "backend/promise.h"
+#include "backend/promised_end.h"
 #include "backend/running_command.h"
 #include "backend/slow_path.h"
 #include "backend/stream_waits.h"

@@ -24,7 +24,7 @@
 #include "backend/backend.h"
 #include "backend/collective_board.h"
 #include "backend/fabric.h"
-#include "backend/promise.h"
+#include "backend/promised_end.h"
 #include "csrc/distributed/recorder.h"
 
 namespace torch_npusim::distributed {

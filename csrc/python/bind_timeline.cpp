@@ -2,7 +2,7 @@
 // The timeline of the devices as rows for Python, and the switches of the profiler.
 #include <pybind11/stl.h>
 
-#include "backend/promise.h"
+#include "backend/promised_end.h"
 #include "backend/timeline.h"
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"

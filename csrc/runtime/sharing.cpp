@@ -9,7 +9,7 @@
 
 #include "backend/backend.h"
 #include "backend/observer.h"
-#include "backend/promise.h"
+#include "backend/promised_end.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/storage.h"

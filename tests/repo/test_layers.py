@@ -81,7 +81,7 @@ def test_csrc_enters_the_lower_layers_by_their_umbrella_header():
     # Whoever makes records, or reads them, says so.
     umbrellas |= {"backend/observer.h", "backend/races.h", "backend/timeline.h"}
     umbrellas |= {"backend/device_loss.h"}  # for the one file that loses a device
-    umbrellas |= {"backend/fabric.h", "backend/promise.h", "backend/collective_board.h"}
+    umbrellas |= {"backend/fabric.h", "backend/promised_end.h", "backend/collective_board.h"}
     umbrellas |= {"backend/sharing.h"}  # for what several processes map
     umbrellas |= {"backend/stream_waits.h"}  # for the one listener
     umbrellas |= {"backend/host_layer.h"}  # for the one layer

@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "backend/backend.h"
-#include "backend/promise.h"
+#include "backend/promised_end.h"
 #include "tests/native/check.h"
 
 using namespace npusim;

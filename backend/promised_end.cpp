@@ -7,7 +7,7 @@
 // the entry may have got new promises or be gone. And the caller may hold the GIL, which the thread
 // that answers needs: settle_all() therefore waits through the hook that releases it, and carries
 // exceptions across the hook, which is C-like, in an exception_ptr.
-#include "backend/promise.h"
+#include "backend/promised_end.h"
 
 #include <algorithm>
 #include <exception>
