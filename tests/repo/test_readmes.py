@@ -67,6 +67,11 @@ def test_tables_name_the_files_that_there_are(readme):
     assert differences(readme.read_text(), readme.parent) == []
 
 
+def test_each_room_of_the_package_says_what_may_enter():
+    rooms = (ROOT / "torch_npusim").glob("*/__init__.py")
+    assert [shown(room) for room in rooms if "\nCode enters if " not in room.read_text()] == []
+
+
 def test_a_wrong_table_is_found(tmp_path):
     for name in ("memory.h", "memory.cpp", "stream.h"):
         (tmp_path / name).touch()

@@ -3,6 +3,8 @@
 
 run() returns the exit status: 0 if all is well, 1 if what was asked about is not, 2 for a wrong
 command line (argparse). An interrupted command (Ctrl-C) ends with 130 and a line on stderr.
+
+Code enters if it reads a command line; the work is the other rooms'.
 """
 
 import argparse

@@ -10,6 +10,8 @@
 is called "cuda", in every thread and at no cost per call (csrc/runtime/cuda_names.cpp), and the
 functions of torch.cuda become those of torch.npusim.
 docs/use/cuda_alias.md says what works; LIMITS what cannot.
+
+Code enters if it makes npusim answer to the names of CUDA.
 """
 
 import contextlib

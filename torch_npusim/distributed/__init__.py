@@ -5,6 +5,8 @@
     torch.distributed.all_reduce(torch.ones(3, device="npusim"))
 
 docs/use/distributed.md says what is moved, what it costs and where the limits are.
+
+Code enters if torch.distributed asks for it in Python; transport and order are csrc/distributed/.
 """
 
 import os

@@ -15,6 +15,8 @@ Nothing here is imported before torch._dynamo or torch._inductor are: their impo
 | replay.py | code that runs as one graph: mode="reduce-overhead" |
 
 Patches of the compiler are in torch_npusim/patches/.
+
+Code enters if a compiler calls it, or if it reports on compiled code.
 """
 
 from torch_npusim._after_import import after_import

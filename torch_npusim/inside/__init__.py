@@ -10,6 +10,8 @@
 Each instrument takes tensors of any device, returns a report with fields, prints as text of at most
 100 columns, and writes a page: `report.save("report.html")`. An instrument is imported when it is
 first used.
+
+Code enters if it shows a mechanism of PyTorch to a person, on any device.
 """
 
 from importlib import import_module

@@ -2,6 +2,8 @@
 """torch.npusim: the simulated devices, with the names and meanings of torch.cuda.
 
 This file only re-exports. Where a function differs from torch.cuda's, its docstring says so.
+
+Code enters if torch.cuda has a function of that name.
 """
 
 from typing import Any

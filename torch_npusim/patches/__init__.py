@@ -12,6 +12,8 @@
 Rows are applied when the device is registered, or after the import of the module that they name:
 so no row imports the compiler. The CUDA alias has a table of its own (`cuda_alias/`) and the same
 `Changes`. A body is a function of the original; its docstring states the reason.
+
+Code enters if it replaces a function of torch or safetensors.
 """
 
 from torch_npusim.patches.mechanism import (

@@ -2,6 +2,8 @@
 """Features that only a simulator has: its clock, its faults, its knobs, and what it counts.
 
 Code that uses this package runs on npusim only; `torch.npusim` stays a mirror of torch.cuda.
+
+Code enters if no real device could offer it.
 """
 
 from importlib import import_module

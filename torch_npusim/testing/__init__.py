@@ -3,6 +3,8 @@
 several ranks at once; and whether a Triton kernel is right.
 
 The pytest plugin (torch_npusim_entry_points.pytest_plugin) asks the first after every test.
+
+Code enters if a test calls it.
 """
 
 from torch_npusim.sim.synchronisation import allow as allow_sync

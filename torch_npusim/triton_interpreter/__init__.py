@@ -5,6 +5,8 @@ Triton's interpreter copies every tensor to the host and back. Here its loads an
 device's memory, and a launch is a command like any other: on the current stream, with the
 kernel's name, the bytes that its programs touched (each once) and the operations that they did.
 Its memory must be memory of its arguments or of other tensors of the device.
+
+Code enters if Triton's interpreter needs it to run on device memory.
 """
 
 import functools

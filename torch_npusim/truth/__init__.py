@@ -7,4 +7,6 @@ its answers to the same questions: compare() asks it those that a recording has.
     >>> from torch_npusim.truth import recordings
     >>> recordings.load("truth.zip").chip  # doctest: +SKIP
     'NVIDIA A100-SXM4-80GB'
+
+Code enters if it makes, reads or judges a recording of a GPU.
 """
