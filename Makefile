@@ -5,7 +5,7 @@
 #   make demo            train a small network on the simulated device
 #   make test            native tests, then Python tests: before each commit
 #   make test-all        the same, and the tests that take long; what CI runs
-#   make lint            clang-format, clang-tidy, ruff, mypy
+#   make lint            clang-format, clang-tidy, ruff, mypy, import-linter
 #   make format          let clang-format and ruff repair what they can
 #   make build           the environment and both extension modules
 #   make asan, make tsan  native tests under sanitizers
@@ -133,6 +133,8 @@ lint: $(ENVIRONMENT)
 	@echo "== mypy"
 	@mypy --no-error-summary torch_npusim torch_npusim_entry_points lab/npusim_lab \
 	  conformance/npusim_conformance examples claims tools/build_wheels.py tools/try_wheels.py
+	@echo "== import-linter"
+	@PYTHONPATH=.:lab:conformance lint-imports --no-cache > build/imports.txt || { cat build/imports.txt; exit 1; }
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)

@@ -83,10 +83,10 @@ def _register() -> None:
     rules.set_rules(knobs["NPUSIM_RULES"])
 
     if knobs["NPUSIM_DRY_RUN"] == "1":
-        from torch_npusim.npusim import _lazy
+        from torch_npusim import _first_use
         from torch_npusim.sim import dry
 
-        _lazy.at_first_use(dry.begin)
+        _first_use.at_first_use(dry.begin)
 
     # 10. Variables that were meant for this package and are none of it.
     from torch_npusim import _environment

@@ -115,32 +115,6 @@ def test_csrc_uses_per_operator_headers():
     assert wrong == []
 
 
-# The one part of the lab that needs a device: what runs while a live run is recorded.
-RECORDING = {
-    "lab/npusim_lab/recorded_run.py",
-    "lab/npusim_lab/recording.py",
-}
-
-
-def importers(module, *folders):
-    """Files that import the module; those of RECORDING only if they do so when they are loaded."""
-    pattern = re.compile(rf"^(\s*)(?:from|import)\s+{module}\b", re.MULTILINE)
-    for path in sources(*folders, suffixes=(".py", ".pyi")):
-        indents = [match.group(1).strip("\n") for match in pattern.finditer(path.read_text())]
-        if shown(path) in RECORDING:
-            indents = [indent for indent in indents if not indent]
-        if indents:
-            yield shown(path)
-
-
-def test_lab_and_conformance_do_not_import_torch_npusim():
-    assert list(importers("torch_npusim", "lab", "conformance")) == []
-
-
-def test_lab_does_not_import_torch():
-    assert list(importers("torch", "lab")) == []
-
-
 CSRC_ROOMS = re.findall(r"^\| `(\w+)/?` \|", (ROOT / "csrc/README.md").read_text(), re.MULTILINE)
 
 

@@ -11,8 +11,8 @@ import torch
 from repo.sources import ROOT, shown, sources
 
 from torch_npusim import patches
+from torch_npusim._changes import find, is_version
 from torch_npusim.patches import PATCHES, Changes, Patch
-from torch_npusim.patches.mechanism import find, is_version
 
 sys.path.insert(0, str(ROOT / "tools/pages"))
 import patches as patches_page

@@ -6,8 +6,10 @@ heading such as `## placement/` about that folder in it. A name is `memory.cpp`,
 `memory.*` (all files of that stem), or `lab/`; a table of folders may also name files.
 """
 
+import ast
 import fnmatch
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,25 @@ def test_tables_name_the_files_that_there_are(readme):
 def test_each_room_of_the_package_says_what_may_enter():
     rooms = (ROOT / "torch_npusim").glob("*/__init__.py")
     assert [shown(room) for room in rooms if "\nCode enters if " not in room.read_text()] == []
+
+
+KIT = ROOT / "conformance" / "npusim_conformance"
+
+
+def docstring(path):
+    return ast.get_docstring(ast.parse(path.read_text())) or ""
+
+
+def test_each_room_of_the_kit_says_what_may_enter():
+    rooms = KIT.glob("*/__init__.py")
+    assert [shown(room) for room in rooms if len(docstring(room).splitlines()) < 3] == []
+
+
+def test_the_kit_lists_its_rooms_in_the_order_of_their_layers():
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (row["layers"] for row in linter["contracts"] if row["type"] == "layers")
+    listed = re.findall(r"^    (\w+) ", docstring(KIT / "__init__.py"), re.M)
+    assert layers[-2:0:-1] == listed
 
 
 def test_a_wrong_table_is_found(tmp_path):

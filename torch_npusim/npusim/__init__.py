@@ -20,7 +20,7 @@ from torch_npusim.npusim._device import (
     synchronize, _exchange_device as _exchange_device,
     _maybe_exchange_device as _maybe_exchange_device,
 )
-from torch_npusim.npusim._lazy import (
+from torch_npusim._first_use import (
     init, is_initialized, _is_in_bad_fork as _is_in_bad_fork, _lazy_init as _lazy_init,
 )
 from torch_npusim.npusim._legacy_types import (

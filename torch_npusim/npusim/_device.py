@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 
 from torch_npusim import _C
+from torch_npusim._first_use import _lazy_init
 from torch_npusim._names import is_npusim
-from torch_npusim.npusim._lazy import _lazy_init
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 from torch_npusim.sim import synchronisation
 

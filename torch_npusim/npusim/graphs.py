@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_npusim import _C
+from torch_npusim._first_use import _lazy_init
 from torch_npusim._names import device_type
 from torch_npusim.npusim import _device, memory, streams
-from torch_npusim.npusim._lazy import _lazy_init
 from torch_npusim.sim import races
 
 __all__ = [

@@ -25,8 +25,8 @@ import torch
 from torch._utils import _augment_memory_snapshot_stack_traces
 
 from torch_npusim import _C
+from torch_npusim._first_use import _lazy_init, is_initialized
 from torch_npusim.npusim._device import _checked_index, get_device_name
-from torch_npusim.npusim._lazy import _lazy_init, is_initialized
 from torch_npusim.npusim._memory_summary import format_summary, held_by_line
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 

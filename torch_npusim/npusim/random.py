@@ -16,8 +16,8 @@ from collections.abc import Iterable
 import torch
 
 from torch_npusim import _C
+from torch_npusim._first_use import _is_in_bad_fork, _lazy_init
 from torch_npusim.npusim._device import device_count
-from torch_npusim.npusim._lazy import _is_in_bad_fork, _lazy_init
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 
 __all__ = [

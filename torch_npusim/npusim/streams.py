@@ -20,9 +20,9 @@ from typing import Any, NoReturn, Self
 import torch
 
 from torch_npusim import _C
+from torch_npusim._first_use import _lazy_init
 from torch_npusim._names import device_type, is_npusim
 from torch_npusim.npusim._device import _exchange_device, _maybe_exchange_device
-from torch_npusim.npusim._lazy import _lazy_init
 from torch_npusim.npusim._utils import DeviceLike, _get_device_index
 
 __all__ = [

@@ -4,7 +4,6 @@
 | module | content |
 |---|---|
 | table.py | the rows: target, body, upstream issue, condition of the end, test, versions of torch |
-| mechanism.py | `Changes`, which remembers and restores, and `Patch`, a row |
 | eager.py, groups.py, sharding.py, tracing.py, flex_attention.py, dynamo.py, inductor.py | bodies |
 | safetensors.py | the same, of safetensors |
 | names.py | private names of torch that compiled code rests on |
@@ -16,7 +15,7 @@ so no row imports the compiler. The CUDA alias has a table of its own (`cuda_ali
 Code enters if it replaces a function of torch or safetensors.
 """
 
-from torch_npusim.patches.mechanism import (
+from torch_npusim._changes import (
     MISSING,
     Changes,
     Patch,

@@ -10,8 +10,8 @@ from torch._inductor.codegen import cpp_utils
 from torch._inductor.codegen.common import get_scheduling_for_device
 from torch._inductor.virtualized import V
 
+from torch_npusim._changes import Changes, is_version
 from torch_npusim._names import device_type, is_npusim
-from torch_npusim.patches.mechanism import Changes, is_version
 
 
 def type_of_a_device(original: Callable[[Any], str | None]) -> Callable[[Any], str | None]:

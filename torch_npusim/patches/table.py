@@ -4,7 +4,7 @@
 Tests: tests/repo/test_patches.py walks the rows; each row names the test of its need.
 """
 
-from torch_npusim.patches.mechanism import Patch
+from torch_npusim._changes import Patch
 
 _PATCHES = "api/test_patches.py::"
 _FAKE = "compile/test_fake_tensors.py::"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torch_npusim import _C
-from torch_npusim.patches.mechanism import Changes
+from torch_npusim._changes import Changes
 
 _watching = Changes()  # of torch, while arrays are watched
 _numpy = torch.Tensor.numpy

@@ -13,7 +13,6 @@ program always reads the same times, however loaded the machine is.
 import torch
 
 from torch_npusim import _C
-from torch_npusim.npusim.streams import current_stream
 
 __all__ = ["advance", "host_time_ns", "stream_time_ns"]
 
@@ -39,5 +38,5 @@ def stream_time_ns(stream: torch.Stream | None = None) -> int:
 
     The stream is idle once host_time_ns() is not less.
     """
-    stream = current_stream() if stream is None else stream
+    stream = torch.accelerator.current_stream() if stream is None else stream
     return _C.stream_time_ns(stream.device_index, stream.stream_id)

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from torch_npusim import _C, npusim
+from torch_npusim import _C, _first_use
 from torch_npusim._blame import file_line, to_blame
-from torch_npusim.patches import Changes
+from torch_npusim._changes import Changes
 from torch_npusim.sim import specs
 from torch_npusim_entry_points.byte_sizes import parse_bytes
 
@@ -74,7 +74,9 @@ class DryRun:
 
     def _end(self) -> None:
         self._answers = _answers()
-        self._stats = [_C.memory_stats(device) for device in range(npusim.device_count())]
+        self._stats = [
+            _C.memory_stats(device) for device in range(torch.accelerator.device_count())
+        ]
 
 
 def active() -> bool:
@@ -115,7 +117,7 @@ def begin(
     if memory is not None and capacity < 1:
         raise ValueError(f"a device has at least 1 byte, got {memory!r}")
     launch_ns = -1 if dispatch_us is None else round(1e3 * dispatch_us)
-    npusim.init()  # begins the dry run of NPUSIM_DRY_RUN, which may still wait for the first use
+    _first_use.init()  # begins the dry run of NPUSIM_DRY_RUN, which may still wait for it
     _C.begin_dry_run(
         *(spec or "", capacity, selected, patience, temporaries == "cuda", parse_bytes(outside)),
         launch_ns,

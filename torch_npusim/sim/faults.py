@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch_npusim import _C
-from torch_npusim.npusim._utils import DeviceLike, _get_device_index
+from torch_npusim._device_index import DeviceLike, _get_device_index
 
 __all__ = ["KINDS", "arm", "clear", "counts", "inject"]
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 
 from torch_npusim import _C
-from torch_npusim.patches.mechanism import is_version
+from torch_npusim._changes import is_version
 from torch_npusim.sim.specs import capability
 
 __all__ = [

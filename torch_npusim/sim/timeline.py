@@ -22,8 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
+
 from torch_npusim import _C
-from torch_npusim.npusim import _device
 from torch_npusim.sim import specs
 
 __all__ = ["Rates", "Replay", "Row", "Shares", "Timeline", "record"]
@@ -440,4 +441,4 @@ def record(*, sites: bool = False, most_rows: int = 1 << 20) -> Iterator[Timelin
         timeline.rows = [Row(*row) for row in kept["rows"]]
         timeline.begin_ns, timeline.end_ns = kept["begin_ns"], kept["end_ns"]
         timeline.dropped = kept["dropped"]
-        timeline.rates = Rates.of_device(_device.current_device())
+        timeline.rates = Rates.of_device(torch.accelerator.current_device_index())
