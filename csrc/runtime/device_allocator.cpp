@@ -21,10 +21,10 @@
 #include "csrc/runtime/device_provider.h"
 #include "csrc/runtime/dry_answers.h"
 #include "csrc/runtime/gpu_trace.h"
+#include "csrc/runtime/host_blocks.h"
 #include "csrc/runtime/memory_pools.h"
 #include "csrc/runtime/out_of_memory_observers.h"
 #include "csrc/runtime/poison.h"
-#include "csrc/runtime/scratch_allocator.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -429,7 +429,7 @@ Block* block_at(npusim::alloc::Address address) {
 }
 
 void release_cached_memory(npusim::alloc::PoolId pool) {
-  release_host_temporaries();
+  host_blocks().release();
   if (!npusim::initialized()) return;
   npusim::collect_sent();
   for (int i = 0; i < npusim::device_count(); ++i) {

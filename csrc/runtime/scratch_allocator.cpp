@@ -3,20 +3,16 @@
 #include "csrc/runtime/scratch_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/hash.h>
 
-#include <algorithm>
-#include <atomic>
-#include <bit>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "backend/backend.h"
 #include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/host_blocks.h"
 
 namespace torch_npusim {
 
@@ -26,72 +22,6 @@ using npusim::alloc::Block;
 
 thread_local constinit CallMemory* t_call = nullptr;
 constexpr c10::DeviceIndex kNoDevice = -1;  // of a call without results
-
-// Large blocks of the host that kernels took before: no more than were ever taken at once. Those of
-// one size are alike, and sizes are rounded up by at most an eighth.
-class HostBlocks {
- public:
-  static constexpr std::size_t kFrom = 1 << 16;  // below, the host's own allocator is as fast
-
-  void* take(std::size_t bytes) {
-    const std::size_t step = std::bit_floor(bytes) / 8;
-    const std::size_t size = (bytes + step - 1) / step * step;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<void*>& spare = spare_[size];
-    void* block = nullptr;
-    if (spare.empty()) {
-      block = c10::alloc_cpu(size);
-    } else {
-      block = spare.back();
-      spare.pop_back();
-      spare_bytes_ -= size;
-    }
-    taken_.emplace(block, size);
-    taken_bytes_ += size;
-    most_taken_ = std::max(most_taken_, taken_bytes_.load());
-    return block;
-  }
-  // Returns whether the block is from here, and takes it back. Memory of all of torch is asked for:
-  // mostly none is taken.
-  bool give(void* block) {
-    if (C10_LIKELY(taken_bytes_.load(std::memory_order_relaxed) == 0)) return false;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto taken = taken_.find(block);
-    if (taken == taken_.end()) return false;
-    const std::size_t size = taken->second;
-    taken_.erase(taken);
-    taken_bytes_ -= size;
-    if (spare_bytes_ + size > most_taken_) free_spare();
-    spare_[size].push_back(block);
-    spare_bytes_ += size;
-    return true;
-  }
-  void release() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_spare();
-    most_taken_ = taken_bytes_;
-  }
-
- private:
-  void free_spare() {
-    for (const auto& [size, blocks] : spare_) {
-      for (void* block : blocks) c10::free_cpu(block);
-    }
-    spare_.clear();
-    spare_bytes_ = 0;
-  }
-
-  std::mutex mutex_;
-  std::atomic<std::size_t> taken_bytes_ = 0;
-  std::size_t most_taken_ = 0, spare_bytes_ = 0;
-  std::unordered_map<std::size_t, std::vector<void*>> spare_;
-  std::unordered_map<void*, std::size_t> taken_;
-};
-
-HostBlocks& host_blocks() {
-  static auto* blocks = new HostBlocks;  // what lies there may outlive main()
-  return *blocks;
-}
 
 // A forked child has a copy of the lock, which another thread may have held: it leaks the block.
 void host_block_deleter(void* block) {
@@ -277,8 +207,6 @@ void CallMemory::learn() {
 }
 
 Temporaries::Temporaries() noexcept : CallMemory(kNoDevice, !npusim::dry()) {}
-
-void release_host_temporaries() { host_blocks().release(); }
 
 HostMemoryScope::HostMemoryScope() noexcept : outer_(std::exchange(t_call, nullptr)) {}
 HostMemoryScope::~HostMemoryScope() { t_call = outer_; }

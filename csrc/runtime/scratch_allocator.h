@@ -76,9 +76,6 @@ class Temporaries final : private CallMemory {
   std::uint64_t signature() const override { return 0; }
 };
 
-// release_host_temporaries() gives the kept memory back.
-void release_host_temporaries();
-
 // HostMemoryScope suspends that: allocations of this thread are ordinary host memory again.
 class HostMemoryScope {
  public:
