@@ -96,7 +96,7 @@ def as_spawned(environment: dict[str, str], target: Any, args: Any, kwargs: Any)
 def share_import() -> None:
     """Makes the ranks of torch's distributed tests forks of one process.
 
-    It has imported of torch what this one has, but no module of tests: these ask for devices.
+    That process has imported what this one has of torch. Modules of tests ask for devices.
     """
     of_torch = [name for name in sys.modules if re.match(r"torch\.(?!testing)", name)]
     SERVER.set_forkserver_preload([*of_torch, "torch.testing._internal.common_distributed"])
