@@ -110,7 +110,8 @@ test test-all: build
 	@echo "== smoke test"
 	@$(PY) -m pytest tests/test_tiny.py $(PYTEST_ARGS)
 	@echo "== tests ($(JOBS) workers, a file at a time)"
-	@$(PY) -m pytest tests -n $(JOBS) --dist loadfile $(SELECTION) $(PYTEST_ARGS) || { \
+	@$(PY) -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder $(SELECTION) \
+	  $(PYTEST_ARGS) || { \
 	  echo "== what failed, alone: what passes now depends on its neighbours or on the load,"; \
 	  echo "   which is a defect of that test; build/tests-alone.txt names it"; \
 	  NPUSIM_TESTS_ALONE=build/tests-alone.txt \

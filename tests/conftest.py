@@ -99,6 +99,30 @@ def _same_threads():
         torch.set_num_threads(before)
 
 
+def _switches():
+    """What torch keeps for the whole process and kernels look at."""
+    return {
+        "threads": torch.get_num_threads(),
+        "grad": torch.is_grad_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "products": torch.get_float32_matmul_precision(),
+        "device": torch.npusim.current_device(),
+    }
+
+
+_AT_FIRST = _switches()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _same_switches():
+    """No file of tests, and none of its imports or fixtures, sets one for the files after it."""
+    yield
+    torch.set_num_threads(_AT_FIRST["threads"])  # commands of the kit that a fixture runs set it
+    assert _switches() == _AT_FIRST, "this file has set this for those after it"
+
+
 @pytest.fixture(autouse=True)
 def _flags_can_be_set():
     """torch's own test utilities forbid that for the whole process that imports them."""

@@ -5,6 +5,7 @@
 pytest, loaded by conftest.py.
 """
 
+import collections
 import fnmatch
 import os
 import subprocess
@@ -14,6 +15,9 @@ import zlib
 from repo.sources import ROOT
 
 TABLE = tomllib.loads((ROOT / "tests" / "parts.toml").read_text())
+DEAR = [path.partition("::")[0] for path in (*TABLE["files"], *TABLE["cases"])]
+if moved := [path for path in DEAR if not (ROOT / "tests" / path).is_file()]:
+    raise FileNotFoundError(f"tests/parts.toml names {', '.join(moved)}")
 
 
 def commit() -> str:
@@ -46,9 +50,15 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    """The table's files come first, then those of many tests: no dear one begins at the end."""
     if config.option.part:
         config.hook.pytest_deselected(items=[item for item in items if not chosen(item.nodeid)])
         items[:] = [item for item in items if chosen(item.nodeid)]
+    rank = {f"tests/{path}": place for place, path in reversed(list(enumerate(DEAR)))}
+    files = {item: item.nodeid.partition("::")[0] for item in items}
+    count = collections.Counter(files.values())
+    places = {file: (rank.get(file, len(DEAR)), -count[file], file) for file in count}
+    items.sort(key=lambda item: places[files[item]])
 
 
 def pytest_terminal_summary(terminalreporter):
