@@ -217,11 +217,11 @@ def program(random) -> Program:
             lines.append(f'new("t{n}", torch.{tensors[f"t{n}"]}, {random.choice((12, 48, 4800))})')
             continue
         x = random.choice(list(tensors))
-        if busy.get(x, group) != group or (x in busy and not how) or choice > 0.8:
+        name = random.choice(list(NEEDS)) if choice < 0.6 else ""  # "reduce" copies its operand
+        if choice > 0.8 or (busy and (busy.get(x, group) != group or not how or name == "reduce")):
             lines.append(f"finish({stream})")
             busy.clear()
-        if choice < 0.6:
-            name = random.choice(list(NEEDS))
+        if name:
             more = arguments(random, name, len(groups[group]))
             lines.append(f'call("{name}", "{x}", "{group}", {stream}, {how}{more})')
             busy |= {x: group} if how else {}

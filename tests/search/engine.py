@@ -91,8 +91,8 @@ def run_here(program: Program, plant: str = "") -> None:
 
 def finding_of(error: BaseException) -> Finding:
     text = "".join(traceback.format_exception(error))
-    words = re.sub(r"0x[0-9a-f]+|-?\d+(\.\d+)?(e[+-]?\d+)?", "N", str(error).partition("\n")[0])
-    return Finding(f"{type(error).__name__}: {words[:100]}", text)
+    said = re.findall(r"^[\w.]+(?:Error|Exception)\b.*", text, re.M) or [type(error).__name__]
+    return Finding(re.sub(r"0x[0-9a-f]+|-?\d+(\.\d+)?(e[+-]?\d+)?", "N", said[-1])[:100], text)
 
 
 def outcome(program: Program, plant: str = "", seconds: float = LIMIT_S) -> Finding | None:
