@@ -103,6 +103,7 @@ def same(got, expected, what, error=0.0):
         assert torch.allclose(a, b, error, error, equal_nan=True), f"{what}: {number} differs"
 
 def ask(optimizer, steps, amp=False, compiled=False, graphed=False, apart=False):
+    train(D, optimizer, steps, amp)  # what a first call imports may hold a tensor longer
     results, wet = traced(optimizer, steps, amp, False)
     _, dry = traced(optimizer, steps, amp, True)
     for number, (a, b) in enumerate(itertools.zip_longest(wet, dry)):
@@ -151,9 +152,8 @@ y.square().mean(); F.l1_loss(y, torch.ones_like(y) / 3);
 F.cross_entropy(y.flatten(1), torch.zeros(len(y), dtype=torch.long, device=y.device));
 torch.autograd.grad(y.square().mean(), x, create_graph=True)[0].square().sum() + y.sum()
 """
-# Layers without a second derivative, with one that is composed otherwise than the CPU's (RMSNorm),
-# or with one that frees in another order in a dry run (BatchNorm).
-ONCE = "attention|LSTM|GRU|RMSNorm|BatchNorm"
+# Layers without a second derivative, or with one composed otherwise than the CPU's (RMSNorm).
+ONCE = "attention|LSTM|GRU|RMSNorm"
 OPTIMIZERS = """
 SGD(p, 0.1, momentum=0.9, foreach={f}); AdamW(p, foreach={f}); Adam(p, fused={f});
 RMSprop(p, foreach={f}); Adagrad(p, foreach={f}); NAdam(p, foreach={f});
