@@ -384,6 +384,16 @@ def test_results_on_the_second_device_lie_otherwise(ask):
     assert_fails(ask("op:log1p/second_device/float32", op=wrong), "strides")
 
 
+def test_an_operand_on_the_second_device_is_written_to(ask):
+    def wrong(right, x):
+        y = right(x)
+        if x.device.index == 1:
+            x.detach().zero_()
+        return y
+
+    assert_fails(ask("op:log1p/second_device/float32", op=wrong), "an operand after the result")
+
+
 def test_the_current_device_is_left_changed(ask):
     def wrong(right, x):
         torch.npusim.set_device(x.device)
@@ -409,6 +419,17 @@ def test_gradients_on_the_first_device(ask):
 
     outcome = ask("op:log1p/second_device/float32", op=lambda right, x: Wrong.apply(x))
     assert_fails(outcome, "gradients on npusim:1 while npusim:0 is current")
+
+
+# --- edges
+
+
+def test_long_results_lie_otherwise(ask):
+    def wrong(right, x, **options):
+        y = right(x, **options)
+        return y.mT.contiguous().mT if y.dim() > 1 else y
+
+    assert_fails(ask("op:digamma/edges", op=wrong), "strides")
 
 
 # --- explicit overloads

@@ -78,6 +78,8 @@ def _while_current(
     what = f"{function.__name__.strip('_')} on {place} while {current} is current"
     agreement = Agreement(run.agreement.bitwise, run.agreement.rtol, run.agreement.atol)
     agreement.where = f"on {device}"
+    (expected, before), (got, after) = expected, got
+    agreement.check(before, after, place, f"an operand after the {what}")
     if sample.is_random or not values_are_defined(sample.operator):
         agreement.check_metadata(expected, got, place, what)
     else:
@@ -93,11 +95,13 @@ def _while_current(
 
 
 def _gradients(sample: Sample, device: torch.device) -> Any:
-    return gradients(sample, sample.copy(device), 0)
+    return gradients(sample, sample.copy(device), 0), []
 
 
 def _result(sample: Sample, device: torch.device) -> Any:
-    return sample.finished(call_of(sample, sample.operator, sample.copy(device)))
+    call = sample.copy(device)
+    operands = [one for one in tensors_of(call) if one.device == device]  # some lie on the CPU
+    return sample.finished(call_of(sample, sample.operator, call)), operands
 
 
 PROPERTIES = [SecondDevice]

@@ -29,11 +29,11 @@ from npusim_conformance.properties.base import (
 from npusim_conformance.properties.calls import tried
 from npusim_conformance.properties.errors import works_on
 from npusim_conformance.properties.forms import form_of, with_gradients
+from npusim_conformance.properties.meta import strides_that_matter
 from npusim_conformance.verdict import Mismatch
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 TAILS = range(65, 73)  # every rest after groups of eight elements
-INPUTS_EVERY = 3  # of the calls along axes, so many are asked of their inputs once
 LONG = 70_001  # more than a block of any kernel and than 16 bits, and a multiple of neither
 
 
@@ -383,11 +383,12 @@ class Edges(Property):
             if error is not None:
                 raise error
             _agreement(run, call).check(expected, got, device)
-            if turn < 0 or turn % INPUTS_EVERY == 0:
-                _check_inputs(run, call, there, device)
-            if run.subject.name in BY_COLUMNS:
-                same = got.stride() == expected.stride()
-                require(same, f"strides {got.stride()}, on the CPU {expected.stride()}")
+            _check_inputs(run, call, there, device)
+            if run.subject.name in BY_COLUMNS or _is_elementwise(operator):
+                right, found = map(
+                    strides_that_matter, (tensors_of(expected)[0], tensors_of(got)[0])
+                )
+                require(right == found, f"strides {found}, on the CPU {right}")
             form = form_of(operator, call, expected, turn) if turn >= 0 else None
             if form is not None:
                 form(run.agreement, device)
