@@ -107,7 +107,7 @@ def again(kind):
 
 def damage(kind, place, value):
     write(kind)
-    data = bytearray(path.read_bytes())
+    data = bytearray(path.read_bytes()) or bytearray(1)  # a list of no requests is empty
     data[int(place * len(data))] = value
     path.write_bytes(data)
     if (read := judged(kind)) and kind == "npt":
