@@ -313,6 +313,7 @@ const std::unordered_multimap<std::string_view, LaidOut>& laid_out() {
       {"aten::smooth_l1_loss_backward", {0, Strides::rows}},
       {"aten::softplus_backward", {0, Strides::iterated}},
       {"aten::special_xlog1py", {0, Strides::iterated}},
+      {"aten::threshold_backward", {0, Strides::iterated, 1}},
       {"aten::xlogy.Tensor", {0, Strides::iterated}},
   };
   return *kLaidOut;
