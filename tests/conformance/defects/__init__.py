@@ -22,7 +22,7 @@ else:
         "contracts",
         "copies",
         "devices",
-        "hands",
+        "missed",
         "operands",
         "states",
         "uses",
