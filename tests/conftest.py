@@ -100,7 +100,7 @@ def _same_threads():
 
 
 def _switches():
-    """What torch keeps for the whole process and kernels look at."""
+    """Switches of the whole process that kernels look at."""
     return {
         "threads": torch.get_num_threads(),
         "grad": torch.is_grad_enabled(),

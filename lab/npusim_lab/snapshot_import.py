@@ -533,7 +533,7 @@ class _Importer:
         if end == len(op):
             return True
         if self.collects and op[position] == Op.SEGMENT_FREE:
-            gone = self.entries["address"][position:end].tolist()
+            gone = set(self.entries["address"][position:end].tolist())
             if self.pending or is_one_left(self.held, gone, self.places):
                 return False  # empty_cache() leaves none of both, the collector of a threshold does
         if op[end] == Op.OOM or (taken < len(op) and op[taken] == Op.OOM):

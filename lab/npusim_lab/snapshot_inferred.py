@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def initial_reserved(tables: _lab.SnapshotTables) -> int:
 
 def is_one_left(
     segments: Mapping[int, int],
-    gone: Sequence[int],
+    gone: Collection[int],
     blocks: Sequence[tuple[int, int]],
 ) -> bool:
     """Return whether a segment has no block.

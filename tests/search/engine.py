@@ -3,7 +3,7 @@
 
 A search is a module of this folder with `program(random) -> Program`; `planted.toml` has its
 faults. An oracle is the program's own text: a line, `check` or `end` raises where something is
-wrong. What `START` imports is imported before children are forked.
+wrong. Imports of `START` run before children are forked.
 """
 
 import itertools
