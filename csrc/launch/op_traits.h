@@ -98,8 +98,8 @@ class CallOperands {
   c10::SmallVector<Role, 8> roles_;
   c10::SmallVector<int64_t, 8> numbers_;  // the integer arguments, lists spread out
   std::optional<bool> flag_;              // the first boolean argument
-  std::uint64_t flags_ = 0;
-  std::optional<bool> zero_;  // whether the first Scalar argument is 0
+  std::uint64_t flags_ = 0;               // all boolean arguments, a bit each
+  std::optional<bool> zero_;              // whether the first Scalar argument is 0
   std::optional<c10::Device> device_argument_;
   bool size_is_known_ = false;
 };

@@ -74,9 +74,7 @@ class DryRun:
 
     def _end(self) -> None:
         self._answers = _answers()
-        self._stats = [
-            _C.memory_stats(device) for device in range(torch.accelerator.device_count())
-        ]
+        self._stats = [_C.memory_stats(device) for device in range(_C.device_count())]
 
 
 def active() -> bool:
