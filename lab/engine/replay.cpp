@@ -8,6 +8,7 @@
 #include <cmath>
 #include <ctime>
 #include <limits>
+#include <set>
 #include <unordered_map>
 
 #include "allocator/caching_allocator.h"
@@ -108,8 +109,13 @@ class CachingEngine {
     const ReplayOptions& options = progress.options;
     const bool wants_contexts = options.picture_at_end || !options.pictures_at.empty();
     if (wants_contexts) allocator_.record_history(HistoryMode::state);
-    for (const std::uint32_t pool : progress.trace.implicit_pools())
-      allocator_.retain_pool({0, pool});
+    const std::vector<std::uint32_t>& implicit = progress.trace.implicit_pools();
+    std::set<std::uint32_t> used(implicit.begin(), implicit.end());
+    for (const SegmentInfo& segment : options.initial) {  // some without a block of the trace
+      used.insert(static_cast<std::uint32_t>(segment.pool.second));
+    }
+    used.erase(0);
+    for (const std::uint32_t pool : used) allocator_.retain_pool({0, pool});
     if (!options.initial.empty()) adopt(options.initial);
   }
 

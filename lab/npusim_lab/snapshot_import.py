@@ -25,6 +25,7 @@ from npusim_lab.snapshot_inferred import (
     GIVEN_BACK,
     TAKEN,
     capacity_at_failures,
+    completed_by_failures,
     held_after,
     initial_reserved,
     is_one_left,
@@ -196,6 +197,7 @@ class _Importer:
         self.collects = _lab.config(*self.rules)["garbage_collection_threshold"] > 0
         self.is_whole = is_whole
         self.waiting: tuple[int, int] | None = None  # bytes and pool of a request that waits
+        self.of_failures = completed_by_failures(self.entries)
         self.completed: list[tuple[int, int]] = []  # id and time of what it waited for
         self.out = TraceBuilder()
         self.streams: dict[int, int] = {0: 0}
@@ -437,7 +439,7 @@ class _Importer:
             at = bisect_left(self.places, (address,))
             if at < len(self.places) and self.places[at][0] == address:
                 del self.places[at]
-            if self.waiting is None:
+            if self.waiting is None and position not in self.of_failures:
                 self._end_wait()
         elif op == Op.RETRY:
             self.waiting = (bytes, pool)
@@ -468,6 +470,8 @@ class _Importer:
         elif op != Op.MARK:
             numbers = self._stream(stream), self._pool(pool), self._stack(stack)
             self.out.add(op, address, bytes, *numbers, time)
+            if op == Op.OOM:
+                self._end_wait()
 
     def _take_place(self, position: int, address: int, bytes: int) -> None:
         """Note where a block is.

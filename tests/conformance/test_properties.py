@@ -198,6 +198,14 @@ def test_strides_ignored(ask):
     assert_fails(outcome, "result: largest error")
 
 
+def test_values_at_an_offset_are_copied_in_half_precision(ask):
+    def wrong(right, x, *rest):
+        results = right(x, *rest)
+        return tuple(y.half().to(y.dtype) for y in results) if x.storage_offset() else results
+
+    assert_fails(ask("op:lu_unpack/noncontiguous/float32", op=wrong), "exceeded")
+
+
 def test_strides_ignored_backward(ask):
     class Wrong(torch.autograd.Function):
         @staticmethod
@@ -430,6 +438,17 @@ def test_long_results_lie_otherwise(ask):
         return y.mT.contiguous().mT if y.dim() > 1 else y
 
     assert_fails(ask("op:digamma/edges", op=wrong), "strides")
+
+
+def test_a_mask_is_written_to_in_place_on_long_inputs(ask):
+    def wrong(right, x, mask, value):
+        right(x, mask, value)
+        if x.numel() > 16:
+            mask.logical_not_()
+        return x
+
+    said = "an operand after the call in place"
+    assert_fails(ask("op:masked_fill/edges", inplace_variant=wrong), said)
 
 
 # --- explicit overloads

@@ -72,6 +72,7 @@ class Tasks:  # of a member
 
 members, armed, messages = {}, {}, {}
 blocks = {}  # (member, name) -> [exporter, value]
+received = set()  # of these, not through memory that the member has made and still holds
 
 def serve(pipe):
     torch.set_num_threads(1)
@@ -127,11 +128,9 @@ def make(m, name, numel):
 
 def send(m, name, message):
     if (m, name) in blocks:
-        exporter, _ = block = blocks[m, name]
-        own = exporter == (m, members[m][0])
-        text = ask(m, "dump", name, refused="" if own else "received from another process")
-        if text:
-            messages[message] = text, block
+        refused = "received from another process" if (m, name) in received else ""
+        if text := ask(m, "dump", name, refused=refused):
+            messages[message] = text, blocks[m, name]
 
 def receive(m, name, message, again=False):
     if message not in messages or (m, name) in blocks:
@@ -142,6 +141,8 @@ def receive(m, name, message, again=False):
     if not again:
         del messages[message]
     if ask(m, "load", name, text, refused="" if alive else "has ended before it was received"):
+        if not any(blocks[k] is block for k in blocks if k[0] == m and k not in received):
+            received.add((m, name))
         blocks[m, name] = block
         if again:
             ask(m, "load", "twice", text, refused="received before")

@@ -57,6 +57,8 @@ def _in_place(
     args, kwargs = Transfer(device)(call)
     function(*args, **kwargs)
     agreement.check(result, args[0], device, "in place")
+    before, after = (tensors_of((call[0][1:], call[1])), tensors_of((args[1:], kwargs)))
+    agreement.check(before, after, device, "an operand after the call in place")
 
 
 def _into_gaps(
@@ -74,6 +76,9 @@ def _into_gaps(
     out = memory.as_strided(result.shape, [2 * stride for stride in strides], 1)
     operator(*args, **kwargs, out=out)
     agreement.check(result, out, device, "out= with gaps, transposed")
+    agreement.check(
+        tensors_of(call), tensors_of((args, kwargs)), device, "an operand after the call with out="
+    )
     size = result.itemsize
     gaps = memory.cpu().view(torch.uint8).view(-1, size)[::2]
     untouched = garbage(1, result.dtype).view(torch.uint8)

@@ -402,6 +402,36 @@ def test_empty_cache_on_an_almost_full_device_is_told_by_the_replay(tmp_path: Pa
     assert "given back by empty_cache(): the replay agrees then" in trace.info["inferred"][-1]
 
 
+def test_memory_that_a_failed_request_waited_for_came_too_late_for_it(tmp_path: Path) -> None:
+    """torch looks for a cached block first, then waits, then asks for new memory alone."""
+    out, mib, path = TraceBuilder(), 1 << 20, tmp_path / "late.pickle"
+    used = [out.malloc(6 * mib) for _ in range(3)]  # in one segment of 20 MiB
+    used.append(out.malloc(mib // 2))  # in one of 2 MiB, which the request that fails gives back
+    out.add(Op.FREE_REQUESTED, used[0])
+    out.add(Op.FREE_REQUESTED, used[3])
+    out.malloc(5 * mib)
+    trace, choice = out.build(), Choice("cuda-2.13")
+    made = replay(trace, choice, 22 * mib)
+    write_snapshot(trace, path, choice, 22 * mib)
+    read = load(path)
+    assert len(made.ooms) == 1
+    assert len(made.ooms) == (read.op == Op.OOM).sum()
+    assert recorded_replay(read)[1].is_exact
+
+
+def test_a_state_whose_private_pool_holds_free_memory_alone_is_replayed(tmp_path: Path) -> None:
+    out, path = TraceBuilder(), tmp_path / "pool.pickle"
+    out.malloc(1 << 20)
+    out.add(Op.CREATE_POOL, pool=1)
+    out.add(Op.FREE, out.malloc(1 << 20, pool=1))
+    write_snapshot(out.build(), path, Choice("cuda-2.13"))
+    snapshot = pickle.loads(path.read_bytes())
+    snapshot["device_traces"] = []
+    trace = from_snapshot(snapshot)
+    assert explain(trace)["verdict"]
+    assert recorded_replay(trace)[1].is_exact
+
+
 def test_a_request_that_only_the_replay_refuses_does_not_match(tmp_path: Path) -> None:
     trace = snapshot_of("cuda-2.13", tmp_path / "a.pickle")
     result = replay(trace, "cuda-2.13", trace.compiled.max_live_bytes // 2)
