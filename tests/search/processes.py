@@ -70,9 +70,8 @@ class Tasks:  # of a member
             "other descriptors": len(names) - len(shared),
         }
 
-members, armed, messages = {}, {}, {}
+members, armed, messages, received = {}, {}, {}, set()  # received: of blocks, others' memory
 blocks = {}  # (member, name) -> [exporter, value]
-received = set()  # of these, not through memory that the member has made and still holds
 
 def serve(pipe):
     torch.set_num_threads(1)
