@@ -25,6 +25,7 @@ from torch_npusim.cli import (
     profile,
     specs,
     truth,
+    try_suite,
 )
 
 __all__ = ["main", "parser"]
@@ -64,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
         calibrate_host,
         specs,
         truth,
+        try_suite,
         new_backend,
     ):
         added = subcommand.add_parser(subparsers)
