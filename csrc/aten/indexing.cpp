@@ -21,6 +21,8 @@
 #include <c10/util/DimVector.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "csrc/routes/structured.h"
 
 namespace torch_npusim {
@@ -85,15 +87,37 @@ at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tenso
   return Kernel::command(shape, self, indices);
 }
 
+// Indices come to where the tensor is, as on CUDA, from every device.
+at::Tensor& index_put_impl_(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
+                            const at::Tensor& values, bool accumulate, bool unsafe) {
+  using Kernel = at::_ops::_index_put_impl_;
+  if (self.is_cpu()) {  // torch's kernel brings them itself
+    return Kernel::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), self, indices, values,
+                              accumulate, unsafe);
+  }
+  const auto elsewhere = [&](const std::optional<at::Tensor>& index) {
+    return index && index->is_privateuseone() && index->device() != self.device();
+  };
+  if (C10_LIKELY(std::none_of(indices.begin(), indices.end(), elsewhere))) {
+    return CpuKernel<Kernel>::call(self, indices, values, accumulate, unsafe);
+  }
+  c10::List<std::optional<at::Tensor>> here;
+  for (const std::optional<at::Tensor>& index : indices) {
+    here.push_back(elsewhere(index) ? index->to(self.device()) : index);
+  }
+  return CpuKernel<Kernel>::call(self, here, values, accumulate, unsafe);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("cat", &cat);
   m.impl("index.Tensor", &index);
   m.impl("index_select", &index_select);
-  register_cpu_kernels<at::_ops::_index_put_impl_, at::_ops::gather, at::_ops::scatter_src,
-                       at::_ops::scatter_value, at::_ops::scatter__src, at::_ops::scatter__value,
-                       at::_ops::scatter_add, at::_ops::scatter_add_>(m);
+  m.impl("_index_put_impl_", &index_put_impl_);
+  register_cpu_kernels<at::_ops::gather, at::_ops::scatter_src, at::_ops::scatter_value,
+                       at::_ops::scatter__src, at::_ops::scatter__value, at::_ops::scatter_add,
+                       at::_ops::scatter_add_>(m);
   register_cpu_kernels<at::_ops::_stack, at::_ops::masked_fill_Scalar,
                        at::_ops::masked_fill__Scalar, at::_ops::masked_fill_Tensor,
                        at::_ops::masked_fill__Tensor, at::_ops::triu, at::_ops::tril,

@@ -97,6 +97,19 @@ def test_indices_on_another_device_are_refused_in_the_words_of_cuda():
         torch.ones(3)[torch.tensor([0], device="cuda")]
 
 
+@pytest.mark.parametrize("where", ["cpu", "cuda:1"])
+@pytest.mark.parametrize("index", [[0, 2], [True, False, True]], ids=["numbers", "mask"])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_an_assignment_brings_its_indices_from_another_device(where, index, accumulate):
+    x = torch.ones(3, device=where)
+    index = torch.tensor(index, device="cuda:0")
+    assert x.index_put_((index,), torch.tensor(5.0), accumulate).tolist() == [
+        (6 if accumulate else 5), 1, (6 if accumulate else 5)
+    ]  # fmt: skip
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        x[index] = torch.ones(2, device="cuda:0")
+
+
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
 def test_sums_of_sparse_tensors_of_half_precision_have_the_entries_of_both(dtype):
     indices = torch.tensor([[0, 1], [2, 0]])
