@@ -28,6 +28,26 @@ both, with one thread; the machine's load changes them little.
 |---|---|---|---|---|---|---|---|---|---|---|
 """
 
+OTHERS = """## Other libraries
+
+`npusim try-suite` ran parts of further suites against the newest releases, each run for half a
+minute to some minutes. "Alone" counts failures on npusim that the CPU does not have, "ours" faults
+of npusim that a library showed, "theirs" faults of the library in the next table. A refusal
+of npusim that CUDA does not make is a false alarm.
+
+<!-- claims: suites -->
+<!-- end of suites -->
+
+## Faults of libraries on a device
+
+Each call works on the CPU and fails on a device, or returns a tensor of another device. Sources:
+reading the library, and calls of its tests that ran once more on `cuda:1`. Each is reduced to lines
+of our own, which are [claims](../../claims/README.md). "None found" is the answer of a search of
+public issues and pull requests.
+
+<!-- claims: faults -->
+<!-- end of faults -->"""
+
 
 def _table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> str:
     """Returns a table whose last column lists tests; results.json has the names of their files."""
@@ -66,4 +86,4 @@ def write_page(suites: Sequence[Suite], results: dict[str, Any]) -> str:
             "numbers here. Files that need an absent package are omitted on both sides."
         )
         parts.append(_table("package | tests", failed))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, OTHERS]) + "\n"

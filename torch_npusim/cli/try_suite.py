@@ -72,13 +72,14 @@ def _run_suite(words: list[str], minutes: float, on_npusim: bool) -> dict[str, A
             done = subprocess.run(
                 command, env=env, capture_output=True, text=True, timeout=minutes * 60, check=False
             )
-            ended = "" if done.returncode in (0, 1) else (done.stdout + done.stderr).strip()
+            said = (done.stdout + done.stderr).strip().splitlines()
+            ended = "" if done.returncode in (0, 1) else (said or ["no word"])[-1]
         except subprocess.TimeoutExpired:
             ended = f"stopped after {minutes:g} minutes"
         events = [json.loads(line) for line in record.read_text().splitlines()]
     tests = {event["test"]: event for event in events if "outcome" in event}
     if ended and events and "begins" in events[-1]:
-        ended = f"{ended.splitlines()[-1]}, in {events[-1]['begins']}"
+        ended = f"{ended}, in {events[-1]['begins']}"
     findings = [event for event in events if "finding" in event]
     return {"tests": tests, "findings": findings, "ended": ended}
 
