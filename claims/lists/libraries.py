@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Faults that libraries have on a device alone, each reduced to its own lines; rows of FAULTS.
+"""Faults that libraries have on a device alone, each reduced to lines of its own.
 
-The page of the suites lists them: docs/reference/package_suites.md.
+libraries.json names the libraries; docs/reference/package_suites.md is the page.
 """
+
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -107,6 +109,18 @@ def homogeneous(points, placed):
     return torch.cat((points, ones), dim=1)
 
 
+class Neuron(nn.Module):
+    """A module with a state; each instance is kept, so that all can be reset."""
+
+    made: ClassVar[list[nn.Module]] = []
+
+    def __init__(self, data, kept):
+        super().__init__()
+        self.state = data * 2
+        if kept:
+            self.made.append(self)
+
+
 def both(says, function, device="cuda:0"):
     """A claim about a function that places its constants, or leaves them where they are made."""
 
@@ -139,4 +153,9 @@ CLAIMS = {
     ),
     "noise_of_a_length": both(SAME_CPU, noisy),
     "last_coordinate": both(SAME_CPU, homogeneous),
+    "every_instance_is_kept": Brief(
+        r"the test left .* of device memory[\s\S]*attribute 'made' of class",
+        lambda data: Neuron(data, True),
+        lambda data: Neuron(data, False),
+    ),
 }

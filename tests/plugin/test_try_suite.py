@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`npusim try-suite`: two runs of a suite, and one page."""
 
-import textwrap
-
 from torch_npusim import cli
 
-TESTS = """
-    import pytest, torch, mylib
-    DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-    def test_right():
-        assert mylib.total(torch.ones(3, device=DEVICE)) == 3
-    def test_mixes():
-        torch.ones(3, device=DEVICE) + torch.arange(3)
-    def test_leaks():
-        mylib.KEPT.append(torch.ones(3, device=DEVICE))
-    @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
-    def test_of_a_gpu():
-        assert torch.ones(3, device="cuda").is_cuda
-    def test_wrong_everywhere():
-        assert DEVICE is None
+TESTS = """\
+import pytest, torch, mylib
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+def test_right():
+    assert mylib.total(torch.ones(3, device=DEVICE)) == 3
+def test_mixes():
+    torch.ones(3, device=DEVICE) + torch.arange(3)
+def test_leaks():
+    mylib.KEPT.append(torch.ones(3, device=DEVICE))
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+def test_of_a_gpu():
+    assert torch.ones(3, device="cuda").is_cuda
+def test_wrong_everywhere():
+    assert DEVICE is None
 """
-LIBRARY = """
-    KEPT = []
-    def total(x):
-        return x.sum().item()
-"""
+LIBRARY = "KEPT = []\ndef total(x):\n    return x.sum().item()\n"
 PAGE = """\
 tests                                CPU  npusim
   passed                               3       3
@@ -43,7 +37,7 @@ END = """
     test_it.py::test_leaks
       the test left 12 B of device memory
 waits for the device outside of the tests' own files: 1
-       1  aten::_local_scalar_dense at mylib.py:4
+       1  aten::_local_scalar_dense at mylib.py:3
 """
 
 
@@ -51,7 +45,7 @@ def test_one_page_says_what_a_device_adds(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     files = {"test_it.py": TESTS, "mylib.py": LIBRARY, "pytest.ini": "[pytest]\npythonpath = ."}
     for name, text in files.items():
-        (tmp_path / name).write_text(textwrap.dedent(text))
+        (tmp_path / name).write_text(text)
     assert cli.main(["try-suite", "test_it.py"]) == 1
     said = capsys.readouterr().out
     assert said.startswith(PAGE), said
