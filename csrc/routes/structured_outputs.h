@@ -50,7 +50,7 @@ class OnViews final : public Structured {
     c10::TensorImpl& made = *made_[index].unsafeGetTensorImpl();
     const at::Tensor& view = views_[index];
     // Losses shrink the output that meta() asked for, which keeps its storage.
-    if (C10_UNLIKELY(made.numel() != view.numel())) made.set_sizes_contiguous(view.sizes());
+    if (C10_UNLIKELY(made.sizes() != view.sizes())) made.set_sizes_contiguous(view.sizes());
     return std::move(made_[index]);
   }
 

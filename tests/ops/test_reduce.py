@@ -4,6 +4,7 @@
 import pytest
 import torch
 from oracle import DEVICE, compare
+from torch.nn import functional
 
 
 @pytest.fixture(params=[1, 2], ids=lambda count: f"{count} threads")
@@ -45,6 +46,12 @@ REDUCTIONS = {
 def test_reductions(name, shape, threads):
     """A million elements, two threads: iterators built anew from tensors fault on the device."""
     compare(REDUCTIONS[name], torch.randn(shape))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), ()], ids=str)
+def test_a_loss_of_one_element_is_a_scalar(shape):
+    x = torch.randn(shape)
+    compare(lambda x: (functional.mse_loss(x, x + 1), functional.smooth_l1_loss(x, x + 1)), x)
 
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float16, torch.complex64]
