@@ -117,8 +117,12 @@ def _suites(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         cells = [row["library"], row["suite"], *(str(row[key]) for key in heads)]
         lines.append(f"| {' | '.join(cells)} |")
-    ran, alarms = (sum(row[key] for row in rows) for key in ("tests", "false alarms"))
-    lines += ["", f"{len(rows)} libraries, {ran} tests, {alarms} false alarms."]
+    sums = ("tests", "used a device", "false alarms")
+    ran, used, alarms = (sum(row[key] for row in rows) for key in sums)
+    told = (
+        f"{len(rows)} libraries, {ran} tests, {used} of them on a device, false alarms: {alarms}."
+    )
+    lines += ["", told]
     return "\n".join(lines)
 
 

@@ -32,8 +32,9 @@ OTHERS = """## Other libraries
 
 `npusim try-suite` ran parts of further suites against the newest releases, each run for half a
 minute to some minutes. "Alone" counts failures on npusim that the CPU does not have, "ours" faults
-of npusim that a library showed, "theirs" faults of the library in the next table. A refusal
-of npusim that CUDA does not make is a false alarm.
+of npusim among them, "theirs" faults of the library in the next table. A failure on npusim that
+CUDA does not have is a false alarm. The one of kornia is mended: a mean of one element had a
+dimension. The failure of torch-geometric is the test's, which compares sums of unseeded numbers.
 
 <!-- claims: suites -->
 <!-- end of suites -->
