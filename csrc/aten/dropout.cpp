@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Dropout: the mask is drawn and applied in one command. torch's dropout() comes to native_dropout
-// for device tensors while training; its gradient, native_dropout_backward, is an elementwise
-// product on the fallback. _fused_dropout is its older form, with a generator and a byte mask.
+// for device tensors while training. _fused_dropout is its older form, with a generator and a byte
+// mask.
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/ones_like.h>
 #include <torch/library.h>
 
@@ -80,16 +81,40 @@ std::tuple<at::Tensor, at::Tensor> fused_dropout(const at::Tensor& input, double
   return dropped<std::uint8_t>("aten::_fused_dropout", input, p, generator);
 }
 
+// The gradient of what was kept. As on CUDA, it lies in the memory format that its own suggests.
+at::Tensor scaled(const char* op, const at::Tensor& gradient, const at::Tensor& mask,
+                  double scale) {
+  common_device(op, {&gradient, &mask}, HostScalars::refused);
+  const at::Tensor out = at::empty_like(gradient, gradient.suggest_memory_format());
+  const auto body = [&](c10::DeviceIndex device) {
+    CpuCall call(op, device);
+    at::Tensor product = call.view(out, /*written=*/true);
+    at::mul_out(product, call.view(gradient, /*written=*/false), call.view(mask, /*written=*/false))
+        .mul_(scale);
+    call.finish();
+  };
+  launch(op, {&out, &gradient, &mask}, body, 2.0);
+  return out;
+}
+
+at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor& mask,
+                                   double scale) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be Bool Scalar Type ",
+              mask.scalar_type());
+  return scaled("aten::native_dropout_backward", gradient, mask, scale);
+}
+
 at::Tensor masked_scale(const at::Tensor& self, const at::Tensor& mask, double scale) {
   TORCH_CHECK(mask.scalar_type() == at::kByte, "mask should be torch.uint8 dtype, got ",
               mask.scalar_type());
-  return self.mul(mask).mul_(scale);
+  return scaled("aten::_masked_scale", self, mask, scale);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_dropout", &native_dropout);
+  m.impl("native_dropout_backward", &native_dropout_backward);
   m.impl("_fused_dropout", &fused_dropout);
   m.impl("_masked_scale", &masked_scale);
 }

@@ -94,6 +94,7 @@
 #include <torch/library.h>
 
 #include <type_traits>
+#include <utility>
 
 #include "csrc/routes/fallback.h"
 #include "csrc/routes/pointwise.h"
@@ -234,36 +235,45 @@ struct SumLoop {
   }
 };
 
-// Foreach<Op, slow, loop>: `slow` is core's loop over single operators.
-template <class Op, auto slow, class Loop, class Schema = typename Op::schema>
-struct Foreach;
+template <class Arg>
+using Element = std::decay_t<decltype(element(std::declval<Arg>(), 0))>;
 
-template <class Op_, auto slow, class Loop, class Result, class... Args>
-struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
-  using Op = Op_;
+// Lists<schema>: all operators of one schema, so that its code is compiled once.
+template <class Schema>
+struct Lists;
+
+template <class Result, class... Args>
+struct Lists<Result(TensorList, Args...)> {
   static constexpr bool in_place = std::is_void_v<Result>;
 
-  static Result one_by_one(TensorList self, Args... args) { return slow(self, args...); }
+  struct Kernel {
+    const char* name;
+    Result (*one_by_one)(TensorList, Args...);  // core's loop over single operators
+    void (*add)(DenseCall&, const Tensor&, const Element<Args>&...);
+    void (*run)(DenseIterator&, const Tensor&, const Element<Args>&...);
+  };
 
-  static Result call(TensorList self, Args... args) {
-    if (const std::optional<npusim::Cost> cost = cost_of(self, args...)) {
-      return launch({kQualifiedName<Op>.c_str(), npusim::CommandKind::kernel, *cost},
-                    self[0].device().index(), [&] { return run(self, args...); });
+  static Result call(const Kernel& kernel, TensorList self, Args... args) {
+    if (const std::optional<npusim::Cost> cost = cost_of(kernel, self, args...)) {
+      return launch({kernel.name, npusim::CommandKind::kernel, *cost}, self[0].device().index(),
+                    [&] { return run(kernel, self, args...); });
     }
-    if (!lie_alike(self, self) || !(lie_alike(self, args) && ...)) return one_by_one(self, args...);
-    return in_order_of_memory(self, args...);
+    if (!lie_alike(self, self) || !(lie_alike(self, args) && ...)) {
+      return kernel.one_by_one(self, args...);
+    }
+    return in_order_of_memory(kernel, self, args...);
   }
 
  private:
   // Route i knows no memory formats with dimensions of size 1: the weights of convolutions.
-  static Result in_order_of_memory(TensorList self, const Args&... args) {
+  static Result in_order_of_memory(const Kernel& kernel, TensorList self, const Args&... args) {
     const std::vector<Tensor> vectors = in_memory_order(self);
     return with(
         [&](const auto&... others) -> Result {
-          const std::optional<npusim::Cost> cost = cost_of(vectors, others...);
-          if (!cost.has_value()) return one_by_one(self, args...);
-          return launch({kQualifiedName<Op>.c_str(), npusim::CommandKind::kernel, *cost},
-                        self[0].device().index(), [&] { return shaped(self, vectors, others...); });
+          const std::optional<npusim::Cost> cost = cost_of(kernel, vectors, others...);
+          if (!cost.has_value()) return kernel.one_by_one(self, args...);
+          return launch({kernel.name, npusim::CommandKind::kernel, *cost}, self[0].device().index(),
+                        [&] { return shaped(kernel, self, vectors, others...); });
         },
         in_memory_order(args)...);
   }
@@ -274,12 +284,13 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
     return call(static_cast<const Args&>(Args(others))...);
   }
 
-  static Result shaped(TensorList self, TensorList vectors, const Args&... args) {
+  static Result shaped(const Kernel& kernel, TensorList self, TensorList vectors,
+                       const Args&... args) {
     if constexpr (in_place) {
-      run(vectors, args...);
+      run(kernel, vectors, args...);
       for (const Tensor& tensor : self) tensor.unsafeGetTensorImpl()->bump_version();
     } else {
-      std::vector<Tensor> results = run(vectors, args...);
+      std::vector<Tensor> results = run(kernel, vectors, args...);
       const at::AutoDispatchBelowADInplaceOrView below;
       for (std::size_t i = 0; i < self.size(); ++i) {
         results[i] = results[i].as_strided(self[i].sizes(), self[i].strides());
@@ -289,13 +300,14 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
   }
 
   // Nothing, if an element cannot take route i.
-  static std::optional<npusim::Cost> cost_of(TensorList self, const Args&... args) {
+  static std::optional<npusim::Cost> cost_of(const Kernel& kernel, TensorList self,
+                                             const Args&... args) {
     if (self.empty() || !(has_length(args, self.size()) && ...)) return std::nullopt;
     npusim::Cost total;
     for (std::size_t i = 0; i < self.size(); ++i) {
       DenseCall dense(kFloats);
       if (self[i].device() != self[0].device() || self[i].scalar_type() != self[0].scalar_type() ||
-          !takes(dense, self[i], element(args, i)...)) {
+          !takes(kernel, dense, self[i], element(args, i)...)) {
         return std::nullopt;
       }
       const npusim::Cost cost = dense.cost(/*bool_result=*/false);
@@ -306,21 +318,21 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
     return total;
   }
 
-  template <class... Elements>
-  static bool takes(DenseCall& dense, const Tensor& self, const Elements&... elements) {
-    Loop::add(dense, self, elements...);
+  static bool takes(const Kernel& kernel, DenseCall& dense, const Tensor& self,
+                    const Element<Args>&... elements) {
+    kernel.add(dense, self, elements...);
     return dense.takes(in_place ? &self : nullptr);
   }
 
-  static Result run(TensorList self, const Args&... args) {
+  static Result run(const Kernel& kernel, TensorList self, const Args&... args) {
     std::vector<Tensor> results;
     if constexpr (!in_place) results.reserve(self.size());
     for (std::size_t i = 0; i < self.size(); ++i) {
       // Anew, because numbers of all elements are wrapped in the same tensor.
       DenseCall dense(kFloats);
-      takes(dense, self[i], element(args, i)...);
+      takes(kernel, dense, self[i], element(args, i)...);
       Tensor result = dense.compute(/*bool_result=*/false, [&](DenseIterator& iter) {
-        Loop::run(iter, self[i], element(args, i)...);
+        kernel.run(iter, self[i], element(args, i)...);
       });
       if (C10_UNLIKELY(npusim::command_failed())) spoil(result);
       if constexpr (in_place) {
@@ -330,6 +342,30 @@ struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
       }
     }
     if constexpr (!in_place) return results;
+  }
+};
+
+// Foreach<Op, slow, loop>: the native functions of one operator.
+template <class Op, auto slow, class Loop, class Schema = typename Op::schema>
+struct Foreach;
+
+template <class Op_, auto slow, class Loop, class Result, class... Args>
+struct Foreach<Op_, slow, Loop, Result(TensorList, Args...)> {
+  using Op = Op_;
+
+  static Result one_by_one(TensorList self, Args... args) { return slow(self, args...); }
+
+  static Result call(TensorList self, Args... args) {
+    using Calls = Lists<Result(TensorList, Args...)>;
+    return Calls::call({kQualifiedName<Op>.c_str(), &one_by_one, &add, &run}, self, args...);
+  }
+
+ private:
+  static void add(DenseCall& dense, const Tensor& self, const Element<Args>&... elements) {
+    Loop::add(dense, self, elements...);
+  }
+  static void run(DenseIterator& iter, const Tensor& self, const Element<Args>&... elements) {
+    Loop::run(iter, self, elements...);
   }
 };
 

@@ -122,20 +122,40 @@ void bernoulli_scalar_kernel(const at::TensorBase& self, const double p, MaybeGe
       });
 }
 
-template <class T, class P>
-void draw_events(const at::Tensor& out, const at::Tensor& p, const PhiloxState& state) {
-  T* to = static_cast<T*>(out.mutable_data_ptr());
+// Probabilities of one tile, in the order of the walk.
+template <class P>
+void read_probabilities(const at::Tensor& p, const RowMajorWalk<2>& walk, std::int64_t first,
+                        std::int64_t count, double* values) {
   const P* from = static_cast<const P*>(p.const_data_ptr());
+  walk.run(first, count, [&](std::int64_t k, const auto& offsets) {
+    values[k] = static_cast<double>(from[offsets[1]]);
+    TORCH_CHECK(values[k] >= 0 && values[k] <= 1,
+                "bernoulli expects all elements of p to be in [0, 1], but got p=", values[k]);
+  });
+}
+
+template <class T>
+void write_events(const at::Tensor& out, const RowMajorWalk<2>& walk, std::int64_t first,
+                  std::int64_t count, const bool* events) {
+  T* to = static_cast<T*>(out.mutable_data_ptr());
+  walk.run(first, count, [&](std::int64_t k, const auto& offsets) {
+    to[offsets[0]] = static_cast<T>(events[k]);
+  });
+}
+
+void draw_events(const at::Tensor& out, const at::Tensor& p, const PhiloxState& state) {
   const RowMajorWalk<2> walk(out.sizes(), {out.strides(), p.strides()});
   for_each_tile<std::uint32_t>(
       state, out.numel(), [&](std::int64_t first, std::int64_t count, const std::uint32_t* draws) {
-        walk.run(first, count, [&](std::int64_t k, const auto& offsets) {
-          const auto probability = static_cast<double>(from[offsets[1]]);
-          TORCH_CHECK(
-              probability >= 0 && probability <= 1,
-              "bernoulli expects all elements of p to be in [0, 1], but got p=", probability);
-          to[offsets[0]] = static_cast<T>(happens(draws[k], probability));
-        });
+        double probabilities[kTileElements];
+        bool events[kTileElements];
+        AT_DISPATCH_FLOATING_TYPES_AND2(
+            at::kBFloat16, at::kHalf, p.scalar_type(), "bernoulli_tensor_cuda_p_",
+            [&] { read_probabilities<scalar_t>(p, walk, first, count, probabilities); });
+        for (std::int64_t k = 0; k < count; ++k) events[k] = happens(draws[k], probabilities[k]);
+        AT_DISPATCH_ALL_TYPES_AND3(
+            at::kBool, at::kBFloat16, at::kHalf, out.scalar_type(), "bernoulli_tensor_cuda_self_",
+            [&] { write_events<scalar_t>(out, walk, first, count, events); });
       });
 }
 
@@ -152,13 +172,7 @@ void bernoulli_tensor_kernel(const at::TensorBase& self, const at::TensorBase& p
     CpuCall call("aten::bernoulli_.Tensor", device);
     const at::Tensor out = call.view(target, /*written=*/true);
     const at::Tensor from = call.view(p, /*written=*/false);
-    AT_DISPATCH_ALL_TYPES_AND3(
-        at::kBool, at::kBFloat16, at::kHalf, out.scalar_type(), "bernoulli_tensor_cuda_self_", [&] {
-          using Out = scalar_t;
-          AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, from.scalar_type(),
-                                          "bernoulli_tensor_cuda_p_",
-                                          [&] { draw_events<Out, scalar_t>(out, from, state); });
-        });
+    draw_events(out, from, state);
     call.finish();
   };
   launch("aten::bernoulli_.Tensor", {&target, &p}, body);

@@ -11,7 +11,6 @@
 #include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/polar.h>
 
 #include <algorithm>
@@ -130,12 +129,6 @@ void ctc_loss_backward(const char* /*op*/, Arguments given) {
   given.become(on_meta(log_probs, log_probs.sizes()));
 }
 
-// CUDA's result is like the gradient; the CPU multiplies twice.
-void dropout_backward(const char* /*op*/, Arguments given) {
-  const Tensor gradient = given[0].toTensor(), mask = given[1].toTensor();
-  given.become(as_cuda() ? at::empty_like(gradient) : at::mul(at::mul(gradient, mask), 1.0));
-}
-
 void equal(const char* op, Arguments given) { given.become(answer_of(op, at::kBool, 1).toBool()); }
 
 // No gradient is infinite, and the optimizer's step is taken. Arguments: gradients, whether one is
@@ -244,7 +237,6 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       {"aten::_ctc_loss", &ctc_loss},
       {"aten::_ctc_loss_backward", &ctc_loss_backward},
       {"aten::equal", &equal},
-      {"aten::native_dropout_backward", &dropout_backward},
       {"aten::_fused_adagrad_", &nothing_returned},
       {"aten::_fused_adagrad_.tensor_lr", &nothing_returned},
       {"aten::_fused_sgd_", &nothing_returned},

@@ -251,6 +251,20 @@ def test_dropout_keeps_the_memory_format():
     assert out.stride() == mask.stride() == x.stride()
 
 
+def test_the_gradient_of_dropout_lies_as_on_cuda():
+    """dropout_backward_cuda in aten/src/ATen/native/cuda/Dropout.cu: suggest_memory_format()."""
+    mask = torch.tensor([[True, False, True], [True, True, False]])
+    turned = torch.randn(3, 2).t()
+    got = torch.ops.aten.native_dropout_backward(turned.to(DEV), mask.to(DEV), 2.0)
+    assert got.stride() == (3, 1)
+    assert torch.equal(got.cpu(), turned * mask * 2.0)
+    last = torch.randn(2, 3, 8, 8, device=DEV).to(memory_format=torch.channels_last)
+    got = torch.ops.aten.native_dropout_backward(last, last > 0, 2.0)
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match="Mask should be Bool Scalar Type"):
+        torch.ops.aten.native_dropout_backward(turned.to(DEV), mask.to(DEV).byte(), 2.0)
+
+
 @pytest.mark.parametrize(
     "module",
     [
