@@ -134,7 +134,8 @@ def _faults(rows: list[dict[str, str]]) -> str:
     ]
     for row in rows:
         link = f"[{row['claim']}](../../claims/lists/libraries.py)"
-        issue = f"[known]({row['issue']})" if row["issue"] else "none found"
+        issue = row["issue"] or "none found"
+        issue = f"[known]({issue})" if issue.startswith("https:") else issue
         cells = [row["library"], row["call"], row["cause"], row["patch"], link, issue]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -109,6 +109,12 @@ def homogeneous(points, placed):
     return torch.cat((points, ones), dim=1)
 
 
+def blended(batch, placed):
+    """A batch of which a draw has chosen the rows that change."""
+    chosen = torch.rand(len(batch), 1, device=batch.device if placed else None) > 0.5
+    return torch.where(chosen, batch * 2, batch)
+
+
 class Neuron(nn.Module):
     """A module with a state; each instance is kept, so that all can be reset."""
 
@@ -153,6 +159,7 @@ CLAIMS = {
     ),
     "noise_of_a_length": both(SAME_CPU, noisy),
     "last_coordinate": both(SAME_CPU, homogeneous),
+    "mask_of_a_batch": both(SAME_CPU, blended),
     "every_instance_is_kept": Brief(
         r"the test left .* of device memory[\s\S]*attribute 'made' of class",
         lambda data: Neuron(data, True),
