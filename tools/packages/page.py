@@ -35,8 +35,9 @@ OTHERS = """## Other libraries
 "Alone" counts failures on npusim that the CPU does not have, "ours" faults of npusim among them,
 "theirs" faults of the library in the next table. A failure on npusim that CUDA does not have is a
 false alarm: one of kornia, which is mended (a mean of one element had a dimension). Of the other
-failures of kornia 54 are one fault of its release candidate, which the release mends. The failure
-of torch-geometric is the test's, which compares sums of unseeded numbers.
+failures of kornia 54 are one fault of its release candidate, which the release mends, and
+one is its test's, whose model stays on the CPU. The failure of torch-geometric is the test's too,
+which compares sums of unseeded numbers.
 
 <!-- claims: suites -->
 <!-- end of suites -->
