@@ -85,6 +85,9 @@ std::tuple<at::Tensor, at::Tensor> fused_dropout(const at::Tensor& input, double
 at::Tensor scaled(const char* op, const at::Tensor& gradient, const at::Tensor& mask,
                   double scale) {
   common_device(op, {&gradient, &mask}, HostScalars::refused);
+  if (at::isIntegralType(gradient.scalar_type(), /*includeBool=*/true)) {
+    return gradient.mul(mask).mul(scale);  // CUDA has no such kernel, the CPU promotes
+  }
   const at::Tensor out = at::empty_like(gradient, gradient.suggest_memory_format());
   const auto body = [&](c10::DeviceIndex device) {
     CpuCall call(op, device);

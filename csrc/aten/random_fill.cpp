@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Tiles of draws, and the command that writes values made of them: what no type changes.
 #include "csrc/aten/random_fill.h"
 
 #include <ATen/Parallel.h>

@@ -41,7 +41,7 @@ py::tuple row_tuple(const npusim::TimelineRow& row) {
       row.operand_bytes, row.tiles, row.aligned, row.event, row.version, row.site);
 }
 
-void begin(std::size_t most_rows, bool sites) {
+void begin_timeline(std::size_t most_rows, bool sites) {
   const py::gil_scoped_release no_gil;
   translated([&] {
     npusim::initialize();
@@ -121,7 +121,7 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
 }
 
 // `settle`: for the end of communication that is still on its way.
-py::dict end(bool settle) {
+py::dict end_timeline(bool settle) {
   {
     const py::gil_scoped_release no_gil;
     if (settle) npusim::keep_all_promises(npusim::current_device());
@@ -141,8 +141,8 @@ py::dict end(bool settle) {
 }  // namespace
 
 void bind_timeline(py::module& m) {
-  m.def("begin_timeline", &begin);
-  m.def("end_timeline", &end);
+  m.def("begin_timeline", &begin_timeline);
+  m.def("end_timeline", &end_timeline);
   m.def("site", &site_dict);
   m.def("device_rates", &device_rates);
   m.def("spec_rates", [](const std::string& name) {

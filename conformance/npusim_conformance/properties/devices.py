@@ -95,7 +95,7 @@ def _while_current(
 
 
 def _gradients(sample: Sample, device: torch.device) -> Any:
-    return gradients(sample, sample.copy(device), 0), []
+    return gradients(sample, sample.copy(device), 0, is_watched=True), []
 
 
 def _result(sample: Sample, device: torch.device) -> Any:
