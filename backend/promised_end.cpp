@@ -61,7 +61,10 @@ void add_promise(Stream& stream, std::shared_ptr<Promise> promise) {
   Pledges& all = pledges();
   const std::lock_guard lock(all.mutex);
   Promises& promised = all.streams[&stream];
-  if (std::find(promised.begin(), promised.end(), promise) == promised.end()) {
+  const bool covered = std::any_of(promised.begin(), promised.end(),
+                                   [&](const auto& other) { return other->covers(*promise); });
+  if (!covered) {
+    std::erase_if(promised, [&](const auto& other) { return promise->covers(*other); });
     promised.push_back(std::move(promise));
   }
   detail::set_slow_path(detail::kPromised);

@@ -34,12 +34,15 @@ class Promise {
 
   // settled() is whether settle() would return at once.
   virtual bool settled() const noexcept = 0;
+
+  // covers() is whether this ends no earlier than `other`, and fails if it does, with its words.
+  virtual bool covers(const Promise& other) const noexcept { return this == &other; }
 };
 using Promises = std::vector<std::shared_ptr<Promise>>;
 
 // add_promise() keeps later commands of `stream` from starting before the end. Events that are
 // recorded on the stream from now on stand for it too. The table shares ownership until the promise
-// is settled or forgotten.
+// is settled, forgotten or covered by a later one: a stream has one promise per row of collectives.
 void add_promise(Stream& stream, std::shared_ptr<Promise> promise);
 
 // promises_of() is a copy of the promises that later commands of the stream wait for.

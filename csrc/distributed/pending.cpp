@@ -280,6 +280,12 @@ void Pending::moving(std::vector<Inner> works, std::vector<at::Tensor> kept,
   finish_ = std::move(finish);
 }
 
+bool Pending::covers(const npusim::Promise& other) const noexcept {
+  const auto* earlier = dynamic_cast<const Pending*>(&other);
+  return earlier != nullptr && earlier->row_ == row_ && earlier->sequence_ <= sequence_ &&
+         earlier->what_.queued == what_.queued;  // which settle_others() of simccl.cpp asks
+}
+
 // Settling is in the order of the row: an earlier collective of it ends first. The
 // thread that settles holds `settling`; others wait for it and find the work done.
 std::int64_t Pending::settle() {

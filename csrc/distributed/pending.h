@@ -109,6 +109,8 @@ class Pending final : public npusim::Promise {
 
   std::int64_t settle() override;
   bool settled() const noexcept override { return done_.load(std::memory_order_acquire); }
+  // A row settles in its order, and fails from its first failure on.
+  bool covers(const npusim::Promise& other) const noexcept override;
   // failure() is why it has ended without a result; that of an abort is not thrown by settle().
   std::exception_ptr failure() const { return settled() ? failure_ : nullptr; }
   const Group& group() const { return *group_; }

@@ -182,8 +182,6 @@ def applies(reason):
 
 # Why those that fail do.
 _WHY = {
-    "test_ddp_logging_data_gpu": "times in DDP's own log: core has timers for CPU and CUDA, and "
-    "simccl brings none",
     "test_ddp_profiling_torch_profiler": "NCCL's entries `record_param_comms` in traces; those of "
     "simccl are commands of their streams",
 }

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """simccl from end to end: two processes, a few collectives, DDP beside gloo on CPU."""
 
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
 from rank_processes import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+TIMES = ("forward_compute", "backward_compute", "backward_comm")
 
 
 def start(rank, size, store, backend, device):
@@ -33,6 +37,11 @@ def train(rank, size, store, backend, device):
     clock = None
     if device != "cpu":
         torch.npusim.synchronize()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # DDP warns of a device that has no timer
+            model(inputs.to(device))  # which logs the times of the step before
+        times = model._get_ddp_logging_data()
+        assert all(times[f"avg_{name}_time"] > 0 for name in TIMES), times
         clock = torch_clock()
     weights = [weight.detach().cpu() for weight in model.parameters()]
     dist.destroy_process_group()

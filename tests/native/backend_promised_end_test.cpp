@@ -23,6 +23,17 @@ struct Known : Promise {
   int asked = 0;
 };
 
+// A promise of a row, which settles in its order, and counts the comparisons.
+struct OfRow : Known {
+  OfRow(std::int64_t end, int& steps) : Known(end), compared(&steps) {}
+  bool covers(const Promise& other) const noexcept override {
+    ++*compared;
+    const auto* earlier = dynamic_cast<const OfRow*>(&other);
+    return earlier != nullptr && earlier->end_ns <= end_ns;
+  }
+  int* compared;
+};
+
 struct Machine {
   Machine() { initialize(); }
 };
@@ -78,6 +89,26 @@ TEST(a_record_after_the_promise_was_kept_stands_for_nothing_else) {
   const int asked = promise->asked;
   event.synchronize();
   CHECK(promise->asked == asked);
+}
+
+TEST(promises_of_a_row_cost_a_stream_and_its_events_one_entry) {
+  Machine machine;
+  Stream& first = next_stream(0, 0);
+  Stream& second = next_stream(0, 0);
+  int compared = 0;
+  const std::int64_t end_ns = host_now_ns() + 50'000'000;
+  Event event(0);
+  for (int i = 0; i < 1000; ++i) {
+    add_promise(first, std::make_shared<OfRow>(end_ns + i, compared));
+    event.record(first);
+    event.block(second);
+  }
+  CHECK(compared < 5000);
+  CHECK(promises_of(first).size() == 1);
+  CHECK(promises_of(second).size() == 1);
+  run_command(second);
+  CHECK(second.done_at_ns() > end_ns + 999);
+  keep_promises(first);
 }
 
 TEST(a_failure_is_reported_once_per_stream) {
