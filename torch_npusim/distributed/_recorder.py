@@ -98,7 +98,9 @@ def _write(rank: int) -> None:
     if file is None or rank in _written:
         return
     _written.add(rank)
-    file.write_bytes(pickle.dumps(_trace(True, True, False, rank), protocol=2))
+    part = file.with_name(f".{os.getpid()}-{rank}")  # the process may end before this thread does
+    part.write_bytes(pickle.dumps(_trace(True, True, False, rank), protocol=2))
+    part.replace(file)
 
 
 def note_failure(rank: int) -> None:
