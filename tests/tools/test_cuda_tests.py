@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """PyTorch's CUDA tests count as their page says."""
 
+import argparse
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from repo.sources import ROOT
+
+from torch_npusim.patches import is_version
 
 FOLDER = ROOT / "tools" / "cuda_tests"
 
 
-MODULES = ("run", "page", "tables", "child")
+MODULES = ("run", "page", "tables", "child", "outdated")
 
 
 @pytest.fixture
@@ -61,3 +66,24 @@ def test_the_name_of_a_twin_is_the_same(tool):
     }
     assert both == {"TestA.test_x_device_float32"}
     assert child.generic("TestCuda.test_cuda", "cuda") == "TestCuda.test_cuda"
+
+
+def test_a_file_that_is_in_no_table_is_refused_with_the_nearest(tool):
+    whole = "distributed/test_device_mesh.py"
+    assert tool.named(whole) == whole
+    for wrong in ("distributed/test_device_mash.py", "test_device_mesh.py"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"did you mean {whole}"):
+            tool.named(wrong)
+
+
+@pytest.mark.skipif(not is_version("<2.14"), reason="the page is of 2.13")
+def test_what_is_older_than_the_installed_torch_is_shown_by_its_sources(tool):
+    outdated = importlib.import_module("outdated")
+    sources = Path(torch.__file__).parent
+    assert [row.words for row in outdated.CHANGES if not row.is_shown(sources)] == []
+    row = outdated.Change(
+        "T.*", "gone", "distributed/device_mesh.py", "class DeviceMesh", gone=True
+    )
+    assert not row.is_shown(sources)
+    assert outdated.change_of("TestMeshEnv.test_get_mesh_dim_by_name") is not None
+    assert outdated.change_of("TestMeshEnv.test_get_mesh_dim_by_name_2") is None

@@ -10,6 +10,7 @@ the second command writes docs/reference/cuda_tests.md from results.json.
 
 import argparse
 import contextlib
+import difflib
 import functools
 import hashlib
 import json
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from outdated import change_of
 from page import write_page
 from tables import (
     DISTRIBUTED,
@@ -138,8 +140,8 @@ def compare(on_cpu: Ends, on_cuda: Ends) -> dict[str, Any]:
             continue
         if twin == "failed":
             excluded.setdefault("fails on the CPU too", []).append(name)
-        elif gate is not None:
-            excluded.setdefault(gate, []).append(name)
+        elif why := gate or change_of(name):
+            excluded.setdefault(why, []).append(name)
         else:
             groups["twin" if twin == "passed" else "alone"].append(name)
             if end["outcome"] != "passed":
@@ -159,11 +161,25 @@ def compare(on_cpu: Ends, on_cuda: Ends) -> dict[str, Any]:
     }
 
 
+def named(file: str) -> str:
+    """Returns the name of a file of the tables; argparse prints the error of another one."""
+    known = [*FILES, *DISTRIBUTED]
+    if file in known:
+        return file
+    ends = {name.rsplit("/", 1)[-1]: name for name in known}
+    near = difflib.get_close_matches(file, known, 1)
+    near += [ends[end] for end in difflib.get_close_matches(file.rsplit("/", 1)[-1], ends, 1)]
+    hint = f"; did you mean {near[-1]}?" if near else ""
+    raise argparse.ArgumentTypeError(f"no file of tables.py is {file!r}{hint}")
+
+
 def main() -> int:
     """Entry of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sources", nargs="?", type=Path, help="a folder with PyTorch's test files")
-    parser.add_argument("--only", nargs="+", metavar="FILE", help="these, in this order")
+    parser.add_argument(
+        "--only", nargs="+", type=named, metavar="FILE", help="these, in this order"
+    )
     parser.add_argument("--seconds", type=float, default=900, help="for each file on each device")
     parser.add_argument("--page", action="store_true", help="write the page from results.json")
     given = parser.parse_args()
@@ -188,7 +204,7 @@ def main() -> int:
         results[name] = found
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-        causes = Counter(cause_of(**end) for end in found["lost"].values())
+        causes = Counter(cause_of(test, **end) for test, end in found["lost"].items())
         print(name, {k: v for k, v in found.items() if k not in ("lost", "excluded")}, flush=True)
         for cause, count in causes.most_common(12):
             print(f"    {count:4} {cause}", flush=True)

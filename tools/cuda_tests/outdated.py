@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tests of 2.6 that do not apply to the installed torch, each with the line that shows it."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Change(NamedTuple):
+    """A change of torch since 2.6: its tests, in words, and a text that a source has or lacks."""
+
+    tests: str  # a pattern of whole names
+    words: str
+    source: str = ""  # below torch/ in the wheel; "": not in it
+    text: str = ""
+    gone: bool = False
+
+    def is_shown(self, torch: Path) -> bool:
+        """Returns whether the sources of torch are as the row says."""
+        found = not self.source or self.text in (torch / self.source).read_text()
+        return found != self.gone
+
+
+MESH, RANDOM = "distributed/device_mesh.py", "distributed/tensor/_random.py"
+FSDP = "distributed/fsdp/_fully_shard/"
+ROOT = "an explicit `reshard_after_forward=True` reshards the root too: one more all-gather"
+VERSION = "the flight recorder's format is 2.10, and the test wants 2.4"
+HEADER = "include/torch/csrc/distributed/c10d/FlightRecorder.hpp"
+SEEDED = "DTensors draw from the device's generator, which the test seeds by rank"
+
+CHANGES = [
+    Change(r"NCCLTraceTest\.test_short_(json|pickle)_.*", VERSION, HEADER, '"2.10"'),
+    Change(
+        r"CommTest\..*_float8_errors",
+        "NCCL reduces float8 from capability 9.0 on; the error of 8.0 has NCCL's new words",
+    ),
+    Change(
+        r"CommTest\.test_nccl_barrier_device_ids_function_argument",
+        "`barrier(device_ids=1)` is not a TypeError",
+        "distributed/distributed_c10d.py", "Invalid function argument: device_ids", True,
+    ),
+    Change(
+        r"TestGradCollectives\.test_all_reduce",
+        "a functional all-reduce has a gradient; the test fails without npusim too",
+        "distributed/_functional_collectives.py", "def all_reduce_backward(",
+    ),
+    Change(
+        r"TestFunctionalAutograd\.test_all_to_all_single_inductor",
+        "functional collectives are differentiable themselves; the test fails without npusim too",
+        "distributed/_functional_collectives.py",
+        "The base all_to_all_single now has autograd support",
+    ),
+    Change(
+        r"DeviceMeshTest\.test_assert_invalid_mesh_tensor",
+        "a mesh given on a device is moved to the CPU", MESH, 'mesh = mesh.to("cpu")',
+    ),
+    Change(
+        r"DeviceMeshTest(NDim)?\.test_from_group_with_(global_pg|mesh_shape)",
+        "`DeviceMesh._dim_group_infos` is gone", MESH, "_dim_group_infos", True,
+    ),
+    Change(
+        r"DeviceMeshTest\.test_from_group_with_invalid_mesh",
+        "`DeviceMesh.from_group()` of several groups wants their names", MESH,
+        "Must pass mesh_dim_names if passing multiple ProcessGroups",
+    ),
+    Change(
+        r"DeviceMeshTest\.test_set_mesh_dim_group_options",
+        "`_set_mesh_dim_group_options()` is gone", MESH, "_set_mesh_dim_group_options", True,
+    ),
+    Change(
+        r"DeviceMeshTestNDim\.test_device_mesh_parent_child_hash",
+        "`DeviceMesh._flatten_mesh_list` is gone", MESH, "_flatten_mesh_list", True,
+    ),
+    Change(
+        r"TestDeviceMeshGetItem\.test_flatten_mesh_3d",
+        "`_MeshEnv.flatten_name_to_root_dims` is gone", MESH, "flatten_name_to_root_dims", True,
+    ),
+    Change(
+        r"TestMeshEnv\.test_get_mesh_dim_by_name",
+        "`_MeshEnv.get_mesh_dim_by_name()` is gone", MESH, "def get_mesh_dim_by_name(", True,
+    ),
+    Change(
+        r"TestMeshEnv\.test_get_root_mesh_dim_(not_)?exist",
+        "`_MeshEnv.get_root_mesh_dim()` is gone", MESH, "def get_root_mesh_dim(", True,
+    ),
+    Change(
+        r"DistTensorRandomOpTest\.test_(pipeline_parallel_manual_seed|manual_seed"
+        r"|rng_tracker_init)",
+        "`get_seed()` of DTensor's random numbers is gone", RANDOM, "get_seed", True,
+    ),
+    Change(
+        r"DistTensorRandomOpTest\.test_deterministic_rand_1d", SEEDED, RANDOM,
+        "DTensor no longer maintains a copy of rng state",
+    ),
+    Change(
+        r"DistTensorRandomOpTest\.test_(deterministic_uniform_2d|meta_tensor_init)",
+        "DTensor makes its tracker at the first random operator, not in `distribute_tensor()`",
+        "distributed/tensor/_dispatch.py", "if not random._rng_tracker and is_rng_supported_mesh",
+    ),
+    Change(
+        r"RedistributeTest\.test_replicate_to_partial",
+        "the error about Partial has other words",
+        "distributed/tensor/_api.py", "Can not redistribute to Partial", True,
+    ),
+    Change(
+        r"TestFullyShardCollectiveOps\.test_all_gather_fp32",
+        "the private `foreach_all_gather()` wants an `all_gather_comm`",
+        FSDP + "_fsdp_collectives.py", "    all_gather_comm: AllGather,\n",
+    ),
+    Change(
+        r"TestFullyShardCollectiveOps\.test_reduce_scatter_fp(16|32)",
+        "the private `foreach_reduce()` has no `reduce_scatter_reduce_op`",
+        FSDP + "_fsdp_collectives.py", "reduce_scatter_reduce_op", True,
+    ),
+    Change(
+        r"TestFullyShardPrefetch\.test_fully_shard_multi_module_backward_prefetch",
+        "`fully_shard()` refuses a parameter that two of its groups share",
+        FSDP + "_fsdp_state.py", "parameter already managed by another FSDP group",
+    ),
+    Change(
+        r"TestFullyShardCommunication\.test_fully_shard_communication_count"
+        r"|TestFullyShardPrefetch\.test_(fully_shard_backward_prefetch"
+        r"|set_modules_to_(back|for)ward_prefetch)"
+        r"|TestFullyShardRegisteredParams\.test_param_registration_after_forward"
+        r"|TestFullyShardGradientAccumulation\.test_gradient_accumulation",
+        ROOT, FSDP + "_fsdp_state.py",
+        "self._auto_reshard_after_forward = auto_reshard_after_forward",
+    ),
+]  # fmt: skip
+
+
+def change_of(test: str) -> str | None:
+    """Returns why a test of 2.6 does not apply to the installed torch, or None if it does."""
+    return next((row.words for row in CHANGES if re.fullmatch(row.tests, test)), None)
