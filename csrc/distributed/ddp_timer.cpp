@@ -7,7 +7,7 @@
 #include <optional>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
-#include "backend/event.h"
+#include "backend/backend.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/device.h"
 
