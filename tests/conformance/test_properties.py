@@ -224,6 +224,26 @@ def test_strides_ignored_backward(ask):
     assert any(line.endswith(".backward()") for line in shown)
 
 
+def test_a_backward_of_gapped_inputs_writes_to_its_result(ask):
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.has_gaps = not x.is_contiguous()
+            ctx.save_for_backward(y := x.exp())
+            return y
+
+        @staticmethod
+        def backward(ctx, grad):
+            (y,) = ctx.saved_tensors
+            result = grad * y
+            if ctx.has_gaps:
+                y.zero_()
+            return result
+
+    outcome = ask("op:exp/noncontiguous/float32", op=lambda right, x: Wrong.apply(x))
+    assert_fails(outcome, "the backward writes to result 0")
+
+
 def test_wrong_sum_of_nothing(ask):
     def wrong(right, x, *args, **kwargs):
         return right(x, *args, **kwargs) + (x.numel() == 0)

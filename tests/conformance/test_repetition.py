@@ -76,6 +76,24 @@ def test_memory_that_is_kept_is_seen(bench):
     assert "bytes stay allocated" in outcome.message
 
 
+def test_garbage_of_others_hides_no_leak(bench):
+    kept = []
+
+    def leaking(right, x, dims):
+        kept.append(right(x, dims))
+        cycle = [torch.empty(1 << 16, device="npusim")] if len(kept) % 2 else []
+        cycle.append(cycle)
+        return kept[-1].clone()
+
+    bench.plant("flip", leaking)
+    gc.collect()
+    gc.disable()
+    try:
+        assert bench.status("op:flip/memory/float32") is FAIL
+    finally:
+        gc.enable()
+
+
 def test_what_only_the_first_call_keeps_is_no_leak(bench):
     kept = {}
 

@@ -106,7 +106,7 @@ class _Gapped:
         """The gradients of its inputs."""
 
         def function(call: Call) -> Any:
-            return gradients(self.sample, call, self.run.seed)
+            return gradients(self.sample, call, self.run.seed, is_watched=True)
 
         self.run.reseed()
         got, error = tried(lambda: function(self._gapped.copy(device)))
