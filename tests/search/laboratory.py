@@ -65,8 +65,8 @@ def trace():
     return out.build({"capacity_bytes": case.capacity})
 
 def columns(trace):
-    names = ("op", "id", "bytes", "stream", "pool", "stack", "time_ns")
-    return [(name, getattr(trace, name).tolist()) for name in names]
+    names = ("op", "id", "bytes", "stream", "pool", "stack", "time_ns")  # the last may be None
+    return [(n, None if (x := getattr(trace, n)) is None else x.tolist()) for n in names]
 
 def judge():
     model = Model(case.rules, case.capacity)
