@@ -38,6 +38,8 @@
 
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3)
 JOBS ?= $(shell nproc)
+# Of pytest: tests often wait for their children.
+WORKERS ?= $(shell expr $(JOBS) + 1)
 # The torch of a new environment: `make TORCH=2.15.0`.
 TORCH ?= $(patsubst torch==%,%,$(shell grep '^torch==' requirements.txt))
 PYTEST_ARGS ?=
@@ -109,8 +111,8 @@ test test-all: build
 	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
 	@echo "== smoke test"
 	@$(PY) -m pytest tests/test_tiny.py $(PYTEST_ARGS)
-	@echo "== tests ($(JOBS) workers, a file at a time)"
-	@$(PY) -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder $(SELECTION) \
+	@echo "== tests ($(WORKERS) workers, a file at a time)"
+	@$(PY) -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SELECTION) \
 	  $(PYTEST_ARGS) || { \
 	  echo "== what failed, alone: what passes now depends on its neighbours or on the load,"; \
 	  echo "   which is a defect of that test; build/tests-alone.txt names it"; \
