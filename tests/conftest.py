@@ -13,6 +13,7 @@ import torch
 from processes import python, without_npusim
 
 import torch_npusim  # noqa: F401  (for where autoload has stepped back)
+from torch_npusim.sim import rules
 
 pytest_plugins = ["alone", "parts", "seconds"]
 
@@ -109,6 +110,7 @@ def _switches():
         "mkldnn": torch.backends.mkldnn.enabled,
         "products": torch.get_float32_matmul_precision(),
         "device": torch.npusim.current_device(),
+        "rules": rules._asked,
     }
 
 

@@ -110,10 +110,13 @@ _asked = "auto"
 _in_force = "off"
 
 
-def set_rules(book: str) -> None:
+def set_rules(book: str) -> str:
     """Sets the rules for operators: "off", "cuda", or "auto", which is "cuda" under the CUDA alias.
 
     At first NPUSIM_RULES says. Not while other threads call operators.
+
+    Returns:
+        The book that was asked for before, to be set again: get_rules() never says "auto".
 
     Raises:
         ValueError: For any other book.
@@ -121,8 +124,9 @@ def set_rules(book: str) -> None:
     global _asked
     if book not in ("auto", *_BOOKS):
         raise ValueError(f"set_rules() takes 'auto', 'off' or 'cuda'; got {book!r}")
-    _asked = book
+    before, _asked = _asked, book
     follow_alias()
+    return before
 
 
 def get_rules() -> str:
