@@ -25,8 +25,8 @@ Tensor wide(const Tensor& tensor) { return tensor.to(at::toOpMathType(tensor.sca
 
 // One value per channel, shaped to broadcast over (batch, channels, ...).
 Tensor per_channel(const Tensor& values, int64_t dim) {
-  c10::SmallVector<int64_t, 5> shape(static_cast<std::size_t>(dim), 1);
-  shape[1] = -1;
+  c10::SmallVector<int64_t, 5> shape;
+  for (int64_t d = 0; d < dim; ++d) shape.push_back(d == 1 ? -1 : 1);
   return wide(values).reshape(shape);
 }
 
