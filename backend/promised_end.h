@@ -42,7 +42,7 @@ using Promises = std::vector<std::shared_ptr<Promise>>;
 
 // add_promise() keeps later commands of `stream` from starting before the end. Events that are
 // recorded on the stream from now on stand for it too. The table shares ownership until the promise
-// is settled, forgotten or covered by a later one: a stream has one promise per row of collectives.
+// is settled, forgotten or covered by a later one, so that their number does not grow.
 void add_promise(Stream& stream, std::shared_ptr<Promise> promise);
 
 // promises_of() is a copy of the promises that later commands of the stream wait for.

@@ -3,6 +3,8 @@
 
 import argparse
 import importlib
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -68,6 +70,28 @@ def test_the_name_of_a_twin_is_the_same(tool):
     assert child.generic("TestCuda.test_cuda", "cuda") == "TestCuda.test_cuda"
 
 
+def test_a_rank_gets_moved_names_without_using_a_device():
+    """DeviceMesh chooses the devices of ranks that have not used one."""
+    code = """
+import child, torch
+child.give_moved_names()
+from torch.testing._internal.common_mkldnn import bf32_on_and_off
+assert torch.cuda.is_available() and not torch.cuda.is_initialized()
+"""
+    variables = os.environ | {"NPUSIM_AS_CUDA": "1", "PYTHONPATH": f"{FOLDER}{os.pathsep}{ROOT}"}
+    subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=300)
+
+
+def test_a_half_of_the_page_without_results_stays(tool):
+    before = "# Page\n\nfirst\n\n## torch.distributed\n\nsecond\n"
+    assert tool.write_page({}, before) == before
+    found = tool.compare(tool.WHOLE, {"": {"outcome": "end"}})
+    found["first"] = {}
+    page = tool.write_page({"distributed/test_device_mesh.py": found}, before)
+    assert page.startswith("# Page\n\nfirst\n\n## torch.distributed\n")
+    assert "second" not in page
+
+
 def test_a_file_that_is_in_no_table_is_refused_with_the_nearest(tool):
     whole = "distributed/test_device_mesh.py"
     assert tool.named(whole) == whole
@@ -81,6 +105,7 @@ def test_what_is_older_than_the_installed_torch_is_shown_by_its_sources(tool):
     outdated = importlib.import_module("outdated")
     sources = Path(torch.__file__).parent
     assert [row.words for row in outdated.CHANGES if not row.is_shown(sources)] == []
+    assert [row.words for row in outdated.CHANGES if not (row.source and row.text)] == []
     row = outdated.Change(
         "T.*", "gone", "distributed/device_mesh.py", "class DeviceMesh", gone=True
     )

@@ -10,6 +10,7 @@ long, or too much of the processor, ends the process.
 """
 
 import faulthandler
+import functools
 import importlib.util
 import json
 import multiprocessing
@@ -43,6 +44,13 @@ def generic(name: str, device: str) -> str:
     return name
 
 
+def give(names: dict[str, Callable[[], Any]], name: str) -> Any:
+    """Returns what a module lacks, when a file imports it."""
+    if name not in names:
+        raise AttributeError(name)
+    return names[name]()
+
+
 def give_moved_names() -> None:
     """Gives torch's testing modules the names that files of 2.6 import and 2.13 calls otherwise."""
     from torch.testing._internal import (
@@ -62,12 +70,10 @@ def give_moved_names() -> None:
         # It ran a test eagerly and compiled; here eagerly.
         common_fsdp: {"test_compiled_fsdp": lambda: lambda **_: lambda test: test},
         common_mkldnn: {"bf32_on_and_off": lambda: common_mkldnn.reduced_f32_on_and_off},
-        common_nn: {"new_module_tests": lambda: common_nn.get_new_module_tests()},
+        common_nn: {"new_module_tests": common_nn.get_new_module_tests},  # it uses a device
     }
     for module, names in moved.items():
-        for name, value in names.items():
-            if not hasattr(module, name):
-                setattr(module, name, value())
+        module.__getattr__ = functools.partial(give, names)
     enough = common_device_type._has_sufficient_memory
     common_device_type._has_sufficient_memory = lambda device, size: (
         size <= LARGEST and enough(device, size)

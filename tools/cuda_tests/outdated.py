@@ -11,14 +11,13 @@ class Change(NamedTuple):
 
     tests: str  # a pattern of whole names
     words: str
-    source: str = ""  # below torch/ in the wheel; "": not in it
-    text: str = ""
+    source: str  # below torch/ in the wheel
+    text: str
     gone: bool = False
 
     def is_shown(self, torch: Path) -> bool:
         """Returns whether the sources of torch are as the row says."""
-        found = not self.source or self.text in (torch / self.source).read_text()
-        return found != self.gone
+        return (self.text in (torch / self.source).read_text()) != self.gone
 
 
 MESH, RANDOM = "distributed/device_mesh.py", "distributed/tensor/_random.py"
@@ -30,10 +29,6 @@ SEEDED = "DTensors draw from the device's generator, which the test seeds by ran
 
 CHANGES = [
     Change(r"NCCLTraceTest\.test_short_(json|pickle)_.*", VERSION, HEADER, '"2.10"'),
-    Change(
-        r"CommTest\..*_float8_errors",
-        "NCCL reduces float8 from capability 9.0 on; the error of 8.0 has NCCL's new words",
-    ),
     Change(
         r"CommTest\.test_nccl_barrier_device_ids_function_argument",
         "`barrier(device_ids=1)` is not a TypeError",
@@ -124,7 +119,9 @@ CHANGES = [
         r"|TestFullyShardRegisteredParams\.test_param_registration_after_forward"
         r"|TestFullyShardGradientAccumulation\.test_gradient_accumulation",
         ROOT, FSDP + "_fsdp_state.py",
-        "self._auto_reshard_after_forward = auto_reshard_after_forward",
+        "        if self._auto_reshard_after_forward:\n"
+        "            for fsdp_param_group in self._fsdp_param_groups:\n"
+        "                fsdp_param_group.post_forward_mesh_info = None\n",
     ),
 ]  # fmt: skip
 

@@ -137,10 +137,19 @@ def _ranks_row(title: str, name: str, sums: Counter[str]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def write_page(results: dict[str, Any]) -> str:
-    """Returns the page."""
+def write_page(results: dict[str, Any], before: str) -> str:
+    """Returns the page; a half without any result stays as it was."""
     of_ranks = {name: found for name, found in results.items() if name in DISTRIBUTED}
     results = {name: found for name, found in results.items() if name not in DISTRIBUTED}
+    title = RANKS.partition("\n")[0]
+    first, _, second = before.partition(title)
+    first = _one_device(results) if results else first.strip()
+    second = _ranks(of_ranks) if of_ranks else (title + second).strip()
+    return f"{first}\n\n{second}\n"
+
+
+def _one_device(results: dict[str, Any]) -> str:
+    """Returns the page's first half."""
     total: Counter[str] = Counter()
     rows = []
     for name, found in results.items():
@@ -175,7 +184,4 @@ def write_page(results: dict[str, Any]) -> str:
     missing = ", ".join(f"`{name}`" for name in FILES if name not in results)
     if missing:
         parts.append(f"Not run yet: {missing}. PyTorch has about 150 more files.")
-    parts += _causes(results, "##")
-    if of_ranks:
-        parts.append(_ranks(of_ranks))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *_causes(results, "##")])

@@ -209,7 +209,8 @@ def main() -> int:
         for cause, count in causes.most_common(12):
             print(f"    {count:4} {cause}", flush=True)
     if given.page:
-        (ROOT / "docs" / "reference" / "cuda_tests.md").write_text(write_page(read_results()))
+        page = ROOT / "docs" / "reference" / "cuda_tests.md"
+        page.write_text(write_page(read_results(), page.read_text()))
     return 0
 
 
