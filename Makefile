@@ -97,7 +97,6 @@ $(ALL_INSTALLED): $(ENVIRONMENT) $(INSTALLED) lab/setup.py lab/pyproject.toml co
 build: $(ALL_INSTALLED)
 	@echo "== everything, native tests too"
 	@cmake --build build/release
-	@cmake --build build/lab --target _lab
 
 demo: $(INSTALLED)
 	@cmake --build build/release --target _C

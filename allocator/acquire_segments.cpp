@@ -4,15 +4,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include "allocator/bytes.h"
 #include "allocator/engine.h"
 
 namespace npusim::alloc {
-
-namespace {
-
-std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
-
-}  // namespace
 
 void CachingAllocator::Impl::set_fraction(double fraction) {
   allowed_bytes = fraction_limit(fraction, provider.memory_info().total_bytes);

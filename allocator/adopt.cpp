@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "allocator/bytes.h"
 #include "allocator/engine.h"
 #include "allocator/error.h"
 
@@ -12,8 +13,6 @@ namespace npusim::alloc {
 using Lock = std::lock_guard<WordLock>;
 
 namespace {
-
-std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
 
 [[noreturn]] void reject(const SegmentInfo& segment, const std::string& why) {
   throw InvalidArgument("adopt: the segment at " + std::to_string(segment.address) + " " + why);

@@ -3,8 +3,8 @@
 #include "allocator/caching_allocator.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "allocator/bytes.h"
 #include "allocator/engine.h"
 #include "allocator/error.h"
 
@@ -13,14 +13,6 @@ namespace npusim::alloc {
 using Lock = std::lock_guard<WordLock>;
 
 namespace {
-
-std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
-
-std::string hex(Address address) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address));
-  return text;
-}
 
 const char* describe(BlockState state) {
   switch (state) {

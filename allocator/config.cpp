@@ -8,13 +8,14 @@
 #include <cmath>
 #include <sstream>
 
+#include "allocator/bytes.h"
 #include "allocator/error.h"
 
 namespace npusim::alloc {
 namespace {
 
 template <class... Parts>
-[[noreturn]] void reject(const Parts&... parts) {
+[[noreturn]] void refuse(const Parts&... parts) {
   std::ostringstream text;
   text << "allocator config: ";
   (text << ... << parts);
@@ -26,54 +27,50 @@ std::string megabytes(std::size_t bytes) {
   return bytes % kMiB == 0 ? std::to_string(bytes / kMiB) : std::to_string(bytes) + " bytes";
 }
 
-std::size_t round_up(std::size_t bytes, std::size_t multiple) {
-  return (bytes + multiple - 1) / multiple * multiple;
-}
-
 void validate_multiple(const char* field, std::size_t bytes, std::size_t quantum_bytes) {
   if (bytes == 0 || bytes % quantum_bytes != 0 || bytes > kRequestLimit) {
-    reject(field, " is ", bytes, "; expected a multiple of quantum_bytes (", quantum_bytes,
+    refuse(field, " is ", bytes, "; expected a multiple of quantum_bytes (", quantum_bytes,
            ") from there to 1 EB");
   }
 }
 
 void validate_sizes(const Config& c) {
   if (!std::has_single_bit(c.quantum_bytes) || c.quantum_bytes < 16 || c.quantum_bytes > kMiB) {
-    reject("quantum_bytes is ", c.quantum_bytes, "; expected a power of two from 16 to 1048576");
+    refuse("quantum_bytes is ", c.quantum_bytes, "; expected a power of two from 16 to 1048576");
   }
-  if (c.pad_bytes > kMiB) reject("pad_bytes is ", c.pad_bytes, "; expected 0 to 1048576");
+  if (c.pad_bytes > kMiB) refuse("pad_bytes is ", c.pad_bytes, "; expected 0 to 1048576");
   validate_multiple("small_limit_bytes", c.small_limit_bytes, c.quantum_bytes);
   validate_multiple("small_segment_bytes", c.small_segment_bytes, c.quantum_bytes);
   validate_multiple("large_segment_bytes", c.large_segment_bytes, c.quantum_bytes);
   validate_multiple("large_limit_bytes", c.large_limit_bytes, c.quantum_bytes);
   validate_multiple("large_round_bytes", c.large_round_bytes, c.quantum_bytes);
   if (c.small_segment_bytes < c.small_limit_bytes) {
-    reject("small_segment_bytes is ", c.small_segment_bytes,
+    refuse("small_segment_bytes is ", c.small_segment_bytes,
            "; expected at least small_limit_bytes (", c.small_limit_bytes, ")");
   }
   if (c.large_limit_bytes > c.large_segment_bytes) {
-    reject("large_segment_size_mb is ", megabytes(c.large_segment_bytes), "; expected more than ",
+    refuse("large_segment_size_mb is ", megabytes(c.large_segment_bytes), "; expected more than ",
            megabytes(c.large_limit_bytes));
   }
 }
 
 void validate_reuse(const Config& c) {
   if (c.large_remainder_bytes > kRequestLimit) {
-    reject("large_remainder_bytes is ", c.large_remainder_bytes, "; expected at most 1 EB");
+    refuse("large_remainder_bytes is ", c.large_remainder_bytes, "; expected at most 1 EB");
   }
   if (c.max_split_bytes < c.large_segment_bytes) {
-    reject("max_split_size_mb is ", megabytes(c.max_split_bytes),
+    refuse("max_split_size_mb is ", megabytes(c.max_split_bytes),
            "; expected at least large_segment_size_mb (", megabytes(c.large_segment_bytes),
            ") or no limit");
   }
   if (c.max_non_split_rounding_bytes < c.large_segment_bytes ||
       c.max_non_split_rounding_bytes > kRequestLimit) {
-    reject("max_non_split_rounding_mb is ", megabytes(c.max_non_split_rounding_bytes),
+    refuse("max_non_split_rounding_mb is ", megabytes(c.max_non_split_rounding_bytes),
            "; expected large_segment_size_mb (", megabytes(c.large_segment_bytes), ") to 1 EB");
   }
   for (std::size_t divisions : c.roundup_power2_divisions) {
     if (divisions != 0 && (!std::has_single_bit(divisions) || divisions > kGiB)) {
-      reject("roundup_power2_divisions has ", divisions,
+      refuse("roundup_power2_divisions has ", divisions,
              "; expected 0 or a power of two up to 2^30");
     }
   }
@@ -87,10 +84,10 @@ Config validate(Config config) {
   validate_sizes(config);
   validate_reuse(config);
   if (!is_fraction(config.memory_fraction)) {
-    reject("memory_fraction is ", config.memory_fraction, "; expected 0 to 1");
+    refuse("memory_fraction is ", config.memory_fraction, "; expected 0 to 1");
   }
   if (!(config.garbage_collection_threshold >= 0.0 && config.garbage_collection_threshold < 1.0)) {
-    reject("garbage_collection_threshold is ", config.garbage_collection_threshold,
+    refuse("garbage_collection_threshold is ", config.garbage_collection_threshold,
            "; expected 0 (off) up to, not including, 1");
   }
   return config;
@@ -124,7 +121,7 @@ Config preset(std::string_view name) {
   if (name == "cuda-2.9") return config;
   config.expandable_in_pools = false;
   if (name == "cuda-2.4") return config;
-  reject("preset is \"", name,
+  refuse("preset is \"", name,
          "\"; expected npusim, cuda-2.13, cuda-2.12, cuda-2.11, cuda-2.9, cuda-2.4 or ascend");
 }
 

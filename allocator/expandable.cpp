@@ -11,13 +11,12 @@
 #include <set>
 #include <utility>
 
+#include "allocator/bytes.h"
 #include "allocator/engine.h"
 
 namespace npusim::alloc {
 
 namespace {
-
-std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
 
 bool is_unmapped(const Block* block) { return block && block->state == BlockState::unmapped; }
 
@@ -32,10 +31,6 @@ std::size_t reach(const Block* block) {
 
 std::size_t page_bytes(const Config& config, bool is_small) {
   return is_small ? config.small_segment_bytes : config.large_segment_bytes;
-}
-
-std::size_t round_up(std::size_t bytes, std::size_t multiple) {
-  return (bytes + multiple - 1) / multiple * multiple;
 }
 
 }  // namespace

@@ -4,27 +4,15 @@
 #include "allocator/policy_allocator.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <mutex>
 #include <utility>
 
+#include "allocator/bytes.h"
 #include "allocator/error.h"
 
 namespace npusim::alloc {
 
 using Lock = std::lock_guard<WordLock>;
-
-namespace {
-
-std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
-
-std::string hex(Address address) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address));
-  return text;
-}
-
-}  // namespace
 
 class PolicyAllocator::Device final : public PlacementDevice {
  public:

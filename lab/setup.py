@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Builds npusim_lab._lab with CMake, without torch; the rest is in pyproject.toml.
 
-The C++ of the allocator is beside this folder, or in native/ if this is an unpacked sdist.
+The C++ of the allocator is beside this folder, or in native/ if this is an unpacked sdist. A
+checkout that has built torch_npusim has compiled it.
 """
 
 import sys
@@ -9,21 +10,23 @@ from pathlib import Path
 
 from setuptools import setup
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "../tools"))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "native/tools"))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "native/tools"), str(HERE.parent / "tools")]
 from cmake_build import CMakeBuild, CMakeExtension
 from native_sdist import NativeSdist
 
-LAB_ONLY = ["-DNPUSIM_BUILD_LAB=ON", "-DNPUSIM_BUILD_TORCH=OFF", "-DNPUSIM_BUILD_TESTS=OFF"]
+OPTIONS = ["-DNPUSIM_BUILD_LAB=ON"]
+if not (with_torch := (HERE.parent / "build/release/CMakeCache.txt").exists()):
+    OPTIONS += ["-DNPUSIM_BUILD_TORCH=OFF", "-DNPUSIM_BUILD_TESTS=OFF"]
 
 setup(
     ext_modules=[
         CMakeExtension(
             "npusim_lab._lab",
-            "lab",
+            "release" if with_torch else "lab",
             packages="lab",
             needs_torch=False,
-            options=LAB_ONLY,
+            options=OPTIONS,
         )
     ],
     cmdclass={"build_ext": CMakeBuild, "sdist": NativeSdist},

@@ -2,18 +2,13 @@
 // The judgement, one placement at a time.
 #include "allocator/placement/placement_check.h"
 
-#include <cstdio>
 #include <iterator>
+
+#include "allocator/bytes.h"
 
 namespace npusim::alloc {
 
 namespace {
-
-std::string hex(Address address) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address));
-  return text;
-}
 
 std::string malloc_number(std::uint64_t number) { return "malloc " + std::to_string(number); }
 

@@ -13,10 +13,11 @@ namespace npusim::lab {
 namespace {
 
 template <class T>
-using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+using Numbers = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-std::vector<Buffer> buffers_of(const Column<std::int64_t>& lower, const Column<std::int64_t>& upper,
-                               const Column<std::uint64_t>& bytes) {
+std::vector<Buffer> buffers_of(const Numbers<std::int64_t>& lower,
+                               const Numbers<std::int64_t>& upper,
+                               const Numbers<std::uint64_t>& bytes) {
   if (lower.ndim() != 1 || upper.ndim() != 1 || bytes.ndim() != 1 || lower.size() != upper.size() ||
       lower.size() != bytes.size()) {
     throw py::value_error("lower, upper and bytes are not of one length and one dimension");
@@ -41,10 +42,10 @@ PlanMethod method_of(const std::string& name) {
 
 using Gap = std::tuple<std::size_t, std::int64_t, std::int64_t>;  // buffer, lower, upper
 
-py::tuple plan_columns(const Column<std::int64_t>& lower, const Column<std::int64_t>& upper,
-                       const Column<std::uint64_t>& bytes, const std::string& method,
+py::tuple plan_columns(const Numbers<std::int64_t>& lower, const Numbers<std::int64_t>& upper,
+                       const Numbers<std::uint64_t>& bytes, const std::string& method,
                        std::uint64_t alignment,
-                       const std::optional<Column<std::uint64_t>>& alignments,
+                       const std::optional<Numbers<std::uint64_t>>& alignments,
                        const std::vector<Gap>& gaps, std::optional<std::uint64_t> capacity,
                        std::uint64_t steps, double seconds) {
   std::vector<Buffer> buffers = buffers_of(lower, upper, bytes);
@@ -77,8 +78,8 @@ void bind_plan(py::module_& m) {
         py::arg("capacity") = py::none(), py::arg("steps") = 0, py::arg("seconds") = 0.0);
   m.def(
       "max_live",
-      [](const Column<std::int64_t>& lower, const Column<std::int64_t>& upper,
-         const Column<std::uint64_t>& bytes) {
+      [](const Numbers<std::int64_t>& lower, const Numbers<std::int64_t>& upper,
+         const Numbers<std::uint64_t>& bytes) {
         return max_live_bytes(buffers_of(lower, upper, bytes));
       },
       py::arg("lower"), py::arg("upper"), py::arg("bytes"));
