@@ -58,8 +58,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "loss (Liger, cut cross-entropy); in inference, gather them on the host.",
         "other": "Free or offload first what is held beside, or go through it in chunks; or take a "
         "smaller batch or shorter sequences.",
-        "": "Take a smaller batch or shorter sequences; in training, checkpoint activations; in a "
-        "VAE's decoder, use tiling.",
+        "": "Take a smaller batch or shorter sequences; in training, checkpoint activations; "
+        "without a backward pass, run in torch.inference_mode(); in a VAE's decoder, use tiling.",
     },
     ROUNDING: {"": "Ask for sizes that fill their blocks: multiples of 512 bytes, or of 2 MiB."},
     OTHER_POOL: {
@@ -94,6 +94,7 @@ class Found:
         is_late: whether the recording began behind the program's first request.
         is_private: whether the request is for a private pool.
         was_held: whether as much was in use in an earlier step.
+        fell: bytes by which the use was once below its highest; None where that is not known.
     """
 
     kinds: Mapping[str, int] = field(default_factory=dict)
@@ -108,6 +109,7 @@ class Found:
     is_late: bool = False
     is_private: bool = False
     was_held: bool = False
+    fell: int | None = None
 
 
 def cause_of(
@@ -162,7 +164,7 @@ def _cause(
         text = f"Blocks have {more} more than was asked for, and {size(-spare)} are missing"
         return ROUNDING, text, ""
     loads = freed <= _LITTLE * live and of_a_pass <= _TENTH * live and not found.is_late
-    if is_full and loads and found.goes_on:
+    if spare < _MUCH * total and loads and found.goes_on:  # ends of segments were never used
         text = f"{size(live)} are in use, and {size(freed)} were freed before"
         return TOO_LARGE, text, "KV cache" if has_cache else ""
     if growing and (leaks or spare <= growing[0]["rise"]):
@@ -173,10 +175,12 @@ def _cause(
     if found.asked_kind == "parameters" and found.goes_on and stays and weights > live / 2:
         text = f"{size(weights)} of parameters are loaded, and {size(asked)} more are asked for"
         return TOO_LARGE, text, "parameters"
-    if spare >= 0 and not found.is_private and joined < asked:
+    needs = _TENTH * total if private >= _TENTH * total else 0  # to spare, beside the pools
+    if spare >= 0 and not found.is_private and joined < asked + needs:
         text = f"{size(private)} are free in private pools, and {size(joined)} elsewhere"
         return OTHER_POOL, text, ""
-    climbs = freed <= _TENTH * live and not found.is_late  # what is free was never used
+    fell = freed if found.fell is None else found.fell
+    climbs = fell <= _TENTH * live and not found.is_late  # the first step, which asks for more yet
     stays_full = has_cache and found.asked_kind != "KV cache"  # what is allocated in advance
     near = (_MUCH if climbs or stays_full else _TENTH) * total
     is_first = not found.was_held and not (is_full and loads)  # ends of segments are no peak

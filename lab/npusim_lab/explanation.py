@@ -168,22 +168,26 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
         goes_on=same >= _STEP * int(oom["allocated_bytes"]),
         is_late=trace.is_late,
         is_private=bool(trace.pool[event]),
-        was_held=_was_held(trace, event, int(oom["requested_bytes"])),
+        **_course(trace, event, int(oom["requested_bytes"])),
     )
 
 
-def _was_held(trace: Trace, event: int, asked: int) -> bool:
-    """Return whether as much was in use before: in an earlier step, a tenth was freed since."""
+def _course(trace: Trace, event: int, asked: int) -> dict[str, Any]:
+    """Return how the use of memory came to a failure.
+
+    "was_held": as much was in use in an earlier step, since which a tenth was freed; "fell": the
+    most bytes by which the use was ever below its highest until then.
+    """
     compiled = trace.compiled
     bytes = compiled.malloc_bytes.astype(np.int64)
     began, ended = compiled.malloc_event < event, compiled.completed_event < event
     at = np.concatenate([compiled.malloc_event[began], compiled.completed_event[ended]])
     curve = np.cumsum(np.concatenate([bytes[began], -bytes[ended]])[np.argsort(at, kind="stable")])
+    fell = int((np.maximum.accumulate(curve) - curve).max(initial=0))
     lower = np.flatnonzero(curve <= (1 - _STEP) * curve[-1]) if len(curve) else curve
-    if not len(lower):
-        return False
-    before = int(curve[: lower[-1]].max(initial=0))
-    return before >= remedies.WORTH * (int(curve[-1]) + asked)
+    before = int(curve[: lower[-1]].max(initial=0)) if len(lower) else 0
+    held = before >= remedies.WORTH * (int(curve[-1]) + asked) if len(lower) else False
+    return {"was_held": held, "fell": fell}
 
 
 def _explain_state(

@@ -18,6 +18,7 @@ _REQUESTS = 2 * _PARTS  # at least, of a line: fewer are no trend
 # Of a line of these kinds a pass, or a phase of loading, holds many blocks: growth is over passes.
 _OF_A_PASS = {"activations", "logits", "gradients", "backward pass", "optimizer state"}
 _OF_A_PASS |= {"parameters", "KV cache", UNKNOWN}
+_FORWARD = ("activations", "logits")
 _SHARE = 0.1  # of all live bytes: less explains nothing
 _STEADY = 0.3  # of the mean rise of a quarter: one that rises less has come to its end
 _LOADING = 0.02  # of the bytes taken: a phase that gives back less loads
@@ -61,7 +62,7 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
     whole = int(compiled.malloc_bytes[alive].sum())
     if rises.min() <= _STEADY * rises.mean() or live[-1] < _SHARE * whole:
         return None
-    if kind in _OF_A_PASS and _passes(trace, int(begins[0]), event) < _PARTS:
+    if kind in _OF_A_PASS and _passes(trace, stacks, int(begins[0]), event) < _PARTS:
         return None
     if kind == "KV cache" and not _counts_rise(begins, ends, edges):
         return None
@@ -85,23 +86,49 @@ def words_for(holder: str, growth: Mapping[str, Any]) -> str:
     )
 
 
-def _passes(trace: Trace, first: int, last: int) -> int:
+def _passes(trace: Trace, line: Iterable[int], first: int, last: int) -> int:
     """Return how many forward passes lie between two events: calls of the rarest of their lines.
 
+    The first line of a pass counts, too, though it be called before: a loop within a pass is none.
     Where no line is known to be of a forward pass, each request may be one.
+
+    Args:
+        trace: the events.
+        line: stacks of the line that may grow.
+        first: event of its first request.
+        last: event.
     """
     compiled = trace.compiled
-    at = compiled.malloc_event
-    stacks, count = np.unique(
-        compiled.malloc_stack[(at >= first) & (at <= last)], return_counts=True
-    )
-    calls: dict[Stack, int] = {}  # by the frames of Python: those of C++ differ in a first call
-    for number, times in zip(stacks.tolist(), count.tolist(), strict=True):
-        stack = trace.stacks[number]
-        if kind_of(stack) in ("activations", "logits"):
-            python = tuple(frame for frame in stack if rank_of(frame[0]) < 3) or stack
-            calls[python] = calls.get(python, 0) + times
-    return min(calls.values(), default=0 if any(stacks) else _PARTS)
+    at, stack = compiled.malloc_event, compiled.malloc_stack
+    calls = _calls(trace, stack[(at >= first) & (at <= last)])
+    if not calls:
+        return 0 if any(stack[(at >= first) & (at <= last)]) else _PARTS
+    callers = {_caller(trace.stacks[number]) for number in line} - {()}
+    same = [number for number, text in enumerate(trace.stacks) if _caller(text) in callers]
+    of_them = stack[np.isin(stack, same) & (at >= trace.first_event) & (at <= last)]
+    opening = _calls(trace, of_them)
+    return min([*calls.values(), *list(opening.values())[:1]])
+
+
+def _calls(trace: Trace, stacks: Any) -> dict[Stack, int]:
+    """Return how often each line of forward passes is in an array of stacks, the first one first.
+
+    A line is its frames of Python: those of C++ differ in a first call.
+    """
+    calls: dict[Stack, int] = {}
+    numbers, at, count = np.unique(stacks, return_index=True, return_counts=True)
+    for place in np.argsort(at).tolist():
+        text = trace.stacks[int(numbers[place])]
+        if kind_of(text) in _FORWARD:
+            python = tuple(frame for frame in text if rank_of(frame[0]) < 3) or text
+            calls[python] = calls.get(python, 0) + int(count[place])
+    return calls
+
+
+def _caller(stack: Stack) -> Stack:
+    """Return the frames that a forward pass was called from, none of a stack without one."""
+    forward = [place for place, frame in enumerate(stack) if kind_of((frame,)) in _FORWARD]
+    return stack[forward[-1] + 1 :] if forward else ()
 
 
 def _loads(trace: Trace, first: int, last: int) -> bool:

@@ -35,6 +35,7 @@ Cause: the peak of one step.
 48.00 MiB are asked for beside 20.00 MiB in use.
 Advice: Take a smaller batch or shorter sequences;
 in training, checkpoint activations;
+without a backward pass, run in torch.inference_mode();
 in a VAE's decoder, use tiling.
 npusim-lab explain tells more of a snapshot with history.""",
     )

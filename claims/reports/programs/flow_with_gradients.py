@@ -5,6 +5,8 @@ Report: https://github.com/msu-video-group/memfof/issues/5
 Resolution: torch.inference_mode(): without it buffers for a backward pass are kept.
 """
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -37,7 +39,7 @@ def estimate(gradients: bool) -> None:
     model = Flow().to("cuda").eval()
     frames = [torch.rand(1, 3, 1080, 1920) for _ in range(4)]
     with torch.inference_mode(not gradients):
-        for first, second in zip(frames, frames[1:], strict=False):
+        for first, second in itertools.pairwise(frames):
             model(first.to("cuda"), second.to("cuda")).detach().cpu()
 
 

@@ -70,6 +70,50 @@ def pool() -> Trace:
     return out.build()
 
 
+def pool_and_pieces() -> Trace:
+    out = TraceBuilder()
+    out.add(Op.CREATE_POOL, pool=1)
+    kept = [out.malloc(10 * MIB) for _ in range(6)]  # each a segment
+    out.add(Op.FREE, out.malloc(30 * MIB, pool=1))
+    for block in kept[::2]:
+        out.add(Op.FREE, block)
+        out.malloc(7 * MIB)
+    out.malloc(14 * MIB)
+    return out.build()
+
+
+def images() -> Trace:
+    out = TraceBuilder()
+    line = out.stack((("data.py", 5, "cache_images"),))
+    for _ in range(40):
+        out.malloc(7 * MIB, stack=line)  # two in each segment of 20 MiB
+    return out.build()
+
+
+def refinement() -> Trace:
+    """One pass: its first lines are not called again while a loop in it holds more and more."""
+    out = TraceBuilder()
+    caller = ("job.py", 30, "main")
+    first, loop = (out.stack((("job.py", line, "forward"), caller)) for line in (5, 9))
+    for _ in range(2):
+        out.malloc(10 * MIB, stack=first)
+    for _ in range(20):
+        out.malloc(6 * MIB, stack=loop)
+        out.add(Op.FREE, out.malloc(2 * MIB, stack=loop))
+    return out.build()
+
+
+def climbing() -> Trace:
+    """Small temporaries come and go, and what is in use never falls by much: the first step."""
+    out = TraceBuilder()
+    loop = out.stack((("job.py", 9, "forward"), ("job.py", 30, "main")))
+    out.malloc(7 * MIB, stack=out.stack((("job.py", 5, "forward"), ("job.py", 30, "main"))))
+    for _ in range(20):
+        out.malloc(7 * MIB, stack=loop)  # two in each segment of 20 MiB
+        out.add(Op.FREE, out.malloc(3 * MIB, stack=loop))
+    return out.build()
+
+
 def holes() -> Trace:
     out = TraceBuilder()
     kept = [out.malloc(9 * MIB) for _ in range(10)]  # two in each segment of 20 MiB
@@ -102,6 +146,10 @@ def caches() -> Trace:
         (leak, "growth", "Memory of keep (job.py:7) grows with its "),
         (rounding, "fragmentation in blocks", "more than was asked for"),
         (pool, "a cache that another pool holds", "50 MiB are free in private pools, and 50 MiB"),
+        (pool_and_pieces, "a cache that another pool holds", "30 MiB are free in private pools"),
+        (images, "too large, however it is placed", "70 MiB are in use, and 0 bytes were freed"),
+        (refinement, "the peak of one step", "6 MiB are asked for beside "),
+        (climbing, "the peak of one step", "7 MiB are asked for beside 70 MiB in use"),
         (holes, "fragmentation", "55 MiB are free together, and the largest piece is "),
         (caches, "fragmentation", "64 MiB are free together, and the largest piece is "),
     ],
