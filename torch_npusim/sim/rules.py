@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The rule books (docs/reference/rules.md): their rows, and the operators that ran wider.
 
->>> torch.npusim.set_rules("cuda")
+>>> before = torch.npusim.set_rules("cuda")
 >>> half = torch.ones(8, dtype=torch.half, device="npusim")
 >>> torch.fft.rfft(half).dtype  # the CPU has no Fourier transform of it
 torch.complex32
 >>> widened_calls()["aten::fft_rfft"] > 0
 True
->>> torch.npusim.set_rules("auto")
+>>> _ = torch.npusim.set_rules(before)
 
 The rows are those of cuda_rules.csv; csrc/cuda_rules/cuda_rules.cpp enforces them. Of an operator's
 rows of one verdict the first that holds acts, so rows with a condition come first.
