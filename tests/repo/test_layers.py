@@ -48,7 +48,12 @@ def test_allocator_includes_only_itself_and_std():
     assert wrong == []
 
 
-PLACEMENT_ALSO = {"allocator/error.h", "allocator/config.h", "allocator/provider.h"}
+PLACEMENT_ALSO = {
+    "allocator/bytes.h",
+    "allocator/error.h",
+    "allocator/config.h",
+    "allocator/provider.h",
+}
 
 
 def test_placement_does_not_know_the_live_allocators():
