@@ -280,10 +280,18 @@ void Pending::moving(std::vector<Inner> works, std::vector<at::Tensor> kept,
   finish_ = std::move(finish);
 }
 
+bool Pending::copying(std::function<void()> copy) {
+  const std::lock_guard lock(row_->mutex);
+  if (settled() || row_->open.empty() || row_->open.back().get() != this) return false;
+  copy_ = std::move(copy);
+  copies_ = true;
+  return true;
+}
+
 bool Pending::covers(const npusim::Promise& other) const noexcept {
   const auto* earlier = dynamic_cast<const Pending*>(&other);
   return earlier != nullptr && earlier->row_ == row_ && earlier->sequence_ <= sequence_ &&
-         earlier->what_.queued == what_.queued;  // which settle_others() of simccl.cpp asks
+         earlier->queued() == queued();  // which settle_others() of simccl.cpp asks
 }
 
 // Settling is in the order of the row: an earlier collective of it ends first. The
@@ -339,6 +347,8 @@ void Pending::run_to_end() {
   moves_.reset();
   {
     const std::lock_guard lock(row_->mutex);
+    if (copy_ && failure_ == nullptr) copy_();
+    copy_ = nullptr;
     done_.store(true, std::memory_order_release);
     for (const auto& record : records_) record->end(failure_ == nullptr, duration_ms());
     records_.clear();

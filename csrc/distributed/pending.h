@@ -104,8 +104,12 @@ class Pending final : public npusim::Promise {
   // report_to() ends a part of the record when this one ends, or now.
   void report_to(std::shared_ptr<FlightEntry> record);
 
+  // copying() takes a function that copies results when they are there, before anything that
+  // follows in the row. False if something does already, or if they are there.
+  bool copying(std::function<void()> copy);
+
   // queued_in() is whether what is queued in the row may follow before this is settled.
-  bool queued_in(const Row& row) const { return &row == row_.get() && what_.queued; }
+  bool queued_in(const Row& row) const { return &row == row_.get() && queued(); }
 
   std::int64_t settle() override;
   bool settled() const noexcept override { return done_.load(std::memory_order_acquire); }
@@ -120,6 +124,7 @@ class Pending final : public npusim::Promise {
   void set_limit(Milliseconds timeout) { limit_ = WallClock::now() + timeout; }
 
  private:
+  bool queued() const { return what_.queued && !copies_; }
   void run_to_end();  // the row's settling lock is held
   const npusim::Notice* notice_of(int rank) const;
   void compare(int rank, const npusim::Notice& theirs) const;
@@ -152,6 +157,8 @@ class Pending final : public npusim::Promise {
   std::optional<npusim::TurnlessWork> moves_;  // until the bytes are there
   std::vector<at::Tensor> kept_;
   std::function<void()> finish_;
+  std::function<void()> copy_;  // guarded by the row's mutex
+  std::atomic<bool> copies_{false};
   std::exception_ptr failure_;
   bool aborted_ = false;
   std::int64_t start_ns_ = 0, end_ns_ = 0;

@@ -4,11 +4,14 @@
 #include "csrc/distributed/work.h"
 
 #include <ATen/core/ivalue_inl.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "csrc/distributed/payload.h"
 #include "csrc/errors.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/host_sync.h"
@@ -80,6 +83,29 @@ bool SimWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+at::Tensor SimWork::together() {
+  std::vector<std::int64_t> sizes = results_[0].sizes().vec(),
+                            strides = results_[0].strides().vec();
+  sizes.insert(sizes.begin(), static_cast<std::int64_t>(results_.size()));
+  strides.insert(strides.begin(), results_[0].numel());
+  at::Tensor all = at::empty_strided(sizes, strides, results_[0].options());
+  if (npusim::dry()) return all;
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& result : results_) parts.push_back(bytes_of(result));
+  // The host's views live no longer than the tensors.
+  const auto copy = [all, bytes = bytes_of(all), parts, results = results_] {
+    auto* to = bytes.mutable_data_ptr<std::uint8_t>();
+    for (const at::Tensor& part : parts) {
+      to = std::copy_n(part.const_data_ptr<std::uint8_t>(), part.numel(), to);
+    }
+  };
+  if (!pending_->copying(copy)) {
+    translated([&] { npusim::settle_all({pending_}, 0); });
+    copy();
+  }
+  return all;
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> SimWork::getFuture() {
   if (future_) return future_;
   std::vector<c10::Stream> streams;
@@ -90,21 +116,17 @@ c10::intrusive_ptr<c10::ivalue::Future> SimWork::getFuture() {
       devices.push_back(stream.device());
     }
   }
-  // As gloo's: the results of an all-gather into a list are those of the one input.
-  const bool nested = retrieveOpType() == c10d::OpType::ALLGATHER;
-  const auto tensors = c10::ListType::create(c10::TensorType::get());
-  future_ = c10::make_intrusive<c10::ivalue::Future>(
-      nested ? c10::ListType::create(tensors) : tensors, devices);
+  // As NCCL's, which gathers a list into one tensor.
+  const bool gathered = pending_ != nullptr && retrieveOpType() == c10d::OpType::ALLGATHER;
+  const std::vector<at::Tensor> value = gathered ? std::vector{together()} : results_;
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                     devices);
   // The future marks the current streams. Those of several parts are joined in the last one's.
   for (std::size_t i = 0; i + 1 < streams.size(); ++i) {
     translated([&] { parts_[i]->end_->block(*parts_.back()->stream_); });
   }
   const c10::StreamGuard guard(streams.back());
-  if (nested) {
-    future_->markCompleted(c10::IValue(std::vector<std::vector<at::Tensor>>{results_}));
-  } else {
-    future_->markCompleted(c10::IValue(results_));
-  }
+  future_->markCompleted(c10::IValue(value));
   return future_;
 }
 

@@ -40,6 +40,8 @@ class SimWork final : public c10d::Work {
  private:
   template <class Body>
   void each(Body&& body);
+  // together() is one tensor with a copy of all results, which are alike; it waits for nothing.
+  at::Tensor together();
 
   npusim::Stream* stream_ = nullptr;
   std::shared_ptr<Pending> pending_;

@@ -81,10 +81,17 @@ def beside_arithmetic():
     future = dist.all_reduce(x := made(), async_op=True).get_future()
     doubled = future.then(lambda done: done.value()[0] * 2).wait()
     assert torch.equal(doubled.cpu(), total() * 2)
-    # By group and rank, as those of NCCL and gloo: hooks of DDP that quantize index it so.
+    # One tensor of all ranks, as NCCL's: hooks of DDP that quantize index it so.
     parts = [torch.empty_like(x) for _ in range(size)]
-    gathered = dist.all_gather(parts, made(), async_op=True).get_future().wait()[0][rank]
-    assert torch.equal(gathered, made())
+    future = dist.all_gather(parts, made(), async_op=True).get_future()
+    dist.all_reduce(parts[0], async_op=True).wait()  # which comes later
+    (gathered,) = future.wait()
+    assert gathered.shape == (size, 6)
+    assert torch.equal(gathered[rank], made())
+    assert torch.equal(gathered.sum(0).cpu(), total())
+    work = dist.all_gather(parts, made(), async_op=True)
+    dist.all_reduce(x)
+    assert torch.equal(work.get_future().wait()[0][rank], made())
 
     dist.barrier()
 

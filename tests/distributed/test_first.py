@@ -62,3 +62,20 @@ def test_ddp_is_gloos_on_cpu(backend):
         assert mine[0] == other[0]
         assert all(torch.equal(a, b) for a, b in zip(mine[1], other[1], strict=True))
     assert here[0][2] == here[1][2]
+
+
+def meet_again(rank, size, file):
+    torch.npusim.set_device(rank)
+    store = dist.FileStore(file, size)
+    sums = []
+    for turn in range(3):
+        dist.init_process_group(store=store, rank=rank, world_size=size)
+        one = torch.full((1,), float(rank + turn), device="npusim")
+        dist.all_reduce(one, group=dist.new_group())
+        sums.append(one.item())
+        dist.destroy_process_group()
+    return sums
+
+
+def test_a_store_serves_one_group_after_the_other():
+    assert run_ranks(meet_again, 2) == [[1.0, 3.0, 5.0]] * 2

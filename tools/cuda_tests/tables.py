@@ -161,8 +161,6 @@ TESTS = {
     r"Replicate(FullyShardInit|Test)\.test_replicate_device_id"
     r"|DeviceMeshTestGlooBackend\.test_device_mesh_reuse_default_group": "ranks of a group "
     "of gloo share a device, refused as with NCCL",
-    r"DistributedDataParallelCommHookTest\.test_ddp_comm_hook_quantize_per_channel_hook": "the "
-    "future of an all-gather has a tensor of each rank; NCCL's has one of all",
     r"TestDistBackendWithSpawn\.test_ddp_logging_data_gpu": "DDP had no timer in this run",
     r"TestDistBackendWithSpawn\.test_ddp_profiling_torch_profiler": "profiles lack what NCCL was "
     "called with",

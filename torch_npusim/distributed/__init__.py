@@ -9,6 +9,7 @@ docs/use/distributed.md says what is moved, what it costs and where the limits a
 Code enters if torch.distributed asks for it in Python; transport and order are csrc/distributed/.
 """
 
+import contextlib
 import os
 from datetime import timedelta
 from types import SimpleNamespace
@@ -61,14 +62,21 @@ def create_backend(
     in_threads = type(c10d._world).__name__ == "ThreadLocalWorld"  # testing.run_ranks()
     if not ranks:
         (_C.set_thread_rank if in_threads else _C.set_rank)(rank)
-    # torchrun starts ranks again with the store of those that failed, and their keys in it.
+    # torchrun starts ranks again with the store of those that failed, and their keys in it. A
+    # program may give one store to a group and, when that is destroyed, to another.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"attempt {attempt}", store)
-    words = _types.meet(store, rank, size)
-    if in_threads:
-        transport = _types.ThreadRanks(store, rank, size, timeout)
-    else:
-        transport = _gloo(store, rank, size, timeout)
+    count = f"attempt {attempt} of {rank}"
+    store, whole = PrefixStore(f"attempt {attempt}, {store.add(count, 1)}", store), store
+    try:
+        words = _types.meet(store, rank, size)
+        if in_threads:
+            transport = _types.ThreadRanks(store, rank, size, timeout)
+        else:
+            transport = _gloo(store, rank, size, timeout)
+    except RuntimeError:
+        with contextlib.suppress(RuntimeError):  # of a store that is gone
+            whole.add(count, -1)  # those that come late meet this rank at its next attempt
+        raise
     world = _world() if ranks else None
     if not ranks:
         _recorder.watch(store, rank)
@@ -83,7 +91,12 @@ def _gloo(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     options._devices = [ProcessGroupGloo.create_default_device()]
     options._timeout = timeout + _GRACE
     options._threads = 1  # it then keeps the order in which it is given work
-    return ProcessGroupGloo(store, rank, size, options)
+    made = ProcessGroupGloo(store, rank, size, options)
+    # A rank that destroys the group at once would break connections that others still wait for.
+    if store.add("connected", 1) == size:
+        store.set("all connected", "")
+    store.wait(["all connected"], timeout)
+    return made
 
 
 def create_uniform(rank: int, size: int, timeout: timedelta, name: str, ranks: list[int]) -> Any:

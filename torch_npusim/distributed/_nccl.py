@@ -30,6 +30,8 @@ class _Named(type):
             chosen = options
         elif limit is not None:
             chosen._timeout = limit
+        checks_nan = is_set("TORCH_NCCL_NAN_CHECK")
+        blocks = is_set("TORCH_NCCL_BLOCKING_WAIT")
         made = create_backend(
             store,
             rank,
@@ -41,8 +43,8 @@ class _Named(type):
         )
         if chosen.split_from is not None:
             chosen.split_from._count_split()
-        made._set_enable_nan_check(is_set("TORCH_NCCL_NAN_CHECK"))
-        made._set_blocking_wait(is_set("TORCH_NCCL_BLOCKING_WAIT"))
+        made._set_enable_nan_check(checks_nan)
+        made._set_blocking_wait(blocks)
         return made
 
 
