@@ -12,8 +12,8 @@ from setuptools import setup
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "native/tools"), str(HERE.parent / "tools")]
-from cmake_build import CMakeBuild, CMakeExtension
-from native_sdist import NativeSdist
+from cmake_build import CMakeBuild, CMakeExtension  # noqa: E402
+from native_sdist import NativeSdist  # noqa: E402
 
 OPTIONS = ["-DNPUSIM_BUILD_LAB=ON"]
 if not (with_torch := (HERE.parent / "build/release/CMakeCache.txt").exists()):

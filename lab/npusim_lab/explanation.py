@@ -42,10 +42,11 @@ def explain(
     show: str = "own",
     quick: bool = False,
 ) -> dict[str, Any]:
-    """Replay until the first failure, look at what is left, and try settings that avoid it.
+    """Replay until a failure, look at what is left, and try settings that avoid it.
 
     A request that the recorded run already failed is tried again, so that a snapshot taken after
-    an out-of-memory error is explained too. Where nothing fails, the peak is explained.
+    an out-of-memory error is explained too; one that the program caught, and went on from to
+    another failure, is not. Where nothing fails, the peak is explained.
 
     Args:
         trace: the events.
@@ -60,6 +61,7 @@ def explain(
         "verdict" (its sentences in one text; a list in "sentences"), "cause" (of a failure: one of
         causes.CAUSES, the first sentence with its evidence), "advice" (the second), "oom" (None if
         nothing fails),
+        "caught" (failures before, that the program went on from),
         "event" (the failure or the peak), "is_older" (is that before the first recorded event?),
         "holders" and "kinds" (of the live bytes then, largest first; kinds are guessed from the
         stacks; "growth" of the first holders, where their live bytes rise), "segments" (what is
@@ -74,7 +76,7 @@ def explain(
     Raises:
         ValueError: For an unknown setting, or a `show` that is no regular expression.
     """
-    trace = trace.with_attempts()
+    trace, caught = trace.without_caught()
     run = choice or recorded_choice(trace)
     capacity = capacity_bytes or trace.capacity_bytes
     if not trace.has_requests and trace.is_late:
@@ -104,6 +106,7 @@ def explain(
         "is_older": event < trace.first_event,
         "event": event,
         "entry": trace.entry_of(event),
+        "caught": caught,
         "reserved_event": trace.shown(peak),
         "stack": None if oom is None else _stack_of(trace, int(oom["malloc"]), show),
         "peak_reserved": int(whole.peak_reserved),
@@ -362,6 +365,9 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
         f"{mib(int(oom['reserved_bytes']))} are reserved, {mib(cached)} of that free in "
         f"{holes}, and {mib(int(oom['free_bytes']))} are left on the device.",
     ]
+    if caught := found["caught"]:
+        failures = "1 failure" if caught == 1 else f"{caught} failures"
+        sentences.append(f"After {failures} before this one the program went on.")
     if outside := found["outside"]:
         sentences.append(
             f"The recorded run failed when torch could have {mib(capacity)} of "

@@ -316,6 +316,29 @@ class Trace:
         info = {**self.info, "attempts": first.tolist()}
         return Trace(**columns, stacks=self.stacks, info=info)
 
+    def without_caught(self) -> tuple[Trace, int]:
+        """Return the trace without attempts of failures that a program went on from, and how many.
+
+        It went on from one if it took as much as was in use then before it failed again; what
+        cleans up behind a failure may fail, too, and takes less. Events keep their numbers.
+        """
+        trace = self.with_attempts()
+        at, begun = np.array(trace.info.get("attempts", ()), np.int64), trace.compiled.malloc_event
+        bytes, ended = trace.compiled.malloc_bytes, trace.compiled.completed_event
+        count = len(at) - 1
+        while count > 0:
+            live = int(bytes[(begun < at[count - 1]) & (ended >= at[count - 1])].sum())
+            between = (begun > at[count - 1]) & (begun < at[count])
+            if int(bytes[between].sum()) > live:
+                break
+            count -= 1
+        if count <= 0:
+            return trace, 0
+        op, sizes = trace.op.copy(), trace.bytes.copy()
+        caught = np.concatenate([at[:count], at[:count] + 1])
+        op[caught], sizes[caught] = Op.OOM, 0
+        return replace(trace, op=op, bytes=sizes), count
+
     def event_without_attempts(self, event: int) -> int:
         """Return the number here of an event of with_attempts()."""
         attempts = self.with_attempts().info.get("attempts", ())

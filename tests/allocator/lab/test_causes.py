@@ -45,13 +45,16 @@ def step() -> Trace:
     return out.build()
 
 
-def leak() -> Trace:
-    out = TraceBuilder()
+def leaks(out: TraceBuilder) -> TraceBuilder:
     line = out.stack((("job.py", 7, "keep"),))
     for _ in range(60):
         out.malloc(2 * MIB, stack=line)
         out.add(Op.FREE, out.malloc(4 * MIB))
-    return out.build()
+    return out
+
+
+def leak() -> Trace:
+    return leaks(TraceBuilder()).build()
 
 
 def rounding() -> Trace:
@@ -270,3 +273,21 @@ def test_a_larger_device_keeps_the_recorded_failure() -> None:
     assert answer["oom"]["event"] == explain(alone, quick=True)["oom"]["event"]
     grown = to_snapshot(leak(), Choice("cuda-2.13"), 100 * MIB)
     assert explain(from_snapshot(grown, capacity_bytes=140 * MIB), quick=True)["cause"] == "growth"
+
+
+def test_failures_that_the_program_went_on_from_are_not_explained() -> None:
+    """It looked for the largest batch, and a leak ended it much later; then it cleaned up."""
+    out = TraceBuilder()
+    for batch in (200, 150):
+        out.malloc(batch * MIB)
+        out.add(Op.FREE, out.malloc(60 * MIB))
+    leaks(out)
+    out.malloc(70 * MIB)
+    snapshot = to_snapshot(out.build(), Choice("cuda-2.13"), 100 * MIB)
+    trace = from_snapshot(snapshot)
+    answer = explain(trace, quick=True)
+    assert answer["cause"] == "growth"
+    assert "After 2 failures before this one the program went on." in answer["verdict"]
+    history = enumerate(snapshot["device_traces"][0])
+    assert answer["entry"] == [n for n, entry in history if entry["action"] == "oom"][2]
+    assert explain(trace.with_attempts(), quick=True)["verdict"] == answer["verdict"]
