@@ -75,21 +75,36 @@ struct BatchNorm<Op, input, NormResult(Args...)> {
   }
 };
 
+// Kernels of CUDA take parameters in the input's half precision beside running statistics in float.
+// Those of the CPU want parameters of the statistics' type.
+bool are_narrower(const NormOperand& weight, const NormOperand& running_mean) {
+  return weight && running_mean && c10::isReducedFloatingType(weight->scalar_type()) &&
+         running_mean->scalar_type() == at::kFloat;
+}
+
+NormOperand widened(NormOperand parameter, bool narrower) {
+  return narrower && parameter ? parameter->to(at::kFloat) : parameter;
+}
+
 // The schema does not say that training changes the running statistics.
 NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
                              const NormOperand& bias, const NormOperand& running_mean,
                              const NormOperand& running_var, bool training, double momentum,
                              double eps) {
   using Op = at::_ops::native_batch_norm;
-  const auto body = [&](c10::DeviceIndex, CpuCall& call, const auto&... arguments) {
+  const bool narrower = are_narrower(weight, running_mean);
+  const auto body = [&](c10::DeviceIndex, CpuCall& call, const Tensor& x, const NormOperand& gain,
+                        const NormOperand& shift, const auto&... rest) {
     c10::SmallVector<const Tensor*, 2> changed;
     for (const NormOperand* statistics : {&running_mean, &running_var}) {
       if (training && statistics->has_value()) changed.push_back(&**statistics);
     }
     for (const Tensor* statistics : changed) note_use(*statistics, Use::writes);
     note_route(Route::cpu_kernel);
-    NormResult result = Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()),
-                                       cpu_kernel::view(call, arguments)...);
+    NormResult result = Op::redispatch(
+        kernel_for(call, CpuKernel<Op>::traits()), cpu_kernel::view(call, x),
+        widened(cpu_kernel::view(call, gain), narrower),
+        widened(cpu_kernel::view(call, shift), narrower), cpu_kernel::view(call, rest)...);
     call.finish();
     if (C10_UNLIKELY(npusim::command_failed())) {
       for (const Tensor* statistics : changed) spoil(*statistics);
@@ -99,6 +114,33 @@ NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
   };
   return CpuKernel<Op>::command(body, input, weight, bias, running_mean, running_var, training,
                                 momentum, eps);
+}
+
+// CUDA's backward of input, weight and bias in one kernel wants statistics of the weight's type. It
+// is that of inputs whose channels are not last.
+NormResult native_batch_norm_backward(const Tensor& grad, const Tensor& input,
+                                      const NormOperand& weight, const NormOperand& running_mean,
+                                      const NormOperand& running_var, const NormOperand& save_mean,
+                                      const NormOperand& save_invstd, bool train, double eps,
+                                      std::array<bool, 3> mask) {
+  using Op = at::_ops::native_batch_norm_backward;
+  using Plain = BatchNorm<Op, 1>;
+  if (C10_LIKELY(!are_narrower(weight, running_mean))) {
+    return Plain::call(grad, input, weight, running_mean, running_var, save_mean, save_invstd,
+                       train, eps, mask);
+  }
+  const bool channels_last = input.is_contiguous(at::MemoryFormat::ChannelsLast) ||
+                             input.is_contiguous(at::MemoryFormat::ChannelsLast3d) ||
+                             (input.is_contiguous() && input.stride(1) == 1);
+  TORCH_CHECK(channels_last || !mask[0] || !(train || mask[1] || mask[2]),
+              "Expected running_mean to have type ", weight->scalar_type(), " but got ",
+              running_mean->scalar_type());
+  NormResult result = Plain::call(grad, input, weight->to(at::kFloat), running_mean, running_var,
+                                  save_mean, save_invstd, train, eps, mask);
+  for (Tensor* of_parameter : {&std::get<1>(result), &std::get<2>(result)}) {
+    if (of_parameter->defined()) *of_parameter = of_parameter->to(weight->scalar_type());
+  }
+  return result;
 }
 
 // The reduced loss keeps the storage of the unreduced one, on the CPU as on CUDA. The meta kernel
@@ -125,7 +167,7 @@ Tensor binary_cross_entropy(const Tensor& self, const Tensor& target,
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_cpu_kernels<at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward,
                        at::_ops::native_group_norm, at::_ops::native_group_norm_backward>(m);
-  m.impl("native_batch_norm_backward", &BatchNorm<at::_ops::native_batch_norm_backward, 1>::call);
+  m.impl("native_batch_norm_backward", &native_batch_norm_backward);
   m.impl("_native_batch_norm_legit", &BatchNorm<at::_ops::_native_batch_norm_legit, 0>::call);
   m.impl("_native_batch_norm_legit.no_stats",
          &BatchNorm<at::_ops::_native_batch_norm_legit_no_stats, 0>::call);

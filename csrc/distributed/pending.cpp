@@ -294,21 +294,24 @@ bool Pending::covers(const npusim::Promise& other) const noexcept {
          earlier->queued() == queued();  // which settle_others() of simccl.cpp asks
 }
 
-// Settling is in the order of the row: an earlier collective of it ends first. The
-// thread that settles holds `settling`; others wait for it and find the work done.
+// Settling is in the order of the row: an earlier collective of it ends first. One thread is at the
+// first of them; others go on when theirs has ended, which may be before that thread's.
 std::int64_t Pending::settle() {
   if (!settled()) {
-    const std::lock_guard turn(row_->settling);
-    for (;;) {
-      std::shared_ptr<Pending> first;
-      {
-        const std::lock_guard lock(row_->mutex);
-        if (settled() || row_->open.empty()) break;
-        first = row_->open.front();
+    std::unique_lock lock(row_->mutex);
+    while (!settled() && !row_->open.empty()) {
+      if (row_->settling) {
+        row_->settled.wait(lock);
+        continue;
       }
+      row_->settling = true;
+      const std::shared_ptr<Pending> first = row_->open.front();
+      lock.unlock();
       first->run_to_end();
-      const std::lock_guard lock(row_->mutex);
+      lock.lock();
       row_->open.pop_front();
+      row_->settling = false;
+      row_->settled.notify_all();
     }
   }
   group_->tell_hook();

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -67,9 +68,10 @@ struct Row {
   std::uint64_t next = 0;
   std::int64_t end_ns = 0;     // of the last settled one
   std::exception_ptr failure;  // of the first that failed: none after it can be had
-  std::mutex settling;         // held while one is waited for
-  std::mutex mutex;            // guards `open`
+  std::mutex mutex;            // guards what follows
   std::deque<std::shared_ptr<Pending>> open;
+  bool settling = false;  // a thread is at the first of them
+  std::condition_variable settled;
 };
 
 struct Description {
@@ -125,7 +127,7 @@ class Pending final : public npusim::Promise {
 
  private:
   bool queued() const { return what_.queued && !copies_; }
-  void run_to_end();  // the row's settling lock is held
+  void run_to_end();  // the row is settling
   const npusim::Notice* notice_of(int rank) const;
   void compare(int rank, const npusim::Notice& theirs) const;
   void compare_splits(int rank, const npusim::Notice& theirs) const;

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """When the host waits for other ranks, what the clocks say, and what a failure looks like."""
 
+import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -169,3 +171,37 @@ def test_a_group_ends_while_threads_of_gloo_want_the_gil(run_script):
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "gone\n"), done.stderr
+
+
+def ends_in_threads(rank, size, store):
+    keys = start(rank, size, store, timeout=20)
+    x, y = torch.ones(4, device="npusim"), torch.ones(4, device="npusim")
+    if rank == 0:
+        keys.wait(["both wait"])
+        dist.all_reduce(x)
+        torch.npusim.synchronize()
+        keys.wait(["the first has ended"], timedelta(seconds=10))
+        dist.all_reduce(y)
+        return y.tolist()
+    dist.all_reduce(x)
+    first = torch.npusim.Event()
+    first.record()
+    dist.all_reduce(y)
+
+    def wait_for_the_first():
+        first.synchronize()
+        keys.set("the first has ended", "")
+
+    of_all = threading.Thread(target=torch.npusim.synchronize, args=(rank,), daemon=True)
+    of_first = threading.Thread(target=wait_for_the_first, daemon=True)
+    for thread in (of_all, of_first):
+        thread.start()
+        time.sleep(0.3)
+    keys.set("both wait", "")
+    for thread in (of_all, of_first):
+        thread.join()
+    return y.tolist()
+
+
+def test_a_thread_goes_on_at_its_end_where_another_waits_for_a_later_one():
+    assert run_ranks(ends_in_threads, 2) == [[2.0] * 4] * 2

@@ -82,3 +82,37 @@ def test_gather_stats_with_one_count():
     both = torch.batch_norm_gather_stats(x, mean[None], invstd[None], None, None, MOMENTUM, EPS, 8)
     torch.testing.assert_close(both[0], mean)
     torch.testing.assert_close(both[1], invstd)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_parameters_go_beside_wide_statistics_as_on_cuda(dtype):
+    """As FSDP's mixed precision leaves a module: it casts parameters and no buffers."""
+
+    def run(x, module):
+        y = module(x)
+        y.float().square().sum().backward()
+        return y, x.grad, module.weight.grad, module.bias.grad, module.running_var
+
+    def made(shape, kind, grad=True):
+        torch.manual_seed(0)
+        module = kind(shape[1])
+        torch.nn.init.normal_(module.weight)
+        for name in ("weight", "bias"):
+            setattr(module, name, torch.nn.Parameter(getattr(module, name).to(dtype)))
+        x = torch.randn(shape).to(dtype)
+        return module.to("npusim"), x.to("npusim").requires_grad_(grad)
+
+    module, x = made((8, 4), torch.nn.BatchNorm1d)
+    found = run(x, module)
+    wide = torch.nn.BatchNorm1d(4)
+    wide.weight.data.copy_(module.weight)
+    wide.bias.data.copy_(module.bias)
+    wanted = run(x.detach().cpu().float().requires_grad_(), wide)
+    assert [one.dtype for one in found] == [dtype] * 4 + [torch.float32]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.float().cpu(), other, rtol=0.05, atol=0.05)
+    module, x = made((3, 4, 9, 9), torch.nn.BatchNorm2d)
+    with pytest.raises(RuntimeError, match="Expected running_mean to have type"):
+        run(x, module)
+    module, x = made((3, 4, 9, 9), torch.nn.BatchNorm2d, grad=False)
+    module(x).sum().backward()

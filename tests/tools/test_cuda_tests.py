@@ -110,5 +110,5 @@ def test_what_is_older_than_the_installed_torch_is_shown_by_its_sources(tool):
         "T.*", "gone", "distributed/device_mesh.py", "class DeviceMesh", gone=True
     )
     assert not row.is_shown(sources)
-    assert outdated.change_of("TestMeshEnv.test_get_mesh_dim_by_name") is not None
-    assert outdated.change_of("TestMeshEnv.test_get_mesh_dim_by_name_2") is None
+    assert outdated.change_of("DTensorLogTest.test_dtensor_log") is not None
+    assert outdated.change_of("DTensorLogTest.test_dtensor_log_2") is None

@@ -173,8 +173,8 @@ class Ending(unittest.TestResult):
         self._note("failed", "unexpected success")
 
 
-def run(file: Path, device: str, notes: Path, every: int) -> None:
-    """Runs what the notes do not hold yet."""
+def run(file: Path, device: str, notes: Path, every: int, names: list[str] | None = None) -> None:
+    """Runs what the notes do not hold yet, of all tests or of those named."""
     done = {json.loads(line)["test"] for line in notes.read_text().splitlines()}
     os.chdir(file.parent)
     os.dup2(os.open(notes.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -188,7 +188,7 @@ def run(file: Path, device: str, notes: Path, every: int) -> None:
     share_import()
     with notes.open("a", buffering=1) as out:
         for name, test in chosen:
-            if name in done:
+            if name in done or (names is not None and name not in names):
                 continue
             out.write(json.dumps({"test": name}) + "\n")
             faulthandler.dump_traceback_later(TEST_SECONDS, exit=True)
@@ -198,6 +198,8 @@ def run(file: Path, device: str, notes: Path, every: int) -> None:
                 warnings.simplefilter("default")  # as unittest's own runner: tests count warnings
                 unittest.TestSuite([test]).run(ending)
             signal.setitimer(signal.ITIMER_PROF, 0)
+            if torch.distributed.is_initialized():  # a test that failed has left it
+                torch.distributed.destroy_process_group()
             faulthandler.cancel_dump_traceback_later()
             found = {"outcome": ending.outcome, "why": re.sub(r"\s+", " ", ending.why)}
             took = round(time.monotonic() - began, 3)
@@ -219,7 +221,8 @@ def main() -> None:
             os.setsid()  # ranks that a test leaves behind end with the group
             status = 1
             try:
-                run(Path(asked["file"]), device, Path(asked["notes"]), asked["every"])
+                asked |= {key: Path(asked[key]) for key in ("file", "notes")}
+                run(device=device, **asked)
                 status = 0
             except BaseException:
                 traceback.print_exc()

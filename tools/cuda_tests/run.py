@@ -15,12 +15,14 @@ import functools
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from tables import (
     PROCESSOR_SECONDS,
     RANKS_SECONDS,
     TEST_SECONDS,
+    TOO_LONG,
     cause_of,
     gate_of,
 )
@@ -43,6 +46,7 @@ RESULTS = ROOT / "build" / "cuda_tests" / "results.json"
 NOTES = ROOT / "build" / "cuda_tests"
 
 Ends = dict[str, dict[str, Any]]
+SAME = 60  # characters of an error that say the same
 WHOLE: Ends = {"": {"outcome": "end"}}  # no test, to the end
 
 
@@ -83,11 +87,10 @@ class Server:
             text=True,
         )
 
-    def run(self, file: Path, notes: Path, every: int, seconds: float) -> int | None:
+    def run(self, asked: dict[str, Any], seconds: float) -> int | None:
         """Runs what the notes of a file lack; returns the status, or None behind the limit."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        asked = {"file": str(file), "notes": str(notes), "every": every}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         pid = int(self._process.stdout.readline())
         late = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
@@ -100,16 +103,19 @@ class Server:
         return None if time.monotonic() >= until else status
 
 
-def run_file(server: Server, file: Path, every: int, limit: float) -> Ends:
-    """Runs a file's tests on a device; a test that kills the process is noted, the rest goes on."""
+def run_file(
+    server: Server, file: Path, every: int, limit: float, names: list[str] | None = None
+) -> Ends:
+    """Runs a file's tests on a device, or some; one that kills the process is noted."""
     notes = NOTES / server.device / f"{file.parent.name}-{file.stem}.jsonl"
     notes.parent.mkdir(parents=True, exist_ok=True)
-    if server.device == "cpu" and notes.exists() and "" in read(notes):
+    if server.device == "cpu" and names is None and notes.exists() and "" in read(notes):
         return read(notes)  # nothing of npusim's is in it
     notes.write_text("")
     until = time.monotonic() + limit
+    asked = {"file": str(file), "notes": str(notes), "every": every, "names": names}
     while "" not in (ends := read(notes)):
-        status = server.run(file, notes, every, max(1.0, until - time.monotonic()))
+        status = server.run(asked, max(1.0, until - time.monotonic()))
         if status is None:
             return {name: end for name, end in read(notes).items() if "outcome" in end}
         log = notes.with_suffix(".log").read_text()
@@ -126,6 +132,21 @@ def run_file(server: Server, file: Path, every: int, limit: float) -> Ends:
                 end = {"test": name, "outcome": "failed", "why": why, "seconds": TEST_SECONDS}
                 more.write(json.dumps(end) + "\n")
     return ends
+
+
+def same_failures(server: Callable[[], Server], file: Path, limit: float, on_cuda: Ends) -> Ends:
+    """Returns which failures of a file of torch.distributed the CPU has too, in the same words."""
+    failed = {
+        name: end["why"]
+        for name, end in on_cuda.items()
+        if end["outcome"] == "failed" and not re.search(TOO_LONG, end["why"])
+    }
+    on_cpu = run_file(server(), file, 1, limit, list(failed)) if failed else {}
+    return WHOLE | {
+        name: end
+        for name, end in on_cpu.items()
+        if end["outcome"] == "failed" and end["why"][:SAME] == failed[name][:SAME]
+    }
 
 
 def compare(on_cpu: Ends, on_cuda: Ends) -> dict[str, Any]:
@@ -190,8 +211,11 @@ def main() -> int:
         every, devices = FILES.get(name, 1), DISTRIBUTED.get(name, 1)
         on_cuda = run_file(server("cuda", devices), file, every, given.seconds)
         # Names are sampled for CUDA alone: which of them a device has shifts every n-th.
-        alone = name in DISTRIBUTED
-        on_cpu = WHOLE if alone else run_file(server("cpu", 1), file, 1, given.seconds)
+        if name in DISTRIBUTED and on_cuda:
+            cpu = functools.partial(server, "cpu", 1)
+            on_cpu = same_failures(cpu, file, given.seconds, on_cuda)
+        else:
+            on_cpu = run_file(server("cpu", 1), file, 1, given.seconds)
         if not (on_cuda and on_cpu):
             continue  # it does not load
         found = {"every": every, "torch": torch.__version__, **compare(on_cpu, on_cuda)}
