@@ -122,7 +122,7 @@ at::Tensor Reduction::result(const at::Tensor& values) const {
 
 void Reduction::finish(const at::Tensor& result, at::Tensor values) const {
   if (widens()) values.copy_(result);
-  if (divisor_ != 1) values.floor_divide_(divisor_);
+  if (divisor_ != 1) values.div_(divisor_, "trunc");  // towards zero, as NCCL's FuncSumPostDiv
 }
 
 }  // namespace torch_npusim::distributed

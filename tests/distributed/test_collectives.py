@@ -48,6 +48,10 @@ def beside_arithmetic():
     assert torch.equal(before, kept)
     torch.testing.assert_close(part.cpu(), (total(count=3 * size) / size).chunk(size)[rank])
 
+    x = torch.tensor([-1 - rank, 8 + rank], dtype=torch.int32, device=device)
+    dist.all_reduce(x, op=ReduceOp.AVG)  # towards zero, as NCCL divides integers
+    assert x.tolist() == [int(-1 - (size - 1) / 2), int(8 + (size - 1) / 2)]
+
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         x = made().to(dtype)
         wanted = sum(values(k, torch.float32, "cpu").to(dtype).float() for k in range(size))

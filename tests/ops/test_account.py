@@ -106,6 +106,7 @@ BYTES = {
     # Broadcast operands count once; gaps cost a sector of 32 bytes for each element.
     "add a row": (lambda o: o["x"] + o["row"], 2 * N + 4096),
     "add an expanded row": (lambda o: o["x"] + o["row"].expand(1024, 1024), 2 * N + 4096),
+    "amax of an expanded matrix": (lambda o: o["x"].expand(2, 1024, 1024).amax(), N),
     "two transposed": (lambda o: o["x"].t() + o["y"].t(), 3 * N),
     "one transposed": (lambda o: o["x"] + o["y"].t(), 10 * N),
     "transposed, contiguous": (lambda o: o["x"].t().contiguous(), 9 * N),
