@@ -21,18 +21,19 @@ def new(name, dtype, count):
 
 def parts(x, g):
     return list(x.chunk(g.size()))
-
 def swap(x, g, how, sends, expects):
     out = torch.empty(sum(expects), dtype=x.dtype, device=x.device)
     return [out], dist.all_to_all_single(out, x[:sum(sends)], expects, sends, group=g, async_op=how)
-
 def lists(x, g, how):
     outs = [torch.empty_like(one) for one in parts(x, g)]
     if not x.is_cpu:
         return outs, dist.all_to_all(outs, parts(x, g), group=g, async_op=how)
     dist.all_to_all_single(whole := torch.cat(outs), x, group=g)
     return parts(whole, g), None
-
+def mean(x, g, how):  # gloo has none
+    is_whole = not x.is_floating_point()
+    work = dist.all_reduce(x, ReduceOp.SUM if x.is_cpu or not is_whole else ReduceOp.AVG, g, how)
+    return [x.div_(g.size(), rounding_mode="trunc") if x.is_cpu and is_whole else x], work
 def made(call, like):  # of collectives that write to new memory: a tensor, or one for each rank
     def collective(x, g, how, *args):
         out = like(x, g)
@@ -41,10 +42,8 @@ def made(call, like):  # of collectives that write to new memory: a tensor, or o
 
 def whole(x, g):
     return [torch.zeros_like(x) for _ in range(g.size())]
-
 def share(x, g):
     return x.new_empty(x.numel() // g.size())
-
 def at(root, given, g):
     return given if g.rank() == root else None
 
@@ -66,7 +65,7 @@ CALLS = {
         x, at(root, o, g), group_dst=root, group=g, async_op=how), whole),
     "scatter": made(lambda o, x, g, how, root: dist.scatter(
         o, at(root, parts(x, g), g), group_src=root, group=g, async_op=how), share),
-    "swap": swap, "lists": lists,
+    "swap": swap, "lists": lists, "mean": mean,
 }
 
 def on(stream):
@@ -176,7 +175,7 @@ TYPES = "float32 float64 float16 bfloat16 int8 uint8 int32 int64".split()
 OPS = ("ReduceOp.SUM", "ReduceOp.MIN", "ReduceOp.MAX", "ReduceOp.PRODUCT")
 NEEDS = {"all_reduce": "op", "scatter_into": "op", "reduce_scatter": "op", "swap": "splits"}
 NEEDS |= dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), "root")
-NEEDS |= dict.fromkeys(("all_gather", "gather_into", "lists"), "")
+NEEDS |= dict.fromkeys(("all_gather", "gather_into", "lists", "mean"), "")
 # Collectives of twelve numbers, and each with something else than the other ranks have.
 RIGHT = {
     "dist.all_reduce({x}, group=g)": ("{x}[:6]", "{x}.int()", "{x}[::2]"),
