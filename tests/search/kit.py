@@ -78,7 +78,7 @@ FAULTS = {
     "stale": lambda x: next(k for k in [*kept, x] if (k.shape, k.dtype) == (x.shape, x.dtype)),
     "dtype": lambda x: x.to(OTHER.get(x.dtype, torch.float32)),
     "strides": other_strides,
-    "device": lambda x: x.to(f"npusim:{1 - x.device.index}"),
+    "device": lambda x: x.to(f"npusim:{1 - x.device.index}") if x.dim() else x,
     "host": lambda x: x.cpu(),
     "shape": lambda x: x[None],
     "short": lambda x: x[:-1] if x.dim() else x,

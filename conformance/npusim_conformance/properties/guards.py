@@ -57,18 +57,11 @@ class Canary(PartedProperty):
 
     @staticmethod
     def _inputs(sample: Sample, device: torch.device) -> None:
-        host = sample.copy(CPU)
-        if not are_plain(host):
-            raise NotApplicable("sparse and quantized tensors have several memories")
-        leaves, structure = pytree.tree_flatten(host)
-        guarded = [_guarded(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        call = sample.with_call(pytree.tree_unflatten(guarded, structure)).copy(device)
+        call = _guarded_call(sample, device)
         before = [_Bytes(tensor) for tensor in tensors_of(call)]
         result = call_of(sample, sample.operator, call)
         del result
-        for number, tensor in enumerate(tensors_of(call)):
-            may_change = sample.subject.name in WRITES_INPUT
-            before[number].check(tensor, f"input {number}", may_change)
+        _check_inputs(sample, call, before, "")
 
     @staticmethod
     def _out(sample: Sample, device: torch.device) -> None:
@@ -81,13 +74,15 @@ class Canary(PartedProperty):
         ]
         before = [_Bytes(out) for out in outs]
         target: Any = outs[0] if isinstance(expected, torch.Tensor) else tuple(outs)
-        call = sample.copy(device)
+        call = _guarded_call(sample, device)
+        given = [_Bytes(tensor) for tensor in tensors_of(call)]
         _, error = tried(lambda: call_of(sample, sample.operator, call, out=target))
         if error is not None and takes_no_out(error):
             raise NotApplicable("this form of the call takes no out=")
         same_decision(None, error, "out=")
         for number, out in enumerate(outs):
             before[number].check(out, f"out= {number}" if len(outs) > 1 else "out=", True)
+        _check_inputs(sample, call, given, " of a call with out=")
 
 
 class _Bytes:
@@ -116,6 +111,21 @@ class _Bytes:
     def _read(self, tensor: torch.Tensor) -> torch.Tensor:
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
         return whole.set_(self.storage).to(CPU, copy=True)
+
+
+def _guarded_call(sample: Sample, device: torch.device) -> Any:
+    """The sample's call on the device, with known bytes around its tensors."""
+    host = sample.copy(CPU)
+    if not are_plain(host):
+        raise NotApplicable("sparse and quantized tensors have several memories")
+    guarded = pytree.tree_map_only(torch.Tensor, _guarded, host)
+    return sample.with_call(guarded).copy(device)
+
+
+def _check_inputs(sample: Sample, call: Any, before: list[_Bytes], where: str) -> None:
+    may_change = sample.subject.name in WRITES_INPUT
+    for number, tensor in enumerate(tensors_of(call)):
+        before[number].check(tensor, f"input {number}{where}", may_change)
 
 
 def _guarded(tensor: torch.Tensor) -> torch.Tensor:
