@@ -41,7 +41,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
     },
     GROWTH: {
         "activations": "Keep numbers in place of tensors with a graph: .item(), .detach(), or "
-        "torch.no_grad() around the loop; move kept results to the host with .cpu().",
+        "torch.no_grad() around the loop. Drop kept results in time, or move them to the host with "
+        ".cpu().",
         "parameters": "Drop a model before the next is loaded: reference cycles keep it until "
         "gc.collect().",
         "": "Drop in time what {holder} keeps (of reference cycles by gc.collect()), or move it to "
@@ -50,6 +51,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
     PEAK: {
         "optimizer state": "The optimizer's step is the peak: foreach=False or fused=True keeps no "
         "lists of intermediates, 8-bit or sharded states take less.",
+        "states": "The optimizer's states do not fit beside the rest: 8-bit or sharded states take "
+        "less; offload them, or what else is held beside.",
         "KV cache": "The KV cache is allocated in advance: a smaller one leaves more for the "
         "step, by a lower gpu_memory_utilization (vLLM) or mem_fraction_static (SGLang).",
         "attention": "Attention keeps scores or masks of all pairs: flash attention makes none; or "
@@ -58,8 +61,9 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "loss (Liger, cut cross-entropy); in inference, gather them on the host.",
         "other": "Free or offload first what is held beside, or go through it in chunks; or take a "
         "smaller batch or shorter sequences.",
-        "": "Take a smaller batch or shorter sequences; in training, checkpoint activations; "
-        "without a backward pass, run in torch.inference_mode(); in a VAE's decoder, use tiling.",
+        "": "Take a smaller batch or shorter sequences, or go through large steps in chunks; in "
+        "training, checkpoint activations; without a backward pass, run in torch.inference_mode(); "
+        "in a VAE's decoder, use tiling.",
     },
     ROUNDING: {"": "Ask for sizes that fill their blocks: multiples of 512 bytes, or of 2 MiB."},
     OTHER_POOL: {
@@ -72,7 +76,9 @@ CAUSES = tuple(ADVICE)
 SETTINGS_MEND = (FRAGMENTATION, ROUNDING)  # settings of the allocator put the end of others off
 _OF_A_PASS = ("activations", "logits", "gradients", "backward pass", "optimizer state")
 _LITTLE = 0.02  # of the live bytes: freeing less is freeing nothing
+_ALIKE = 0.98  # of what is in use: as much
 _TENTH = 0.1  # of the device: with less to spare it is full, and more outside is not the context
+_MORE = 0.15  # of the device: so much a step that takes more than any before may ask for yet
 _MUCH = 0.25  # of the live bytes: growth of so much is the cause, and logits are the peak
 _ATTENTION = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 
@@ -85,6 +91,7 @@ class Found:
         kinds: live bytes by kind, the largest first.
         asked_kind: kind of the request.
         asked_by: file and function of the frame to blame for it.
+        makes_states: whether it is for an optimizer's states, and not for its intermediates.
         beyond_requests: bytes by which blocks in use are larger than their requests.
         freed: bytes that were given back before.
         freed_alike: of these, bytes of the request's kind; None where that is not known.
@@ -93,13 +100,16 @@ class Found:
         goes_on: whether the request is of a line that holds a tenth: what loads goes on.
         is_late: whether the recording began behind the program's first request.
         is_private: whether the request is for a private pool.
-        was_held: whether as much was in use in an earlier step.
+        own_cached: free bytes of that pool; None where that is not known.
+        most_before: the most in use before a tenth of what is in use now was freed last.
+        earlier: the most in use in earlier steps, before a half was freed; 0 where not known.
         fell: bytes by which the use was once below its highest; None where that is not known.
     """
 
     kinds: Mapping[str, int] = field(default_factory=dict)
     asked_kind: str = ""
     asked_by: str = ""
+    makes_states: bool = False
     beyond_requests: int = 0
     freed: int = 0
     freed_alike: int | None = None
@@ -108,7 +118,9 @@ class Found:
     goes_on: bool = True
     is_late: bool = False
     is_private: bool = False
-    was_held: bool = False
+    own_cached: int | None = None
+    most_before: int = 0
+    earlier: int = 0
     fell: int | None = None
 
 
@@ -150,10 +162,10 @@ def _cause(
             f"Even one request of {size(asked)} is more than the device has",
             "request",
         )
-    private = int(oom["private_cached_bytes"])
+    private = int(oom["private_cached_bytes"]) - (found.own_cached or 0)
     joined = int(oom["cached_bytes"]) - private + free
     growing = [row for row in found.growing if row["bytes"] >= _MUCH * live]
-    leaks = bool(growing) and growing[0]["bytes"] > live / 2
+    leaks = sum(row["bytes"] for row in growing) > live / 2  # keys and values are two lines
     is_full = spare < _TENTH * total
     is_beside = outside >= _TENTH * (total + outside) and not leaks
     if is_full and spare + outside >= 0 and is_beside:
@@ -176,26 +188,32 @@ def _cause(
         text = f"{size(weights)} of parameters are loaded, and {size(asked)} more are asked for"
         return TOO_LARGE, text, "parameters"
     needs = _TENTH * total if private >= _TENTH * total else 0  # to spare, beside the pools
-    if spare >= 0 and not found.is_private and joined < asked + needs:
+    is_known = not found.is_private or found.own_cached is not None
+    if spare >= 0 and is_known and joined < asked + needs:
         text = f"{size(private)} are free in private pools, and {size(joined)} elsewhere"
         return OTHER_POOL, text, ""
     fell = freed if found.fell is None else found.fell
     climbs = fell <= _TENTH * live and not found.is_late  # the first step, which asks for more yet
     stays_full = has_cache and found.asked_kind != "KV cache"  # what is allocated in advance
-    near = (_MUCH if climbs or stays_full else _TENTH) * total
-    is_first = not found.was_held and not (is_full and loads)  # ends of segments are no peak
+    is_new = 0 < found.earlier * (1 + _MUCH) < used + asked and found.most_before < used + asked
+    near = (_MUCH if climbs or stays_full else _MORE if is_new else _TENTH) * total
+    only_loads = is_full and (loads or (weights > live / 2 and of_a_pass <= _TENTH * live))
+    was_held = found.most_before >= _ALIKE * (live + asked)
+    is_first = not was_held and not only_loads  # ends of segments are no peak
     if spare < 0 or (spare < near and is_first):
         held = ", ".join(f"{size(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])
         text = f"{size(asked)} are asked for beside {size(live)} in use"
         return PEAK, f"{text}: {held}" if held else text, _of_peak(found, live)
     largest = max(int(oom["largest_free_bytes"]), free)
-    together = joined + (private if found.is_private else 0)
+    together = joined + (0 if is_known else private)
     text = f"{size(together)} are free together, and the largest piece is {size(largest)}"
     return FRAGMENTATION, text, ""
 
 
 def _of_peak(found: Found, live: int) -> str:
     """Return the kind of memory that the advice on a peak is about."""
+    if found.asked_kind == "optimizer state" and found.makes_states:
+        return "states"
     if found.asked_kind in ("optimizer state", "logits"):
         return found.asked_kind
     for kind, share in (("KV cache", 0.5), ("logits", _MUCH)):

@@ -15,7 +15,7 @@ _KINDS = (
     (
         "KV cache",
         r"kv_?cache|KVCache|past_key_value|cache_utils|mem_cache|block_manager|paged"
-        r"| caches?$",
+        r"| caches?$|-packages/.*/cache\.py ",
     ),
     ("optimizer state", r"/optim(izer)?/|optimi[sz]er|(adam\w*|sgd|lion|muon)\.py"),
     ("gradients", r"AccumulateGrad|accumulate_grad"),
@@ -26,7 +26,8 @@ _KINDS = (
     ("backward pass", r"Backward\d*(::| |$)|autograd::Engine|/autograd/|_backward\b"),
     (
         "parameters",
-        r" (reset_parameters|_apply|load_state_dict|from_pretrained|_load\w*|init_weights)$"
+        r" (reset_parameters|_apply|load_state_dict|from_pretrained|_load\w*|init_weights"
+        r"|load_(\w+_)?(weights?|model|checkpoint))$"
         r"|/nn/modules/\w+\.py __init__$|/nn/init\.py |/nn/parameter\.py ",
     ),
     ("activations", r" (forward|_call_impl|_wrapped_call_impl)$|/nn/functional\.py "),

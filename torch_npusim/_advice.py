@@ -43,7 +43,7 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     for frames, bytes in held.items():
         kinds[kind_of(frames)] += bytes
         places[_place(frames)] += bytes
-    place = _place(stack)
+    place, peak = _place(stack), stats["allocated_bytes.all.peak"]
     found = Found(
         kinds=dict(kinds.most_common()),
         asked_kind=kind_of(stack),
@@ -53,7 +53,7 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
         freed=stats["allocated_bytes.all.freed"],
         outside=oom["total_bytes"] - own,
         is_private=oom["is_private"],
-        was_held=stats["allocated_bytes.all.peak"] >= oom["allocated_bytes"] + asked,
+        most_before=peak if peak >= oom["allocated_bytes"] + asked else 0,
     )
     cause, evidence, advice = cause_of({**oom, "total_bytes": own}, found, format_bytes)
     more = _LATER if cause in (PEAK, FRAGMENTATION) else ""

@@ -116,6 +116,7 @@ def explain(
         "kinds": _kinds(trace, use),
         "earlier": _earlier_peak(trace, run, capacity, result, show),
         "holes": _holes(result),
+        "own_cached": _own_cached(trace, result, event),
         "outside": trace.outside_bytes,
         "segments": pinned(trace, result, segments, blocks, show),
         "tried": tried,
@@ -150,6 +151,7 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
     event, compiled = int(oom["event"]), trace.compiled
     stack = trace.stacks[int(compiled.malloc_stack[int(oom["malloc"])])]
     own = [f"{file} {function}" for file, _, function in stack if rank_of(file) < 2]
+    python = [frame for frame in stack if rank_of(frame[0]) < 3]
     freed, kind = compiled.free_event < event, kind_of(stack)
     alike = [number for number, other in enumerate(trace.stacks) if kind_of(other) == kind]
     place = _first_line(found["stack"])
@@ -163,6 +165,7 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
         kinds=found["kinds"],
         asked_kind=kind,
         asked_by=own[0] if own else "",
+        makes_states=next(function for *_, function in [*python, ("", 0, "")]) == "_init_group",
         beyond_requests=found["beyond_requests"],
         freed=int(compiled.malloc_bytes[freed].sum()),
         freed_alike=int(compiled.malloc_bytes[freed & np.isin(compiled.malloc_stack, alike)].sum()),
@@ -171,15 +174,16 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
         goes_on=same >= _STEP * int(oom["allocated_bytes"]),
         is_late=trace.is_late,
         is_private=bool(trace.pool[event]),
-        **_course(trace, event, int(oom["requested_bytes"])),
+        own_cached=found["own_cached"],
+        **_course(trace, event),
     )
 
 
-def _course(trace: Trace, event: int, asked: int) -> dict[str, Any]:
-    """Return how the use of memory came to a failure.
+def _course(trace: Trace, event: int) -> dict[str, int]:
+    """Return how the use of memory came to a failure, in bytes.
 
-    "was_held": as much was in use in an earlier step, since which a tenth was freed; "fell": the
-    most bytes by which the use was ever below its highest until then.
+    "most_before": the most in use before a tenth of what is in use now was freed last; "earlier":
+    before a half was, in earlier steps; "fell": the most by which the use was below its highest.
     """
     compiled = trace.compiled
     bytes = compiled.malloc_bytes.astype(np.int64)
@@ -187,10 +191,11 @@ def _course(trace: Trace, event: int, asked: int) -> dict[str, Any]:
     at = np.concatenate([compiled.malloc_event[began], compiled.completed_event[ended]])
     curve = np.cumsum(np.concatenate([bytes[began], -bytes[ended]])[np.argsort(at, kind="stable")])
     fell = int((np.maximum.accumulate(curve) - curve).max(initial=0))
-    lower = np.flatnonzero(curve <= (1 - _STEP) * curve[-1]) if len(curve) else curve
-    before = int(curve[: lower[-1]].max(initial=0)) if len(lower) else 0
-    held = before >= remedies.WORTH * (int(curve[-1]) + asked) if len(lower) else False
-    return {"was_held": held, "fell": fell}
+    before = []
+    for share in (1 - _STEP, 0.5):
+        lower = np.flatnonzero(curve <= share * curve[-1]) if len(curve) else curve
+        before.append(int(curve[: lower[-1]].max(initial=0)) if len(lower) else 0)
+    return {"most_before": before[0], "earlier": before[1], "fell": fell}
 
 
 def _explain_state(
@@ -488,6 +493,15 @@ def _holes(result: _lab.Replay) -> list[int]:
     picture = result.pictures[0]
     holes = np.sort(picture.block_bytes[picture.block_state == 0])[::-1]
     return [int(bytes) for bytes in holes]
+
+
+def _own_cached(trace: Trace, result: _lab.Replay, event: int) -> int | None:
+    """Return the free bytes of the private pool that an event asks; None of the default one."""
+    if not result.pictures or not trace.pool[event]:
+        return None
+    picture = result.pictures[0]
+    own = picture.segment_pool[picture.block_segment] == trace.pool[event]
+    return int(picture.block_bytes[own & (picture.block_state == 0)].sum())
 
 
 def _cached(result: _lab.Replay) -> int:

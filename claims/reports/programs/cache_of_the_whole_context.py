@@ -27,8 +27,8 @@ class ExLlamaV2Cache:
 
     def create_state_tensors(self, layers, shape):
         for _ in range(layers):
-            self.key_states.append(torch.zeros(shape, dtype=torch.half, device="cuda").contiguous())
-            self.value_states.append(torch.zeros(shape, dtype=torch.half, device="cuda").contiguous())
+            self.key_states.append(torch.zeros(shape, dtype=torch.half, device="cuda"))
+            self.value_states.append(torch.zeros(shape, dtype=torch.half, device="cuda"))
 """,
 )
 

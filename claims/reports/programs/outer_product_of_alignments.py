@@ -6,7 +6,6 @@ Resolution: go through the channels in chunks.
 """
 
 import torch
-from torch import nn
 
 from claims.reports.library import library
 

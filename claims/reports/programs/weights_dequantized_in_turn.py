@@ -7,8 +7,6 @@ Resolution: clear the cache while the weights load, which keeps the pieces toget
 
 import random
 
-import torch
-
 from claims.reports.library import library
 
 MEMORY = 348 << 20

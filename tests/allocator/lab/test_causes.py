@@ -117,6 +117,41 @@ def climbing() -> Trace:
     return out.build()
 
 
+def own_pools() -> Trace:
+    """A request of one private pool, while the free memory is in others."""
+    out = TraceBuilder()
+    for pool in (1, 2, 3):
+        out.add(Op.CREATE_POOL, pool=pool)
+        for block in [out.malloc(15 * MIB, pool=pool) for _ in range(2)]:
+            if pool < 3:
+                out.add(Op.FREE, block)
+    out.malloc(15 * MIB, pool=3)
+    return out.build()
+
+
+def long_batch() -> Trace:
+    """A step that takes half as much again as any before, and is not over."""
+    out = TraceBuilder()
+    forward = out.stack((("job.py", 3, "forward"), ("job.py", 9, "main")))
+    for _ in range(4):
+        for block in [out.malloc(8 * MIB, stack=forward) for _ in range(6)]:
+            out.add(Op.FREE, block)
+    for _ in range(14):
+        out.malloc(8 * MIB, stack=forward)  # two in each segment of 20 MiB
+    return out.build()
+
+
+def two_lines() -> Trace:
+    """Two lines of a stream keep as much each, and none holds more than half."""
+    out = TraceBuilder()
+    lines = [out.stack((("stream.py", line, "update"),)) for line in (4, 5)]
+    for _ in range(60):
+        for line in lines:
+            out.malloc(2 * MIB, stack=line)
+        out.add(Op.FREE, out.malloc(4 * MIB, stack=lines[0]))
+    return out.build()
+
+
 def holes() -> Trace:
     out = TraceBuilder()
     kept = [out.malloc(9 * MIB) for _ in range(10)]  # two in each segment of 20 MiB
@@ -150,6 +185,9 @@ def caches() -> Trace:
         (rounding, "fragmentation in blocks", "more than was asked for"),
         (pool, "a cache that another pool holds", "50 MiB are free in private pools, and 50 MiB"),
         (pool_and_pieces, "a cache that another pool holds", "30 MiB are free in private pools"),
+        (own_pools, "a cache that another pool holds", "64 MiB are free in private pools, and 4"),
+        (long_batch, "the peak of one step", "8 MiB are asked for beside 80 MiB in use"),
+        (two_lines, "growth", "Memory of update (stream.py:"),
         (images, "too large, however it is placed", "70 MiB are in use, and 0 bytes were freed"),
         (refinement, "the peak of one step", "6 MiB are asked for beside "),
         (climbing, "the peak of one step", "7 MiB are asked for beside 70 MiB in use"),
