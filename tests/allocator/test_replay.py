@@ -200,6 +200,17 @@ def test_out_of_memory_is_reported_and_skipped_or_the_end() -> None:
     assert stopped.stats["allocation.all.current"] == 1
 
 
+def test_peaks_begin_anew() -> None:
+    events = Events()
+    events.add(Op.MALLOC, 0, 40 * MIB)
+    events.add(Op.FREE, 0)
+    events.add(Op.RESET_PEAKS)
+    events.add(Op.MALLOC, 1, 20 * MIB)
+    events.add(Op.FREE, 1)
+    result = run(events)
+    assert result.stats["allocated_bytes.all.peak"] == result.peak_allocated == 20 * MIB
+
+
 def test_the_memory_fraction_is_an_event() -> None:
     events = Events()
     events.add(Op.MEMORY_FRACTION, bytes=2**31)
