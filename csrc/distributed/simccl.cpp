@@ -123,6 +123,9 @@ c10::intrusive_ptr<c10d::Backend> Simccl::split(const c10::intrusive_ptr<c10d::S
   own.check_nan_ = check_nan_;
   own.blocking_wait_ = blocking_wait_;
   own.timed_ = timed_;
+  if (const auto* asked = dynamic_cast<const SimcclOptions*>(options.get())) {
+    own.options_->is_high_priority_stream = asked->is_high_priority_stream;
+  }
   split_part_ = c10::weak_intrusive_ptr<c10d::Backend>(made);
   return made;
 }
@@ -337,7 +340,9 @@ WorkPtr Simccl::start(Call& call) {
   what.bytes = call.bytes;
   what.peer = call.peer;
   what.queued = call.queued;
-  what.device = npusim::visible_devices().at(static_cast<std::size_t>(device));
+  if (label_ != "gloo") {  // whose ranks may share a device
+    what.device = npusim::visible_devices().at(static_cast<std::size_t>(device));
+  }
   what.sends = call.sends;
   what.expects = call.expects;
   what.numel_in = total_numel(call.reads);

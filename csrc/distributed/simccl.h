@@ -23,6 +23,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 // What a group is made with; torch copies it for the parts of a group.
 struct SimcclOptions : c10d::Backend::Options {
   using c10d::Backend::Options::Options;
+  bool is_high_priority_stream = false;  // NCCL's: kept, without effect
 };
 
 // meet() makes the memory in which the ranks of a group leave their words, by way of the store.
@@ -146,7 +147,7 @@ class Simccl final : public c10d::Backend {
   std::map<std::pair<int, int>, std::shared_ptr<Row>> transfers_;  // by sender and receiver
   std::map<std::pair<int, int>, npusim::Stream*> streams_;         // by device and row
   std::set<int> used_devices_;
-  c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<SimcclOptions> options_;
   struct Extension {
     std::chrono::milliseconds more;
     std::shared_ptr<Pending> until;  // nullptr: it has not been asked for

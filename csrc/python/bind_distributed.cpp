@@ -269,6 +269,7 @@ void define_simccl(const py::object& scope, const std::string& folder) {
   py::class_<SimcclOptions, c10d::Backend::Options, c10::intrusive_ptr<SimcclOptions>>(scope,
                                                                                        "Options")
       .def(py::init<std::string, std::chrono::milliseconds>())
+      .def_readwrite("is_high_priority_stream", &SimcclOptions::is_high_priority_stream)
       .def("__deepcopy__", [](const SimcclOptions& options, const py::dict&) {
         return c10::make_intrusive<SimcclOptions>(options);
       });

@@ -239,7 +239,9 @@ def splits():
     dist.group.WORLD.bound_device_id = torch.device("cuda", rank)
     parent = dist.group.WORLD._get_backend(torch.device("cuda"))
     x = torch.full((1,), float(rank), device="cuda")
+    parent.options.is_high_priority_stream = True
     both = dist.split_group(split_ranks=[[0, 1]])
+    assert both._get_backend(torch.device("cuda")).options.is_high_priority_stream
     dist.all_reduce(x, group=both)
     some = dist.split_group(split_ranks=[[1]], pg_options=dist.ProcessGroupNCCL.Options())
     if some is not None:

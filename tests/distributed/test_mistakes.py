@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from rank_processes import run_ranks
 
+from torch_npusim import cuda_alias
 from torch_npusim.testing import run_ranks as run_threads
 from torch_npusim.testing.ranks import RanksFailed
 
@@ -133,6 +134,21 @@ def test_two_processes_on_one_device_are_refused():
         assert (
             "Duplicate GPU detected : rank 0 and rank 1 of group '0' are both on device 1" in text
         )
+
+
+def gloo_on_one_device(rank, size, store):
+    with cuda_alias.scope():
+        where = f"file://{store}"
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=size)
+        x = torch.ones(4, device="cuda")
+        dist.all_reduce(x)
+        found = x.tolist()
+        dist.destroy_process_group()
+    return found
+
+
+def test_processes_of_gloo_may_share_a_device():
+    assert run_ranks(gloo_on_one_device, 2) == [[2.0] * 4] * 2
 
 
 def on_the_device_of_all():

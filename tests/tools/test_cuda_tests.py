@@ -92,6 +92,29 @@ def test_a_half_of_the_page_without_results_stays(tool):
     assert "second" not in page
 
 
+def test_what_the_cpu_fails_in_the_same_words_does_not_apply(tool, monkeypatch):
+    def failed(why):
+        return {"outcome": "failed", "why": why, "seconds": 0.0}
+
+    asked = []
+
+    def run_file(_server, _file, _every, _limit, names):
+        asked.extend(names)
+        return {"gone": failed("AttributeError: x"), "ours": failed("ValueError: y")}
+
+    monkeypatch.setattr(tool, "run_file", run_file)
+    on_cuda = {
+        "gone": failed("AttributeError: x"),
+        "ours": failed("AttributeError: x"),
+        "late": failed("longer than 300 s"),
+        "passes": {"outcome": "passed", "why": "", "seconds": 0.0},
+        "": {"outcome": "end"},
+    }
+    on_cpu = tool.same_failures(lambda: None, Path("file"), 1.0, on_cuda)
+    assert asked == ["gone", "ours"]
+    assert tool.compare(on_cpu, on_cuda)["excluded"] == {"fails on the CPU too": ["gone"]}
+
+
 def test_a_file_that_is_in_no_table_is_refused_with_the_nearest(tool):
     whole = "distributed/test_device_mesh.py"
     assert tool.named(whole) == whole

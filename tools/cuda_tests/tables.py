@@ -153,14 +153,9 @@ TESTS = {
     r"CommTest\.test_pass_nccl_options_config": "NCCL's log is not written",
     r"CommTest\.test_intra_node_comm_all_reduce": _PRIVATE,
     r"ProcessGroupNCCLGroupTest\.test_extend_nccl_pg_timeout_.*": _PRIVATE,
-    r"ProcessGroupNCCLGroupTest\.test_comm_split_group": "the options of a group are not those "
-    "it was given",
     r"ProcessGroupNCCLGroupTest\.test_nccl_dist_backend_error": _MEET,
     r"DistributedDataParallelTest\.test_param_layout_mismatch_error": _MEET,
     r"SparseCollective\.test_ddp_set_sparse_metadata": "sparse gradients are not reduced",
-    r"Replicate(FullyShardInit|Test)\.test_replicate_device_id"
-    r"|DeviceMeshTestGlooBackend\.test_device_mesh_reuse_default_group": "ranks of a group "
-    "of gloo share a device, refused as with NCCL",
     r"PythonProcessGroupExtensionTest\.test_backend_config": "the configuration of gloo names the "
     "host alone",
     r"TestDistBackendWithSpawn\.test_ddp_profiling_torch_profiler": "profiles lack what NCCL was "

@@ -43,6 +43,7 @@ class _Named(type):
         )
         if chosen.split_from is not None:
             chosen.split_from._count_split()
+        made.options.is_high_priority_stream = chosen.is_high_priority_stream
         made._set_enable_nan_check(checks_nan)
         made._set_blocking_wait(blocks)
         return made

@@ -64,7 +64,9 @@ def backends_of_a_group(original: Callable[..., Any]) -> Callable[..., Any]:
 
             own_store = c10d.PrefixStore("npusim/", its_store)
             limit = kwargs["timeout"]
-            own = create_backend(own_store, group_rank, group_size, limit, group_name, ranks)
+            own = create_backend(
+                own_store, group_rank, group_size, limit, group_name, ranks, label="gloo"
+            )
             kind = c10d.ProcessGroup.BackendType.CUSTOM
             group._register_backend(torch.device("npusim"), kind, own)
             group._set_group_name(c10d.GroupName(group_name))  # of all its backends
