@@ -81,6 +81,11 @@ CHANGES = [
         "    force_sum_reduction_for_comms: bool = False,\n) -> tuple[",
     ),
     Change(
+        r"TestScheduleLowering\.test_grad_with_(split_b_w|v_schedule)",
+        "schedules no longer take `stage_index_to_group_rank`",
+        "distributed/pipelining/schedules.py", "    stage_index_to_group_rank: ", True,
+    ),
+    Change(
         r"TestFullyShardCollectiveOps\.test_all_gather_fp32",
         "the private `foreach_all_gather()` wants an `all_gather_comm`",
         FSDP + "_fsdp_collectives.py", "    all_gather_comm: AllGather,\n",
