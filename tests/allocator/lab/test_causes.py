@@ -286,6 +286,21 @@ def test_blocks_of_one_phase_and_caches_do_not_grow() -> None:
         assert (holder["growth"] is not None) == grows, function
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_cache_in_use_becomes_larger_and_one_that_is_kept_grows(kept: bool) -> None:
+    out = TraceBuilder()
+    cache = out.stack((("transformers/cache_utils.py", 9, "update"),))
+    work = out.stack((("model.py", 4, "forward"),))
+    before = []
+    for step in range(40):
+        out.add(Op.FREE, out.malloc(MIB, stack=work))
+        before.append(out.malloc((step + 1) * MIB, stack=cache))
+        if len(before) > 1 and not kept:
+            out.add(Op.FREE, before[-2])
+    holder = explain(out.build(), Choice("cuda-2.13"), quick=True)["holders"][0]
+    assert (holder["growth"] is not None) == kept
+
+
 def test_the_first_call_of_a_line_counts_as_the_others() -> None:
     """Its frames of C++ differ: what is set up once is below them."""
     out = TraceBuilder()
