@@ -311,9 +311,10 @@ void Simccl::refuse_nan(const Call& call) {
   const bool in_place = call.reads.empty() && call.asked != c10d::ReduceOp::UNUSED;
   for (const at::Tensor& tensor : in_place ? call.writes : call.reads) {
     if (npusim::dry() || !at::isFloatingType(tensor.scalar_type())) continue;
-    TORCH_CHECK(!values_of(tensor).to(at::kFloat).isnan().any().item<bool>(),
-                "simccl: NaN found in input tensor of ", operation_name(call.type),
-                " (TORCH_NCCL_NAN_CHECK)");
+    at::Tensor values = values_of(tensor);
+    if (values.itemsize() == 1) values = values.to(at::kFloat);  // those types cannot be compared
+    TORCH_CHECK(!values.isnan().any().item<bool>(), "simccl: NaN found in input tensor of ",
+                operation_name(call.type), " (TORCH_NCCL_NAN_CHECK)");
   }
 }
 
