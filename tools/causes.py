@@ -20,6 +20,11 @@ PEAK = "the peak of one step"
 ROUNDING = "fragmentation in blocks"
 OTHER_POOL = "a cache that another pool holds"
 FRAGMENTATION = "fragmentation"
+_SMALLER = (
+    "Take a smaller batch or shorter sequences, or go through large steps in chunks; in training, "
+    "checkpoint activations; without a backward pass, run in torch.inference_mode(); in a VAE's "
+    "decoder, use tiling."
+)
 ADVICE: Mapping[str, Mapping[str, str]] = {
     LIMIT: {
         "": "Raise the fraction of torch.cuda.set_per_process_memory_fraction(), or "
@@ -61,9 +66,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "loss (Liger, cut cross-entropy); in inference, gather them on the host.",
         "other": "Free or offload first what is held beside, or go through it in chunks; or take a "
         "smaller batch or shorter sequences.",
-        "": "Take a smaller batch or shorter sequences, or go through large steps in chunks; in "
-        "training, checkpoint activations; without a backward pass, run in torch.inference_mode(); "
-        "in a VAE's decoder, use tiling.",
+        "parameters": "Free or offload weights that this step has no use for. " + _SMALLER,
+        "": _SMALLER,
     },
     ROUNDING: {"": "Ask for sizes that fill their blocks: multiples of 512 bytes, or of 2 MiB."},
     OTHER_POOL: {
@@ -221,4 +225,7 @@ def _of_peak(found: Found, live: int) -> str:
             return kind
     if _ATTENTION.search(found.asked_by):
         return "attention"
-    return "other" if found.kinds.get("other", 0) > live / 2 else ""
+    for kind, share in (("other", 0.5), ("parameters", _MUCH)):
+        if found.kinds.get(kind, 0) > share * live:
+            return kind
+    return ""

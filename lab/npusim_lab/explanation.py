@@ -25,7 +25,7 @@ from npusim_lab.study import (
     violations_note,
 )
 from npusim_lab.tables import short
-from npusim_lab.trace import Trace
+from npusim_lab.trace import Stack, Trace
 
 MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than all replays
 _MOST_NAMED = 3  # lines that hold most memory, in the verdict
@@ -151,13 +151,15 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
     event, compiled = int(oom["event"]), trace.compiled
     stack = trace.stacks[int(compiled.malloc_stack[int(oom["malloc"])])]
     own = [f"{file} {function}" for file, _, function in stack if rank_of(file) < 2]
-    python = [frame for frame in stack if rank_of(frame[0]) < 3]
+    python = _python(stack)
     freed, kind = compiled.free_event < event, kind_of(stack)
     alike = [number for number, other in enumerate(trace.stacks) if kind_of(other) == kind]
     place = _first_line(found["stack"])
     same = sum(row["bytes"] for row in found["holders"] if _first_line(row["stack"]) == place)
     growing = []
-    for row in (row for row in found["holders"] if row["growth"]):
+    for row in found["holders"]:
+        if not row["growth"] or not _repeats(trace, event, row["growth"]["last"]):
+            continue
         holder = _first_line(row["stack"])
         words = words_for(holder, row["growth"])
         growing.append({**row, "holder": holder, "rise": row["growth"]["rise"], "words": words})
@@ -177,6 +179,19 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
         own_cached=found["own_cached"],
         **_course(trace, event),
     )
+
+
+def _repeats(trace: Trace, event: int, last: int) -> bool:
+    """Return whether the line of a request asked before `last`: a new phase repeats nothing."""
+    compiled = trace.compiled
+    line = _python(trace.stacks[int(compiled.malloc_stack[compiled.malloc_event == event][0])])
+    before = np.unique(compiled.malloc_stack[compiled.malloc_event <= last])
+    return not line or any(_python(trace.stacks[number]) == line for number in before.tolist())
+
+
+def _python(stack: Stack) -> Stack:
+    """Return a stack's frames of Python: those of C++ differ in a first call."""
+    return tuple(frame for frame in stack if rank_of(frame[0]) < 3)
 
 
 def _course(trace: Trace, event: int) -> dict[str, int]:

@@ -38,7 +38,8 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
 
     Returns:
         "requests" (how many), "since" (the event of the first, as the file counts), "least" (live
-        bytes, in each quarter of the events since) and "rise" (bytes, in the last quarter).
+        bytes, in each quarter of the events since), "rise" (bytes, in the last quarter) and "last"
+        (the event of the last request).
     """
     compiled = trace.compiled
     begins = compiled.malloc_event.astype(np.int64)
@@ -69,7 +70,8 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
     if _loads(trace, int(begins[0]), event):
         return None
     since = trace.shown(int(begins[0]))
-    return {"requests": len(begins), "since": since, "least": least, "rise": int(rises[-1])}
+    rise, latest = int(rises[-1]), int(begins[-1])
+    return {"requests": len(begins), "since": since, "least": least, "rise": rise, "last": latest}
 
 
 def _counts_rise(begins: Any, ends: Any, edges: Any) -> bool:

@@ -129,6 +129,18 @@ def own_pools() -> Trace:
     return out.build()
 
 
+def kept_for_later() -> Trace:
+    """A line kept more and more, and a later phase asks for too much beside it."""
+    out = TraceBuilder()
+    line = out.stack((("job.py", 7, "keep"),))
+    for _ in range(25):
+        out.malloc(2 * MIB, stack=line)
+        out.add(Op.FREE, out.malloc(4 * MIB))
+    for size in (MIB, 60 * MIB):
+        out.malloc(size, stack=out.stack((("job.py", 20, "validate"),)))
+    return out.build()
+
+
 def long_batch() -> Trace:
     """A step that takes half as much again as any before, and is not over."""
     out = TraceBuilder()
@@ -186,6 +198,7 @@ def caches() -> Trace:
         (pool, "a cache that another pool holds", "50 MiB are free in private pools, and 50 MiB"),
         (pool_and_pieces, "a cache that another pool holds", "30 MiB are free in private pools"),
         (own_pools, "a cache that another pool holds", "64 MiB are free in private pools, and 4"),
+        (kept_for_later, "the peak of one step", "60 MiB are asked for beside 51 MiB in use"),
         (long_batch, "the peak of one step", "8 MiB are asked for beside 80 MiB in use"),
         (two_lines, "growth", "Memory of update (stream.py:"),
         (images, "too large, however it is placed", "70 MiB are in use, and 0 bytes were freed"),
