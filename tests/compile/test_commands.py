@@ -47,6 +47,16 @@ def test_what_changes_in_place_moves_twice():
     assert row["bytes"] == 2 * 400
 
 
+def test_what_is_accumulated_is_read_too():
+    def function(x, rows, y):
+        x.index_put_((rows,), y, accumulate=True)
+        return x
+
+    x, y = (torch.ones(count, device="npusim") for count in (64, 16))
+    _, row = one_command(function, x, torch.arange(16, device="npusim") % 8, y)
+    assert row["bytes"] == 16 * (8 + 4) + 2 * 256  # where it writes, the device alone knows
+
+
 def test_bytes_follow_dynamic_shapes():
     compiled = torch.compile(pointwise, fullgraph=True, dynamic=True)
     moved = []
