@@ -9,6 +9,7 @@ from repo.sources import ROOT
 
 from claims.evidence.step_times import fit, intervals, records, validation
 from claims.evidence.step_times.rows import FOLDER
+from torch_npusim.profiling.fit import outside
 from torch_npusim.sim import specs
 from torch_npusim.truth.recordings import is_held_out, load
 
@@ -111,3 +112,11 @@ def test_a_record_has_the_sizes_of_its_products():
     assert products["aten::convolution"] == (1, 2 * 16, 8, 27, 9, 1)
     assert products["aten::addmm"] == (1, 2, 5, 128, 1, 1)
     assert any("native_layer_norm" in row["name"] and not row["batch"] for row in rows)
+
+
+def test_workspaces_of_convolutions_cover_what_the_networks_seen_lacked():
+    for row in outside.table()["convolution"]:
+        for measured, predicted, moved, name in row["seen"]:
+            for precision in row["precision"]:
+                found = outside.convolutions(int(predicted * 1e6), {precision: moved * 1e6})
+                assert found.high >= 0.999 * (measured - predicted) * 1e6, name
