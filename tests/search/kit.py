@@ -19,6 +19,8 @@ from npusim_conformance.backend import device, expectations
 from npusim_conformance.cases import catalog
 from npusim_conformance.cases.known import properties
 from npusim_conformance.inputs import torch_testing
+from npusim_conformance.judge import agreement  # of plants, as the next
+from npusim_conformance.properties import memory
 from npusim_conformance.run.worker import Worker, WorkerConfig
 from npusim_conformance.verdict import UNEXPECTED
 torch.npusim.init()
@@ -138,7 +140,6 @@ class Seen(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.names = tuple(dict.fromkeys([*self.names, function._name]))
         return function(*args, **(kwargs or {}))
-
 def silent(name, seed):
     assert not (said := [*filter(None, (judge(c, seed) for c in cases(name)))]), f"accused: {said}"
 
