@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from torch_npusim.sim import dry
+from torch_npusim.testing import leaks
 
 WORKSPACE = 8_519_680  # bytes, of capability 8.0: CublasHandlePool.cpp, parseChosenWorkspaceSize()
 NUMBERS = 2  # blocks, seed and offset of a generator: CUDAGeneratorImpl.cpp, initialize()
@@ -53,6 +54,13 @@ def test_the_first_product_keeps_a_workspace(name):
     assert held(PRODUCTS[name]) == 0
     torch._C._cuda_clearCublasWorkspaces()
     assert held(PRODUCTS[name]) == WORKSPACE
+
+
+def test_a_workspace_is_no_leak():
+    with leaks.allocation_stacks():
+        since = leaks.mark()
+        PRODUCTS["mm"]()
+        assert leaks.live_blocks(since) == []
 
 
 def test_a_linear_layer_keeps_that_of_cublaslt_too():

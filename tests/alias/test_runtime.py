@@ -56,7 +56,10 @@ def test_an_event_for_other_processes_records_and_has_a_handle():
     event.record()
     event.synchronize()
     assert event.query()
-    assert len(event.ipc_handle()) == 64
+    others = torch.cuda.Event(interprocess=True), torch.cuda.Event(interprocess=True)
+    handles = {one.ipc_handle() for one in (event, *others)}  # two are not recorded yet
+    assert len(handles) == 3
+    assert {len(handle) for handle in handles} == {64}
     with pytest.raises(NotImplementedError, match="from_ipc_handle"):
         torch.cuda.Event.from_ipc_handle(torch.device("cuda:0"), event.ipc_handle())
 

@@ -70,3 +70,14 @@ def test_an_error_of_memory_is_compared_by_what_the_allocator_says():
     assert agrees(raised("394.00", 78.2), raised("394.00", 79.1)) == [True]
     assert agrees(raised("394.00", 78.2), raised("393.00", 78.2)) == [False]
     assert agrees(raised("394.00", 78.2), {"entries": [], "stats": {}}) == [False]
+
+
+@pytest.mark.parametrize("key", ["peak|a net", "reserved|a net"])
+def test_peaks_agree_within_their_share(key):
+    def agrees(theirs, ours):
+        sides = (Recording("x", {"acceptance": {key: peak}}, {}) for peak in (theirs, ours))
+        return [(v.kind, v.agrees) for v in comparison.compare(*sides)]
+
+    beside = int(1000 * comparison.PEAK)
+    assert agrees(1000, 1000 + beside) == [("peaks", True)]
+    assert agrees(1000, 1001 + beside) == [("peaks", False)]
