@@ -35,14 +35,19 @@ def one_in(number: int, name: str) -> bool:
     return zlib.crc32(f"{commit()} {name}".encode()) % number == 0
 
 
+def commits_for(test: str) -> int:
+    """In how many commits `make test` runs a test once."""
+    test = test.removeprefix("tests/")
+    if number := TABLE["files"].get(test.partition("::")[0]):
+        return number
+    return next((n for glob, n in TABLE["cases"].items() if fnmatch.fnmatch(test, glob)), 1)
+
+
 def chosen(test: str) -> bool:
     """Whether a test is of this commit's part."""
     test = test.removeprefix("tests/")
     path = test.partition("::")[0]
-    if path in TABLE["files"]:
-        return one_in(TABLE["files"][path], path)
-    number = next((n for glob, n in TABLE["cases"].items() if fnmatch.fnmatch(test, glob)), 1)
-    return one_in(number, test)
+    return one_in(commits_for(test), path if path in TABLE["files"] else test)
 
 
 def pytest_addoption(parser):

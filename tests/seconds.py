@@ -10,6 +10,7 @@ import json
 import os
 from pathlib import Path
 
+import parts
 import processes
 import pytest
 
@@ -65,3 +66,6 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.section(f"processor seconds: {files.total():.0f} in all")
     for name, seconds in files.most_common(PRINTED):
         terminalreporter.write_line(f"{seconds:7.1f}  {name}")
+    if not terminalreporter.config.option.part:
+        average = sum(seconds / parts.commits_for(test) for test, seconds in spent.items())
+        terminalreporter.write_line(f"{average:7.1f}  of them in an average `make test`")

@@ -55,6 +55,15 @@ def test_the_wrong_program_is_stopped_and_its_twin_is_not(found, name):
     assert runner.as_expected(CLAIMS[name], found[name]), found[name]
 
 
+def test_a_twin_that_is_stopped_is_not_expected():
+    claim = next(one for one in CLAIMS.values() if one.how != "tests" and not one.missed)
+    quiet, stopped = {"cpu": "", "npusim": ""}, {"cpu": "", "npusim": "RuntimeError: no"}
+    assert runner.as_expected(claim, {"wrong": stopped, "fixed": quiet})
+    assert not runner.as_expected(claim, {"wrong": stopped, "fixed": stopped})
+    assert not runner.as_expected(claim, {"wrong": quiet, "fixed": quiet})
+    assert not runner.as_expected(claim, {"wrong": {**stopped, "cpu": "no"}, "fixed": quiet})
+
+
 def test_counts():
     of_kind = {how: [c for c in CLAIMS.values() if c.how == how] for how in runner.HOW}
     caught = {how: sum(not claim.missed for claim in of) for how, of in of_kind.items()}
