@@ -434,6 +434,11 @@ void CachingAllocator::complete_held_frees() {
   impl_->complete_held(nullptr);
 }
 
+std::size_t CachingAllocator::held_frees() {
+  const Lock lock(impl_->mutex);
+  return impl_->held.size();
+}
+
 bool CachingAllocator::complete_free(std::uint64_t hold) {
   const Lock lock(impl_->mutex);
   const auto it = impl_->held.find(hold);

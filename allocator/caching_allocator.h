@@ -47,6 +47,7 @@ class CachingAllocator final : public LiveAllocator {
   std::uint64_t free_held(Block* block, ContextId context = 0);
   bool complete_free(std::uint64_t hold);
   void complete_held_frees();  // all of them, oldest first
+  std::size_t held_frees();    // how many have not ended
 
   // adopt() takes over segments, lent already by the provider, with their blocks: what an allocator
   // was doing when a recording of it began. An expandable one is its whole range, what has no

@@ -145,6 +145,7 @@ py::object replay_object(ReplayResult&& r, const std::string& policy) {
   out.attr("unstitched_bytes") = r.unstitched_bytes;
   out.attr("retries") = r.retries;
   out.attr("latency_ns") = as_array(std::move(r.latency_ns));
+  out.attr("waits") = as_array(std::move(r.waits));
   const std::vector<DeviceCall>& calls = r.device_calls;
   using C = DeviceCall;
   out.attr("device_event") = column<std::int64_t>(calls, [](const C& c) { return c.event; });

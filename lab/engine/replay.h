@@ -91,6 +91,7 @@ struct ReplayResult {
   std::int64_t retries = 0;               // mallocs that were tried again after giving memory back
   std::vector<std::uint32_t> latency_ns;  // per event, of this machine
   std::vector<OomRecord> ooms;
+  std::vector<std::int64_t> waits;  // events of mallocs that waited for frees; caching allocator
   std::int64_t stopped_at = -1;
   bool has_stats = false;
   Stats stats;                            // of the caching allocator

@@ -366,6 +366,7 @@ class Replay:
     device_stream: NDArray[np.uint32]
     device_pool: NDArray[np.uint32]
     ooms: list[dict[str, Any]]  # event, malloc, text and the numbers of OutOfMemoryReport
+    waits: NDArray[np.int64]  # events of mallocs that waited for frees, of the caching allocator
     retries: int  # mallocs tried again after cached memory was given back
     stitched_bytes: int  # put behind other addresses, and taken from there
     unstitched_bytes: int

@@ -62,7 +62,7 @@ class _Exporter:
             for stack in trace.stacks
         ]
         self.entries: list[dict[str, Any]] = []
-        self.pending: dict[int, int] = {}  # malloc by id
+        self.pending: dict[int, tuple[int, int]] = {}  # malloc by id, and event of its free
 
     def snapshot(self, conf: str) -> dict[str, Any]:
         self._history()
@@ -116,7 +116,7 @@ class _Exporter:
                 self._of(event, malloc, "alloc")
             elif op in (Op.FREE, Op.FREE_REQUESTED) and id in live:
                 self._of(event, live[id], "free_requested")
-                self.pending[id] = live.pop(id)
+                self.pending[id] = live.pop(id), event
                 if op == Op.FREE:
                     self._complete(event, id)
             elif op == Op.FREE_COMPLETED:
@@ -138,25 +138,27 @@ class _Exporter:
         )
 
     def _reclaim(self, event: int, start: int, bytes: int) -> None:
-        """Complete all pending frees where memory of one is taken: the allocator waited for all.
+        """Complete, where memory of a pending free is taken, all that the allocator waited for.
 
         Where a replay waits by itself, those that it waits for stay pending.
         """
-        for other in self.pending.values():
+        waits = self.result.waits[self.result.waits <= event]
+        for other, freed in self.pending.values():
             address = int(self.result.address[other])
             own = int(self.result.block_bytes[other])
             if address < int(start) + int(bytes) and int(start) < address + own:
-                self._complete_all(event)
+                waited = len(waits) and waits[-1] > freed
+                self._complete_all(event, int(waits[-1]) if waited else event)
                 return
 
-    def _complete_all(self, event: int) -> None:
-        for id in list(self.pending):
-            self._complete(event, id)
+    def _complete_all(self, event: int, before: int | None = None) -> None:
+        for id, (_, freed) in list(self.pending.items()):
+            if before is None or freed < before:
+                self._complete(event, id)
 
     def _complete(self, event: int, id: int) -> None:
-        malloc = self.pending.pop(id, None)
-        if malloc is not None:
-            self._of(event, malloc, "free_completed")
+        if id in self.pending:
+            self._of(event, self.pending.pop(id)[0], "free_completed")
 
     def _of(self, event: int, malloc: int, action: str, address: int | None = None) -> None:
         source = int(self.trace.compiled.malloc_event[malloc])

@@ -99,7 +99,8 @@ def read_trace(path: str | PathLike[str], limit_bytes: int | None = None) -> Tra
         text = str(problem)
         raise TraceError(text if text.startswith(str(path)) else f"{path}: {text}") from None
     except Exception as problem:  # whatever a damaged file makes of the readers above
-        if isinstance(problem, OSError) and problem.errno != errno.EINVAL:  # that is of a bad seek
+        damaged = (None, errno.EINVAL)  # of a decompressor, of a bad seek
+        if isinstance(problem, OSError) and problem.errno not in damaged:
             raise
         text = str(problem)[:_MOST_SAID]  # some quote the file
         raise TraceError(f"{path}: not a trace of npusim-lab: {text}") from None
