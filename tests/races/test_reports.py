@@ -78,6 +78,17 @@ def test_a_host_operator_raises_when_it_has_returned(mode):  # (rule V7)
     assert landed.sum() == 64
 
 
+def test_the_host_may_read_what_an_upload_reads_and_not_write_to_it(mode):  # (rule V7)
+    mode("error")
+    source = torch.ones(64, pin_memory=True)
+    there = source.to(NPU, non_blocking=True)
+    assert source.sum() == 64
+    with pytest.raises(torch.npusim.RaceError, match="event is missing"):
+        source.add_(1)
+    torch.npusim.synchronize()
+    assert there.sum() == 64
+
+
 def test_a_backward_names_its_node_and_the_line_of_its_forward():
     with races.record() as recorded:
         x = torch.ones(8, device=NPU, requires_grad=True)
