@@ -8,7 +8,6 @@
 #include <c10/util/SmallVector.h>
 
 #include <array>
-#include <vector>
 
 namespace torch_npusim {
 
@@ -35,7 +34,8 @@ class RowMajorWalk {
   // run() calls visit(k, offsets) for k in [0, count), for the elements from number `first` on.
   template <class Visit>
   void run(std::int64_t first, std::int64_t count, Visit&& visit) const {
-    std::vector<std::int64_t> index(dimensions_.size());
+    c10::SmallVector<std::int64_t, 6> index;
+    for (std::size_t d = 0; d < dimensions_.size(); ++d) index.push_back(0);
     Offsets offsets{};
     for (std::size_t d = dimensions_.size(); d-- > 0; first /= dimensions_[d].size) {
       index[d] = first % dimensions_[d].size;

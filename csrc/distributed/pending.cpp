@@ -3,6 +3,7 @@
 // no memory has changed.
 #include "csrc/distributed/pending.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
@@ -306,12 +307,14 @@ std::int64_t Pending::settle() {
       }
       row_->settling = true;
       const std::shared_ptr<Pending> first = row_->open.front();
+      const auto next_turn = c10::make_scope_exit([&] {
+        lock.lock();
+        row_->open.pop_front();
+        row_->settling = false;
+        row_->settled.notify_all();
+      });
       lock.unlock();
       first->run_to_end();
-      lock.lock();
-      row_->open.pop_front();
-      row_->settling = false;
-      row_->settled.notify_all();
     }
   }
   group_->tell_hook();

@@ -143,12 +143,10 @@ class CachingEngine {
       case Op::free_completed:
         if (in_.options.pending == PendingMode::recorded && blocks_[event.slot]) {
           allocator_.complete_free(holds_[event.slot]);
-          held_ = allocator_.held_frees();
         }
         return;
       case Op::empty_cache:
         allocator_.empty_cache({0, event.pool});
-        held_ = allocator_.held_frees();
         return;
       case Op::create_pool:
         create_pool(event);
@@ -161,7 +159,6 @@ class CachingEngine {
         return;
       case Op::synchronize:
         allocator_.complete_held_frees();
-        held_ = 0;
         return;
       case Op::reset_peaks:
         allocator_.reset_peak_stats();
@@ -197,9 +194,12 @@ class CachingEngine {
     const std::size_t number = in_.mallocs++;
     Block* block = adopted_.empty() ? nullptr : take_adopted(number);
     if (!block) {
+      const std::size_t held = has_held_ ? allocator_.held_frees() : 0;
       block = allocator_.malloc(event.bytes, event.stream, &report_, number + 1, {0, event.pool});
+      if (held != 0 && allocator_.held_frees() < held) {
+        in_.result.waits.push_back(in_.device.event());
+      }
     }
-    if (held_ != 0) note_wait();
     blocks_[event.slot] = block;
     if (!block) [[unlikely]] {
       in_.result.ooms.push_back({in_.device.event(), static_cast<std::int64_t>(number), report_});
@@ -258,14 +258,8 @@ class CachingEngine {
       allocator_.free(block);
     } else {
       holds_[event.slot] = allocator_.free_held(block);
-      ++held_;
+      has_held_ = true;
     }
-  }
-
-  void note_wait() {
-    const std::size_t held = allocator_.held_frees();
-    if (held < held_) in_.result.waits.push_back(in_.device.event());
-    held_ = held;
   }
 
   void create_pool(const Trace::Event& event) {
@@ -286,7 +280,7 @@ class CachingEngine {
   OutOfMemoryReport report_;                           // of the last failure
   std::vector<Block*> blocks_;                         // by slot; null: the malloc failed
   std::vector<std::uint64_t> holds_;
-  std::size_t held_ = 0;  // frees that have not ended
+  bool has_held_ = false;  // a free whose end is an event: mallocs may wait for it
 };
 
 // --- Any other policy ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from npusim_lab import _lab, remedies
 from npusim_lab.causes import FRAGMENTATION, GROWTH, SETTINGS_MEND, Found, cause_of
 from npusim_lab.frames import rank_of
-from npusim_lab.growth import growth_of, words_for
+from npusim_lab.growth import growth_of, python_frames, words_for
 from npusim_lab.kinds import UNKNOWN, kind_of
 from npusim_lab.pins import pinned
 from npusim_lab.study import (
@@ -25,7 +25,7 @@ from npusim_lab.study import (
     violations_note,
 )
 from npusim_lab.tables import short
-from npusim_lab.trace import Stack, Trace
+from npusim_lab.trace import Trace
 
 MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than all replays
 _MOST_NAMED = 3  # lines that hold most memory, in the verdict
@@ -151,7 +151,7 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
     event, compiled = int(oom["event"]), trace.compiled
     stack = trace.stacks[int(compiled.malloc_stack[int(oom["malloc"])])]
     own = [f"{file} {function}" for file, _, function in stack if rank_of(file) < 2]
-    python = _python(stack)
+    python = python_frames(stack)
     freed, kind = compiled.free_event < event, kind_of(stack)
     alike = [number for number, other in enumerate(trace.stacks) if kind_of(other) == kind]
     place = _first_line(found["stack"])
@@ -184,14 +184,13 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
 def _repeats(trace: Trace, event: int, last: int) -> bool:
     """Return whether the line of a request asked before `last`: a new phase repeats nothing."""
     compiled = trace.compiled
-    line = _python(trace.stacks[int(compiled.malloc_stack[compiled.malloc_event == event][0])])
+    line = python_frames(
+        trace.stacks[int(compiled.malloc_stack[compiled.malloc_event == event][0])]
+    )
     before = np.unique(compiled.malloc_stack[compiled.malloc_event <= last])
-    return not line or any(_python(trace.stacks[number]) == line for number in before.tolist())
-
-
-def _python(stack: Stack) -> Stack:
-    """Return a stack's frames of Python: those of C++ differ in a first call."""
-    return tuple(frame for frame in stack if rank_of(frame[0]) < 3)
+    return not line or any(
+        python_frames(trace.stacks[number]) == line for number in before.tolist()
+    )
 
 
 def _course(trace: Trace, event: int) -> dict[str, int]:

@@ -115,16 +115,21 @@ def _passes(trace: Trace, line: Iterable[int], first: int, last: int) -> int:
 def _calls(trace: Trace, stacks: Any) -> dict[Stack, int]:
     """Return how often each line of forward passes is in an array of stacks, the first one first.
 
-    A line is its frames of Python: those of C++ differ in a first call.
+    A line is its python_frames().
     """
     calls: dict[Stack, int] = {}
     numbers, at, count = np.unique(stacks, return_index=True, return_counts=True)
     for place in np.argsort(at).tolist():
         text = trace.stacks[int(numbers[place])]
         if kind_of(text) in _FORWARD:
-            python = tuple(frame for frame in text if rank_of(frame[0]) < 3) or text
-            calls[python] = calls.get(python, 0) + int(count[place])
+            line = python_frames(text) or text
+            calls[line] = calls.get(line, 0) + int(count[place])
     return calls
+
+
+def python_frames(stack: Stack) -> Stack:
+    """Return a stack's frames of Python: those of C++ differ in a first call."""
+    return tuple(frame for frame in stack if rank_of(frame[0]) < 3)
 
 
 def _caller(stack: Stack) -> Stack:

@@ -7,6 +7,8 @@ import pickle
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from npusim_lab import _lab
 from npusim_lab.study import UNLIMITED, Choice, replay
 from npusim_lab.trace import OP_NAMES, Op, Trace
@@ -100,7 +102,7 @@ class _Exporter:
         device_event = result.device_event.tolist()
         for event, (op, id) in enumerate(zip(trace.op.tolist(), trace.id.tolist(), strict=True)):
             if op == Op.SYNCHRONIZE or (op == Op.EMPTY_CACHE and not trace.pool[event]):
-                self._complete_all(event)
+                self._complete_all(event, event)
             while calls < len(device_event) and device_event[calls] <= event:
                 self._device_call(event, calls)
                 calls += 1
@@ -109,7 +111,7 @@ class _Exporter:
                 if result.failed[malloc]:
                     oom = failures[event]
                     self._of(event, malloc, "oom", int(oom["free_bytes"]))
-                    self._complete_all(event)  # behind it: a replay's request waits for them
+                    self._complete_all(event, event)  # behind it: a replay's request waits for them
                     continue
                 live[id] = malloc
                 self._reclaim(event, result.address[malloc], result.block_bytes[malloc])
@@ -142,18 +144,21 @@ class _Exporter:
 
         Where a replay waits by itself, those that it waits for stay pending.
         """
-        waits = self.result.waits[self.result.waits <= event]
         for other, freed in self.pending.values():
             address = int(self.result.address[other])
             own = int(self.result.block_bytes[other])
             if address < int(start) + int(bytes) and int(start) < address + own:
-                waited = len(waits) and waits[-1] > freed
-                self._complete_all(event, int(waits[-1]) if waited else event)
+                waits = self.result.waits
+                until = waits[
+                    np.searchsorted(waits, freed) : np.searchsorted(waits, event, "right")
+                ]
+                self._complete_all(event, int(until[-1]) if len(until) else event)
                 return
 
-    def _complete_all(self, event: int, before: int | None = None) -> None:
+    def _complete_all(self, event: int, wait: int) -> None:
+        """Complete the pending frees that were asked for before the event that waited for them."""
         for id, (_, freed) in list(self.pending.items()):
-            if before is None or freed < before:
+            if freed < wait:
                 self._complete(event, id)
 
     def _complete(self, event: int, id: int) -> None:
