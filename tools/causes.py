@@ -106,6 +106,7 @@ class Found:
         is_private: whether the request is for a private pool.
         own_cached: free bytes of that pool; None where that is not known.
         most_before: the most in use before a tenth of what is in use now was freed last.
+        most_ever: the most that was in use; 0 where not known.
         earlier: the most in use in earlier steps, before a half was freed; 0 where not known.
         fell: bytes by which the use was once below its highest; None where that is not known.
     """
@@ -124,6 +125,7 @@ class Found:
     is_private: bool = False
     own_cached: int | None = None
     most_before: int = 0
+    most_ever: int = 0
     earlier: int = 0
     fell: int | None = None
 
@@ -199,7 +201,7 @@ def _cause(
     fell = freed if found.fell is None else found.fell
     climbs = fell <= _TENTH * live and not found.is_late  # the first step, which asks for more yet
     stays_full = has_cache and found.asked_kind != "KV cache"  # what is allocated in advance
-    is_new = 0 < found.earlier * (1 + _MUCH) < used + asked and found.most_before < used + asked
+    is_new = 0 < found.earlier * (1 + _MUCH) < used + asked and found.most_ever < used + asked
     near = (_MUCH if climbs or stays_full else _MORE if is_new else _TENTH) * total
     only_loads = is_full and (loads or (weights > live / 2 and of_a_pass <= _TENTH * live))
     was_held = found.most_before >= _ALIKE * (live + asked)

@@ -197,7 +197,8 @@ def _course(trace: Trace, event: int) -> dict[str, int]:
     """Return how the use of memory came to a failure, in bytes.
 
     "most_before": the most in use before a tenth of what is in use now was freed last; "earlier":
-    before a half was, in earlier steps; "fell": the most by which the use was below its highest.
+    before a half was, in earlier steps; "most_ever": of all before the failure; "fell": the most by
+    which the use was below its highest.
     """
     compiled = trace.compiled
     bytes = compiled.malloc_bytes.astype(np.int64)
@@ -209,7 +210,8 @@ def _course(trace: Trace, event: int) -> dict[str, int]:
     for share in (1 - _STEP, 0.5):
         lower = np.flatnonzero(curve <= share * curve[-1]) if len(curve) else curve
         before.append(int(curve[: lower[-1]].max(initial=0)) if len(lower) else 0)
-    return {"most_before": before[0], "earlier": before[1], "fell": fell}
+    most = int(curve.max(initial=0))
+    return {"most_before": before[0], "most_ever": most, "earlier": before[1], "fell": fell}
 
 
 def _explain_state(

@@ -17,13 +17,11 @@ BEGIN, END = "<!-- made by tools/pages/diagnosis.py -->", "<!-- end -->"
 
 
 def row(program, bad, mended):
-    """A line of the table; waits for a loader are this machine's, and so no number of a page."""
+    """A line of the table."""
     first = bad.advice[0]
     gained = 1 - mended.steady_ns / bad.steady_ns
     low, high = first.interval
     numbers = f"{first.gain:.0%} | {low:.0%} to {high:.0%} | {gained:.0%}"
-    if "loader" in program.__name__:
-        numbers = "wall time | wall time | wall time"
     others = ", ".join(advice.cause for advice in bad.advice[1:]) or "-"
     told = program.__doc__.splitlines()[0].rstrip(".")
     return f"| {told} | {first.cause} | {numbers} | {others} |"

@@ -183,6 +183,17 @@ def caches() -> Trace:
     return out.build()
 
 
+def fuller_before() -> Trace:
+    """As much was in use just before, and had its place."""
+    out = TraceBuilder()
+    cache = out.stack((("server.py", 3, "cache"),))
+    kept = [out.malloc(9 * MIB, stack=cache) for _ in range(10)]
+    for block in kept[:4:2]:
+        out.add(Op.FREE, block)
+    out.malloc(15 * MIB, stack=cache)
+    return out.build()
+
+
 @pytest.mark.parametrize(
     ("made", "cause", "evidence"),
     [
@@ -205,6 +216,7 @@ def caches() -> Trace:
         (refinement, "the peak of one step", "6 MiB are asked for beside "),
         (climbing, "the peak of one step", "7 MiB are asked for beside 70 MiB in use"),
         (holes, "fragmentation", "55 MiB are free together, and the largest piece is "),
+        (fuller_before, "fragmentation", "are free together, and the largest piece is "),
         (caches, "fragmentation", "64 MiB are free together, and the largest piece is "),
     ],
 )
