@@ -56,8 +56,8 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
     },
     "link": {"host_gb_s": (1e9, None), "pageable_gb_s": (1e9, None), "peer_gb_s": (1e9, None)},
     "latency_us": {
-        "launch": (1e3, None), "kernel_floor": (1e3, 0), "copy_floor": (1e3, None),
-        "query": (1e3, 0.5), "record": (1e3, 1.0),
+        "launch": (1e3, 4), "kernel_floor": (1e3, 0), "copy_floor": (1e3, 8),
+        "query": (1e3, 0.5), "record": (1e3, 1),
     },
     "achievable": {
         "matmul": (1, 1), "convolution": (1, 1), "attention": (1, 1), "bandwidth": (1, 1),
@@ -71,6 +71,7 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
 _OF_64_LANES = {(6, 0), (7, 0), (7, 5), (8, 0)}
 _TOP = {"title", "board", "capability", "multiprocessors", "sources", *_KEYS}
 _MAY_BE_ZERO = {"latency_us", "ramp_us"}
+_ASSUMED = "assumed: nobody publishes it; of the order that programs see"
 
 
 def lanes(capability: tuple[int, int]) -> int:
@@ -186,6 +187,8 @@ def _parse(asked: str, path: Path, table: dict[str, Any]) -> Spec:
                 raise fail(f"`{place}` is missing")
             else:
                 numbers[place] = default
+                if section == "latency_us" and default:
+                    origins[place] = _ASSUMED
             if section.startswith("achievable") and key in given and numbers[place] > 1:
                 raise fail(f"`{place}` is a share of the peak, at most 1, got {numbers[place]}")
     capability = table.get("capability", [1, 0])
