@@ -30,7 +30,7 @@ def pictures():
         match = re.search(rf'<svg id="{name}" viewBox="([^"]+)">(.*?)</svg>', page, re.DOTALL)
         assert match is not None, f"the page has no picture {name}"
         # Titles of single commands are for the page: they are most of the bytes.
-        inner = re.sub(r"<title>.*?</title>", "", match[2])
+        inner = re.sub(r"><title>.*?</title></\w+>", "/>", match[2])
         inner = inner.replace("><", ">\n<")
         drawn[f"profiling_{name}.svg"] = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{match[1]}">\n'
