@@ -11,7 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pages.truth import FOLDER, PAGE, written
+from pages.truth import FOLDER, PAGE, known, written
 from repo.sources import ROOT
 
 from torch_npusim.truth import claims, comparison, least_squares, recordings
@@ -93,8 +93,7 @@ def test_the_page_is_what_the_recordings_say():
 def test_a_contributed_recording_disproves_what_is_known(path):
     theirs = recordings.load(path)
     verdicts = comparison.compare(theirs, claims.ask(theirs))
-    known = (path.parent / "disagreements.txt").read_text().splitlines()
-    assert comparison.disagreements(verdicts) == known
+    assert comparison.disagreements(verdicts) == known(path.parent)
 
 
 def test_private_things_are_not_in_an_archive(both, tmp_path):

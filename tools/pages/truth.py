@@ -5,6 +5,7 @@
 
 Beside a recording stand first.csv, how many claims of each class were asked and how many disagreed
 when the recording came, and disagreements.txt, those that disagree now: `make truth` compares anew.
+Those of several recordings stand once, in ONE+OTHER.txt.
 """
 
 import csv
@@ -32,13 +33,19 @@ _HEADS = (
 )
 
 
+def known(folder: Path) -> list[str]:
+    """Returns the disagreements that are listed for one recording, sorted."""
+    shared = [path for path in FOLDER.glob("*.txt") if folder.name in path.stem.split("+")]
+    files = [folder / "disagreements.txt", *shared]
+    return sorted(line for file in files for line in file.read_text().splitlines())
+
+
 def section(folder: Path) -> str:
     """Returns the table of one recording, under its chip and version of torch."""
     theirs = recordings.load(folder / "recording.zip")
     with (folder / "first.csv").open(newline="") as file:
         first = {row["class"]: row for row in csv.DictReader(file)}
-    lines = (folder / "disagreements.txt").read_text().splitlines()
-    now = Counter(line.partition(": ")[0] for line in lines)
+    now = Counter(line.partition(": ")[0] for line in known(folder))
     asked = {key.key for key in theirs.keys()}
     version = Counter(
         row.kind
