@@ -27,6 +27,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = tomllib.loads((Path(__file__).parent / "blocks.toml").read_text())
+ROWS = [
+    {"page": page, "starts": starts, **row}
+    for page, rows in TABLE["block"].items()
+    for starts, row in rows.items()
+]
 # A cell of a page that the site runs is a block of Python; other directives are no code.
 FENCE = re.compile(
     r"^( *)(`{3,})(?:\{code-cell\} )?(\w*|\{[\w-]+\}[^\n]*)\n(.*?)^\1\2$", re.S | re.M
@@ -65,7 +70,7 @@ def blocks(page: str) -> list[Block]:
         code = re.sub(rf"^{indent}", "", code, flags=re.M)
         rows = [
             row
-            for row in TABLE["block"]
+            for row in ROWS
             if row["page"] == page and code.lstrip("$ ").startswith(row["starts"])
         ]
         rows.sort(key=lambda row: -len(row["starts"]))  # the most particular one counts

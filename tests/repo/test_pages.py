@@ -75,6 +75,6 @@ def test_every_block_has_a_language_and_is_valid(page):
 
 def test_rows_of_the_table_are_about_blocks_that_exist():
     used = [block.row for page in PAGES for block in pages.blocks(page) if block.row]
-    assert [row for row in pages.TABLE["block"] if row not in used] == []
+    assert [row for row in pages.ROWS if row not in used] == []
     assert [row for row in used if set(row) - pages.KEYS or len(row) < 3] == []
     assert set(pages.TABLE["page"]) <= set(PAGES)
