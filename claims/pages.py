@@ -4,7 +4,7 @@
     <!-- claims: NAME -->  ...  <!-- end of NAME -->
 
 TABLES has a function for each name. A table begins with its commit and day, and is called stale
-after LIMIT_DAYS. Tables of libraries.json have no commit: a suite's row has the library's version.
+after LIMIT_DAYS.
 """
 
 import datetime
@@ -19,13 +19,9 @@ from claims.claim import Claim, briefs, load
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results.json")
-LIBRARIES = Path(__file__).with_name("libraries.json")
 PAGES = tuple(
-    ROOT / "docs" / page
-    for page in (
-        "reference/bug_museum.md", "use/what_it_catches.md", "reference/package_suites.md"
-    )
-)  # fmt: skip
+    ROOT / "docs" / page for page in ("reference/bug_museum.md", "use/what_it_catches.md")
+)
 LIMIT_DAYS = 60
 MARK = re.compile(r"<!-- claims: (\w+) -->.*?<!-- end of \1 -->", re.DOTALL)
 
@@ -87,9 +83,6 @@ def filled(text: str, results: Results) -> str:
 
     def table(match: re.Match[str]) -> str:
         name = match[1]
-        if name in ROWS:
-            rows = ROWS[name](json.loads(LIBRARIES.read_text())[name])
-            return f"<!-- claims: {name} -->\n\n{rows}\n\n<!-- end of {name} -->"
         if name == "lists":
             rows = _lists(results["lists"])
             return f"<!-- claims: lists -->\n\n{told}\n\n{rows}\n\n<!-- end of lists -->"
@@ -106,38 +99,6 @@ def _lists(found: dict[str, dict[str, int]]) -> str:
     for subject, of in sorted(found.items()):
         link = f"[{subject.replace('_', ' ')}](../../claims/lists/{subject}.py)"
         lines.append(f"| {link} | {of['claims']} | {of['as expected']} | {of['accused']} |")
-    return "\n".join(lines)
-
-
-def _suites(rows: list[dict[str, Any]]) -> str:
-    """Returns the table of suites that `npusim try-suite` ran, and a sentence with their sums."""
-    keys = ("tests", "pass", "used a device", "only with a device", "alone")
-    heads = [*keys, "ours", "theirs", "false alarms"]
-    lines = [f"| library | suite | {' | '.join(heads)} |", "|---|---|" + "--:|" * len(heads)]
-    for row in rows:
-        cells = [row["library"], row["suite"], *(str(row[key]) for key in heads)]
-        lines.append(f"| {' | '.join(cells)} |")
-    sums = ("tests", "used a device", "false alarms")
-    ran, used, alarms = (sum(row[key] for row in rows) for key in sums)
-    told = (
-        f"{len(rows)} libraries, {ran} tests, {used} of them on a device, false alarms: {alarms}."
-    )
-    lines += ["", told]
-    return "\n".join(lines)
-
-
-def _faults(rows: list[dict[str, str]]) -> str:
-    """Returns the table of faults of libraries; each has a reduction in lists/libraries.py."""
-    lines = [
-        "| library | call | cause | patch | reduction | their issue |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        link = f"[{row['claim']}](../../claims/lists/libraries.py)"
-        issue = row["issue"] or "none found"
-        issue = f"[known]({issue})" if issue.startswith("https:") else issue
-        cells = [row["library"], row["call"], row["cause"], row["patch"], link, issue]
-        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -209,5 +170,4 @@ def _ranks(found: Found) -> str:
 
 
 TABLES: dict[str, Callable[[Found], str]] = {"museum": _museum, "ranks": _ranks}
-ROWS: dict[str, Callable[[Any], str]] = {"suites": _suites, "faults": _faults}
 OF = {"museum": "device", "ranks": "ranks"}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Faults that libraries have on a device alone, each reduced to lines of its own.
 
-libraries.json names the libraries; docs/reference/package_suites.md is the page.
+docs/reference/package_suites.md names the libraries and their calls.
 """
 
 from typing import ClassVar

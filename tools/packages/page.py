@@ -10,7 +10,7 @@ from suites import Suite
 HEAD = """# Test suites of real packages
 
 Generated from `build/packages/results.json`:
-`python tools/packages/run.py --page > docs/reference/package_suites.md`.
+`python tools/packages/run.py --page` writes the page down to "Other libraries".
 
 The suites run unmodified, from the packages' source distributions, through the
 [CUDA alias](../use/cuda_alias.md). `python tools/packages/run.py` fetches, runs and compares them.
@@ -28,30 +28,6 @@ both, with one thread; the machine's load changes them little.
 |---|---|---|---|---|---|---|---|---|---|---|
 """
 
-OTHERS = """## Other libraries
-
-`npusim try-suite` ran parts of further suites, each for half a minute to some minutes; of kornia
-`pytest --npusim-as-cuda` ran more. A row has the library's version, or the day of its commit.
-"Alone" counts failures on npusim that the CPU does not have, "ours" faults of npusim among them,
-"theirs" faults of the library in the next table. A failure on npusim that CUDA does not have is a
-false alarm: one of kornia, which is mended (a mean of one element had a dimension). Of the other
-failures of kornia 54 are one fault of its release candidate, which the release mends, and
-one is its test's, whose model stays on the CPU. The failure of torch-geometric is the test's too,
-which compares sums of unseeded numbers.
-
-<!-- claims: suites -->
-<!-- end of suites -->
-
-## Faults of libraries on a device
-
-Each call works on the CPU and fails on a device, or returns a tensor of another device. Sources:
-reading the library, and calls of its tests that ran once more on `cuda:1`. Each is reduced to lines
-of our own, which are [claims](../../claims/README.md). "None found" is the answer of a search of
-public issues and pull requests.
-
-<!-- claims: faults -->
-<!-- end of faults -->"""
-
 
 def _table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> str:
     """Returns a table whose last column lists tests; results.json has the names of their files."""
@@ -63,7 +39,7 @@ def _table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 
 def write_page(suites: Sequence[Suite], results: dict[str, Any]) -> str:
-    """Returns the page."""
+    """Returns the page, down to what is written by hand."""
     found = [results[suite.name] for suite in suites if suite.name in results]
     rows = [
         f"| {r['name']} {r['version']} | {r['tests']} | {r['device']} | {r['passed_on_cpu']} "
@@ -90,4 +66,4 @@ def write_page(suites: Sequence[Suite], results: dict[str, Any]) -> str:
             "numbers here. Files that need an absent package are omitted on both sides."
         )
         parts.append(_table("package | tests", failed))
-    return "\n\n".join([*parts, OTHERS]) + "\n"
+    return "\n\n".join(parts) + "\n\n"

@@ -2,7 +2,7 @@
 """Runs the test suites of real packages on npusim, through the CUDA alias, and on CPU.
 
     python tools/packages/run.py [--folder DIR] [--only NAME] [--repeat N]
-    python tools/packages/run.py --page > docs/reference/package_suites.md
+    python tools/packages/run.py --page
 
 The first runs them and writes results.json, the second writes the page from it.
 
@@ -28,6 +28,7 @@ from suites import SUITES, Suite
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "build" / "packages" / "results.json"
+PAGE = ROOT / "docs" / "reference" / "package_suites.md"
 BUILD_TOOLS = ("setuptools", "wheel", "hatchling", "flit_core", "pdm-backend")
 
 
@@ -201,7 +202,8 @@ def main() -> None:
     parser.add_argument("--page", action="store_true")
     arguments = parser.parse_args()
     if arguments.page:
-        print(write_page(SUITES, read_results()), end="")
+        _, heading, by_hand = PAGE.read_text().partition("## Other libraries")
+        PAGE.write_text(write_page(SUITES, read_results()) + heading + by_hand)
         return
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for suite in SUITES:
