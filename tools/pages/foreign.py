@@ -116,7 +116,7 @@ def is_silent(record: dict[str, Any]) -> bool:
 
 
 def gravest(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Three findings with a script, of three causes: wrong in silence first, then crashes."""
+    """Three findings of three causes: wrong in silence first, then crashes."""
     order = {"fail": 1, "crash": 2}
     able = [
         record
@@ -169,11 +169,15 @@ def written(table: str, backend: Backend) -> list[str]:
     ]
 
 
-def finding(record: dict[str, Any]) -> list[str]:
-    """A finding with its script, in Markdown."""
-    message = re.sub(r"\s+", " ", record["message"])[:200]
-    return ["", f"`{record['case']}`, at fault `{record['culprit']}`: {message}", "", "```text",
-            record["repro"].rstrip(), "```"]  # fmt: skip
+def findings(records: list[dict[str, Any]]) -> list[str]:
+    """The gravest findings, in Markdown, the first with its script."""
+    lines = []
+    for record in (found := gravest(records)):
+        message = re.sub(r"\s+", " ", record["message"])[:200]
+        lines += ["", f"`{record['case']}`, at fault `{record['culprit']}`: {message}"]
+        if record is found[0]:
+            lines += ["", "```text", record["repro"].rstrip(), "```"]
+    return lines
 
 
 def planted(sources: Path, backend: Backend, out: Path) -> list[str]:
@@ -276,9 +280,7 @@ def main() -> int:
         rows.append(row(*said, core))
         if len(core) < len(records):
             whole.append(row(*said, records))
-        sections += ["", f"## {backend.folder}: the gravest findings"]
-        for record in gravest(records):
-            sections += finding(record)
+        sections += ["", f"## {backend.folder}: the gravest findings", *findings(records)]
         if options.defects:
             sections += planted(sources, backend, options.out)
     for name, _, directory in (told.partition("=") for told in options.log):
