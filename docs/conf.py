@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "docs" / "_ext"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "docs" / "_ext"), str(ROOT), str(ROOT / "tools")]
 os.environ["NPUSIM_AUTOLOAD"] = "1"  # for the pages that execute
 
 import torch_npusim  # noqa: E402

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lists of pages, from the tables of docs/README.md: the toctree of each section, and llms.txt."""
 
+import importlib
 import os
 import re
 from pathlib import Path
@@ -68,6 +69,18 @@ class Built(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
+class Made(SphinxDirective):
+    """`{made} MODULE:FUNCTION`: Markdown that a function of tools/pages returns."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Returns what it says."""
+        module, _, name = self.arguments[0].partition(":")
+        made = getattr(importlib.import_module(f"pages.{module}"), name)()
+        return self.parse_text_to_nodes("\n".join(made))
+
+
 def write_llms(app, problem) -> None:
     """Writes llms.txt: every page of docs/README.md, as Markdown, with a sentence about it."""
     if problem is not None or app.builder.name != "html":
@@ -87,8 +100,9 @@ def write_llms(app, problem) -> None:
 
 
 def setup(app):
-    """Adds the directives `pages` and `built`, and llms.txt."""
+    """Adds the directives `pages`, `built` and `made`, and llms.txt."""
     app.add_directive("built", Built)
+    app.add_directive("made", Made)
     app.add_directive("pages", Pages)
     app.connect("build-finished", write_llms)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

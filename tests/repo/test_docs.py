@@ -124,10 +124,7 @@ def test_names_that_the_site_documents_have_a_docstring():
     assert checked > 150
 
 
-OLD_OR_NOT_OURS = {  # old paths, and those of a project that `npusim new-backend` writes
-    ROOT / "docs" / "reference" / "moved.md",
-    ROOT / "docs" / "judge" / "new_backend.md",
-}
+NOT_OURS = ROOT / "docs" / "judge" / "new_backend.md"  # of a project that `new-backend` writes
 TEXTS = [*DOCUMENTS, *sources(suffixes=(".h", ".cpp", ".py", ".pyi", ".toml", ".sh"))]
 PATH = re.compile(r"(?<![\w/.<{*:-])(?:docs|csrc|backend|allocator|tools)/[\w/.-]+\.\w+\b")
 
@@ -137,7 +134,7 @@ def test_files_that_files_name_exist():
     wrong = []
     for path in [*TEXTS, ROOT / "Makefile", ROOT / "CMakeLists.txt"]:
         page = path.suffix == ".md"
-        named = set(PATH.findall(path.read_text())) if path not in OLD_OR_NOT_OURS else set()
+        named = set(PATH.findall(path.read_text())) if path != NOT_OURS else set()
         named = {name for name in named if page or name.startswith("docs/")}
         wrong += [f"{shown(path)}: {name}" for name in sorted(named) if not (ROOT / name).exists()]
     assert wrong == []

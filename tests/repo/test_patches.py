@@ -151,6 +151,5 @@ def test_nothing_else_assigns_to_torch():
     assert sorted(wrong) == []
 
 
-def test_the_page_has_the_table():
-    """tools/pages/patches.py writes it anew."""
-    assert patches_page.PAGE.read_text() == patches_page.page()
+def test_the_page_has_a_row_for_each():
+    assert len(list(patches_page.table())) == 2 + len(PATCHES)

@@ -53,44 +53,6 @@ STUBS = """#include <cstdio>
     std::_Exit(3);                                     \\
   }
 """
-HEAD = """# The allocator beside torch's own
-
-<!-- written by `python tools/cuda_allocator/compare.py --page` -->
-
-The caching allocator of a CUDA build of torch needs a GPU for its memory, not for its decisions.
-`tools/cuda_allocator` runs it, as compiled by its authors, over a CUDA runtime that is only
-arithmetic. The same programs run on the allocator of this project. Each compares the address of
-every block, every allocation that fails, and the statistics at the end.
-
-```sh
-python tools/cuda_allocator/compare.py 2.15.0    # downloads that build, unpacks two libraries of it
-```
-
-A program has {operations:,} operations at random on {streams} streams and a device of
-{capacity} GiB: sizes from one byte to {largest} GiB, `record_stream` with work that still runs,
-`empty_cache`, a memory fraction in half of them. A program in two has private pools. Each runs with
-{settings}.
-
-| torch | preset | allocations | out of memory | programs that differ | with private pools |
-|---|---|---|---|---|---|
-"""
-NOT_COVERED = """
-Captured graphs, several devices and host memory are not in the programs. `cudaFree` waits for the
-device here, as it does on a GPU. The page names no cause of a difference; `compare.py` prints the
-first block that differs.
-
-Ties between free blocks of one size go to the lower address up to 2.11, to the older block in 2.12,
-to the older segment from 2.13 on. Up to 2.12, pending frees wait while anything allocates to a
-private pool; the device and replays do not do so, since a recording does not hold those scopes.
-[0015](../understand/decisions/0015-no-scopes-of-pools.md) says what differs because of it.
-Up to 2.9 the last value of a list of divisions (`>`) holds for its last size, too: that is
-`cuda-2.9`. In 2.4 the segments of private pools do not expand, but are split as finely: that is
-`cuda-2.4`. Otherwise both are `cuda-2.11`.
-
-Of the environment, builds from 2.4 to 2.15 read `PYTORCH_CUDA_ALLOC_CONF`. Only those from 2.10 on
-read `PYTORCH_ALLOC_CONF`; before, it changes nothing. `large_segment_size_mb` ends builds before
-2.11.
-"""
 
 
 class Unusable(RuntimeError):
@@ -362,21 +324,15 @@ def compared(build: Build, preset: str, programs: int) -> Row:
     return row
 
 
-def page(rows: list[Row]) -> str:
-    """Returns the page."""
-    text = HEAD.format(
-        operations=OPERATIONS,
-        streams=STREAMS,
-        capacity=CAPACITY >> 30,
-        largest=LARGEST >> 30,
-        settings=", ".join(f"`{each}`" if each else "no setting" for each in SETTINGS),
-    )
+def table(rows: list[Row]) -> str:
+    """Returns the rows of the page's table."""
+    text = ""
     for row in rows:
         plain, pools = row.counts()
         text += (
             f"| {row.build} | {row.preset} | {row.answers:,} | {row.ooms:,} | {plain} | {pools} |\n"
         )
-    return text + NOT_COVERED
+    return text
 
 
 def main() -> int:
@@ -387,7 +343,7 @@ def main() -> int:
     parser.add_argument("builds", nargs="+", metavar="BUILD", help="2.15.0, or a folder")
     parser.add_argument("--programs", type=int, default=12, help="per setting; default: 12")
     parser.add_argument("--preset", action="append", help=f"default: {', '.join(PRESETS)}")
-    parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--page", action="store_true", help=f"write the table of {PAGE.name}")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as work:
@@ -406,7 +362,7 @@ def main() -> int:
                 print(f"error: {source}: {error}", file=sys.stderr)
                 return 2
     if options.page:
-        PAGE.write_text(page(rows))
+        PAGE.write_text(re.sub(r"(?<=---\|\n)(\|.*\n)*", table(rows), PAGE.read_text(), count=1))
     return int(any(any(row.different) for row in rows))
 
 

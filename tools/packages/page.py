@@ -7,26 +7,8 @@ from typing import Any
 
 from suites import Suite
 
-HEAD = """# Test suites of real packages
-
-Generated from `build/packages/results.json`:
-`python tools/packages/run.py --page` writes the page down to "Other libraries".
-
-The suites run unmodified, from the packages' source distributions, through the
-[CUDA alias](../use/cuda_alias.md). `python tools/packages/run.py` fetches, runs and compares them.
-
-| a suite gets the device by | runs |
-|---|---|
-| test names for both devices | once, both halves in one process |
-| its own option or variable, or `torch.cuda.is_available()` | twice: on CPU alone, on npusim |
-| torch's default device, set by the plugin `tools/packages/suite_device.py` | twice |
-
-"Only GPU" counts tests that the CPU skips or lacks. Times are CPU seconds of the tests that pass on
-both, with one thread; the machine's load changes them little.
-
-| package | tests | device | pass on CPU | on npusim | | only GPU | pass | CPU | npusim | ratio |
-|---|---|---|---|---|---|---|---|---|---|---|
-"""
+HEAD = re.compile(r"\| package \| tests \| device .*\n\|-.*\n")  # of the first table
+BY_HAND = "## Other libraries"
 
 
 def _table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> str:
@@ -38,8 +20,8 @@ def _table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> str:
     return "\n".join(lines)
 
 
-def write_page(suites: Sequence[Suite], results: dict[str, Any]) -> str:
-    """Returns the page, down to what is written by hand."""
+def rewritten(page: str, suites: Sequence[Suite], results: dict[str, Any]) -> str:
+    """Returns the page with other tables, between its first head and "Other libraries"."""
     found = [results[suite.name] for suite in suites if suite.name in results]
     rows = [
         f"| {r['name']} {r['version']} | {r['tests']} | {r['device']} | {r['passed_on_cpu']} "
@@ -48,7 +30,9 @@ def write_page(suites: Sequence[Suite], results: dict[str, Any]) -> str:
         f"| {r['seconds_cpu']:.1f} | {r['seconds_npusim']:.1f} | {r['ratio']:.2f} |"
         for r in found
     ]
-    parts = [HEAD + "\n".join(rows)]
+    head = HEAD.search(page)
+    assert head is not None, "the page has lost the head of its first table"
+    parts = [page[: head.end()] + "\n".join(rows)]
     parts.append("## Failures on npusim alone")
     lost = [
         (f"{r['name']} | {why}", [name for name, other in r["lost"].items() if other == why])
@@ -66,4 +50,4 @@ def write_page(suites: Sequence[Suite], results: dict[str, Any]) -> str:
             "numbers here. Files that need an absent package are omitted on both sides."
         )
         parts.append(_table("package | tests", failed))
-    return "\n\n".join(parts) + "\n\n"
+    return "\n\n".join([*parts, BY_HAND + page.partition(BY_HAND)[2]])

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page import write_page
+from page import rewritten
 from suites import SUITES, Suite
 
 HERE = Path(__file__).parent
@@ -202,8 +202,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true")
     arguments = parser.parse_args()
     if arguments.page:
-        _, heading, by_hand = PAGE.read_text().partition("## Other libraries")
-        PAGE.write_text(write_page(SUITES, read_results()) + heading + by_hand)
+        PAGE.write_text(rewritten(PAGE.read_text(), SUITES, read_results()))
         return
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for suite in SUITES:

@@ -11,7 +11,7 @@ import re
 import sys
 from collections import defaultdict
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "reference" / "direct_calls.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "direct_calls.md"
 _ISSUE = "https://github.com/pytorch/pytorch/issues"
 _VERDICT = re.compile(
     r"on the CPU too \((?P<end>\w+)(?P<fenced> outside of its operands)?"

@@ -209,28 +209,15 @@ def planted(sources: Path, backend: Backend, out: Path) -> list[str]:
 
 TITLES = ("backend", "commit, built with", "torch", "executed", "passed", "fail", "in silence",
           "died", "no kernel")  # fmt: skip
-COLUMNS = f"| {' | '.join(TITLES)} |\n{'|---' * len(TITLES)}|"
+RULER = "|---" * len(TITLES) + "|"
 
 WHOLE_TITLE = "## The whole smoke profile"
 
-HEAD = f"""# The conformance kit on backends of others
 
-`make foreign SOURCES=dir` asks backends that lie in `dir`, built for the installed torch. It clones
-and builds pinned revisions of those that are missing. A vendor adds a row from the log of a run,
-which may be a remote one: `python tools/pages/foreign.py dir --page --log NAME=DIR`. This table
-counts the core: the forward cases of operators in the smoke profile. "In silence" counts the
-failures with a wrong value and no exception; a case "died" if it ended the process or its time. A
-row stays until its backend is asked again.
-
-{COLUMNS}"""
-
-WHOLE = f"""
-{WHOLE_TITLE}
-
-It adds gradients, layouts, errors, modules and contracts. Backends that compile each kernel are
-asked for the core only.
-
-{COLUMNS}"""
+def above(part: str) -> str:
+    """Returns what a part of the page has before its rows: prose by hand, and the table's head."""
+    head, ruler, _ = part.partition(RULER)
+    return head + ruler
 
 
 def kept(page: str, written: str) -> str:
@@ -290,7 +277,8 @@ def main() -> int:
         rows.append(row(*said, [record for record in records if in_core(record)]))
         whole.append(row(*said, records))
     missing = ["", "## Not to be had", "", "| backend | reason |", "|---|---|", *absent]
-    tables = [HEAD, *rows, *([WHOLE, *whole] if whole else [])]
+    core = [above(old_core), *rows]
+    tables = [*core, *(["", WHOLE_TITLE + above(old_whole), *whole] if whole else [])]
     text = "\n".join([*tables, *(missing if absent else []), *sections]) + "\n"
     print("\n".join([*tables, *absent]))
     if options.page and asked:
