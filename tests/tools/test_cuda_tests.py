@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from repo.sources import ROOT
 
 from torch_npusim.patches import is_version
@@ -87,9 +86,38 @@ def test_a_half_of_the_page_without_results_stays(tool):
     assert tool.write_page({}, before) == before
     found = tool.compare(tool.WHOLE, {"": {"outcome": "end"}})
     found["first"] = {}
-    page = tool.write_page({"distributed/test_device_mesh.py": found}, before)
+    page = tool.write_page({"2.15": {"distributed/test_device_mesh.py": found}}, before)
     assert page.startswith("# Page\n\nfirst\n\n## torch.distributed\n")
     assert "second" not in page
+
+
+def test_a_version_without_results_keeps_its_columns(tool):
+    def found(passed, failed, why):
+        lost = {f"T.test_{n}": {"outcome": "failed", "why": why} for n in range(failed)}
+        return {
+            "alone": passed + failed, "alone_lost": failed, "whole": True,
+            "excluded": {"slow": ["T.test_slow"]}, "lost": lost,
+        }  # fmt: skip
+
+    name = "distributed/test_device_mesh.py"
+    first = {"2.13": {name: found(4, 1, "cuDNN")}}
+    second = {
+        "2.15": {name: found(5, 2, "cuDNN"), "distributed/test_c10d_pypg.py": found(1, 0, "")}
+    }
+    pages = [tool.write_page(first, "# Page\n\n## torch.distributed\n")]
+    for results in (second, second, {}):
+        pages.append(tool.write_page(results, pages[-1]))
+    assert pages[1] == pages[2] == pages[3]
+    for line in (
+        "With 2.13, 4 of 5 tests that apply pass, 80.0 %.",
+        "With 2.15, 6 of 8 tests that apply pass, 75.0 %.",
+        "| file | devices | 2.13 apply | 2.13 pass | 2.15 apply | 2.15 pass |",
+        "| `test_c10d_pypg.py` | 2 |  |  | 1 | 1 |",
+        "| `test_device_mesh.py` | 8 | 5 | 4 | 7 | 5 |",
+        "| slow | 1 | 2 |",
+        "| no cuDNN | 1 | 2 | `distributed/test_device_mesh.py`: `T.test_0` |",
+    ):
+        assert f"{line}\n" in pages[1], line
 
 
 def test_what_the_cpu_fails_in_the_same_words_does_not_apply(tool, monkeypatch):
@@ -123,15 +151,17 @@ def test_a_file_that_is_in_no_table_is_refused_with_the_nearest(tool):
             tool.named(wrong)
 
 
-@pytest.mark.skipif(not is_version("<2.14"), reason="the page is of 2.13")
 def test_what_is_older_than_the_installed_torch_is_shown_by_its_sources(tool):
     outdated = importlib.import_module("outdated")
-    sources = Path(torch.__file__).parent
-    assert [row.words for row in outdated.CHANGES if not row.is_shown(sources)] == []
+    wrong = [
+        row.words for row in outdated.CHANGES
+        if row.is_shown(outdated.TORCH) != is_version(f">={row.since}")
+    ]  # fmt: skip
+    assert wrong == []
     assert [row.words for row in outdated.CHANGES if not (row.source and row.text)] == []
     row = outdated.Change(
         "T.*", "gone", "distributed/device_mesh.py", "class DeviceMesh", gone=True
     )
-    assert not row.is_shown(sources)
+    assert not row.is_shown(outdated.TORCH)
     assert outdated.change_of("DTensorLogTest.test_dtensor_log") is not None
     assert outdated.change_of("DTensorLogTest.test_dtensor_log_2") is None

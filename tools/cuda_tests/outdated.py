@@ -5,6 +5,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
+TORCH = Path(torch.__file__).parent
+
 
 class Change(NamedTuple):
     """A change of torch since 2.6: its tests, in words, and a text that a source has or lacks."""
@@ -14,6 +18,7 @@ class Change(NamedTuple):
     source: str  # below torch/ in the wheel
     text: str
     gone: bool = False
+    since: str = "2.13"
 
     def is_shown(self, torch: Path) -> bool:
         """Returns whether the sources of torch are as the row says."""
@@ -38,6 +43,12 @@ CHANGES = [
     Change(
         r"DeviceMeshTest\.test_assert_invalid_mesh_tensor",
         "a mesh given on a device is moved to the CPU", MESH, 'mesh = mesh.to("cpu")',
+    ),
+    Change(
+        r"DeviceMeshTest\.test_2d_mesh_non_eager_init_subgroup",
+        "a group of NCCL is bound to its device when it is made",
+        "distributed/distributed_c10d.py", "process_group.bound_device_id = device",
+        since="2.15",
     ),
     Change(
         r"TestFullyShardProcessGroupInit\.test_[12]d_process_group_init",
@@ -116,4 +127,5 @@ CHANGES = [
 
 def change_of(test: str) -> str | None:
     """Returns why a test of 2.6 does not apply to the installed torch, or None if it does."""
-    return next((row.words for row in CHANGES if re.fullmatch(row.tests, test)), None)
+    rows = (row for row in CHANGES if re.fullmatch(row.tests, test))
+    return next((row.words for row in rows if row.is_shown(TORCH)), None)

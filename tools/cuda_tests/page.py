@@ -57,7 +57,9 @@ RANKS = """## torch.distributed
 
 The files run under the alias alone, with as many devices as the table says; NCCL has no twin on the
 CPU. Their ranks are processes, forked from one that has imported torch and used no device. A test
-whose ranks take longer than {seconds} s has failed. Seconds are of the clock, on two busy cores.
+whose ranks take longer than {seconds} s has failed. Two columns are of one version of torch: how
+many tests apply, and how many of those pass. From 2.14 on the builds are for CUDA; the alias needs
+none of its libraries, and here they were empty ones.
 The tests of `test_distributed_spawn.py` are in torch's wheel, and so of the torch that runs them.
 The other files are of 2.6.0, and torch has changed since. A test that fails on the CPU without
 npusim too, with the same words, does not apply. Nor does one that needs a device and asks for what
@@ -65,9 +67,10 @@ torch has changed: `tools/cuda_tests/outdated.py` has the line of the installed 
 
 {share}
 
-| file | devices | run | not applicable | apply | pass | | s |
-|---|---|---|---|---|---|---|---|
 """
+ALL = "**all**"
+
+Rows = dict[str, dict[str, Any]]  # the first cell of a row -> column -> cell
 
 
 def _share(passed: int, tests: int) -> str:
@@ -90,62 +93,106 @@ def _sums(found: dict[str, Any]) -> Counter[str]:
     return sums
 
 
-def _causes(results: dict[str, Any], title: str) -> list[str]:
-    """Returns the tables of what is excluded and of what failed."""
-    excluded: Counter[str] = Counter()
-    causes: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    for name, found in results.items():
-        for why, tests in found["excluded"].items():
-            excluded[why] += len(tests)
-        for test, end in found["lost"].items():
-            cause = cause_of(test, end["outcome"], end["why"])
-            causes[cause] += 1
-            examples.setdefault(cause, f"`{name}`: `{test}`")
-    lines = "\n".join(f"| {why} | {count} |" for why, count in excluded.most_common())
-    parts = [f"{title} Excluded\n\n| why | tests |\n|---|---|\n{lines}"]
-    known = [(cause, n) for cause, n in causes.most_common() if cause in EXPLAINED]
-    other = sum(causes.values()) - sum(n for _, n in known)
-    lines = "\n".join(f"| {cause} | {n} | {examples[cause]} |" for cause, n in known)
-    lines += f"\n| not looked into: `results.json` has the error of each | {other} | |"
-    head = "| cause | tests | the first |\n|---|---|---|"
-    return [*parts, f"{title} Failures by cause\n\n{head}\n{lines}"]
+def _rows(page: str, first: str) -> Rows:
+    """Returns the rows of a page's tables whose first column is `first`."""
+    rows: Rows = {}
+    columns: list[str] = []
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if not columns or not cells:
+            columns = cells
+        elif columns[0] == first and cells[0].strip("-"):
+            rows[cells[0]] = dict(zip(columns, cells, strict=True))
+    return rows
 
 
-def _ranks(results: dict[str, Any]) -> str:
-    """Returns the section of torch.distributed."""
-    rows, total = [], Counter[str]()
-    for name, found in results.items():
-        sums = _sums(found)
-        total.update(sums)
-        cut = "" if found["whole"] else ", until its time was over"
-        rows.append(_ranks_row(f"`{name.removeprefix('distributed/')}`{cut}", name, sums))
-    rows.append(_ranks_row("**all**", "", total))
-    passed = total["alone"] - total["alone_lost"]
-    share = f"{passed} of {total['alone']} tests that apply pass, {_share(passed, total['alone'])}."
-    parts = [RANKS.format(seconds=RANKS_SECONDS, share=share) + "\n".join(rows)]
-    missing = ", ".join(f"`{name}`" for name in DISTRIBUTED if name not in results)
-    if missing:
-        parts.append(f"Not run yet: {missing}.")
-    parts += [f"`{name}` does not load: {why}." for name, why in UNLOADABLE.items()]
-    return "\n\n".join([*parts, *_causes(results, "###")])
+def _table(rows: list[dict[str, Any]], first: list[str], last: list[str]) -> str:
+    """Returns a table; between the `first` columns and the `last` are those of versions."""
+    others = {column for row in rows for column in row} - {*first, *last}
+    columns = [*first, *sorted(others), *last]
+    lines = [[str(row.get(column, "")) for column in columns] for row in rows]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in [columns, *lines])
+    return text.replace("\n", f"\n{'|---' * len(columns)}|\n", 1)
 
 
-def _ranks_row(title: str, name: str, sums: Counter[str]) -> str:
-    passed = sums["alone"] - sums["alone_lost"]
-    cells = [title, DISTRIBUTED.get(name, ""), sums["tests"], sums["excluded"], sums["alone"]]
-    cells += [passed, _share(passed, sums["alone"]), sums["seconds"]]
-    return f"| {' | '.join(map(str, cells))} |"
+def _causes(results: dict[str, dict[str, Any]], title: str, before: str = "") -> list[str]:
+    """Returns the tables of what is excluded and of what failed; each key is a column."""
+    excluded, causes = _rows(before, "why"), _rows(before, "cause")
+    for column, files in results.items():
+        for row in (*excluded.values(), *causes.values()):
+            row.pop(column, None)
+        for name, found in files.items():
+            for why, tests in found["excluded"].items():
+                row = excluded.setdefault(why, {"why": why})
+                row[column] = row.get(column, 0) + len(tests)
+            for test, end in found["lost"].items():
+                cause, first = cause_of(test, end["outcome"], end["why"]), f"`{name}`: `{test}`"
+                if cause not in EXPLAINED:
+                    cause, first = "not looked into: `results.json` has the error of each", ""
+                row = causes.setdefault(cause, {"cause": cause, "the first": first})
+                row[column] = row.get(column, 0) + 1
+
+    def counted(rows: Rows) -> list[dict[str, Any]]:
+        def count(row: dict[str, Any]) -> int:
+            return sum(int(cell) for cell in row.values() if str(cell).isdigit())
+
+        return sorted(filter(count, rows.values()), key=count, reverse=True)
+
+    return [
+        f"{title} Excluded\n\n{_table(counted(excluded), ['why'], [])}",
+        f"{title} Failures by cause\n\n{_table(counted(causes), ['cause'], ['the first'])}",
+    ]
 
 
-def write_page(results: dict[str, Any], before: str) -> str:
-    """Returns the page; a half without any result stays as it was."""
-    of_ranks = {name: found for name, found in results.items() if name in DISTRIBUTED}
-    results = {name: found for name, found in results.items() if name not in DISTRIBUTED}
+def _ranks(results: dict[str, dict[str, Any]], before: str) -> str:
+    """Returns the section of torch.distributed; versions without results keep their columns."""
+    rows = _rows(before, "file")
+    total = rows.pop(ALL, {"file": ALL})
+    for version, files in results.items():
+        apply, passes = f"{version} apply", f"{version} pass"
+        for row in rows.values():
+            row |= {apply: "", passes: ""}
+        sums = {apply: 0, passes: 0}
+        for name, found in files.items():
+            title = f"`{name.removeprefix('distributed/')}`"
+            row = rows.setdefault(title, {"file": title, "devices": DISTRIBUTED[name]})
+            row |= {apply: found["alone"], passes: found["alone"] - found["alone_lost"]}
+            sums = {column: count + row[column] for column, count in sums.items()}
+            if not found["whole"]:
+                row[passes] = f"{row[passes]}, until its time was over"
+        total |= sums
+    shares, missing = [], []
+    for version in sorted(column.split()[0] for column in total if column.endswith(" apply")):
+        tests, passed = (int(total[f"{version} {word}"]) for word in ("apply", "pass"))
+        shares.append(
+            f"With {version}, {passed} of {tests} tests that apply pass, {_share(passed, tests)}."
+        )
+        found = {name for name, row in rows.items() if row.get(f"{version} apply", "") != ""}
+        names = [
+            name.removeprefix("distributed/") for name in DISTRIBUTED if name not in UNLOADABLE
+        ]
+        if lacking := ", ".join(f"`{name}`" for name in names if f"`{name}`" not in found):
+            missing.append(f"Not run with {version}: {lacking}.")
+    text = RANKS.format(seconds=RANKS_SECONDS, share="\n".join(shares))
+    text += _table([*(rows[name] for name in sorted(rows)), total], ["file", "devices"], [])
+    reasons = [f"`{name}` does not load: {why}." for name, why in UNLOADABLE.items()]
+    return "\n\n".join([text, *missing, *reasons, *_causes(results, "###", before)])
+
+
+def write_page(results: dict[str, dict[str, Any]], before: str) -> str:
+    """Returns the page from the results by torch's version; what has none stays as it was."""
+    ranks: dict[str, dict[str, Any]] = {}
+    alone: dict[str, Any] = {}
+    for version, files in sorted(results.items()):
+        for name, found in files.items():
+            if name in DISTRIBUTED:
+                ranks.setdefault(version, {})[name] = found
+            else:
+                alone.setdefault(name, found)  # of the oldest torch
     title = RANKS.partition("\n")[0]
     first, _, second = before.partition(title)
-    first = _one_device(results) if results else first.strip()
-    second = _ranks(of_ranks) if of_ranks else (title + second).strip()
+    first = _one_device(alone) if alone else first.strip()
+    second = _ranks(ranks, second) if ranks else (title + second).strip()
     return f"{first}\n\n{second}\n"
 
 
@@ -158,7 +205,7 @@ def _one_device(results: dict[str, Any]) -> str:
         total.update(sums)
         cut = "" if found["whole"] else ", until its time was over"
         rows.append(_row(f"`{name}`{cut}", found["every"], sums))
-    rows.append(_row("**all**", 0, total))
+    rows.append(_row(ALL, 0, total))
     count, lost = total["twin"] + total["alone"], total["twin_lost"] + total["alone_lost"]
     older = sum(
         cause_of(test, end["outcome"], end["why"]) == CHANGED
@@ -185,4 +232,4 @@ def _one_device(results: dict[str, Any]) -> str:
     missing = ", ".join(f"`{name}`" for name in FILES if name not in results)
     if missing:
         parts.append(f"Not run yet: {missing}. PyTorch has about 150 more files.")
-    return "\n\n".join([*parts, *_causes(results, "##")])
+    return "\n\n".join([*parts, *_causes({"tests": results}, "##")])

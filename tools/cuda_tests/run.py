@@ -43,7 +43,8 @@ from tables import (
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "build" / "cuda_tests" / "results.json"
-NOTES = ROOT / "build" / "cuda_tests"
+VERSION = ".".join(torch.__version__.split(".")[:2])
+NOTES = RESULTS.parent / VERSION
 
 Ends = dict[str, dict[str, Any]]
 SAME = 60  # characters of an error that say the same
@@ -63,7 +64,7 @@ def environment(device: str, devices: int) -> dict[str, str]:
 
 
 def read_results() -> dict[str, Any]:
-    """Returns the results of the files that have run."""
+    """Returns the results of the files that have run, by torch's version."""
     found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     return found
 
@@ -220,12 +221,12 @@ def main() -> int:
             continue  # it does not load
         found = {"every": every, "torch": torch.__version__, **compare(on_cpu, on_cuda)}
         results = read_results()  # two commands may run
-        before = results.get(name, {})
+        before = results.setdefault(VERSION, {}).get(name, {})
         first = before.get("first") if before.get("every") == every else None  # of other tests
         found["first"] = first or {
             key: found[key] for key in ("twin", "twin_lost", "alone", "alone_lost", "denominator")
         }
-        results[name] = found
+        results[VERSION][name] = found
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         causes = Counter(cause_of(test, **end) for test, end in found["lost"].items())

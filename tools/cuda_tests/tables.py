@@ -95,7 +95,7 @@ UNLOADABLE = {
 GATES = {
     r"only one GPU|fewer than 2|at least 2 GPU|[Mm]ulti-?GPU|needs multiple": "more than one GPU",
     r"requires multiple devices": "more than one GPU",
-    r"Need at least \d+ CUDA|Need \d+ or more": "more devices than are given",
+    r"Need at least \d+ (CUDA|accelerator)|Need \d+ or more": "more devices than are given",
     r"test is slow": "slow",
     r"[Ii]nsufficient \S* ?memory|[Nn]ot enough memory": "memory",
     r"small world size|exact world size|world size of 4": "more devices than are given",

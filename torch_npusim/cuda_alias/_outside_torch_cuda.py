@@ -337,7 +337,10 @@ def _patch_distributed(patcher: Patcher) -> None:
     patcher.set(core, "_dump_nccl_trace_json", _recorder.dump_json)
     patcher.set(core, "_reset_fr_recording_nccl", _C.forget_flight_records)
     # Objects are logged with it where TORCH_DISTRIBUTED_DEBUG is DETAIL.
-    patcher.set(torch._C._distributed_c10d, "_hash_tensors", _hash_tensors)
+    patcher.set(core, "_hash_tensors", _hash_tensors)
+    # A build for CUDA asks the driver, and fails without one.
+    multicast = staticmethod(lambda device_type, device_idx: False)
+    patcher.set(core._SymmetricMemory, "has_multicast_support", multicast)
     # Gloo can reach CUDA's memory, and not that of npusim: here it serves the host alone.
     capability = {**Backend.backend_capability, Backend.GLOO: ["cpu"]}
     patcher.set(Backend, "backend_capability", capability)
