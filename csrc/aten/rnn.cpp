@@ -9,6 +9,7 @@
 // CPU's. The fused cells themselves are in rnn_fused_cells.cpp.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/RNN.h>
 #include <ATen/ops/cat.h>
@@ -237,13 +238,22 @@ StackResult run_layers(Kind kind, Sequence sequence, const std::vector<State>& s
   return result;
 }
 
-// The tensors of a call; under the rules for CUDA with the refusals of cuDNN.
+// The tensors of a call: autocast converts all of them, as around cuDNN. Under the rules for CUDA
+// with the refusals of cuDNN.
 struct Operands {
   Tensor data;
   std::vector<Tensor> states, params;
 };
 
 Operands operands_of(const Tensor& data, TensorList states, TensorList params, bool train) {
+  if (at::autocast::is_autocast_enabled(at::kPrivateUse1)) {
+    const auto lower = [](const auto& operand) {
+      const at::ScalarType to = at::autocast::get_autocast_dtype(at::kPrivateUse1);
+      return at::autocast::cached_cast(to, operand, at::kPrivateUse1);
+    };
+    const c10::impl::ExcludeDispatchKeyGuard once(at::DispatchKey::AutocastPrivateUse1);
+    return operands_of(lower(data), lower(states), lower(params), train);
+  }
   if (!cudnn_runs_rnns(data)) return {data, states.vec(), params.vec()};
   check_cudnn_states(states.front(), states.size() > 1 ? states.back() : Tensor());
   return {as_operands_of_cudnn(data, train).front(), as_operands_of_cudnn(states, train),

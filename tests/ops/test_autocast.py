@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The autocast trap: without a fallthrough every operator that autocast does not list raises."""
 
+import copy
+
 import pytest
 import torch
 from oracle import DEVICE
@@ -60,3 +62,27 @@ def test_a_fallback_kernel_does_not_meet_autocast_again():
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast(DEVICE, dtype=torch.bfloat16):
         assert torch.cdist(x, x).dtype == torch.float32
         assert torch.linalg.inv(x + 9 * torch.eye(8, device=DEVICE)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_run_in_the_lower_precision(kind, packed, given):
+    """All operands are converted first, as torch converts those of cuDNN."""
+    model = getattr(torch.nn, kind)(3, 4, bidirectional=True).to(DEVICE)
+    lower = copy.deepcopy(model).to(torch.bfloat16)
+    x = torch.rand(5, 2, 3, device=DEVICE).to(given)
+    both = [x, x.to(torch.bfloat16)]
+    if packed:
+        both = [
+            torch.nn.utils.rnn.pack_padded_sequence(each, torch.tensor([5, 3])) for each in both
+        ]
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        under, _ = model(both[0])
+    expected, _ = lower(both[1])
+    if packed:
+        under, expected = under.data, expected.data
+    assert under.dtype == torch.bfloat16
+    assert torch.equal(under, expected)
+    under.float().sum().backward()
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
