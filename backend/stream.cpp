@@ -23,7 +23,7 @@
 namespace npusim {
 
 // StreamTable holds the streams of one device: index 0 the default one, then the pool of priority
-// 0, then that of -1. The index is the id.
+// 0, then those of -1, -2 and -3. The index is the id.
 struct StreamTable {
   StreamTable(int device, const CostRates& rates) {
     for (int index = 0; index < kStreamsPerDevice; ++index) {

@@ -17,7 +17,7 @@ namespace npusim {
 using StreamId = std::int64_t;  // 0 is the default stream of its device
 
 inline constexpr int kStreamsPerPriority = 32;
-inline constexpr int kHighestPriority = -1;  // priorities run from 0 (default) down to this
+inline constexpr int kHighestPriority = -3;  // priorities run from 0 (default) down to this
 inline constexpr int kPriorityCount = 1 - kHighestPriority;
 inline constexpr int kStreamsPerDevice = 1 + kPriorityCount * kStreamsPerPriority;
 

@@ -54,7 +54,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return torch_stream(translated([&]() -> auto& { return npusim::default_stream(index); }));
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
-    return getNewStream(device, high_priority ? -1 : 0);
+    return getNewStream(device, high_priority ? npusim::kHighestPriority : 0);
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     const c10::DeviceIndex index = checked_device(device.index());

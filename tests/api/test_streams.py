@@ -36,10 +36,11 @@ def test_a_stream_is_made_on_the_device_asked_for():
 
 def test_priorities_are_mapped_to_the_range():
     least, greatest = torch.npusim.Stream.priority_range()
-    assert least == 0
-    assert greatest < 0
-    for priority in (-100, 100):
-        torch.npusim.Stream(priority=priority)
+    assert (least, greatest) == (0, -3)
+    for priority, nearest in ((-100, -3), (-2, -2), (100, 0)):
+        assert torch.npusim.Stream(priority=priority).priority == nearest
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        torch.npusim.Stream(priority="x")
 
 
 def test_one_context_object_can_be_entered_twice():

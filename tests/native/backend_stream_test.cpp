@@ -121,7 +121,7 @@ TEST(pools_hand_out_32_streams_per_priority_in_turn) {  // (rule S3)
   Machine machine;
   CHECK_EQ(default_stream(1).id(), 0);
   CHECK_EQ(default_stream(1).device(), 1);
-  for (const int priority : {0, -1}) {
+  for (const int priority : {0, -1, -3}) {
     Stream& first = next_stream(1, priority);
     CHECK_EQ(first.priority(), priority);
     for (int i = 1; i < kStreamsPerPriority; ++i) CHECK(&next_stream(1, priority) != &first);

@@ -14,6 +14,7 @@ stream is per thread and per device.
     True
 """
 
+import operator
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -59,7 +60,7 @@ class Stream(torch.Stream):
             return super().__new__(cls, priority=priority, **kwargs)
         index = _get_device_index(device, optional=True)
         least, greatest = _C.priority_range()
-        clamped = max(greatest, min(least, priority))
+        clamped = max(greatest, min(least, operator.index(priority)))
         return super().__new__(cls, torch.device("npusim", index), priority=clamped)
 
     @property
