@@ -250,7 +250,7 @@ def splits():
     assert both._get_backend(torch.device("cuda")).options.is_high_priority_stream
     dist.all_reduce(x, group=both)
     some = dist.split_group(split_ranks=[[1]], pg_options=dist.ProcessGroupNCCL.Options())
-    inside = some not in (None, dist.GroupMember.NON_GROUP_MEMBER)  # the latter from 2.15 on
+    inside = some not in (None, dist.GroupMember.NON_GROUP_MEMBER)  # the latter from 2.14 on
     if inside:
         dist.all_reduce(x, op=dist.ReduceOp.AVG, group=some)
     return x.item(), inside, parent.comm_split_count() if inside else None

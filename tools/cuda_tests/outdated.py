@@ -45,10 +45,28 @@ CHANGES = [
         "a mesh given on a device is moved to the CPU", MESH, 'mesh = mesh.to("cpu")',
     ),
     Change(
-        r"DeviceMeshTest\.test_2d_mesh_non_eager_init_subgroup",
-        "a group of NCCL is bound to its device when it is made",
+        r"DeviceMeshTest\.test_2d_mesh_non_eager_init_subgroup|ProcessGroupNCCLGroupTest\."
+        r"test_(abort_in_destroy_m(ixed_empty|ulti)_pgs|non_blocking_init)",
+        "a group of NCCL is bound to its device when it is made, and later ones are split from it",
         "distributed/distributed_c10d.py", "process_group.bound_device_id = device",
         since="2.15",
+    ),
+    Change(
+        r"LargeCommTest\.test_new_group_local_sync",
+        "`new_group()` is not None where the rank is in none of its groups",
+        "distributed/distributed_c10d.py", "get_rank() not in ranks:\n            return None",
+        True, "2.14",
+    ),
+    Change(
+        r"ProcessGroupNCCLLargerScaleTest\.test_comm_split_group_larger_scale",
+        "`split_group()` is not None where the rank is in none of its groups",
+        "distributed/distributed_c10d.py", "# and None will be returned.", True, "2.14",
+    ),
+    Change(
+        r"WorkHookTest\.test_on_completion_hook_all_gather_object",
+        "`all_gather_object()` gathers into one tensor, which is another kind of work",
+        "distributed/distributed_c10d.py",
+        "all_gather_single(object_sizes_tensor, local_size, group=group)", since="2.15",
     ),
     Change(
         r"TestFullyShardProcessGroupInit\.test_[12]d_process_group_init",

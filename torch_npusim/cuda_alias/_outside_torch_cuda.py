@@ -68,6 +68,8 @@ def _patch_cudnn(patcher: Patcher) -> None:
     patcher.set(torch._C, "_has_cudnn", True)
     patcher.set(cudnn.m, "_init", lambda: True)  # type: ignore[attr-defined]
     patcher.set(cudnn.m, "version", lambda: CUDNN_VERSION)  # type: ignore[attr-defined]
+    # A build for CUDA has weights laid out by cuDNN, which is not there.
+    patcher.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: False)
     limit = torch.backends.ContextProp(  # type: ignore[no-untyped-call]
         torch._C._cuda_get_cudnn_benchmark_limit, torch._C._cuda_set_cudnn_benchmark_limit
     )
