@@ -2,9 +2,11 @@
 """The oracle for an operator is the CPU backend, bit for bit (rule O1).
 
 `compare(fn, *inputs)` runs `fn` on the CPU and on npusim and asserts that both give the same.
-Inputs reach the device with their strides, offsets, conj and neg bits and shared storages.
+Inputs reach the device with their strides, offsets, conj and neg bits and shared storages; of a
+module there is a copy, whose parameters count as inputs.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,8 @@ class Mover:
     def _move(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.device) or leaf == "cpu":
             return self.device
+        if isinstance(leaf, torch.nn.Module):
+            return copy.deepcopy(leaf).to(self.device)
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if leaf.layout != torch.strided or leaf.is_quantized or leaf.is_nested:
@@ -60,7 +64,10 @@ def reseed(seed: int) -> None:
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    leaves = pytree.tree_leaves(tree)
+    modules = [leaf for leaf in leaves if isinstance(leaf, torch.nn.Module)]
+    own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] + own
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,6 +97,8 @@ def _assert_same_tensor(one: torch.Tensor, other: torch.Tensor, name: str) -> No
         _assert_same_nested(one.detach(), other.detach(), name)
         return
     assert (other.dtype, other.shape, other.layout) == (one.dtype, one.shape, one.layout), name
+    if one.layout == torch.sparse_coo:
+        assert other.is_coalesced() == one.is_coalesced(), name
     if one.layout != torch.strided:
         assert_same(_members(one), _members(other), name)
         return

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Recurrent networks on npusim are the CPU's bit for bit, whichever way the CPU runs them."""
 
-import copy
-
 import pytest
 import torch
+from oracle import DEVICE, assert_same, compare
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-import torch_npusim  # noqa: F401  (for where autoload has stepped back)
-
-DEV = "npusim"
 MODULES = {
     "lstm": nn.LSTM,
     "gru": nn.GRU,
@@ -19,34 +15,27 @@ MODULES = {
 }
 
 
-def flat(value):
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for item in value for tensor in flat(item)]
-
-
-def assert_same(on_cpu, on_device):
-    for expected, got in zip(on_cpu, on_device, strict=True):
-        assert got.device.type == DEV
-        assert got.shape == expected.shape
-        assert torch.equal(got.cpu(), expected)
-
-
-def run(module, input_, state, device, lengths=None):
-    """Outputs, final states and all gradients of one forward and backward pass."""
-    module = copy.deepcopy(module).to(device)
-    input_ = input_.detach().to(device).requires_grad_()
-    state = [tensor.detach().to(device).requires_grad_() for tensor in state]
-    hidden = tuple(state) if len(state) == 2 else state[0]
+def run(module, input_, *state, lengths=None):
+    """Outputs and final states, and something of each whose gradient is not the same everywhere."""
+    hidden = state if len(state) == 2 else state[0]
     fed = input_
     if lengths is not None:
         fed = pack_padded_sequence(input_, lengths, module.batch_first, enforce_sorted=False)
     output, last = module(fed, hidden)
     if lengths is not None:
         output, _ = pad_packed_sequence(output, module.batch_first)
-    outputs = [output, *flat(last)]
-    sum((tensor.sin() * (i + 1)).sum() for i, tensor in enumerate(outputs)).backward()
-    return [*outputs, input_.grad, *(t.grad for t in state), *(p.grad for p in module.parameters())]
+    outputs = [output, *(last if isinstance(last, tuple) else [last])]
+    return [*outputs, *((i + 1) * tensor.sin() for i, tensor in enumerate(outputs))]
+
+
+def same(module, dtype=torch.float32, lengths=None, **sizes):
+    """Compares one forward and backward pass."""
+    made = operands(module, dtype, **sizes)
+
+    def with_lengths(*given):
+        return run(*given, lengths=lengths)  # which are the host's on both devices
+
+    compare(with_lengths, module, *made, backward=True)
 
 
 def operands(module, dtype, batch=3, steps=5, seed=2):
@@ -61,7 +50,7 @@ def operands(module, dtype, batch=3, steps=5, seed=2):
         torch.randn(module.num_layers * directions, batch, size, generator=generator).to(dtype)
         for size in sizes
     ]
-    return input_, states
+    return [tensor.requires_grad_() for tensor in (input_, *states)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -79,8 +68,7 @@ def test_padded(kind, layers, bidirectional, batch_first, bias, dtype):
     module = MODULES[kind](
         6, 7, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional
     ).to(dtype)
-    input_, state = operands(module, dtype)
-    assert_same(run(module, input_, state, "cpu"), run(module, input_, state, DEV))
+    same(module, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -90,95 +78,71 @@ def test_padded(kind, layers, bidirectional, batch_first, bias, dtype):
 @pytest.mark.parametrize("kind", MODULES)
 def test_packed(kind, layers, bidirectional, dtype):
     module = MODULES[kind](5, 4, layers, bidirectional=bidirectional).to(dtype)
-    input_, state = operands(module, dtype, batch=4, steps=6)
-    lengths = torch.tensor([3, 6, 1, 6])
-    expected = run(module, input_, state, "cpu", lengths)
-    assert_same(expected, run(module, input_, state, DEV, lengths))
+    same(module, dtype, lengths=torch.tensor([3, 6, 1, 6]), batch=4, steps=6)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_projections(bidirectional, packed):
     module = nn.LSTM(5, 6, 2, proj_size=3, bidirectional=bidirectional)
-    input_, state = operands(module, torch.float32)
-    lengths = torch.tensor([5, 2, 4]) if packed else None
-    expected = run(module, input_, state, "cpu", lengths)
-    assert_same(expected, run(module, input_, state, DEV, lengths))
+    same(module, lengths=torch.tensor([5, 2, 4]) if packed else None)
 
 
 @pytest.mark.parametrize("kind", MODULES)
 def test_without_gradients_and_unbatched(kind):
-    module = MODULES[kind](6, 7, 2)
-    device_module = copy.deepcopy(module).to(DEV)
     for shape in [(5, 3, 6), (5, 6)]:
-        input_ = torch.randn(shape)
-        with torch.no_grad():
-            assert_same(flat(module(input_)), flat(device_module(input_.to(DEV))))
-        with torch.inference_mode():
-            assert_same(flat(module(input_)), flat(device_module(input_.to(DEV))))
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                compare(nn.Module.__call__, MODULES[kind](6, 7, 2), torch.randn(shape))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_large_with_threads(kind, threads):
-    module = MODULES[kind](64, 128)
-    input_, state = operands(module, torch.float32, batch=32, steps=20)
     torch.set_num_threads(threads)
-    assert_same(run(module, input_, state, "cpu"), run(module, input_, state, DEV))
+    same(MODULES[kind](64, 128), batch=32, steps=20)
 
 
 def test_lstm_without_onednn():
-    module = nn.LSTM(6, 7, 2, bidirectional=True)
-    input_, state = operands(module, torch.float32)
     with torch.backends.mkldnn.flags(enabled=False):
-        assert_same(run(module, input_, state, "cpu"), run(module, input_, state, DEV))
+        same(nn.LSTM(6, 7, 2, bidirectional=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 def test_cells(cell, dtype):
-    module = cell(6, 5).to(dtype)
-    inputs = torch.randn(4, 3, 6, dtype=dtype)
-
-    def unroll(device):
-        here = copy.deepcopy(module).to(device)
-        steps = inputs.detach().to(device).requires_grad_()
+    def unroll(module, steps):
         state = None
         for step in steps:
-            state = here(step, state)
-        outputs = flat(state)
-        sum(tensor.sin().sum() for tensor in outputs).backward()
-        return [*outputs, steps.grad, *(p.grad for p in here.parameters())]
+            state = module(step, state)
+        states = state if isinstance(state, tuple) else (state,)
+        return [*states, *(tensor.sin() for tensor in states)]
 
-    assert_same(unroll("cpu"), unroll(DEV))
+    steps = torch.randn(4, 3, 6, dtype=dtype, requires_grad=True)
+    compare(unroll, cell(6, 5).to(dtype), steps, backward=True)
 
 
 def test_double_backward():
-    module = nn.GRU(3, 4).double()
-    input_, (state,) = operands(module, torch.float64)
-
-    def second(device):
-        here = copy.deepcopy(module).to(device)
-        leaf = input_.detach().to(device).requires_grad_()
-        out, _ = here(leaf, state.to(device))
+    def second(module, leaf, state):
+        out, _ = module(leaf, state)
         (grad,) = torch.autograd.grad(out.sin().sum(), leaf, create_graph=True)
-        grad.square().sum().backward()
-        return [grad, leaf.grad, *(p.grad for p in here.parameters() if p.grad is not None)]
+        return grad, grad.square()
 
-    assert_same(second("cpu"), second(DEV))
+    module = nn.GRU(3, 4).double()
+    compare(second, module, *operands(module, torch.float64), backward=True)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_dropout_between_layers(kind):
-    module = MODULES[kind](6, 7, 2, dropout=0.5).to(DEV)
-    input_ = torch.randn(5, 3, 6, device=DEV)
+    module = MODULES[kind](6, 7, 2, dropout=0.5).to(DEVICE)
+    input_ = torch.randn(5, 3, 6, device=DEVICE)
     torch.npusim.manual_seed(3)
-    first = flat(module(input_))
+    first = module(input_)
     torch.npusim.manual_seed(3)
-    assert_same([tensor.cpu() for tensor in first], flat(module(input_)))
-    assert not torch.equal(first[0], flat(module(input_))[0])
+    assert_same(first, module(input_))
+    assert not torch.equal(first[0], module(input_)[0])
     module.eval()
-    assert torch.equal(flat(module(input_))[0], flat(module(input_))[0])
+    assert torch.equal(module(input_)[0], module(input_)[0])
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -188,7 +152,7 @@ def test_fused_lstm_cell(has_bias):
     cell = torch.randn(3, 5, generator=generator, dtype=torch.float64)
     biases = [torch.randn(20, generator=generator, dtype=torch.float64) for _ in range(2)]
     tensors = [*gates, cell, *(biases if has_bias else [])]
-    leaves = [tensor.to(DEV).requires_grad_() for tensor in tensors]
+    leaves = [tensor.to(DEVICE).requires_grad_() for tensor in tensors]
     hy, cy, _ = torch.ops.aten._thnn_fused_lstm_cell(*leaves)
     total = sum(tensors[i] for i in [0, 1, 3, 4] if i < len(tensors))
     in_, forget, candidate, out = total.chunk(4, 1)
@@ -204,15 +168,17 @@ def test_fused_gru_cell(has_bias):
     gates = [torch.randn(3, 15, generator=generator, dtype=torch.float64) for _ in range(2)]
     hidden = torch.randn(3, 5, generator=generator, dtype=torch.float64)
     biases = [torch.randn(15, generator=generator, dtype=torch.float64) for _ in range(2)]
-    leaves = [t.to(DEV).requires_grad_() for t in [*gates, hidden, *(biases if has_bias else [])]]
+    leaves = [
+        t.to(DEVICE).requires_grad_() for t in [*gates, hidden, *(biases if has_bias else [])]
+    ]
     torch.autograd.gradcheck(lambda *xs: torch.ops.aten._thnn_fused_gru_cell(*xs)[0], leaves)
 
 
 def test_errors_are_torchs():
-    module = nn.LSTM(6, 7).to(DEV)
+    module = nn.LSTM(6, 7).to(DEVICE)
     with pytest.raises(RuntimeError, match="same device"):
         module(torch.randn(5, 3, 6))
     with pytest.raises(RuntimeError, match="larger than 0"):
-        nn.GRU(6, 7).to(DEV)(torch.randn(0, 3, 6, device=DEV))
+        nn.GRU(6, 7).to(DEVICE)(torch.randn(0, 3, 6, device=DEVICE))
     with pytest.raises(RuntimeError, match="input has inconsistent input_size"):
-        nn.LSTMCell(6, 7).to(DEV)(torch.randn(3, 5, device=DEV))
+        nn.LSTMCell(6, 7).to(DEVICE)(torch.randn(3, 5, device=DEVICE))
