@@ -104,6 +104,7 @@ def _assert_same_tensor(one: torch.Tensor, other: torch.Tensor, name: str) -> No
         return
     if one.is_quantized:
         assert other.qscheme() == one.qscheme(), name
+        assert_same(_parameters(one), _parameters(other), name)
         one, other = one.int_repr(), other.int_repr()
     assert other.stride() == one.stride(), name
     if not torch.equal(bits(one), bits(other)):
@@ -121,6 +122,13 @@ def _assert_same_nested(one: torch.Tensor, other: torch.Tensor, name: str) -> No
         assert member(other).device.type == "cpu", name
         assert torch.equal(member(other), member(one)), name
     assert_same(one.unbind(), other.unbind(), name)
+
+
+def _parameters(quantized: torch.Tensor) -> list[Any]:
+    if quantized.qscheme() == torch.per_tensor_affine:
+        return [quantized.q_scale(), quantized.q_zero_point()]
+    scales, zero_points = quantized.q_per_channel_scales(), quantized.q_per_channel_zero_points()
+    return [quantized.q_per_channel_axis(), scales, zero_points]
 
 
 def _members(sparse: torch.Tensor) -> list[torch.Tensor]:
