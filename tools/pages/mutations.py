@@ -2,9 +2,8 @@
 """Asks the kit which of its cases notice each planted defect: `python mutations.py [NAME...]`.
 
     --show     only whether the line of plain PyTorch beside each defect shows it
-    --page     writes docs/reference/conformance_mutations.md of what was found; rows of
-               defects that were not asked for stay as they are there. Then writes our column
-               and the counts of docs/reference/conformance_rivals.md
+    --page     writes the tables of docs/reference/conformance_mutations.md; rows of defects
+               that were not asked for stay as they are there, and so do TorchCTS's answers
     --out DIR  where the runs are kept; those that are there are not repeated
     --group    linked, own or blind
 
@@ -20,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,10 +172,12 @@ def row(name: str, told: dict[str, Any], found: dict[str, str]) -> str:
 def page(out: Path, table: dict[str, dict[str, Any]], asked: set[str], before: str) -> str:
     """The page, in Markdown; of defects that were not asked for, the rows that it had before."""
     kept = {line.split(" | ")[0][2:]: line for line in before.splitlines() if line[:2] == "| "}
-    rows = {
-        name: row(name, told, caught(out, name)) if name in asked else kept[name.replace("_", " ")]
-        for name, told in table.items()
-    }
+    rows = {}
+    for name, told in table.items():
+        line = kept.get(name.replace("_", " "), "not asked |")
+        if name in asked:
+            line = f"{row(name, told, caught(out, name))} {line.rpartition(' | ')[2]}"
+        rows[name] = line
     found = {name for name, line in rows.items() if "**nothing**" not in line}
     lines = []
     for group, title in (
@@ -187,58 +187,17 @@ def page(out: Path, table: dict[str, dict[str, Any]], asked: set[str], before: s
     ):
         names = [name for name, told in table.items() if told["group"] == group]
         lines += ["", f"## {title}: {len(found.intersection(names))} of {len(names)}", ""]
-        lines += ["| defect | what is wrong | found by | cases |", "|---|---|---|---|"]
+        lines += ["| defect | what is wrong | found by | cases | TorchCTS |", "|---" * 5 + "|"]
         lines += [rows[name] for name in names]
     whole = statuses(out, "whole")
     false = sorted(case for case, record in whole.items() if record["status"] in CAUGHT)
-    head = HEAD.format(total=len(found), count=len(table), cases=len(whole), false=len(false))
-    return "\n".join([head, *lines]) + "\n"
-
-
-def compared(rivals: str, mutations: str) -> str:
-    """The page about TorchCTS, with our column from that of mutations and counts of its rows."""
-    row = re.compile(r"^\| ([^|]+) \| (?:.* \| )?(`[^`]*`)(?:,| \|) (\d+) \|", re.M)
-    ours = {
-        found[1]: f"| {found[1]} | {found[2]}, {found[3]} |" for found in row.finditer(mutations)
-    }
-    rivals = row.sub(lambda found: ours[found[1]], rivals)
-    parts = re.split(r"(?=^## |^<!-- its end)", rivals, flags=re.M)
-    total: Counter[str] = Counter()
-    for number, part in enumerate(parts):
-        answers = Counter(re.findall(r"`, \d+ \| (caught|seen|missed|no test|not asked)", part))
-        total += answers
-        parts[number] = re.sub(r"(?<=TorchCTS finds )\d+ of \d+", _found_of(answers), part)
-    found, asked = _found_of(total).split(" of ")
-    text = re.sub(
-        r"(?<=was run on )\d+ and finds \*\*\d+", f"{asked} and finds **{found}", "".join(parts)
+    head = re.sub(
+        r"\*\*\d+ of \d+\*\*\. Of the \d+ cases of all these selections, \d+ fail",
+        f"**{len(found)} of {len(rows)}**. Of the {len(whole)} cases of all these selections, "
+        f"{len(false)} fail",
+        before.partition("\n## ")[0].rstrip(),
     )
-    text = re.sub(r"(?<=; for )\d+(?= more it has no test)", str(total["no test"]), text)
-    cases = re.search(r"Of the (\d+) cases", mutations)
-    text = re.sub(r"(?<=asked all of these \| )[\d,]+", f"{int(cases[1]):,}" if cases else "", text)
-    return re.sub(r"(?:(?<=one of )|(?<=finds all ))\d+", str(total.total()), text)
-
-
-def _found_of(answers: Counter[str]) -> str:
-    found = answers["caught"] + answers["seen"]
-    return f"{found} of {found + answers['missed']}"
-
-
-HEAD = """# Planted defects that the conformance kit finds
-
-npusim starts with one defect at a time ([the format](../../tests/conformance/defects/README.md)).
-The kit runs the cases of the operator, or of the part of the device, that the defect touches. It
-finds **{total} of {count}**. Of the {cases} cases of all these selections, {false} fail on the
-device without a defect. Each defect has a line of plain PyTorch that shows it.
-
-The first run, before any case was made for these defects, found 27 of the 52 bugs of real
-backends and 11 of the 20 by an independent author. It is the better estimate for unknown defects,
-because the kit was then extended: the properties `edges` and `special_values`, transposed
-operands in `noncontiguous`, `inplace` and `meta`, and some contracts. The thirteen defects of
-compiled code are newer. The original cases found twelve of them; the thirteenth led to transposed
-inputs in `fake_backward`.
-
-`python tools/pages/mutations.py --page` writes this page, for all defects or for the named
-ones; `make test` runs a sample."""
+    return "\n".join([head, *lines]) + "\n"
 
 
 def main() -> int:
@@ -279,10 +238,7 @@ def main() -> int:
         print(f"{name}: {len(seen)} cases, {first[:150]}", flush=True)
     if options.page:
         file = ROOT / "docs" / "reference" / "conformance_mutations.md"
-        written = page(options.out, every, set(table), file.read_text())
-        file.write_text(written)
-        file = file.with_name("conformance_rivals.md")
-        file.write_text(compared(file.read_text(), written))
+        file.write_text(page(options.out, every, set(table), file.read_text()))
     return not all(caught(options.out, name) for name in table)
 
 
