@@ -291,6 +291,13 @@ def test_a_view_that_is_a_copy(ask):
     assert_fails(outcome, "does not share memory with input 0")
 
 
+def test_a_view_that_is_a_copy_of_what_lies_behind_an_offset(ask):
+    def wrong(right, x, *args):
+        return right(x, *args).clone() if x.storage_offset() else right(x, *args)
+
+    assert_fails(ask("op:unfold/aliasing/float32", op=wrong), "does not share memory with input 0")
+
+
 def test_a_copy_that_is_a_view(ask):
     outcome = ask("op:positive/aliasing/float32", op=lambda right, x: x.view(x.shape))
     assert_fails(outcome, "is the input itself")

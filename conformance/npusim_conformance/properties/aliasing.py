@@ -22,6 +22,7 @@ from npusim_conformance.properties.calls import (
     storage_of,
     tried,
 )
+from npusim_conformance.properties.layouts import laid_out, with_gaps
 from npusim_conformance.verdict import Mismatch, NotApplicable
 
 # Whether a copying operator aliases after all does not depend on many samples.
@@ -36,12 +37,14 @@ class Aliasing(PartedProperty):
     profiles = in_profiles(standard=Dtypes.DEFAULT_AND_COMPLEX, full=Dtypes.DEFAULT_AND_COMPLEX)
 
     def parts(self, run: Run, sample: Sample) -> Iterator[Examine]:
-        """Storages first. Then writes, where something is shared."""
+        """Storages first, of inputs with gaps too. Then writes, where something is shared."""
         on_host, _ = tried(lambda: _Shared(sample, CPU))
         shared = len(on_host.pairs) if on_host is not None else 0
         if not shared and run.executed >= COPYING_SAMPLES:
             return
         yield partial(self._storages, sample)
+        if shared:
+            yield lambda device: self._storages(laid_out(sample, with_gaps), device)
         for number in range(shared):
             yield partial(self._writes, sample, number)
 

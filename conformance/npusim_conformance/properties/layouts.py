@@ -144,12 +144,16 @@ class _Gapped:
 
     @cached_property
     def _gapped(self) -> Sample:
-        """The sample with gaps in its inputs."""
-        leaves, structure = pytree.tree_flatten(self.sample.copy(CPU))
-        gapped = [self.lay(leaf) if _is_plain(leaf) else leaf for leaf in leaves]
-        if all(map(_is, leaves, gapped)):
-            raise NotApplicable("no input can have gaps")
-        return self.sample.with_call(pytree.tree_unflatten(gapped, structure))
+        return laid_out(self.sample, self.lay)
+
+
+def laid_out(sample: Sample, lay: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
+    """The sample with inputs as `lay` makes them; raises NotApplicable where it changes none."""
+    leaves, structure = pytree.tree_flatten(sample.copy(CPU))
+    laid = [lay(leaf) if _is_plain(leaf) else leaf for leaf in leaves]
+    if all(map(_is, leaves, laid)):
+        raise NotApplicable("no input can have gaps")
+    return sample.with_call(pytree.tree_unflatten(laid, structure))
 
 
 def _tolerance(dtype: torch.dtype | None) -> float:
