@@ -71,7 +71,6 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
 _OF_64_LANES = {(6, 0), (7, 0), (7, 5), (8, 0)}
 _TOP = {"title", "board", "capability", "multiprocessors", "sources", *_KEYS}
 _MAY_BE_ZERO = {"latency_us", "ramp_us"}
-_ASSUMED = "assumed: nobody publishes it; of the order that programs see"
 
 
 def lanes(capability: tuple[int, int]) -> int:
@@ -154,6 +153,7 @@ def _parse(asked: str, path: Path, table: dict[str, Any]) -> Spec:
     sources = table.get("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise fail("[sources] must map keys to texts")
+    sources = _shared_sources() | sources
 
     def number(place: str, given: Any, zero: bool) -> tuple[float, str]:
         if not (isinstance(given, list) and len(given) == 2):
@@ -188,7 +188,7 @@ def _parse(asked: str, path: Path, table: dict[str, Any]) -> Spec:
             else:
                 numbers[place] = default
                 if section == "latency_us" and default:
-                    origins[place] = _ASSUMED
+                    origins[place] = _shared_sources()["assumed"]
             if section.startswith("achievable") and key in given and numbers[place] > 1:
                 raise fail(f"`{place}` is a share of the peak, at most 1, got {numbers[place]}")
     capability = table.get("capability", [1, 0])
@@ -225,6 +225,12 @@ def _parse(asked: str, path: Path, table: dict[str, Any]) -> Spec:
 def classes() -> dict[str, Any]:
     """Returns specs/classes.toml: what stands for classes of work on kinds of boards."""
     with (FOLDER.parent / "classes.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+@functools.cache
+def _shared_sources() -> dict[str, str]:
+    with (FOLDER.parent / "sources.toml").open("rb") as file:
         return tomllib.load(file)
 
 
