@@ -18,24 +18,11 @@ from npusim_conformance.cases.known import properties
 from npusim_conformance.cases.selection import Selection
 from npusim_conformance.cli import main
 from npusim_conformance.judge import attribution, plain_python
-from npusim_conformance.record.log import LogWriter
 from npusim_conformance.report import planning
 from npusim_conformance.verdict import Outcome, Status
 
-HEAD = {"device": "mychip", "seed": 0, "selection": {"profile": "smoke"}, "torch": "2.13.0"}
 ROOT = Path(__file__).resolve().parents[2]
 ADD, SUB, SIN = (f"op:{name}/forward/float32" for name in ("add", "sub", "sin"))
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, *outcomes):
-        with LogWriter(tmp_path / name / "run.jsonl", HEAD, resume=False) as log:
-            for outcome in outcomes:
-                log.add(outcome)
-        return str(tmp_path / name)
-
-    return write
 
 
 def test_help_and_reports_do_not_wait_for_torch(write):

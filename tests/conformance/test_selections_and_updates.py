@@ -7,24 +7,10 @@ import tomllib
 import pytest
 
 from npusim_conformance.cli import main, status
-from npusim_conformance.record.log import LogWriter
 from npusim_conformance.run import runner
 from npusim_conformance.verdict import Outcome, Status
 
-HEAD = {"device": "mychip", "seed": 0, "torch": "2.13.0"}
 ADD, SUB, SIN = (f"op:{name}/forward/float32" for name in ("add", "sub", "sin"))
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, *outcomes, profile="smoke"):
-        head = {**HEAD, "selection": {"profile": profile}}
-        with LogWriter(tmp_path / name / "run.jsonl", head, resume=False) as log:
-            for outcome in outcomes:
-                log.add(outcome)
-        return str(tmp_path / name)
-
-    return write
 
 
 def listed(capsys, *arguments):
