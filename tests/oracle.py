@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch.utils import _pytree as pytree
 
@@ -184,3 +185,13 @@ def compare(
         for number in leaves:
             host_inputs[number].grad = None
     return got
+
+
+def refused(fn: Callable[..., Any], *inputs: Any, match: str | None = None) -> None:
+    """Asserts that fn(*inputs) raises on both devices: the same class, with the same text."""
+    told = []
+    for arguments in (inputs, Mover()(inputs)):
+        with pytest.raises(Exception, match=match) as caught:
+            fn(*arguments)
+        told.append((caught.type, str(caught.value)))
+    assert told[0] == told[1]

@@ -12,6 +12,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from oracle import compare
 from processes import python
 from small_models import LastStep
 from torch import nn
@@ -114,12 +115,10 @@ def test_twenty_steps(name, optimizer):
 @pytest.mark.parametrize("name", MODELS)
 def test_evaluation(name):
     make_model, make_inputs = MODELS[name]
-    model = make_model().eval()
     inputs = make_inputs(torch.Generator().manual_seed(1))
-    device_model = copy.deepcopy(model).to(DEV)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
-            assert torch.equal(device_model(inputs.to(DEV)).cpu(), model(inputs))
+            compare(nn.Module.__call__, make_model().eval(), inputs)
 
 
 def leave_nothing():

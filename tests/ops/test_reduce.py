@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from oracle import DEVICE, compare
+from oracle import compare, refused
 from torch.nn import functional
 
 
@@ -68,17 +68,13 @@ def test_dtype_argument():
         lambda x: (x.sum(dtype=torch.float64), x.mean(0, dtype=torch.float64)), torch.rand(9, 7)
     )
     compare(lambda x: x.mean(dtype=torch.float32), torch.arange(10))
-    for device in ("cpu", DEVICE):
-        with pytest.raises(RuntimeError, match=r"(?i)could not infer output dtype|floating point"):
-            torch.arange(3, device=device).mean()
+    refused(torch.mean, torch.arange(3), match=r"(?i)could not infer output dtype|floating point")
 
 
 def test_empty_reductions():
     compare(lambda x: (x.sum(), x.mean(), x.sum(0), x.sum(1), x.prod(1)), torch.zeros(0, 3))
     compare(lambda x: (x.sum(1), x.mean(1)), torch.zeros(3, 0))
-    for device in ("cpu", DEVICE):
-        with pytest.raises((RuntimeError, IndexError), match=r"numel|size|zero"):
-            torch.zeros(0, device=device).max()
+    refused(torch.max, torch.zeros(0), match=r"numel|size|zero")
 
 
 def test_zero_dimensional_reductions():
@@ -86,12 +82,8 @@ def test_zero_dimensional_reductions():
 
 
 def test_dimensions_are_checked_as_on_cpu():
-    for device in ("cpu", DEVICE):
-        x = torch.zeros(3, 4, device=device)
-        with pytest.raises(IndexError, match="out of range"):
-            x.sum(2)
-        with pytest.raises(RuntimeError, match="appears multiple times"):
-            x.sum((0, 0))
+    refused(lambda x: x.sum(2), torch.zeros(3, 4), match="out of range")
+    refused(lambda x: x.sum((0, 0)), torch.zeros(3, 4), match="appears multiple times")
 
 
 def test_reductions_into_out():
@@ -138,12 +130,9 @@ def test_products(size, dtype, threads):
 
 
 def test_products_of_shapes_that_do_not_fit_are_refused_as_on_cpu():
-    for device in ("cpu", DEVICE):
-        a, b = torch.zeros(2, 3, device=device), torch.zeros(4, 5, device=device)
-        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
-            a @ b
-        with pytest.raises(RuntimeError, match="same dtype"):
-            a @ torch.zeros(3, 2, dtype=torch.float64, device=device)
+    a = torch.zeros(2, 3)
+    refused(torch.matmul, a, torch.zeros(4, 5), match="mat1 and mat2 shapes cannot be multiplied")
+    refused(torch.matmul, a, torch.zeros(3, 2).double(), match="same dtype")
 
 
 def test_gradients_of_products():
@@ -179,13 +168,10 @@ def test_products_of_small_and_broken_shapes():
         lambda a: (a @ a.t(), a @ a[0], torch.dot(a[0], a[1])), torch.randn(0, 3).new_ones(2, 3)
     )
     compare(lambda a: a[:, :0] @ a[0, :0], torch.randn(2, 3))
-    for device in ("cpu", DEVICE):
-        a = torch.randn(2, 3, device=device)
-        for run in (lambda a=a: torch.mv(a, a[0, :2]), lambda a=a: torch.mv(a[0], a[0])):
-            with pytest.raises(RuntimeError, match=r"size mismatch|vector \+ matrix|dim"):
-                run()
-        with pytest.raises(RuntimeError, match="2D tensor expected"):
-            torch.ones((), device=device).addr_(a[0], a[0])
+    a = torch.randn(2, 3)
+    for run in (lambda a: torch.mv(a, a[0, :2]), lambda a: torch.mv(a[0], a[0])):
+        refused(run, a, match=r"size mismatch|vector \+ matrix|dim")
+    refused(torch.Tensor.addr_, torch.ones(()), a[0], a[0], match="2D tensor expected")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
@@ -203,9 +189,4 @@ def test_mean_is_the_sum_divided(shape, dtype):
 
 @pytest.mark.parametrize("dims", [3, (0, 0), (1, -4)], ids=str)
 def test_mean_refuses_what_the_cpu_refuses(dims):
-    messages = []
-    for device in ("cpu", DEVICE):
-        with pytest.raises((IndexError, RuntimeError)) as error:
-            torch.ones(2, 3, device=device).mean(dims)
-        messages.append((error.type, str(error.value)))
-    assert messages[0] == messages[1]
+    refused(lambda x: x.mean(dims), torch.ones(2, 3))
