@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from torch_npusim._changes import is_version
+
 
 def split_attention(original: dict[Any, Any]) -> dict[Any, Callable[[Any], Any]]:
     """DTensor splits CUDA's attention by batch and heads, and the CPU's, which npusim runs, not."""
@@ -31,13 +33,16 @@ def _split(results: int, schema: Any) -> Any:
         parts = [Shard(dim) if t.ndim > 2 and t.shape[dim] > 1 else Replicate() for t in operands]
         return [Shard(dim)] * results + parts
 
+    def fits(inputs: list[Any], _: Any) -> bool:
+        # Operands by name are not redistributed.
+        return [spec.placements for spec in inputs[len(operands) - len(masks) :]] == masks
+
+    name = "is_valid_strategy_cb" if is_version("<2.14") else "full_mesh_strategy_filter"
+    options: dict[str, Any] = {name: fits}
     return expand_to_full_mesh_op_strategy(
         schema.get_mesh_from_args(),
         schema,
         [[Replicate()] * (results + len(operands)), of_dim(0), of_dim(1)],
         input_index=results,
-        # Operands by name are not redistributed.
-        is_valid_strategy_cb=lambda inputs, _: (
-            [spec.placements for spec in inputs[len(operands) - len(masks) :]] == masks
-        ),
+        **options,
     )
