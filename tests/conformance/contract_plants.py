@@ -445,9 +445,7 @@ BROKEN_BY |= {
     "copy_order/work_after_a_copy_does_not_reach_it copy_order/parts_and_kinds_are_copied_late "
     "copy_order/late_copies_cross_devices": around(torch.Tensor, "copy_", unless_it_waits),
     "amp/scaler_unscales_every_dtype amp/scaler_serves_two_devices": around(
-        torch,
-        "_amp_foreach_non_finite_check_and_unscale_",
-        lambda right, gradients, *others: None,
+        torch, "_amp_foreach_non_finite_check_and_unscale_", lambda right, gradients, *others: None
     ),
     "leaks/work_leaves_nothing_on_the_host": method(
         "cpu", lambda right, self: KEPT.append(right(self)) or KEPT[-1]

@@ -8,6 +8,7 @@ import signal
 import torch
 import torch.utils._device
 from conformance.contract_plants import ACCELERATOR, KEPT, NPU, around, instead, is_main, method
+from torch.nn import functional
 
 
 def of_npusim(wrong):
@@ -203,28 +204,21 @@ SIEVES = (
     ("operators/factories_agree", around(torch, "linspace", made_raised)),
     ("operators/products_agree", around(torch, "bmm", raised(1))),
     ("operators/decompositions_agree", around(torch, "cdist", raised(1))),
-    ("operators/activations_agree", around(torch.nn.functional, "softplus", raised(1))),
-    ("operators/poolings_agree", around(torch.nn.functional, "avg_pool2d", raised(1))),
-    ("operators/losses_agree", around(torch.nn.functional, "huber_loss", raised(1))),
+    ("operators/activations_agree", around(functional, "softplus", raised(1))),
+    ("operators/poolings_agree", around(functional, "avg_pool2d", raised(1))),
+    ("operators/losses_agree", around(functional, "huber_loss", raised(1))),
     ("operators/writes_agree", method("mul_", lambda right, self, number: right(self, number + 1))),
-    ("operators/convolutions_agree", around(torch.nn.functional, "conv2d", raised(1))),
-    (
-        "operators/gradients_of_elements_agree",
-        method("atan2", without_gradient),
-    ),
+    ("operators/convolutions_agree", around(functional, "conv2d", raised(1))),
+    ("operators/gradients_of_elements_agree", method("atan2", without_gradient)),
     ("operators/gradients_of_indexes_agree", method("gather", without_gradient)),
-    ("operators/gradients_of_products_agree", around(torch, "bmm", of_npusim(without_gradient))),
-    (
-        "operators/gradients_of_activations_agree",
-        around(torch.nn.functional, "softplus", of_npusim(without_gradient)),
-    ),
-    (
-        "operators/gradients_of_poolings_agree",
-        around(torch.nn.functional, "avg_pool2d", of_npusim(without_gradient)),
-    ),
-    (
-        "operators/gradients_of_losses_agree",
-        around(torch.nn.functional, "huber_loss", of_npusim(without_gradient)),
+    *(
+        (f"operators/gradients_of_{kind}_agree", around(owner, name, of_npusim(without_gradient)))
+        for kind, owner, name in (
+            ("products", torch, "bmm"),
+            ("activations", functional, "softplus"),
+            ("poolings", functional, "avg_pool2d"),
+            ("losses", functional, "huber_loss"),
+        )
     ),
     ("side_effects/work_changes_no_setting", method("__matmul__", sets_threads)),
     ("side_effects/work_writes_nothing_to_stdout", method("__add__", prints)),
@@ -233,20 +227,14 @@ SIEVES = (
         "side_effects/threads_begin_with_the_defaults",
         around(ACCELERATOR, "current_device_index", moves_with_an_event),
     ),
-    (
-        "conditions/contracts_hold_on_the_second_device",
-        method("item", only_of_the_first_device),
-    ),
+    ("conditions/contracts_hold_on_the_second_device", method("item", only_of_the_first_device)),
     ("conditions/contracts_hold_in_another_thread", method("cpu", only_in_the_first_thread)),
     (
         "statistics/calls_leave_the_other_statistics",
         around(ACCELERATOR, "reset_accumulated_memory_stats", resets_both),
     ),
     ("pinned/parts_of_pinned_memory_are_pinned", around(torch.Tensor, "is_pinned", half_pinned)),
-    (
-        "rng/seeding_again_begins_again",
-        instead(NPU, "manual_seed_all", lambda seed: None),
-    ),
+    ("rng/seeding_again_begins_again", instead(NPU, "manual_seed_all", lambda seed: None)),
     (
         "conversion/booleans_are_zero_or_one",
         method("to", lambda right, self, *to: right(self.nan_to_num(0), *to)),
@@ -285,25 +273,15 @@ SIEVES = (
         method("_lazy_clone", lambda right, self: self.cpu()[:16].to(self.device)),
     ),
     ("event/record_takes_a_stream", instead(torch, "Event", OfTheCurrent)),
-    (
-        "operators/activations_agree",
-        around(torch.nn.functional, "hardshrink", of_npusim(with_its_bound)),
+    *(
+        ("operators/activations_agree", around(functional, name, of_npusim(with_its_bound)))
+        for name in ("hardshrink", "softshrink", "threshold")
     ),
-    (
-        "operators/activations_agree",
-        around(torch.nn.functional, "softshrink", of_npusim(with_its_bound)),
+    *(
+        ("draws/every_position_is_drawn", method(name, but_the_last))
+        for name in ("normal_", "uniform_", "exponential_")
     ),
-    (
-        "operators/activations_agree",
-        around(torch.nn.functional, "threshold", of_npusim(with_its_bound)),
-    ),
-    ("draws/every_position_is_drawn", method("normal_", but_the_last)),
-    ("draws/every_position_is_drawn", method("uniform_", but_the_last)),
-    ("draws/every_position_is_drawn", method("exponential_", but_the_last)),
-    (
-        "draws/whole_numbers_have_all_their_bits",
-        around(torch, "randint", of_32_bits),
-    ),
+    ("draws/whole_numbers_have_all_their_bits", around(torch, "randint", of_32_bits)),
     (
         "draws/whole_numbers_have_all_their_bits",
         method("random_", lambda right, self, *args: right(self, *args) & ~1),
