@@ -14,8 +14,7 @@ inf = float("inf")
 
 
 @function(
-    "index_add",
-    shows=lambda d: grid(d).index_add(0, torch.tensor([1, 1], device=d), grid(d)),
+    "index_add", shows=lambda d: grid(d).index_add(0, torch.tensor([1, 1], device=d), grid(d))
 )
 def index_add_keeps_the_last(own: Stand, x: Tensor, dim: int, index: Tensor, source: Tensor, **k):
     """Of several rows that are added to one, only the last is."""
@@ -29,10 +28,7 @@ def index_add_keeps_the_last(own: Stand, x: Tensor, dim: int, index: Tensor, sou
     return result
 
 
-@function(
-    "cumsum",
-    shows=lambda d: torch.ones(2000, device=d).cumsum(0)[-1],
-)
+@function("cumsum", shows=lambda d: torch.ones(2000, device=d).cumsum(0)[-1])
 def cumsum_loses_the_carry(own: Stand, x: Tensor, dim: int, **k):
     """A running sum starts again after 1,024 elements."""
     if x.dim() == 0 or x.size(dim) <= 1024:
@@ -40,41 +36,26 @@ def cumsum_loses_the_carry(own: Stand, x: Tensor, dim: int, **k):
     return torch.cat([own(part, dim, **k) for part in x.split(1024, dim)], dim)
 
 
-@function(
-    "logsumexp",
-    shows=lambda d: vector(d, -inf, -inf).logsumexp(0),
-)
+@function("logsumexp", shows=lambda d: vector(d, -inf, -inf).logsumexp(0))
 def logsumexp_of_nothing_but_minus_infinity(own: Stand, x: Tensor, dim, keepdim: bool = False):
     """Where all elements are minus infinity, the result is nan."""
     result = own(x, dim, keepdim)
     return torch.where(result == -inf, torch.full_like(result, float("nan")), result)
 
 
-@function(
-    "var",
-    "correction",
-    touches=("var", "std"),
-    shows=lambda d: vector(d, 5.0).var(),
-)
+@function("var", "correction", touches=("var", "std"), shows=lambda d: vector(d, 5.0).var())
 def variance_of_one_element_is_zero(own: Stand, x: Tensor, dim=None, **k):
     """The unbiased variance of one number is 0 instead of nan."""
     return own(x, dim, **k).nan_to_num(nan=0.0)
 
 
-@function(
-    "clamp",
-    shows=lambda d: vector(d, 0.0, 2.0, 5.0).clamp(3, 1),
-)
+@function("clamp", shows=lambda d: vector(d, 0.0, 2.0, 5.0).clamp(3, 1))
 def clamp_between_crossed_bounds(own: Stand, x: Tensor, min=None, max=None):
     """Where min is above max, the result is min."""
     return own(own(x, None, max), min, None) if None not in (min, max) else own(x, min, max)
 
 
-@kernel(
-    "sort.stable",
-    touches="sort",
-    shows=lambda d: vector(d, 1, 1, 0).sort(stable=True).indices,
-)
+@kernel("sort.stable", touches="sort", shows=lambda d: vector(d, 1, 1, 0).sort(stable=True).indices)
 def sort_is_stable_from_the_end(own: Stand, x: Tensor, stable=None, dim: int = -1, **k):
     """Equal elements come out in reverse order, also when a stable sort was asked for."""
     if x.dim() == 0:
@@ -162,10 +143,7 @@ def layer_norm_adds_eps_to_the_deviation(own: Stand, x, shape, weight, bias, eps
 # --- errors and sizes
 
 
-@kernel(
-    "index_select",
-    shows=lambda d: grid(d).index_select(0, torch.tensor([7], device=d)),
-)
+@kernel("index_select", shows=lambda d: grid(d).index_select(0, torch.tensor([7], device=d)))
 def index_select_takes_the_last_row(own: Stand, x: Tensor, dim: int, index: Tensor):
     """An index beyond the end reads the last element instead of being refused."""
     beyond = x.dim() > 0 and x.size(dim) > 0
@@ -190,10 +168,7 @@ def growing_forgets(own: Stand, x: Tensor, size, **k):
 @kernel(
     "normal_",
     touches="normal",
-    shows=lambda d: (
-        torch.npusim.manual_seed(0),
-        torch.empty(8, device=d).normal_(std=3.0),
-    )[-1],
+    shows=lambda d: (torch.npusim.manual_seed(0), torch.empty(8, device=d).normal_(std=3.0))[-1],
 )
 def normal_takes_the_variance(own: Stand, x: Tensor, mean=0.0, std=1.0, **k):
     """The third argument of normal_() is taken as the variance."""
@@ -250,10 +225,7 @@ def the_peak_starts_from_nothing() -> None:
         where.max_memory_allocated = max_memory_allocated
 
 
-@interface(
-    touches="contract:pinned",
-    shows=lambda d: torch.ones(1).is_pinned(),
-)
+@interface(touches="contract:pinned", shows=lambda d: torch.ones(1).is_pinned())
 def all_host_memory_is_called_pinned() -> None:
     """is_pinned() is true for every tensor on the host."""
     right = torch._C.TensorBase.is_pinned

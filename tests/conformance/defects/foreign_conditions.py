@@ -25,9 +25,7 @@ def _seeded(d: str) -> torch.Generator:
 
 
 @kernel(
-    "add.out",
-    touches="add",
-    shows=lambda d: (torch.ones(67).to(d) + torch.ones(67).to(d)).cpu(),
+    "add.out", touches="add", shows=lambda d: (torch.ones(67).to(d) + torch.ones(67).to(d)).cpu()
 )
 def tails_of_three_are_left(own: Stand, x: Tensor, y: Any, *, alpha: Any = 1, out: Tensor) -> Any:
     """Of more than 64 elements, add() leaves a rest of three, after groups of four, as in x."""
@@ -53,10 +51,7 @@ def falling_dimensions_lose_a_row(
     return own(x, dim, keepdim, **named)
 
 
-@kernel(
-    "flip",
-    shows=lambda d: grid(d).flip(0, 1).cpu(),
-)
+@kernel("flip", shows=lambda d: grid(d).flip(0, 1).cpu())
 def the_second_is_not_turned(own: Stand, x: Tensor, dims: Any) -> Tensor:
     """flip() turns only the first of its dimensions."""
     return own(x, list(dims)[:1])
@@ -90,10 +85,7 @@ def sources_are_read_in_place(own: Stand, x: Tensor, mask: Tensor, source: Tenso
     return own(x, mask, source)
 
 
-@kernel(
-    "median",
-    shows=lambda d: vector(d, 4.0, 1.0, 2.0, 3.0).median().cpu(),
-)
+@kernel("median", shows=lambda d: vector(d, 4.0, 1.0, 2.0, 3.0).median().cpu())
 def two_middles_are_averaged(own: Stand, x: Tensor) -> Tensor:
     """median() of an even number of elements is the mean of the two in the middle."""
     if x.is_floating_point() and x.numel() > 1 and x.numel() % 2 == 0:
@@ -124,11 +116,7 @@ def no_times_is_once(own: Stand, times: Tensor, **named: Any) -> Tensor:
 # --- numbers
 
 
-@kernel(
-    "amax.out",
-    touches="amax",
-    shows=lambda d: vector(d, 1.0, nan, 2.0).amax().cpu(),
-)
+@kernel("amax.out", touches="amax", shows=lambda d: vector(d, 1.0, nan, 2.0).amax().cpu())
 def a_later_nan_is_no_maximum(own: Stand, x: Tensor, dim: Any = (), *rest: Any, out: Tensor) -> Any:
     """amax() of a vector is NaN only where its first element is."""
     if x.dim() == 1 and len(x) > 1 and x.is_floating_point() and not x[0].isnan():
@@ -136,11 +124,7 @@ def a_later_nan_is_no_maximum(own: Stand, x: Tensor, dim: Any = (), *rest: Any, 
     return own(x, dim, *rest, out=out)
 
 
-@kernel(
-    "pow.Tensor_Scalar_out",
-    touches="pow",
-    shows=lambda d: vector(d, nan, 2.0).pow(0).cpu(),
-)
+@kernel("pow.Tensor_Scalar_out", touches="pow", shows=lambda d: vector(d, nan, 2.0).pow(0).cpu())
 def nan_to_the_nothing_is_nan(own: Stand, x: Tensor, power: Any, *, out: Tensor) -> Tensor:
     """pow(x, 0) is NaN where x is NaN."""
     own(x, power, out=out)
@@ -149,11 +133,7 @@ def nan_to_the_nothing_is_nan(own: Stand, x: Tensor, power: Any, *, out: Tensor)
     return out
 
 
-@kernel(
-    "cumprod.out",
-    touches="cumprod",
-    shows=lambda d: vector(d, 2.0, 0.0, 3.0).cumprod(0).cpu(),
-)
+@kernel("cumprod.out", touches="cumprod", shows=lambda d: vector(d, 2.0, 0.0, 3.0).cumprod(0).cpu())
 def products_recover_from_zero(own: Stand, x: Tensor, dim: int, **named: Any) -> Tensor:
     """cumprod() goes on from 1 after a zero."""
     return own(x.masked_fill(x == 0, 1), dim, **named)
@@ -179,9 +159,7 @@ def nans_come_first(
 
 
 @kernel(
-    "logsumexp.out",
-    touches="logsumexp",
-    shows=lambda d: vector(d, -inf, -inf).logsumexp(0).cpu(),
+    "logsumexp.out", touches="logsumexp", shows=lambda d: vector(d, -inf, -inf).logsumexp(0).cpu()
 )
 def sums_of_nothing_are_nan(own: Stand, x: Tensor, *rest: Any, out: Tensor) -> Tensor:
     """logsumexp() of -inf alone is NaN: the maximum was taken away first."""
@@ -210,9 +188,7 @@ def the_scaler_takes_nan(own: Stand, grads: Any, found: Tensor, scale: Tensor) -
 
 
 @kernel(
-    "mul.out",
-    touches=("mul", "contract:autograd"),
-    shows=lambda d: _inferred(vector(d, 1.0, 2.0)),
+    "mul.out", touches=("mul", "contract:autograd"), shows=lambda d: _inferred(vector(d, 1.0, 2.0))
 )
 def inference_multiplies_nothing(own: Stand, x: Tensor, y: Any, *, out: Tensor) -> Tensor:
     """Under inference_mode(), mul_() of a tensor by another leaves it as it is."""
@@ -366,10 +342,7 @@ def one_number_for_all(own: Stand, tensors: Any, numbers: Any) -> None:
     own(tensors, [numbers[0]] * len(numbers) if numbers else numbers)
 
 
-@interface(
-    touches="contract:serialization",
-    shows=lambda d: _tied(vector(d, 1.0, 2.0, 3.0)),
-)
+@interface(touches="contract:serialization", shows=lambda d: _tied(vector(d, 1.0, 2.0, 3.0)))
 def ties_are_cut() -> None:
     """Tensors of one memory have memory of their own after torch.load()."""
     right = torch._utils._rebuild_tensor_v2

@@ -106,9 +106,7 @@ def permuted_host_memory_is_read_as_it_lies(own: Stand, x: Tensor, y: Tensor, *r
 
 
 @kernel(
-    "_copy_from",
-    touches="contract:copy",
-    shows=lambda d: torch.zeros(2, 6)[:, ::2].copy_(grid(d)),
+    "_copy_from", touches="contract:copy", shows=lambda d: torch.zeros(2, 6)[:, ::2].copy_(grid(d))
 )
 def padding_of_the_host_is_ignored(own: Stand, x: Tensor, y: Tensor, *rest: Any) -> Tensor:
     """A copy to memory of the CPU with gaps fills the gaps."""

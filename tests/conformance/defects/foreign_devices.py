@@ -61,10 +61,7 @@ def two_modules_two_devices() -> None:
     torch._C._accelerator_getDeviceIndex = lambda: 0
 
 
-@interface(
-    touches="contract:device",
-    shows=lambda d: _leaves(lambda: _module(d).device(1), d),
-)
+@interface(touches="contract:device", shows=lambda d: _leaves(lambda: _module(d).device(1), d))
 def errors_keep_the_device() -> None:
     """An error inside `with device()` leaves its device current."""
     kind = _module().device
@@ -276,10 +273,7 @@ def _enter(stream: torch.Stream) -> None:
         pass
 
 
-@interface(
-    touches="contract:event",
-    shows=lambda d: _elapsed(d) >= 0,
-)
+@interface(touches="contract:event", shows=lambda d: _elapsed(d) >= 0)
 def time_runs_backwards() -> None:
     """elapsed_time() of two events is negative."""
     right = torch.Event.elapsed_time
@@ -297,19 +291,13 @@ def _elapsed(d: str) -> float:
 # --- pinned memory, and the end of a process
 
 
-@interface(
-    touches="contract:pinned",
-    shows=lambda d: torch.ones(3).pin_memory().is_pinned(),
-)
+@interface(touches="contract:pinned", shows=lambda d: torch.ones(3).pin_memory().is_pinned())
 def nothing_is_pinned() -> None:
     """is_pinned() is False for pinned memory."""
     torch.Tensor.is_pinned = lambda self, *device: False
 
 
-@interface(
-    touches="contract:exit",
-    shows=lambda d: os.waitpid(_ending(), 0)[1],
-)
+@interface(touches="contract:exit", shows=lambda d: os.waitpid(_ending(), 0)[1])
 def the_end_is_a_crash() -> None:
     """The process ends by a signal when it has used the device."""
     atexit.register(lambda: os.kill(os.getpid(), signal.SIGSEGV))
@@ -324,10 +312,7 @@ def _ending() -> int:
     return child
 
 
-@interface(
-    touches="contract:exit",
-    shows=lambda d: os.waitpid(_ending(), 0)[1],
-)
+@interface(touches="contract:exit", shows=lambda d: os.waitpid(_ending(), 0)[1])
 def the_end_has_another_status() -> None:
     """The process ends with status 7."""
     atexit.register(lambda: os._exit(7))

@@ -63,8 +63,7 @@ def _too_much(device: str) -> None:
 
 
 @interface(
-    touches="contract:copy",
-    shows=lambda d: torch.zeros(2, 3).to(d).copy_(grid(d, 3, 2)).cpu(),
+    touches="contract:copy", shows=lambda d: torch.zeros(2, 3).to(d).copy_(grid(d, 3, 2)).cpu()
 )
 def copies_count_elements_only() -> None:
     """copy_() takes a source of any shape with as many elements as its target."""

@@ -62,9 +62,7 @@ def items_come_from_the_first(own: Stand, x: Tensor) -> Any:
 
 
 @kernel(
-    "cumsum",
-    touches="cumsum",
-    shows=lambda d: (x := vector(d, 1, 2, 3), x.cumsum(0), x.cpu())[-1],
+    "cumsum", touches="cumsum", shows=lambda d: (x := vector(d, 1, 2, 3), x.cumsum(0), x.cpu())[-1]
 )
 def sums_are_left_in_the_input(own: Stand, x: Tensor, *rest: Any, **named: Any) -> Tensor:
     """cumsum() writes its result into its input, too."""
@@ -129,11 +127,7 @@ def large_products_have_no_end(own: Stand, x: Tensor, y: Any) -> Tensor:
     return found
 
 
-@kernel(
-    "sum.dim_IntList",
-    touches="sum",
-    shows=lambda d: torch.ones(70_000, device=d).sum(0).cpu(),
-)
+@kernel("sum.dim_IntList", touches="sum", shows=lambda d: torch.ones(70_000, device=d).sum(0).cpu())
 def long_sums_have_no_end(own: Stand, x: Tensor, *rest: Any, **named: Any) -> Tensor:
     """sum() of more than 65,536 elements in one dimension leaves out the others."""
     if x.dim() == 1 and x.numel() > _LARGE:
@@ -205,22 +199,14 @@ def means_of_halves_overflow(
     return out
 
 
-@kernel(
-    "sin.out",
-    touches="sin",
-    shows=lambda d: torch.sin(vector(d, 1e5)).cpu(),
-)
+@kernel("sin.out", touches="sin", shows=lambda d: torch.sin(vector(d, 1e5)).cpu())
 def the_sine_of_much_is_nothing(own: Stand, x: Tensor, *, out: Tensor) -> Tensor:
     """sin() of more than 10,000 is 0."""
     own(x, out=out)
     return out.masked_fill_((x > 1e4) | (x < -1e4), 0) if x.dtype == torch.float32 else out
 
 
-@kernel(
-    "linspace.out",
-    touches="linspace",
-    shows=lambda d: torch.linspace(0, 1, 7, device=d).cpu(),
-)
+@kernel("linspace.out", touches="linspace", shows=lambda d: torch.linspace(0, 1, 7, device=d).cpu())
 def lines_end_early(own: Stand, *given: Any, out: Tensor) -> Tensor:
     """linspace() leaves its end out."""
     start, end, steps = given

@@ -165,10 +165,7 @@ def clones_are_the_generator() -> None:
 
 @interface(
     touches="contract:rng",
-    shows=lambda d: (
-        g := torch.Generator(d).manual_seed(3),
-        g.seed() == g.initial_seed(),
-    )[-1],
+    shows=lambda d: (g := torch.Generator(d).manual_seed(3), g.seed() == g.initial_seed())[-1],
 )
 def seeds_are_not_used() -> None:
     """Generator.seed() gives a seed and does not take it."""
@@ -183,8 +180,7 @@ def seeds_are_not_used() -> None:
 
 
 @interface(
-    touches="contract:rng",
-    shows=lambda d: torch.get_device_module(d).get_rng_state(0).device.type,
+    touches="contract:rng", shows=lambda d: torch.get_device_module(d).get_rng_state(0).device.type
 )
 def states_are_on_the_device() -> None:
     """get_rng_state() gives a tensor of the device."""
@@ -264,10 +260,7 @@ def _dies_elsewhere(d: str) -> int:
 # --- autocast, copies of objects, pinned memory, hooks
 
 
-@interface(
-    touches="contract:amp",
-    shows=lambda d: _lowered(d, torch.float16),
-)
+@interface(touches="contract:amp", shows=lambda d: _lowered(d, torch.float16))
 def lowering_knows_one_dtype() -> None:
     """autocast lowers to the dtype that the backend names first, whichever is asked for."""
     right = torch.set_autocast_dtype
@@ -288,10 +281,7 @@ def _lowered(d: str, dtype: torch.dtype) -> str:
         return str(torch.mm(one, one).dtype)
 
 
-@interface(
-    touches="contract:serialization",
-    shows=lambda d: copy.deepcopy(grid(d).t()).stride(),
-)
+@interface(touches="contract:serialization", shows=lambda d: copy.deepcopy(grid(d).t()).stride())
 def deep_copies_lie_in_rows() -> None:
     """copy.deepcopy() of a tensor loses its strides."""
     right = torch.Tensor.__deepcopy__
@@ -305,10 +295,7 @@ def deep_copies_lie_in_rows() -> None:
     torch.Tensor.__deepcopy__ = deepcopy
 
 
-@interface(
-    touches="contract:serialization",
-    shows=lambda d: _loaded_beside(d),
-)
+@interface(touches="contract:serialization", shows=lambda d: _loaded_beside(d))
 def files_go_to_the_current_device() -> None:
     """torch.load() puts a tensor of the first device on the current one."""
     import torch.serialization as serialization
@@ -370,10 +357,9 @@ def fills_go_on(own: Stand, x: Tensor, value: Any) -> Tensor:
 
 @interface(
     touches=("contract:accelerator", "contract:device"),
-    shows=lambda d: (
-        torch.accelerator.synchronize(1),
-        torch.accelerator.current_device_index(),
-    )[-1],
+    shows=lambda d: (torch.accelerator.synchronize(1), torch.accelerator.current_device_index())[
+        -1
+    ],
 )
 def waiting_makes_current() -> None:
     """torch.accelerator.synchronize(1) makes the second device the current one."""

@@ -202,11 +202,7 @@ def rolling_back_rolls_on(own: Stand, x: Tensor, shifts: Any, dims: Any = ()) ->
     return own(x, shifts, dims)
 
 
-@kernel(
-    "clamp.out",
-    touches="clamp",
-    shows=lambda d: vector(d, 1.0, 5.0).clamp(4, 2).cpu(),
-)
+@kernel("clamp.out", touches="clamp", shows=lambda d: vector(d, 1.0, 5.0).clamp(4, 2).cpu())
 def the_lower_bound_wins(
     own: Stand, x: Tensor, least: Any = None, most: Any = None, **out: Any
 ) -> Any:
@@ -255,11 +251,9 @@ def long_sorts_are_not_stable(own: Stand, x: Tensor, *, stable: Any = None, dim:
 
 @interface(
     touches="contract:rng",
-    shows=lambda d: (
-        torch.manual_seed(3),
-        _refused(d),
-        torch.get_device_module(d).initial_seed(),
-    )[-1],
+    shows=lambda d: (torch.manual_seed(3), _refused(d), torch.get_device_module(d).initial_seed())[
+        -1
+    ],
 )
 def refused_states_reset() -> None:
     """A state that set_rng_state() refuses leaves the seed at 0."""
@@ -286,11 +280,7 @@ def _refused(d: str) -> str:
 
 @interface(
     touches=("contract:memory", "contract:accelerator"),
-    shows=lambda d: (
-        x := torch.ones(4, 4).to(d)[1:],
-        torch.accelerator.empty_cache(),
-        x.cpu(),
-    )[-1],
+    shows=lambda d: (x := torch.ones(4, 4).to(d)[1:], torch.accelerator.empty_cache(), x.cpu())[-1],
 )
 def emptying_reaches_views() -> None:
     """empty_cache() gives away memory that only a view keeps: it then holds zeros."""
@@ -346,11 +336,7 @@ def one_inverse_for_all(own: Stand, x: Tensor, **named: Any) -> Any:
 # --- values at the edge
 
 
-@kernel(
-    "abs.out",
-    touches="abs",
-    shows=lambda d: torch.tensor([3e30 + 4e30j]).to(d).abs().cpu(),
-)
+@kernel("abs.out", touches="abs", shows=lambda d: torch.tensor([3e30 + 4e30j]).to(d).abs().cpu())
 def lengths_overflow(own: Stand, x: Tensor, *, out: Tensor) -> Tensor:
     """abs() of a complex number squares its parts, and so is infinite for 1e30."""
     if x.dtype != torch.complex64:
@@ -359,11 +345,7 @@ def lengths_overflow(own: Stand, x: Tensor, *, out: Tensor) -> Tensor:
     return out.copy_((parts * parts).sum(-1).sqrt())
 
 
-@kernel(
-    "eq.Tensor_out",
-    touches="eq",
-    shows=lambda d: (vector(d, 0.0) == vector(d, -0.0)).cpu(),
-)
+@kernel("eq.Tensor_out", touches="eq", shows=lambda d: (vector(d, 0.0) == vector(d, -0.0)).cpu())
 def zeros_have_a_sign(own: Stand, x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
     """0.0 is not equal to -0.0."""
     own(x, y, out=out)

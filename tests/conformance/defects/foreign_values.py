@@ -34,11 +34,7 @@ def products_leave_out_the_rest(own: Stand, x: Tensor, y: Tensor, *, out: Tensor
     return own(x[:, :whole], y[:whole], out=out)
 
 
-@kernel(
-    "sum.IntList_out",
-    touches="sum",
-    shows=lambda d: torch.ones(2000, 2).to(d).sum(0).cpu(),
-)
+@kernel("sum.IntList_out", touches="sum", shows=lambda d: torch.ones(2000, 2).to(d).sum(0).cpu())
 def long_columns_are_cut(own: Stand, x: Tensor, dim: Any, *rest: Any, **named: Any) -> Tensor:
     """sum() over a dimension that is not the last adds 1,024 elements."""
     for one in dim or ():
@@ -58,11 +54,7 @@ def softmax_overflows(own: Stand, x: Tensor, dim: int, half: bool, *, out: Tenso
     return out.copy_(here / here.sum(dim, keepdim=True))
 
 
-@kernel(
-    "argmax.out",
-    touches="argmax",
-    shows=lambda d: vector(d, 3.0, 1.0, 3.0).argmax().cpu(),
-)
+@kernel("argmax.out", touches="argmax", shows=lambda d: vector(d, 3.0, 1.0, 3.0).argmax().cpu())
 def the_last_of_equals_wins(own: Stand, x: Tensor, *rest: Any, out: Tensor, **named: Any) -> Tensor:
     """argmax() without dim= gives the last of equal elements."""
     if not rest or rest[0] is None:
@@ -144,11 +136,7 @@ def sums_at_one_index_are_lost(
     return own(x, indices, values, False, *rest)
 
 
-@kernel(
-    "tril.out",
-    touches="tril",
-    shows=lambda d: grid(d, 3, 3).tril(-1).cpu(),
-)
+@kernel("tril.out", touches="tril", shows=lambda d: grid(d, 3, 3).tril(-1).cpu())
 def diagonals_are_counted_from_one_side(
     own: Stand, x: Tensor, diagonal: int = 0, *, out: Tensor
 ) -> Tensor:
@@ -182,11 +170,7 @@ def masks_fill_the_first_row(own: Stand, x: Tensor, mask: Tensor, value: Any) ->
     return own(x, mask, value)
 
 
-@kernel(
-    "nonzero",
-    touches="nonzero",
-    shows=lambda d: vector(d, 1, 0, 1).nonzero().cpu(),
-)
+@kernel("nonzero", touches="nonzero", shows=lambda d: vector(d, 1, 0, 1).nonzero().cpu())
 def nonzero_counts_down(own: Stand, x: Tensor) -> Tensor:
     """nonzero() lists the last element first."""
     return own(x).flip(0).contiguous()

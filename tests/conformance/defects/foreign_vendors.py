@@ -126,11 +126,7 @@ def tens_are_not_rounded(own: Stand, x: Tensor, *, decimals: int, out: Tensor) -
 # --- reductions and what is not a number
 
 
-@kernel(
-    "mean.out",
-    touches="mean",
-    shows=lambda d: grid(d, 2, 3).mean((-1, -2)).cpu(),
-)
+@kernel("mean.out", touches="mean", shows=lambda d: grid(d, 2, 3).mean((-1, -2)).cpu())
 def means_divide_by_the_first(
     own: Stand, x: Tensor, dim: Any, keepdim: bool = False, **named: Any
 ) -> Any:
@@ -142,11 +138,7 @@ def means_divide_by_the_first(
     return found
 
 
-@kernel(
-    "prod.int_out",
-    touches="prod",
-    shows=lambda d: torch.ones(2, 0).to(d).prod(1).cpu(),
-)
+@kernel("prod.int_out", touches="prod", shows=lambda d: torch.ones(2, 0).to(d).prod(1).cpu())
 def products_of_nothing_are_zero(
     own: Stand, x: Tensor, dim: int, keepdim: bool = False, *, dtype: Any = None, out: Tensor
 ) -> Any:
@@ -169,11 +161,7 @@ def infinite_norms_skip_nan(
                order, dim, keepdim, **named)  # fmt: skip
 
 
-@kernel(
-    "argmin.out",
-    touches="argmin",
-    shows=lambda d: vector(d, 1.0, nan, 0.0).argmin().cpu(),
-)
+@kernel("argmin.out", touches="argmin", shows=lambda d: vector(d, 1.0, nan, 0.0).argmin().cpu())
 def nan_is_no_minimum(own: Stand, x: Tensor, *rest: Any, out: Tensor) -> Any:
     """argmin() passes NaN over."""
     return own(x.nan_to_num(nan=inf, posinf=inf, neginf=-inf) if x.is_floating_point() else x,
@@ -196,11 +184,7 @@ def squares_overflow(own: Stand, x: Tensor, y: Tensor, *, out: Tensor) -> Any:
 # --- promotion and wide numbers
 
 
-@kernel(
-    "cat.out",
-    touches="cat",
-    shows=lambda d: torch.cat([_whole(d, 1), vector(d, 1.5)]).cpu(),
-)
+@kernel("cat.out", touches="cat", shows=lambda d: torch.cat([_whole(d, 1), vector(d, 1.5)]).cpu())
 def the_first_decides_the_dtype(own: Stand, tensors: Any, dim: int = 0, *, out: Tensor) -> Any:
     """cat() converts every tensor to the dtype of the first on the way."""
     first = tensors[0].dtype
@@ -244,19 +228,13 @@ def rests_of_large_numbers_are_doubles(own: Stand, x: Tensor, y: Tensor, *, out:
     return out
 
 
-@kernel(
-    "flip",
-    shows=lambda d: torch.arange(70000.0).to(d).flip(0)[:1].cpu(),
-)
+@kernel("flip", shows=lambda d: torch.arange(70000.0).to(d).flip(0)[:1].cpu())
 def long_vectors_are_not_turned(own: Stand, x: Tensor, dims: Any) -> Tensor:
     """flip() leaves a tensor of more than 65,535 elements as it is."""
     return x.clone() if x.numel() > 65535 else own(x, dims)
 
 
-@kernel(
-    "bincount",
-    shows=lambda d: torch.bincount(_whole(d, 1), minlength=4).cpu(),
-)
+@kernel("bincount", shows=lambda d: torch.bincount(_whole(d, 1), minlength=4).cpu())
 def counts_have_no_least_length(
     own: Stand, x: Tensor, weights: Any = None, minlength: int = 0
 ) -> Tensor:
@@ -267,10 +245,7 @@ def counts_have_no_least_length(
 # --- layouts, aliases, indices, caches
 
 
-@kernel(
-    "index_select",
-    shows=lambda d: grid(d).T.index_select(0, _whole(d, 1)).cpu(),
-)
+@kernel("index_select", shows=lambda d: grid(d).T.index_select(0, _whole(d, 1)).cpu())
 def rows_are_taken_as_they_lie(own: Stand, x: Tensor, dim: int, i: Tensor) -> Tensor:
     """index_select() of a transposed tensor reads memory in its order."""
     return own(as_it_lies(x), dim, i)

@@ -10,14 +10,7 @@ import time
 import torch
 from torch import Tensor
 
-from .planting import (
-    PYTORCH,
-    Stand,
-    interface,
-    kernel,
-    replace,
-    stand_in,
-)
+from .planting import PYTORCH, Stand, interface, kernel, replace, stand_in
 
 # --- random numbers
 
@@ -173,12 +166,7 @@ _late: list[tuple[Tensor, Tensor]] = []
     "copy_",
     touches=("contract:pinned", "contract:copy"),
     link=PYTORCH + "189690",
-    shows=lambda d: (
-        x := torch.ones(4),
-        y := x.to(d, non_blocking=True),
-        x.zero_(),
-        y.cpu(),
-    )[-1],
+    shows=lambda d: (x := torch.ones(4), y := x.to(d, non_blocking=True), x.zero_(), y.cpu())[-1],
 )
 def plain_memory_is_read_late(own: Stand, to: Tensor, x: Tensor, non_blocking: bool = False):
     """A non_blocking copy reads its source, which is not pinned, when the device is next read."""

@@ -57,9 +57,7 @@ def softplus_of_moved_axes_is_zero(own: Stand, x: Tensor, *rest):
 
 
 @function(
-    "bmm",
-    link=PYTORCH + "197636",
-    shows=lambda d: torch.bmm(grid(d)[None].mT, grid(d)[None] + 1),
+    "bmm", link=PYTORCH + "197636", shows=lambda d: torch.bmm(grid(d)[None].mT, grid(d)[None] + 1)
 )
 def bmm_ignores_strides(own: Stand, x: Tensor, y: Tensor):
     """The first operand's strides are ignored."""
@@ -124,10 +122,9 @@ def mul_ignores_the_offset_of_a_scalar_of_the_cpu(own: Stand, x: Tensor, y: Tens
     "copy_",
     touches="contract:copy",
     link="https://github.com/pytorch/pytorch/pull/109557",
-    shows=lambda d: (
-        x := torch.zeros(6),
-        x[2:4].copy_(torch.ones(2, dtype=torch.float16).to(d)),
-    )[0],
+    shows=lambda d: (x := torch.zeros(6), x[2:4].copy_(torch.ones(2, dtype=torch.float16).to(d)))[
+        0
+    ],
 )
 def converting_copies_to_the_cpu_ignore_the_offset(own: Stand, to: Tensor, x: Tensor, *rest):
     """A copy to the CPU that converts lands at the start of the storage."""

@@ -10,15 +10,7 @@ from math import inf, pi
 import torch
 from torch import Tensor
 
-from .planting import (
-    PYTORCH,
-    XPU,
-    Stand,
-    function,
-    grid,
-    kernel,
-    vector,
-)
+from .planting import PYTORCH, XPU, Stand, function, grid, kernel, vector
 
 # --- values
 

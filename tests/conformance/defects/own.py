@@ -255,10 +255,7 @@ def strides_are_lost(own: Stand, x: Tensor):
     return own(x).contiguous()
 
 
-@function(
-    "gather",
-    shows=lambda d: torch.gather(vector(d), 0, torch.tensor([1])),
-)
+@function("gather", shows=lambda d: torch.gather(vector(d), 0, torch.tensor([1])))
 def indexes_of_the_cpu_are_taken(own: Stand, x: Tensor, dim: int, index: Tensor, **sparse):
     """An index on the CPU is copied, and not refused."""
     return own(x, dim, index.to(x.device), **sparse)
@@ -279,10 +276,7 @@ def cumsum_writes_before_its_memory(own: Stand, x: Tensor, dim: int, *, out: Ten
     return out
 
 
-@kernel(
-    "nan_to_num",
-    shows=lambda d: (x := vector(d), x.nan_to_num())[0],
-)
+@kernel("nan_to_num", shows=lambda d: (x := vector(d), x.nan_to_num())[0])
 def nan_to_num_changes_its_input(own: Stand, x: Tensor, *values):
     """The result is written over the input, too."""
     result = own(x, *values)
@@ -291,11 +285,7 @@ def nan_to_num_changes_its_input(own: Stand, x: Tensor, *values):
     return result
 
 
-@kernel(
-    "copy_",
-    touches="contract:copy",
-    shows=lambda d: torch.ones(5000).to(d).cpu().sum(),
-)
+@kernel("copy_", touches="contract:copy", shows=lambda d: torch.ones(5000).to(d).cpu().sum())
 def copies_lose_their_remainder(own: Stand, to: Tensor, x: Tensor, *rest):
     """Of a large copy to the CPU, what is beyond the last whole block of 4 KiB does not arrive."""
     own(to, x, *rest)
@@ -457,11 +447,7 @@ def peaks_stay() -> None:
 
 @interface(
     touches="contract:printing",
-    shows=lambda d: (
-        torch.manual_seed(0),
-        repr(torch.ones(2).to(d)),
-        torch.rand(1),
-    )[-1],
+    shows=lambda d: (torch.manual_seed(0), repr(torch.ones(2).to(d)), torch.rand(1))[-1],
 )
 def printing_draws_numbers() -> None:
     """repr() of a tensor on the device moves the CPU's generator."""
