@@ -47,11 +47,11 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
     GROWTH: {
         "activations": "Keep numbers in place of tensors with a graph: .item(), .detach(), or "
         "torch.no_grad() around the loop. Drop kept results in time, or move them to the host with "
-        ".cpu().",
+        ".cpu(); where all of them are needed, take shorter parts.",
         "parameters": "Drop a model before the next is loaded: reference cycles keep it until "
         "gc.collect().",
         "": "Drop in time what {holder} keeps (of reference cycles by gc.collect()), or move it to "
-        "the host with .cpu().",
+        "the host with .cpu(); where all of it is needed, take shorter parts.",
     },
     PEAK: {
         "optimizer state": "The optimizer's step is the peak: foreach=False or fused=True keeps no "
@@ -64,8 +64,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "attend in chunks, or to shorter sequences.",
         "logits": "The logits are the peak: compute the loss in chunks of tokens, or with a fused "
         "loss (Liger, cut cross-entropy); in inference, gather them on the host.",
-        "other": "Free or offload first what is held beside, or go through it in chunks; or take a "
-        "smaller batch or shorter sequences.",
+        "other": "Free or offload first what is held beside and not needed, or go through it in "
+        "chunks; or take a smaller batch or shorter sequences.",
         "parameters": "Free or offload weights that this step has no use for. " + _SMALLER,
         "": _SMALLER,
     },
@@ -74,16 +74,20 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "": "Let graphs share one pool, capture fewer sizes, or reset the graphs before this "
         "phase: a private pool serves no other requests."
     },
-    FRAGMENTATION: {"": "Pad lengths to few sizes, and allocate first what lives long."},
+    FRAGMENTATION: {
+        "graphs": "Capture the largest sizes first: the smaller ones use their memory again.",
+        "": "Pad lengths to few sizes, and allocate first what lives long.",
+    },
 }
 CAUSES = tuple(ADVICE)
 SETTINGS_MEND = (FRAGMENTATION, ROUNDING)  # settings of the allocator put the end of others off
 _OF_A_PASS = ("activations", "logits", "gradients", "backward pass", "optimizer state")
 _LITTLE = 0.02  # of the live bytes: freeing less is freeing nothing
 _ALIKE = 0.98  # of what is in use: as much
-_TENTH = 0.1  # of the device: with less to spare it is full, and more outside is not the context
-_MORE = 0.15  # of the device: so much a step that takes more than any before may ask for yet
-_MUCH = 0.25  # of the live bytes: growth of so much is the cause, and logits are the peak
+_TENTH = 0.1  # of the device: with less to spare it is full
+_TWENTIETH = 0.05  # of the device: more outside is not the driver's context
+_MORE = 0.15  # of the device: so much a step may ask for yet
+_MUCH = 0.25  # of the live bytes: growth of so much counts, and logits are the peak
 _ATTENTION = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 
 
@@ -100,15 +104,13 @@ class Found:
         freed: bytes that were given back before.
         freed_alike: of these, bytes of the request's kind; None where that is not known.
         outside: bytes of the device that others hold, beside the total of the failure.
-        growing: the holders whose memory grows: "bytes", "kind", "holder", "rise", "words".
+        growing: the holders whose memory grows: "bytes", "kind", "holder", "words".
         goes_on: whether the request is of a line that holds a tenth: what loads goes on.
         is_late: whether the recording began behind the program's first request.
         is_private: whether the request is for a private pool.
         own_cached: free bytes of that pool; None where that is not known.
-        most_before: the most in use before a tenth of what is in use now was freed last.
-        most_ever: the most that was in use; 0 where not known.
-        earlier: the most in use in earlier steps, before a half was freed; 0 where not known.
-        fell: bytes by which the use was once below its highest; None where that is not known.
+        most_before: the most in use before it was last below that by a tenth of what is in use
+            now; 0 if it never was, None where that is not known.
     """
 
     kinds: Mapping[str, int] = field(default_factory=dict)
@@ -124,10 +126,7 @@ class Found:
     is_late: bool = False
     is_private: bool = False
     own_cached: int | None = None
-    most_before: int = 0
-    most_ever: int = 0
-    earlier: int = 0
-    fell: int | None = None
+    most_before: int | None = None
 
 
 def cause_of(
@@ -159,7 +158,7 @@ def _cause(
     spare, outside, kinds, freed = total - used - asked, found.outside, found.kinds, found.freed
     of_a_pass = sum(kinds.get(kind, 0) for kind in _OF_A_PASS)
     of_a_pass += asked * (found.asked_kind in _OF_A_PASS)
-    if allowed is not None and 0 <= spare and used + asked > allowed:
+    if allowed is not None and spare >= 0 and free >= asked:
         text = f"Torch may have {size(int(allowed))} of {size(total)}, by a memory fraction"
         return LIMIT, text, ""
     if asked > total + outside:
@@ -172,9 +171,8 @@ def _cause(
     joined = int(oom["cached_bytes"]) - private + free
     growing = [row for row in found.growing if row["bytes"] >= _MUCH * live]
     leaks = sum(row["bytes"] for row in growing) > live / 2  # keys and values are two lines
-    is_full = spare < _TENTH * total
-    is_beside = outside >= _TENTH * (total + outside) and not leaks
-    if is_full and spare + outside >= 0 and is_beside:
+    is_beside = outside >= _TWENTIETH * (total + outside) and not leaks
+    if -outside <= spare < _TENTH * total and is_beside:
         return OUTSIDE, f"{size(outside)} of {size(total + outside)} are, and torch needs more", ""
     has_cache = kinds.get("KV cache", 0) > live / 2
     if 0 < -spare <= found.beyond_requests and not has_cache:
@@ -185,12 +183,12 @@ def _cause(
     if spare < _MUCH * total and loads and found.goes_on:  # ends of segments were never used
         text = f"{size(live)} are in use, and {size(freed)} were freed before"
         return TOO_LARGE, text, "KV cache" if has_cache else ""
-    if growing and (leaks or spare <= growing[0]["rise"]):
+    if leaks:
         subject = "activations" if growing[0]["kind"] == "logits" else growing[0]["kind"]
         return GROWTH, growing[0]["words"], subject
     weights = kinds.get("parameters", 0)
-    stays = found.freed_alike is not None and found.freed_alike <= _TENTH * weights
-    if found.asked_kind == "parameters" and found.goes_on and stays and weights > live / 2:
+    stays = (freed if found.freed_alike is None else found.freed_alike) <= _TENTH * weights
+    if found.asked_kind == "parameters" and stays and weights > live / 2:
         text = f"{size(weights)} of parameters are loaded, and {size(asked)} more are asked for"
         return TOO_LARGE, text, "parameters"
     needs = _TENTH * total if private >= _TENTH * total else 0  # to spare, beside the pools
@@ -198,22 +196,18 @@ def _cause(
     if spare >= 0 and is_known and joined < asked + needs:
         text = f"{size(private)} are free in private pools, and {size(joined)} elsewhere"
         return OTHER_POOL, text, ""
-    fell = freed if found.fell is None else found.fell
-    climbs = fell <= _TENTH * live and not found.is_late  # the first step, which asks for more yet
-    stays_full = has_cache and found.asked_kind != "KV cache"  # what is allocated in advance
-    is_new = 0 < found.earlier * (1 + _MUCH) < used + asked and found.most_ever < used + asked
-    near = (_MUCH if climbs or stays_full else _MORE if is_new else _TENTH) * total
-    only_loads = is_full and (loads or (weights > live / 2 and of_a_pass <= _TENTH * live))
-    was_held = found.most_before >= _ALIKE * (live + asked)
-    is_first = not was_held and not only_loads  # ends of segments are no peak
-    if spare < 0 or (spare < near and is_first):
+    before = found.most_before
+    came_down = found.is_late or (freed > live if before is None else before > 0)
+    only_loads = loads or (weights > live / 2 and of_a_pass <= _TENTH * live)
+    is_new = not only_loads and (before or 0) < _ALIKE * (live + asked)
+    if spare < 0 or (is_new and (spare < _MORE * total or not came_down)):
         held = ", ".join(f"{size(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])
         text = f"{size(asked)} are asked for beside {size(live)} in use"
         return PEAK, f"{text}: {held}" if held else text, _of_peak(found, live)
     largest = max(int(oom["largest_free_bytes"]), free)
     together = joined + (0 if is_known else private)
     text = f"{size(together)} are free together, and the largest piece is {size(largest)}"
-    return FRAGMENTATION, text, ""
+    return FRAGMENTATION, text, "graphs" if found.is_private else ""
 
 
 def _of_peak(found: Found, live: int) -> str:

@@ -29,7 +29,8 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     """
     asked = oom["requested_bytes"]
     can_buy = oom["allowed_bytes"] is None and oom["free_bytes"] >= oom["segment_bytes"]
-    if can_buy or max(oom["pending_bytes"], oom["largest_free_bytes"]) >= asked:
+    free = oom["largest_free_bytes"] * (asked > 1 << 20)  # else that of another pool
+    if can_buy or max(oom["pending_bytes"], free) >= asked:
         return ""
     stats = _C.memory_stats(device)
     own = oom["free_bytes"] + oom["reserved_bytes"]
@@ -53,7 +54,7 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
         freed=stats["allocated_bytes.all.freed"],
         outside=oom["total_bytes"] - own,
         is_private=oom["is_private"],
-        most_before=peak if peak >= oom["allocated_bytes"] + asked else 0,
+        most_before=peak if peak >= oom["allocated_bytes"] + asked else None,
     )
     cause, evidence, advice = cause_of({**oom, "total_bytes": own}, found, format_bytes)
     more = _LATER if cause in (PEAK, FRAGMENTATION) else ""

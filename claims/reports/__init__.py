@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Public reports of failures, imitated: the verdict on each has to be the report's resolution.
 
-A report is one file of programs/. Its docstring has a title, `Report:` and `Resolution:`; `wrong`
-runs out of memory under the alias of torch.cuda, `fixed` is its twin with the resolution.
-Constants:
+A report is one file of programs/. Its docstring has a title, `Report:` and `Resolution:`;
+`program(mended)` runs out of memory under the alias of torch.cuda, unless it is mended: then it is
+its own twin, with the resolution. Constants:
 
     MEMORY     of the device, bytes
-    OUTSIDE    of that, held by others while `wrong` runs; default: 0
+    OUTSIDE    of that, held by others until mended; default: 0
     CAUSE      of npusim_lab.causes.CAUSES
     ADVICE     regular expression of the resolution, found in the first two sentences
-    SETTING    of PYTORCH_ALLOC_CONF, which mends `wrong` in the twin's place
+    SETTING    of PYTORCH_ALLOC_CONF, which mends it
 """
 
 import importlib

@@ -23,16 +23,17 @@ import sys, torch
 from claims.reports import report
 torch.cuda.memory._record_memory_history(stacks="python")
 try:
-    getattr(report(sys.argv[1]), sys.argv[2])()
-except torch.OutOfMemoryError:
+    report(sys.argv[1]).program(sys.argv[2] == "True")
+except torch.OutOfMemoryError as error:
+    print(error)
     sys.exit(3)
 finally:
     torch.cuda.memory._dump_snapshot(sys.argv[3])
 """
 
 
-def run(name: str, variant: str, memory: int, setting: str = "") -> tuple[bool, Trace]:
-    """Returns whether a variant ends without an error, and its trace.
+def run(name: str, mended: bool, memory: int, setting: str = "") -> tuple[str, Trace]:
+    """Returns the text of a program's error, and its trace.
 
     Raises:
         RuntimeError: If it fails otherwise than out of memory.
@@ -45,11 +46,12 @@ def run(name: str, variant: str, memory: int, setting: str = "") -> tuple[bool, 
     }
     with tempfile.TemporaryDirectory() as folder:
         snapshot = Path(folder, "snapshot.pickle")
-        command = [sys.executable, "-c", _CHILD, name, variant, str(snapshot)]
-        done = subprocess.run(command, env={**os.environ, **settings}, check=False)
+        command = [sys.executable, "-c", _CHILD, name, str(mended), str(snapshot)]
+        env = {**os.environ, **settings}
+        done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, text=True)
         if done.returncode not in (0, 3):
-            raise RuntimeError(f"{name}: {variant} ends with {done.returncode}")
-        return not done.returncode, load(snapshot, capacity_bytes=report(name).MEMORY)
+            raise RuntimeError(f"{name}, mended: {mended}, ends with {done.returncode}")
+        return done.stdout, load(snapshot, capacity_bytes=report(name).MEMORY)
 
 
 def main() -> int:
@@ -63,14 +65,16 @@ def main() -> int:
     for name in chosen:
         of = report(name)
         outside = getattr(of, "OUTSIDE", 0)
-        ran, trace = run(name, "wrong", of.MEMORY - outside)
-        mended, _ = run(name, "fixed", of.MEMORY, getattr(of, "SETTING", ""))
+        error, trace = run(name, False, of.MEMORY - outside)
+        twins, _ = run(name, True, of.MEMORY, getattr(of, "SETTING", ""))
         answer = explain(trace, quick=True)
         score = judged(name, answer)
         advised = re.search(r"PYTORCH_ALLOC_CONF=(\S+)", answer["sentences"][1])
-        helped = advised is None or run(name, "wrong", of.MEMORY - outside, advised[1])[0]
-        right += score == "right" and mended and helped and not ran
-        notes = {"does not fail": ran, "the twin fails": not mended, "advice fails": not helped}
+        again = advised and run(name, False, of.MEMORY - outside, advised[1])[0]
+        right += score == "right" and bool(error) and not twins and not again
+        live = f"the error says: {''.join(re.findall('Cause: ([^.]+)', error))}"
+        notes = {"does not fail": not error, "the twin fails": twins, "advice fails": again}
+        notes[live] = f"Cause: {answer['cause']}." not in error
         print(f"{score:6} {name}", *(note for note, is_so in notes.items() if is_so), sep=": ")
         if asked.words or score != "right":
             print(*(f"       {line}" for line in answer["sentences"]), sep="\n")

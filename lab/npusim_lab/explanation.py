@@ -139,7 +139,8 @@ def explain(
             seen = _known(trace, oom, found)
             found["cause"], evidence, found["advice"] = cause_of(oom, seen, mib)
             if found["cause"] in SETTINGS_MEND and helping:
-                found["advice"] = remedies.words_for(found, remedies.best(helping))
+                words = remedies.words_for(found, remedies.best(helping, True))
+                found["advice"] = f"{found['advice']} {words}" if seen.is_private else words
             first = [f"Cause: {found['cause']}. {evidence}.", f"Advice: {found['advice']}"]
         found["sentences"] = first + _sentences(found)
     found["verdict"] = " ".join(found["sentences"])
@@ -162,7 +163,7 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
             continue
         holder = _first_line(row["stack"])
         words = words_for(holder, row["growth"])
-        growing.append({**row, "holder": holder, "rise": row["growth"]["rise"], "words": words})
+        growing.append({**row, "holder": holder, "words": words})
     return Found(
         kinds=found["kinds"],
         asked_kind=kind,
@@ -177,7 +178,7 @@ def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
         is_late=trace.is_late,
         is_private=bool(trace.pool[event]),
         own_cached=found["own_cached"],
-        **_course(trace, event),
+        most_before=_most_before(trace, event),
     )
 
 
@@ -193,25 +194,19 @@ def _repeats(trace: Trace, event: int, last: int) -> bool:
     )
 
 
-def _course(trace: Trace, event: int) -> dict[str, int]:
-    """Return how the use of memory came to a failure, in bytes.
+def _most_before(trace: Trace, event: int) -> int:
+    """Return the most in use before it was last a tenth below that, in bytes; 0 if it never was.
 
-    "most_before": the most in use before a tenth of what is in use now was freed last; "earlier":
-    before a half was, in earlier steps; "most_ever": of all before the failure; "fell": the most by
-    which the use was below its highest.
+    The tenth is of what is in use at the event.
     """
     compiled = trace.compiled
     bytes = compiled.malloc_bytes.astype(np.int64)
     began, ended = compiled.malloc_event < event, compiled.completed_event < event
     at = np.concatenate([compiled.malloc_event[began], compiled.completed_event[ended]])
     curve = np.cumsum(np.concatenate([bytes[began], -bytes[ended]])[np.argsort(at, kind="stable")])
-    fell = int((np.maximum.accumulate(curve) - curve).max(initial=0))
-    before = []
-    for share in (1 - _STEP, 0.5):
-        lower = np.flatnonzero(curve <= share * curve[-1]) if len(curve) else curve
-        before.append(int(curve[: lower[-1]].max(initial=0)) if len(lower) else 0)
-    most = int(curve.max(initial=0))
-    return {"most_before": before[0], "most_ever": most, "earlier": before[1], "fell": fell}
+    highest = np.maximum.accumulate(curve)
+    lower = np.flatnonzero(highest - curve >= _STEP * curve[-1:])
+    return int(highest[lower[-1]]) if len(lower) else 0
 
 
 def _explain_state(
@@ -289,7 +284,7 @@ def _sentences(found: dict[str, Any]) -> list[str]:
         )
     count = len(found["tried"]) - 1
     if helping and found["cause"] not in SETTINGS_MEND:
-        sentences.append(remedies.words_for(found, remedies.best(helping)))
+        sentences.append(remedies.words_for(found, remedies.best(helping, oom is not None)))
     elif oom is None and not helping:
         sentences.append(f"None of {count} settings tried lowers it by 2 %.")
     elif oom is not None and found["max_live"] > (found["capacity"] or found["max_live"]):

@@ -84,11 +84,14 @@ def helping(rows: list[dict[str, Any]], has_failed: bool, reserved: int) -> list
     return sorted(better, key=lambda row: row["peak_reserved"])
 
 
-def best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the first setting, in the list's order of preference, within 1 % of the lowest."""
+def best(rows: list[dict[str, Any]], has_failed: bool) -> dict[str, Any]:
+    """Return the first setting, in the list's order of preference; of a peak, near the lowest.
+
+    Behind a failure more may come, which a setting made for the sizes so far does not serve.
+    """
     least = min(row["peak_reserved"] for row in rows)
     order = [tuple(sorted(change)) for change in _REMEDIES]
-    near = [row for row in rows if row["peak_reserved"] <= _NEAR * least]
+    near = [row for row in rows if has_failed or row["peak_reserved"] <= _NEAR * least]
     return min(near, key=lambda row: order.index(tuple(sorted(row["change"]))))
 
 

@@ -319,17 +319,21 @@ class Trace:
     def without_caught(self) -> tuple[Trace, int]:
         """Return the trace without attempts of failures that a program went on from, and how many.
 
-        It went on from one if it took as much as was in use then before it failed again; what
-        cleans up behind a failure may fail, too, and takes less. Events keep their numbers.
+        It went on from one if it took as much as was in use then before it failed again, or took
+        any and failed where it was served before. What cleans up behind a failure may fail, too,
+        and does neither. Events keep their numbers.
         """
         trace = self.with_attempts()
         at, begun = np.array(trace.info.get("attempts", ()), np.int64), trace.compiled.malloc_event
         bytes, ended = trace.compiled.malloc_bytes, trace.compiled.completed_event
+        stack = trace.compiled.malloc_stack
         count = len(at) - 1
         while count > 0:
             live = int(bytes[(begun < at[count - 1]) & (ended >= at[count - 1])].sum())
             between = (begun > at[count - 1]) & (begun < at[count])
-            if int(bytes[between].sum()) > live:
+            last, served = stack[begun == at[count]], stack[begun < at[count - 1]]
+            again = np.isin(last, served).all() and all(trace.stacks[n] for n in last.tolist())
+            if int(bytes[between].sum()) > live or (again and between.any()):
                 break
             count -= 1
         if count <= 0:

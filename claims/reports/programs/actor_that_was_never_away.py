@@ -32,20 +32,10 @@ class Rollout:
             self.model(torch.randn(32, 1024, device="cuda", dtype=torch.bfloat16))
 
 
-def start(reloads: bool) -> None:
+def program(mended: bool) -> None:
     """Makes a rollout before the trainer is prepared."""
     actor, engine = Rollout.weights(), Rollout()
     engine.generate()
-    if reloads:
+    if not mended:
         actor.to("cuda")
     engine.generate()
-
-
-def wrong() -> None:
-    """Brings back what was not away."""
-    start(True)
-
-
-def fixed() -> None:
-    """Leaves it."""
-    start(False)

@@ -27,23 +27,13 @@ def select_candidates_in_gts(centers, boxes):
 )
 
 
-def train(of_one: bool) -> None:
+def program(mended: bool) -> None:
     """Trains on batches of four images; the last one has the most boxes."""
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3)).to("cuda")
     centers = torch.rand(2100, 2, device="cuda")
     for boxes in (40, 25, 60, 31, 80, 45, 500):
         loss = model(torch.randn(4, 3, 160, 160, device="cuda")).square().mean()
         truth = torch.rand(4, boxes, 4, device="cuda")
-        for part in truth.split(1 if of_one else 4):
+        for part in truth.split(1 if mended else 4):
             ultralytics.select_candidates_in_gts(centers, part)
         loss.backward()
-
-
-def wrong() -> None:
-    """Assigns the whole batch."""
-    train(False)
-
-
-def fixed() -> None:
-    """Assigns image by image."""
-    train(True)

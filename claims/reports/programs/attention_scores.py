@@ -25,18 +25,9 @@ class DotsVisionAttention:
 )
 
 
-def _heads() -> torch.Tensor:
-    return torch.randn(2, TOKENS, 16, device="cuda")
-
-
-def wrong() -> None:
-    """Asks for a score of each pair of tokens."""
+def program(mended: bool) -> None:
+    """Asks for a score of each pair of tokens, or for those of 256 queries at a time."""
     attention = vision.DotsVisionAttention()
-    attention.forward(_heads(), _heads(), _heads())
-
-
-def fixed() -> None:
-    """Asks for those of 256 queries at a time."""
-    attention = vision.DotsVisionAttention()
-    query, key, value = _heads(), _heads(), _heads()
-    torch.cat([attention.forward(part, key, value) for part in query.split(256, 1)], 1)
+    query, key, value = (torch.randn(2, TOKENS, 16, device="cuda") for _ in range(3))
+    for part in query.split(256 if mended else TOKENS, 1):
+        attention.forward(part, key, value)

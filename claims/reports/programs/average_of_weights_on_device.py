@@ -26,8 +26,9 @@ class Average:
                 shadow.lerp_(value.to(shadow.device), 0.01)
 
 
-def train(device: str) -> None:
+def program(mended: bool) -> None:
     """Takes four steps with 36 MiB of parameters."""
+    device = "cpu" if mended else "cuda"
     blocks = [
         nn.Sequential(nn.Linear(512, 1536), nn.SiLU(), nn.Linear(1536, 512)) for _ in range(6)
     ]
@@ -40,13 +41,3 @@ def train(device: str) -> None:
         optimizer.step()
         optimizer.zero_grad()
         average.step(model)
-
-
-def wrong() -> None:
-    """Has it on the device."""
-    train("cuda")
-
-
-def fixed() -> None:
-    """Has it on the host."""
-    train("cpu")

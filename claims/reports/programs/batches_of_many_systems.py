@@ -29,7 +29,7 @@ class Block(nn.Module):
         return nodes + self.update(torch.zeros_like(nodes).index_add(0, to, messages))
 
 
-def wrong() -> None:
+def program(mended: bool) -> None:
     """Trains on 60 batches."""
     draw = random.Random(7)
     blocks = nn.ModuleList([Block() for _ in range(3)]).to("cuda")
@@ -44,6 +44,3 @@ def wrong() -> None:
         nodes.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-fixed = wrong

@@ -29,7 +29,7 @@ class DynamicCache:
 )
 
 
-def serve(drops: bool) -> None:
+def program(mended: bool) -> None:
     """Answers 60 questions."""
     model, answers = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64)).to("cuda"), []
     with torch.no_grad():
@@ -38,14 +38,4 @@ def serve(drops: bool) -> None:
             cache.update(torch.randn(12000, 64, device="cuda"))
             for _ in range(6):
                 cache.update(model(torch.randn(64, 64, device="cuda")))
-            answers.append(None if drops else cache)
-
-
-def wrong() -> None:
-    """Keeps caches."""
-    serve(False)
-
-
-def fixed() -> None:
-    """Keeps none."""
-    serve(True)
+            answers.append(None if mended else cache)

@@ -15,8 +15,9 @@ CAUSE = "too large, however it is placed"
 ADVICE = r"map_location"
 
 
-def resume(device: str) -> None:
+def program(mended: bool) -> None:
     """Makes a model of 100 MiB, and reads its weights."""
+    device = "cpu" if mended else "cuda"
     layers = [nn.utils.skip_init(nn.Linear, 1024, 1024, bias=False) for _ in range(25)]
     model = nn.Sequential(*layers)
     with tempfile.TemporaryFile() as file:
@@ -24,13 +25,3 @@ def resume(device: str) -> None:
         file.seek(0)
         model.to("cuda")
         model.load_state_dict(torch.load(file, map_location=device))
-
-
-def wrong() -> None:
-    """Reads onto the device."""
-    resume("cuda")
-
-
-def fixed() -> None:
-    """Reads onto the host."""
-    resume("cpu")

@@ -27,8 +27,9 @@ class Decoder(nn.Module):
         return self.layers(latents)
 
 
-def generate(tiles: int) -> None:
+def program(mended: bool) -> None:
     """Samples, then decodes in columns."""
+    tiles = 4 if mended else 1
     denoiser = nn.Conv2d(4, 4, 3, padding=1).to("cuda")
     decoder = Decoder().to("cuda")
     with torch.no_grad():
@@ -37,13 +38,3 @@ def generate(tiles: int) -> None:
             latents = latents - 0.1 * denoiser(latents)
         for part in latents.chunk(tiles, -1):
             decoder(part).cpu()
-
-
-def wrong() -> None:
-    """Decodes all at once."""
-    generate(1)
-
-
-def fixed() -> None:
-    """Decodes a quarter at a time."""
-    generate(4)

@@ -41,27 +41,17 @@ class AutoencoderKLWan(nn.Module):
 )
 
 
-def sample(tiles: bool) -> None:
+def program(mended: bool) -> None:
     """Denoises with 80 MiB of weights, and decodes twelve frames."""
     blocks = [
         nn.Sequential(nn.Linear(640, 2560), nn.GELU(), nn.Linear(2560, 640)) for _ in range(13)
     ]
     transformer = nn.Sequential(*blocks).to(torch.bfloat16).to("cuda")
     vae = diffusers.AutoencoderKLWan().to("cuda")
-    if tiles:
+    if mended:
         vae.enable_tiling()
     with torch.no_grad():
         tokens = torch.randn(600, 640, device="cuda", dtype=torch.bfloat16)
         for _ in range(4):
             tokens = tokens - 0.1 * transformer(tokens)
         vae.decode(torch.randn(1, 8, 12, 40, 40, device="cuda"))
-
-
-def wrong() -> None:
-    """Decodes all at once."""
-    sample(False)
-
-
-def fixed() -> None:
-    """Decodes tiles."""
-    sample(True)

@@ -24,20 +24,11 @@ def _compute_distributed_log_softmax(vocab_parallel_logits):
 )
 
 
-def train(chunk: int) -> None:
+def program(mended: bool) -> None:
     """Makes two steps."""
+    chunk = 128 if mended else 1024
     head = torch.randn(16384, 64, device="cuda")
     for tokens in (128, 1024):
         hidden = torch.randn(tokens, 64, device="cuda")
         for part in hidden.split(chunk):
             model_utils._compute_distributed_log_softmax(part @ head.T)[:, :1].clone()
-
-
-def wrong() -> None:
-    """Takes the sequence whole."""
-    train(1024)
-
-
-def fixed() -> None:
-    """Takes 128 tokens at a time."""
-    train(128)

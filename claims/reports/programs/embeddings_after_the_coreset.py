@@ -39,23 +39,13 @@ class Patchcore:
 )
 
 
-def run(deletes: bool) -> None:
+def program(mended: bool) -> None:
     """Trains on 40 batches of four images, and validates four more."""
     extractor = nn.Sequential(nn.Conv2d(3, 96, 8, stride=8), nn.ReLU(), nn.Conv2d(96, 128, 1))
     model = anomalib.Patchcore(extractor.to("cuda"))
     with torch.no_grad():
         for _ in range(40):
             model.training_step(torch.randn(4, 3, 256, 256, device="cuda"))
-        model.fit(deletes)
+        model.fit(mended)
         for _ in range(4):
             model.validation_step(torch.randn(4, 3, 256, 256, device="cuda")).cpu()
-
-
-def wrong() -> None:
-    """Keeps embeddings."""
-    run(False)
-
-
-def fixed() -> None:
-    """Deletes them."""
-    run(True)

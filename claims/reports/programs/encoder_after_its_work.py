@@ -13,7 +13,7 @@ CAUSE = "the peak of one step"
 ADVICE = r"[Ff]ree|[Oo]ffload|[Uu]nload"
 
 
-def train(deletes: bool) -> None:
+def program(mended: bool) -> None:
     """Encodes prompts with 72 MiB of weights, and takes three steps."""
     blocks = [
         nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)) for _ in range(9)
@@ -21,7 +21,7 @@ def train(deletes: bool) -> None:
     encoder = nn.Sequential(*blocks).to("cuda")
     with torch.no_grad():
         prompts = [encoder(torch.randn(120, 512, device="cuda")).cpu() for _ in range(4)]
-    if deletes:
+    if mended:
         del encoder, blocks
     model = nn.Sequential(nn.Linear(512, 2048), nn.SiLU(), nn.Linear(2048, 512)).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -32,13 +32,3 @@ def train(deletes: bool) -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def wrong() -> None:
-    """Keeps the encoder."""
-    train(False)
-
-
-def fixed() -> None:
-    """Deletes it."""
-    train(True)

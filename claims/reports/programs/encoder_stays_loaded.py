@@ -23,25 +23,15 @@ def load_models_gpu(model):
 )
 
 
-def generate(unloads: bool) -> None:
+def program(mended: bool) -> None:
     """Encodes a prompt, and denoises."""
     encoder = nn.Sequential(*(nn.Linear(1536, 1536) for _ in range(10)))
     diffusion = nn.Sequential(*(nn.Linear(1536, 1536) for _ in range(14)))
     with torch.no_grad():
         comfy.load_models_gpu(encoder)
         conditioning = encoder(torch.randn(77, 1536, device="cuda"))
-        if unloads:
+        if mended:
             encoder.to("cpu")
         comfy.load_models_gpu(diffusion)
         for _ in range(4):
             conditioning = diffusion(conditioning)
-
-
-def wrong() -> None:
-    """Keeps the encoder."""
-    generate(False)
-
-
-def fixed() -> None:
-    """Unloads it."""
-    generate(True)

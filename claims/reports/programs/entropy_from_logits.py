@@ -28,18 +28,9 @@ def entropy_from_logits(logits, chunk_size):
 )
 
 
-def train(chunk: int) -> None:
+def program(mended: bool) -> None:
     """Asks for the entropy of two batches."""
+    chunk = 128 if mended else 1024
     for tokens in (64, 1024):
         logits = torch.randn(tokens, 16384, device="cuda")
         trl.entropy_from_logits(logits, chunk)
-
-
-def wrong() -> None:
-    """Splits by sequence, of which there is one."""
-    train(1024)
-
-
-def fixed() -> None:
-    """Splits by 128 tokens."""
-    train(128)

@@ -33,19 +33,10 @@ def evaluation_loop(model, batches, eval_accumulation_steps):
 )
 
 
-def evaluate(steps: int | None) -> None:
+def program(mended: bool) -> None:
     """Asks a classifier about 160 batches."""
+    steps = 32 if mended else None
     model = torch.nn.Linear(64, 8192).to("cuda")
     batches = (torch.randn(32, 64, device="cuda") for _ in range(160))
     with torch.no_grad():
         transformers.evaluation_loop(model, batches, steps)
-
-
-def wrong() -> None:
-    """Keeps the logits until the end."""
-    evaluate(None)
-
-
-def fixed() -> None:
-    """Moves them away in time."""
-    evaluate(32)

@@ -28,7 +28,7 @@ def get_per_tensor_param(weights):
 )
 
 
-def train(wakes_first: bool) -> None:
+def program(mended: bool) -> None:
     """Makes two steps of training, each with an update of the rollout's weights."""
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(10))).to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -37,20 +37,10 @@ def train(wakes_first: bool) -> None:
         model(torch.randn(64, 1024, device="cuda")).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        sleeping = verl.resume(weights) if wakes_first else None
+        sleeping = verl.resume(weights) if not mended else None
         exported = verl.get_per_tensor_param(weights)
         buffers = [torch.empty_like(weight) for weight in exported]
         del buffers
         exported = [weight.cpu() for weight in exported]
         sleeping = sleeping or verl.resume(weights)
         del sleeping, exported
-
-
-def wrong() -> None:
-    """Wakes the engine first."""
-    train(True)
-
-
-def fixed() -> None:
-    """Exports first."""
-    train(False)

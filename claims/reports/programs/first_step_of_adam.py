@@ -13,21 +13,11 @@ CAUSE = "the peak of one step"
 ADVICE = r"optimizer.*foreach=False"
 
 
-def train(**options: bool) -> None:
+def program(mended: bool) -> None:
     """Makes two steps with 60 MiB of parameters."""
     layers = [nn.utils.skip_init(nn.Linear, 1024, 1024, bias=False) for _ in range(15)]
     model = nn.Sequential(*layers).to("cuda")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=not mended)
     for _ in range(2):
         model(torch.randn(16, 1024, device="cuda")).sum().backward()
         optimizer.step()
-
-
-def wrong() -> None:
-    """Steps as foreach."""
-    train(foreach=True)
-
-
-def fixed() -> None:
-    """Steps a parameter at a time."""
-    train(foreach=False)

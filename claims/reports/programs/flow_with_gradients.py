@@ -34,20 +34,10 @@ class Flow(nn.Module):
         return flow
 
 
-def estimate(gradients: bool) -> None:
+def program(mended: bool) -> None:
     """Estimates flow between four frames of 1920 x 1080."""
     model = Flow().to("cuda").eval()
     frames = [torch.rand(1, 3, 1080, 1920) for _ in range(4)]
-    with torch.inference_mode(not gradients):
+    with torch.inference_mode(mended):
         for first, second in itertools.pairwise(frames):
             model(first.to("cuda"), second.to("cuda")).detach().cpu()
-
-
-def wrong() -> None:
-    """Keeps buffers for a backward pass."""
-    estimate(True)
-
-
-def fixed() -> None:
-    """Keeps none."""
-    estimate(False)

@@ -28,8 +28,9 @@ def limited(resets: bool) -> None:
             torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def scaled() -> None:
-    """Tests a step with scaled gradients."""
+def program(mended: bool) -> None:
+    """Tests a step with scaled gradients, after the test of a limit."""
+    limited(mended)
     model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)).to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     for _ in range(3):
@@ -37,15 +38,3 @@ def scaled() -> None:
         (loss * 128).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def wrong() -> None:
-    """Leaves the limit."""
-    limited(False)
-    scaled()
-
-
-def fixed() -> None:
-    """Takes it back."""
-    limited(True)
-    scaled()

@@ -13,12 +13,12 @@ CAUSE = "a cache that another pool holds"
 ADVICE = r"(graph|pool).*(capture|reset|release)"
 
 
-def generate(captures: bool) -> None:
+def program(mended: bool) -> None:
     """Denoises, then decodes."""
     denoiser = nn.Sequential(nn.Linear(256, 4096), nn.GELU(), nn.Linear(4096, 256)).to("cuda")
     latents = torch.randn(3584, 256, device="cuda")
     with torch.no_grad():
-        if captures:
+        if not mended:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 denoised = denoiser(latents)
@@ -33,13 +33,3 @@ def generate(captures: bool) -> None:
 def decode(latents: torch.Tensor) -> torch.Tensor:
     """Takes 160 MiB."""
     return torch.empty(len(latents) * 10, 1170, device="cuda")
-
-
-def wrong() -> None:
-    """Captures the denoiser."""
-    generate(True)
-
-
-def fixed() -> None:
-    """Does not."""
-    generate(False)

@@ -42,14 +42,14 @@ class GreedyBatchedRNNTLoopLabelsComputer:
 )
 
 
-def fit(disables: bool) -> None:
+def program(mended: bool) -> None:
     """Trains two epochs, with a validation after each."""
     encoder = nn.Sequential(nn.Linear(80, 1024), nn.SiLU(), nn.Linear(1024, 256)).to("cuda")
     joint = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 512)).to("cuda")
     decoder = nemo.GreedyBatchedRNNTLoopLabelsComputer(joint)
     optimizer = torch.optim.SGD([*encoder.parameters(), *joint.parameters()], lr=0.01)
     for batches in ((3000, 5000, 4000), (5500, 4500, 10000)):
-        if disables:
+        if mended:
             decoder.disable_cuda_graphs()
         for frames in batches:
             loss = joint(encoder(torch.randn(frames, 80, device="cuda"))).square().mean()
@@ -59,13 +59,3 @@ def fit(disables: bool) -> None:
         with torch.no_grad():
             for _ in range(2):
                 decoder(encoder(torch.randn(8000, 80, device="cuda")))
-
-
-def wrong() -> None:
-    """Keeps the graph."""
-    fit(False)
-
-
-def fixed() -> None:
-    """Drops it as an epoch starts."""
-    fit(True)

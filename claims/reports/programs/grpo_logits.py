@@ -29,8 +29,9 @@ def _get_per_token_logps_and_entropies(hidden, head, labels):
 )
 
 
-def train(chunk: int | None) -> None:
+def program(mended: bool) -> None:
     """Makes four steps, the last with the longest completion."""
+    chunk = 64 if mended else None
     head = torch.nn.Parameter(torch.randn(VOCABULARY, 64, device="cuda") * 0.1)
     for tokens in (64, 96, 80, 512):
         hidden = torch.randn(tokens, 64, device="cuda")
@@ -48,13 +49,3 @@ def train(chunk: int | None) -> None:
 
 def _chunk(hidden: torch.Tensor, head: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(hidden @ head.T, labels, reduction="sum")
-
-
-def wrong() -> None:
-    """Makes the logits of all tokens at once."""
-    train(None)
-
-
-def fixed() -> None:
-    """Makes those of 64 tokens, and again in the backward pass."""
-    train(64)

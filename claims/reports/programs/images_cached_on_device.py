@@ -35,10 +35,10 @@ class FullImageDatamanager:
 )
 
 
-def train(cache_images: str) -> None:
+def program(mended: bool) -> None:
     """Takes 20 steps with 96 images of 3 MiB."""
     dataset = (torch.rand(512, 512, 3) for _ in range(96))
-    manager = nerfstudio.FullImageDatamanager(dataset, cache_images)
+    manager = nerfstudio.FullImageDatamanager(dataset, "cpu" if mended else "gpu")
     colors = torch.rand(512 * 512, 3, device="cuda", requires_grad=True)
     optimizer = torch.optim.Adam([colors], lr=0.01)
     for step in range(20):
@@ -47,13 +47,3 @@ def train(cache_images: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-
-
-def wrong() -> None:
-    """Caches on the device."""
-    train("gpu")
-
-
-def fixed() -> None:
-    """Caches on the host."""
-    train("cpu")

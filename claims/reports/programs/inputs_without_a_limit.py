@@ -15,8 +15,9 @@ CAUSE = "the peak of one step"
 ADVICE = r"shorter sequences"
 
 
-def train(limit: int) -> None:
+def program(mended: bool) -> None:
     """Takes 30 steps."""
+    limit = 256 if mended else 1 << 20
     draw = random.Random(11)
     embedding = nn.Embedding(2000, 128)
     layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True)
@@ -30,13 +31,3 @@ def train(limit: int) -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def wrong() -> None:
-    """Takes passages as they are."""
-    train(1 << 20)
-
-
-def fixed() -> None:
-    """Cuts them off."""
-    train(256)

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 MEMORY = 320 << 20
-OUTSIDE = 140 << 20  # held by the server while `wrong` runs
+OUTSIDE = 140 << 20  # held by the server until mended
 CAUSE = "memory held outside of torch"
 ADVICE = r"other processes"
 
 
-def wrong() -> None:
+def program(mended: bool) -> None:
     """Loads 100 MiB of weights, and denoises two images."""
     blocks = [
         nn.Sequential(nn.Linear(768, 3072), nn.GELU(), nn.Linear(3072, 768)) for _ in range(11)
@@ -25,6 +25,3 @@ def wrong() -> None:
             latents = torch.randn(tokens, 768, device="cuda", dtype=torch.bfloat16)
             for _ in range(2):
                 latents = latents - 0.1 * model(latents)
-
-
-fixed = wrong

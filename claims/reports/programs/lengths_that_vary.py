@@ -28,7 +28,7 @@ class LlamaMLP:
 )
 
 
-def wrong() -> None:
+def program(mended: bool) -> None:
     """Trains on lengths as they come, and keeps a target of the last twelve."""
     draw, layers = random.Random(1), draft.LlamaMLP()
     weights = [torch.empty(2 << 20, dtype=torch.uint8, device="cuda") for _ in range(10)]
@@ -41,6 +41,3 @@ def wrong() -> None:
         while activations:
             activations.pop()
     del weights
-
-
-fixed = wrong

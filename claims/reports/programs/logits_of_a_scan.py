@@ -33,20 +33,11 @@ def sliding_window_inference(inputs, roi_size, predictor, classes, device):
 )
 
 
-def segment(device: str) -> None:
+def program(mended: bool) -> None:
     """Segments a scan of 176 x 176 x 96."""
+    device = "cpu" if mended else "cuda"
     network = nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 6, 1))
     network = network.to("cuda").eval()
     with torch.no_grad():
         scan = torch.randn(1, 1, 176, 176, 96, device="cuda")
         monai.sliding_window_inference(scan, 64, network, 6, device).argmax(1).cpu()
-
-
-def wrong() -> None:
-    """Stitches on the device."""
-    segment("cuda")
-
-
-def fixed() -> None:
-    """Stitches on the host."""
-    segment("cpu")

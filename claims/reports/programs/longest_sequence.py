@@ -13,8 +13,9 @@ CAUSE = "the peak of one step"
 ADVICE = r"shorter sequences"
 
 
-def train(block_size: int) -> None:
+def program(mended: bool) -> None:
     """Makes steps of many lengths."""
+    block_size = 8000 if mended else 1 << 20
     layers = [nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 64)]
     model = nn.Sequential(*layers).to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -23,13 +24,3 @@ def train(block_size: int) -> None:
         model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def wrong() -> None:
-    """Allows any length."""
-    train(1 << 20)
-
-
-def fixed() -> None:
-    """Cuts what is longer than 8,000."""
-    train(8000)

@@ -13,21 +13,11 @@ CAUSE = "growth"
 ADVICE = r"detach"
 
 
-def validate(detaches: bool) -> None:
+def program(mended: bool) -> None:
     """Collects a loss of each batch."""
     model = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 32)).to("cuda")
     outputs = []
     for _ in range(300):
         batch = torch.randn(512, 32, device="cuda")
         loss = nn.functional.l1_loss(model(batch), batch)
-        outputs.append({"loss": loss.detach() if detaches else loss})
-
-
-def wrong() -> None:
-    """Keeps the losses as they are."""
-    validate(False)
-
-
-def fixed() -> None:
-    """Keeps numbers."""
-    validate(True)
+        outputs.append({"loss": loss.detach() if mended else loss})

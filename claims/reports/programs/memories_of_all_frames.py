@@ -41,22 +41,12 @@ class SAM2VideoPredictor:
 )
 
 
-def track(forgets: bool) -> None:
+def program(mended: bool) -> None:
     """Tracks objects over 120 frames, which lie on the host."""
     encoder = nn.Sequential(nn.Conv2d(3, 32, 8, stride=8), nn.GELU(), nn.Conv2d(32, 64, 1))
     predictor = sam2.SAM2VideoPredictor(encoder.to("cuda"), nn.Conv2d(64, 3, 1).to("cuda"))
     state = {"non_cond_frame_outputs": {}}
     frames = (torch.rand(1, 3, 1024, 1024) for _ in range(120))
     with torch.inference_mode():
-        for _ in predictor.propagate_in_video(state, frames, forgets):
+        for _ in predictor.propagate_in_video(state, frames, mended):
             pass
-
-
-def wrong() -> None:
-    """Keeps all."""
-    track(False)
-
-
-def fixed() -> None:
-    """Keeps seven."""
-    track(True)

@@ -12,21 +12,12 @@ CAUSE = "a limit that the user set"
 ADVICE = r"set_per_process_memory_fraction"
 
 
-def sample(fraction: float) -> None:
+def program(mended: bool) -> None:
     """Denoises an image."""
+    fraction = 1.0 if mended else 0.5
     torch.cuda.set_per_process_memory_fraction(fraction)
     model = torch.zeros(20 << 20, device="cuda")
     for _ in range(4):
         latent = torch.zeros(14 << 20, device="cuda")
         del latent
     del model
-
-
-def wrong() -> None:
-    """Allows a half."""
-    sample(0.5)
-
-
-def fixed() -> None:
-    """Allows all."""
-    sample(1.0)

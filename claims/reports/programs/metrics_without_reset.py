@@ -30,22 +30,12 @@ class Metric:
 )
 
 
-def fit(resets: bool) -> None:
+def program(mended: bool) -> None:
     """Validates after each of 40 epochs."""
     model, metric = nn.Linear(16, 8).to("cuda"), torchmetrics.Metric()
     for _ in range(40):
         with torch.no_grad():
             for _ in range(8):
                 metric.update(model(torch.randn(65536, 16, device="cuda")))
-        if resets:
+        if mended:
             metric.reset()
-
-
-def wrong() -> None:
-    """Never resets."""
-    fit(False)
-
-
-def fixed() -> None:
-    """Resets after each epoch."""
-    fit(True)

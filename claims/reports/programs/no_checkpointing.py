@@ -14,22 +14,12 @@ CAUSE = "the peak of one step"
 ADVICE = r"checkpoint"
 
 
-def train(checkpoints: bool) -> None:
+def program(mended: bool) -> None:
     """Makes one step of twelve layers."""
     layers = nn.ModuleList(
         nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64)) for _ in range(12)
     ).to("cuda")
     hidden = torch.randn(4096, 64, device="cuda", requires_grad=True)
     for layer in layers:
-        hidden = checkpoint(layer, hidden, use_reentrant=False) if checkpoints else layer(hidden)
+        hidden = checkpoint(layer, hidden, use_reentrant=False) if mended else layer(hidden)
     hidden.square().mean().backward()
-
-
-def wrong() -> None:
-    """Keeps activations."""
-    train(False)
-
-
-def fixed() -> None:
-    """Makes them again in the backward pass."""
-    train(True)

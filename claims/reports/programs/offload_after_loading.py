@@ -24,20 +24,11 @@ def load_weights(layers, device):
 )
 
 
-def generate(device: str) -> None:
+def program(mended: bool) -> None:
     """Loads 60 layers, and uses one after the other."""
+    device = "cpu" if mended else "cuda"
     layers = [torch.empty(1024, 1024, device="meta") for _ in range(60)]
     layers = loader.load_weights(layers, device)
     hidden = torch.zeros(64, 1024, device="cuda")
     for layer in layers:
         hidden = hidden @ layer.to("cuda")
-
-
-def wrong() -> None:
-    """Loads on the device."""
-    generate("cuda")
-
-
-def fixed() -> None:
-    """Loads on the host."""
-    generate("cpu")

@@ -27,7 +27,7 @@ def reload_from_cpu(sizes):
 )
 
 
-def wrong() -> None:
+def program(mended: bool) -> None:
     """Rolls out between the steps, and keeps an answer of each."""
     draw, kept = random.Random(3), []
     for _ in range(12):
@@ -42,6 +42,3 @@ def wrong() -> None:
         del rollout
         weights = megatron.reload_from_cpu([40 << 10, 60 << 10, 80 << 10])
         del weights
-
-
-fixed = wrong

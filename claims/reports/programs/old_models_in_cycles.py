@@ -24,7 +24,7 @@ class Player:
         self.answer = lambda x: self.model(x)
 
 
-def play(collects: bool) -> None:
+def program(mended: bool) -> None:
     """Plays 20 games with a new model each."""
     gc.disable()
     with torch.no_grad():
@@ -33,15 +33,5 @@ def play(collects: bool) -> None:
             for _ in range(3):
                 player.answer(torch.randn(64, 512, device="cuda"))
             del player
-            if collects:
+            if mended:
                 gc.collect()
-
-
-def wrong() -> None:
-    """Waits for the collector."""
-    play(False)
-
-
-def fixed() -> None:
-    """Calls it."""
-    play(True)

@@ -41,8 +41,9 @@ class OuterProductMean(nn.Module):
 )
 
 
-def predict(chunk_size: int | None) -> None:
+def program(mended: bool) -> None:
     """Predicts three complexes, the last of which is larger."""
+    chunk_size = 4 if mended else None
     layer = boltz.OuterProductMean(64, 32, 64).to("cuda")
     with torch.no_grad():
         for tokens in (64, 96, 160):
@@ -51,13 +52,3 @@ def predict(chunk_size: int | None) -> None:
             for _ in range(2):
                 pairs = pairs + layer(alignment, chunk_size)
             pairs.mean().item()
-
-
-def wrong() -> None:
-    """Makes the whole product."""
-    predict(None)
-
-
-def fixed() -> None:
-    """Makes four channels at a time."""
-    predict(4)

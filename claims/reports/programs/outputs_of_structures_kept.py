@@ -37,19 +37,9 @@ def inference(model, batches, to_host):
 )
 
 
-def predict(to_host: bool) -> None:
+def program(mended: bool) -> None:
     """Predicts 80 batches of some thousand atoms each."""
     draw = random.Random(4)
     model = nn.ModuleList([nn.Sequential(nn.Linear(3, 128), nn.SiLU()), nn.Linear(128, 1)])
     batches = (torch.randn(draw.randint(3000, 6000), 3) for _ in range(80))
-    sevenn.inference(model.to("cuda"), batches, to_host)
-
-
-def wrong() -> None:
-    """Keeps tensors of the device."""
-    predict(False)
-
-
-def fixed() -> None:
-    """Keeps copies on the host."""
-    predict(True)
+    sevenn.inference(model.to("cuda"), batches, mended)

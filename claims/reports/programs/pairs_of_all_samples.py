@@ -26,21 +26,12 @@ def _attention(query, key, value):
 )
 
 
-def predict(samples: int) -> None:
+def program(mended: bool) -> None:
     """Embeds the pairs of four samples, so many at a time."""
+    samples = 1 if mended else 4
     embed = nn.Linear(16, 16).to("cuda")
     with torch.no_grad():
         for pairs in torch.randn(4, 96, 4, 96, 16, device="cuda").split(samples):
             hidden = embed(pairs)
             for _ in range(3):
                 hidden = openfold._attention(hidden, hidden, hidden)
-
-
-def wrong() -> None:
-    """Attends to four samples at once."""
-    predict(4)
-
-
-def fixed() -> None:
-    """Attends to one."""
-    predict(1)

@@ -50,20 +50,10 @@ def workload(x: torch.Tensor) -> torch.Tensor:
     return total.mean(0)
 
 
-def run(shares: bool) -> None:
+def program(mended: bool) -> None:
     """Runs batches of six sizes."""
-    runner = thunder.CUDAGraphRunner(shares)
+    runner = thunder.CUDAGraphRunner(mended)
     with torch.no_grad():
         for rows in (512, 448, 384, 320, 256, 192):
             for _ in range(3):
                 runner(workload, torch.randn(rows, 1024, device="cuda"))
-
-
-def wrong() -> None:
-    """Has six pools."""
-    run(False)
-
-
-def fixed() -> None:
-    """Has one."""
-    run(True)

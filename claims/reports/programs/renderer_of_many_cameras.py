@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 MEMORY = 320 << 20
-OUTSIDE = 200 << 20  # held by the renderer while `wrong` runs
+OUTSIDE = 200 << 20  # held by the renderer until mended
 CAUSE = "memory held outside of torch"
 ADVICE = r"less to do"
 
 
-def train(environments: int) -> None:
+def program(mended: bool) -> None:
     """Collects images of 24 steps, and updates the policy."""
+    environments = 64 if mended else 256
     policy = nn.Sequential(nn.Linear(3072, 256), nn.ELU(), nn.Linear(256, 12)).to("cuda")
     optimizer = torch.optim.Adam(policy.parameters())
     storage = torch.zeros(24, environments, 3072, device="cuda")
@@ -28,13 +29,3 @@ def train(environments: int) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-
-
-def wrong() -> None:
-    """Has 256 environments."""
-    train(256)
-
-
-def fixed() -> None:
-    """Has 64."""
-    train(64)

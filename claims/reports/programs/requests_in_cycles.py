@@ -24,7 +24,7 @@ class Request:
         self.done = lambda: self.features
 
 
-def serve(collects: bool) -> None:
+def program(mended: bool) -> None:
     """Answers a hundred requests."""
     gc.disable()
     model = nn.Sequential(nn.Conv1d(80, 64, 3), nn.GELU(), nn.Conv1d(64, 32, 3)).to("cuda")
@@ -33,16 +33,6 @@ def serve(collects: bool) -> None:
             request = Request(10 + number % 7)
             model(request.features)
             del request
-            if collects:
+            if mended:
                 gc.collect()
     gc.enable()
-
-
-def wrong() -> None:
-    """Leaves cycles to the collector."""
-    serve(False)
-
-
-def fixed() -> None:
-    """Collects."""
-    serve(True)

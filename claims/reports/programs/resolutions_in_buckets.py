@@ -16,7 +16,7 @@ ADVICE = r"expandable_segments:True"
 SETTING = "expandable_segments:True"
 
 
-def train() -> None:
+def program(mended: bool) -> None:
     """Trains an adapter on 60 images of mixed sizes, and keeps an average of each loss's map."""
     draw, maps = random.Random(2), []
     frozen = nn.Conv2d(4, 16, 3, padding=1).requires_grad_(False).to("cuda")
@@ -32,11 +32,3 @@ def train() -> None:
         optimizer.step()
         optimizer.zero_grad()
         del hidden, out, loss
-
-
-def wrong() -> None:
-    """Trains."""
-    train()
-
-
-fixed = wrong

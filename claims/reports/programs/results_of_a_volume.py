@@ -31,8 +31,9 @@ def _internal_predict_sliding_window_return_logits(network, data, patch, results
 )
 
 
-def predict(results: str) -> None:
+def program(mended: bool) -> None:
     """Predicts two volumes, the second of which is larger."""
+    results = "cpu" if mended else "cuda"
     network = nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 24, 1)).to(
         "cuda"
     )
@@ -40,13 +41,3 @@ def predict(results: str) -> None:
         for depth in (64, 196):
             data = torch.randn(depth, 128, 128, device="cuda")
             nnunet._internal_predict_sliding_window_return_logits(network, data, 32, results)
-
-
-def wrong() -> None:
-    """Gathers on the device."""
-    predict("cuda")
-
-
-def fixed() -> None:
-    """Gathers on the host."""
-    predict("cpu")

@@ -29,8 +29,9 @@ class CacheEngine:
 )
 
 
-def train(gpu_memory_utilization: float) -> None:
+def program(mended: bool) -> None:
     """Trains and rolls out in turns."""
+    gpu_memory_utilization = 0.4 if mended else 0.74
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(6))).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     for _ in range(2):
@@ -39,13 +40,3 @@ def train(gpu_memory_utilization: float) -> None:
         optimizer.zero_grad()
         cache = vllm.CacheEngine(16, int(MEMORY * gpu_memory_utilization) // 16)
         del cache
-
-
-def wrong() -> None:
-    """Gives the rollout seven tenths."""
-    train(0.74)
-
-
-def fixed() -> None:
-    """Gives it less."""
-    train(0.4)

@@ -13,20 +13,10 @@ CAUSE = "growth"
 ADVICE = r"no_grad|detach"
 
 
-def play(steps: int = 400) -> None:
+def program(mended: bool) -> None:
     """Feeds a policy with what it made."""
     policy = nn.Sequential(nn.Linear(64, 512), nn.ELU(), nn.Linear(512, 64)).to("cuda")
     observation = torch.randn(128, 64, device="cuda")
-    for _ in range(steps):
-        observation = observation + 0.1 * policy(observation).tanh()
-
-
-def wrong() -> None:
-    """Plays with gradients."""
-    play()
-
-
-def fixed() -> None:
-    """Plays without."""
-    with torch.no_grad():
-        play()
+    with torch.set_grad_enabled(not mended):
+        for _ in range(400):
+            observation = observation + 0.1 * policy(observation).tanh()

@@ -28,20 +28,11 @@ def _dummy_sampler_run(head, num_reqs):
 )
 
 
-def serve(max_num_seqs: int) -> None:
+def program(mended: bool) -> None:
     """Starts as a server does."""
+    max_num_seqs = 64 if mended else 512
     head = torch.zeros(16384, 64, device="cuda")
     runner._dummy_sampler_run(head, 16)
     caches = runner._allocate_kv_cache_tensors(16, 10 << 20)
     runner._dummy_sampler_run(head, max_num_seqs)
     del caches
-
-
-def wrong() -> None:
-    """Warms up for 512 sequences."""
-    serve(512)
-
-
-def fixed() -> None:
-    """Warms up for 64."""
-    serve(64)

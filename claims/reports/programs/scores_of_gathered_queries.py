@@ -30,7 +30,7 @@ def contrastive(queries, documents, labels):
 )
 
 
-def train(is_local: bool) -> None:
+def program(mended: bool) -> None:
     """Takes four steps on a rank of eight, with 16 queries a rank."""
     encoder = nn.Sequential(nn.Embedding(4000, 64), nn.Linear(64, 64)).to("cuda")
     optimizer = torch.optim.AdamW(encoder.parameters())
@@ -39,20 +39,10 @@ def train(is_local: bool) -> None:
         documents = encoder(torch.randint(4000, (16, 96), device="cuda"))
         others = torch.randn(112, 96, 64, device="cuda")  # gathered from the other ranks
         labels = torch.arange(16, device="cuda")
-        if not is_local:
+        if not mended:
             queries = torch.cat((queries, torch.randn(112, 16, 64, device="cuda")))
             labels = torch.arange(128, device="cuda")
         loss = pylate.contrastive(queries, torch.cat((documents, others)), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def wrong() -> None:
-    """Scores all queries."""
-    train(False)
-
-
-def fixed() -> None:
-    """Scores its own."""
-    train(True)

@@ -27,7 +27,7 @@ def prepare_inputs(tokens):
 )
 
 
-def wrong() -> None:
+def program(mended: bool) -> None:
     """Serves requests of any length, each as long as it lasts."""
     draw = random.Random(2)
     weights = [torch.empty(8 << 20, dtype=torch.uint8, device="cuda") for _ in range(8)]
@@ -37,6 +37,3 @@ def wrong() -> None:
             running.pop(draw.randrange(len(running)))
         running.append(vllm.prepare_inputs(draw.randint(700, 5600)))
     del weights
-
-
-fixed = wrong

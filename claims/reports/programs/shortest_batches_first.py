@@ -26,7 +26,7 @@ class Transformer:
 )
 
 
-def wrong() -> None:
+def program(mended: bool) -> None:
     """Embeds, and keeps a sentence of each batch on the device."""
     embeddings, transformer = [], model.Transformer()
     for tokens in range(700, 9500, 100):
@@ -34,6 +34,3 @@ def wrong() -> None:
         embeddings.append(torch.empty(700 << 10, dtype=torch.uint8, device="cuda"))
         out = transformer.forward(tokens // 4)
         del hidden, out
-
-
-fixed = wrong

@@ -28,8 +28,9 @@ def load_checkpoint(model, file, device):
 )
 
 
-def start(device: str) -> None:
+def program(mended: bool) -> None:
     """Loads 75 MiB."""
+    device = "cpu" if mended else "cuda"
     blocks = [
         nn.Sequential(nn.Linear(640, 2560), nn.GELU(), nn.Linear(2560, 640)) for _ in range(6)
     ]
@@ -41,13 +42,3 @@ def start(device: str) -> None:
     fastwam.load_checkpoint(model, file, device)
     with torch.no_grad():
         model(torch.randn(64, 640, device="cuda")).cpu()
-
-
-def wrong() -> None:
-    """Reads onto the device."""
-    start("cuda")
-
-
-def fixed() -> None:
-    """Reads onto the host."""
-    start("cpu")

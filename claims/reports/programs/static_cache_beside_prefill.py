@@ -27,8 +27,9 @@ class MHATokenToKVPool:
 )
 
 
-def serve(mem_fraction_static: float) -> None:
+def program(mended: bool) -> None:
     """Serves prompts, the last one long."""
+    mem_fraction_static = 0.35 if mended else 0.88
     layers = [nn.Linear(64, 2048).to("cuda"), nn.Linear(2048, 64).to("cuda")]
     left = MEMORY * mem_fraction_static - (2 << 20)
     pool = sglang.MHATokenToKVPool(int(left) // (16 * 64 * 4), 8)
@@ -37,13 +38,3 @@ def serve(mem_fraction_static: float) -> None:
             hidden = torch.randn(tokens, 64, device="cuda")
             nn.Sequential(layers[0], nn.GELU(), layers[1])(hidden)
     del pool
-
-
-def wrong() -> None:
-    """Gives nine tenths to the cache."""
-    serve(0.88)
-
-
-def fixed() -> None:
-    """Gives a third."""
-    serve(0.35)

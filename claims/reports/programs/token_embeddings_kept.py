@@ -30,18 +30,8 @@ def encode(model, batches, move_to_cpu):
 )
 
 
-def embed(move_to_cpu: bool) -> None:
+def program(mended: bool) -> None:
     """Embeds 200 batches of eight texts."""
     model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 128)).to("cuda")
     batches = (torch.randn(8, 200 + step % 7, 64, device="cuda") for step in range(200))
-    sentences.encode(model, batches, move_to_cpu)
-
-
-def wrong() -> None:
-    """Keeps them on the device."""
-    embed(False)
-
-
-def fixed() -> None:
-    """Moves them."""
-    embed(True)
+    sentences.encode(model, batches, mended)

@@ -45,7 +45,7 @@ class Trainer:
 )
 
 
-def search(collects: bool) -> None:
+def program(mended: bool) -> None:
     """Makes eight trials of three steps."""
     gc.disable()
     for trial in range(8):
@@ -53,16 +53,6 @@ def search(collects: bool) -> None:
         trainer = transformers.Trainer(model, 10.0**-trial)
         trainer.train(torch.randn(256, 512) for _ in range(3))
         del trainer, model
-        if collects:
+        if mended:
             gc.collect()
     gc.enable()
-
-
-def wrong() -> None:
-    """Leaves them to the collector."""
-    search(False)
-
-
-def fixed() -> None:
-    """Collects after each trial."""
-    search(True)

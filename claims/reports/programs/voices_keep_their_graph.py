@@ -37,18 +37,8 @@ class Engine:
             return self.decoder(torch.randn(tokens, 256, device="cuda") + style).cpu()
 
 
-def serve(guards: bool) -> None:
+def program(mended: bool) -> None:
     """Answers 150 requests for 40 voices."""
     draw, engine = random.Random(3), Engine()
     for _ in range(150):
-        engine.synthesize(draw.randrange(40), draw.randint(100, 900), guards)
-
-
-def wrong() -> None:
-    """Keeps graphs."""
-    serve(False)
-
-
-def fixed() -> None:
-    """Makes none."""
-    serve(True)
+        engine.synthesize(draw.randrange(40), draw.randint(100, 900), mended)

@@ -28,23 +28,13 @@ def load_local_model(model, device, converts_first):
 )
 
 
-def embed(converts_first: bool) -> None:
+def program(mended: bool) -> None:
     """Loads 160 MiB of float32, and embeds three sequences."""
     blocks = [
         nn.Sequential(nn.Linear(640, 2560), nn.GELU(), nn.Linear(2560, 640)) for _ in range(13)
     ]
-    model = esm.load_local_model(nn.Sequential(*blocks), "cuda", converts_first)
+    model = esm.load_local_model(nn.Sequential(*blocks), "cuda", mended)
     with torch.no_grad():
         for length in (120, 340, 260):
             residues = torch.randn(1, length, 640, device="cuda", dtype=torch.bfloat16)
             model(residues).float().mean(1).cpu()
-
-
-def wrong() -> None:
-    """Transfers first."""
-    embed(False)
-
-
-def fixed() -> None:
-    """Converts first."""
-    embed(True)

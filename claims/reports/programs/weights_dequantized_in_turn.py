@@ -32,17 +32,7 @@ def load_weights(sizes, clears):
 )
 
 
-def load(clears: bool) -> None:
+def program(mended: bool) -> None:
     """Loads 20 weights of 4 to 24 MiB."""
     draw = random.Random(5)
-    ktransformers.load_weights([draw.randint(2, 12) << 20 for _ in range(20)], clears)
-
-
-def wrong() -> None:
-    """Clears nothing."""
-    load(False)
-
-
-def fixed() -> None:
-    """Clears the cache."""
-    load(True)
+    ktransformers.load_weights([draw.randint(2, 12) << 20 for _ in range(20)], mended)

@@ -36,8 +36,9 @@ def update_weights_from_distributed(weights):
 )
 
 
-def serve(batch: int) -> None:
+def program(mended: bool) -> None:
     """Generates, then takes new weights, so many at a time."""
+    batch = 4 if mended else 30
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(15))).to("cuda")
     cache = memory_pool._create_buffers(16, 9 << 20)
     weights = list(model.parameters())
@@ -48,13 +49,3 @@ def serve(batch: int) -> None:
         for start in range(0, len(weights), batch):
             sglang.update_weights_from_distributed(weights[start : start + batch])
     del cache
-
-
-def wrong() -> None:
-    """Takes all."""
-    serve(30)
-
-
-def fixed() -> None:
-    """Takes four."""
-    serve(4)

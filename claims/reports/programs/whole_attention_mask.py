@@ -28,19 +28,9 @@ def _sdpa_attention(q, k, v, window):
 )
 
 
-def train(tokens: int, parts: int) -> None:
+def program(mended: bool) -> None:
     """Attends twice, the second time to more."""
-    for count in (512, tokens):
+    for count in (512, 2560):
         q = torch.randn(4, count, 16, device="cuda")
-        for part in q.split(count // parts, 1):
+        for part in q.split(count // (8 if mended else 1), 1):
             nanochat._sdpa_attention(part, part, part, 64)
-
-
-def wrong() -> None:
-    """Attends to 2,560 tokens at once."""
-    train(2560, 1)
-
-
-def fixed() -> None:
-    """Attends to eight windows."""
-    train(2560, 8)

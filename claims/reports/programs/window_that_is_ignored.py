@@ -39,8 +39,9 @@ class SegmentedAttention(nn.Module):
 )
 
 
-def train(window: int | None) -> None:
+def program(mended: bool) -> None:
     """Takes steps of 512, 1024 and 2048 tokens."""
+    window = 128 if mended else None
     layers = nn.ModuleList([titans.SegmentedAttention(128, 4) for _ in range(2)]).to("cuda")
     optimizer = torch.optim.AdamW(layers.parameters())
     for tokens in (512, 1024, 2048):
@@ -50,13 +51,3 @@ def train(window: int | None) -> None:
         x.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def wrong() -> None:
-    """Ignores the window."""
-    train(None)
-
-
-def fixed() -> None:
-    """Keeps to it."""
-    train(128)

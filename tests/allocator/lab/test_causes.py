@@ -369,3 +369,29 @@ def test_failures_that_the_program_went_on_from_are_not_explained() -> None:
     history = enumerate(snapshot["device_traces"][0])
     assert answer["entry"] == [n for n, entry in history if entry["action"] == "oom"][2]
     assert explain(trace.with_attempts(), quick=True)["verdict"] == answer["verdict"]
+
+
+def test_a_program_went_on_that_fails_where_it_was_served_before() -> None:
+    """A server refuses two requests, and then one of a size that it had served."""
+    out = TraceBuilder()
+    serve = out.stack((("server.py", 3, "execute"),))
+    out.add(Op.FREE, out.malloc(20 * MIB, stack=serve))
+    for _ in range(2):
+        out.malloc(45 * MIB, stack=out.stack((("server.py", 2, "prepare"),)))
+        out.malloc(120 * MIB, stack=serve)
+    out.malloc(MIB)
+    out.malloc(20 * MIB, stack=serve)
+    snapshot = to_snapshot(out.build(), Choice("cuda-2.13"), 100 * MIB)
+    answer = explain(from_snapshot(snapshot), quick=True)
+    assert "asks for 20 MiB" in answer["verdict"]
+    assert "After 2 failures before this one the program went on." in answer["verdict"]
+
+
+def test_graphs_are_to_be_captured_from_the_largest_down() -> None:
+    out = TraceBuilder()
+    out.add(Op.CREATE_POOL, pool=1)
+    for size in (15, 25, 35, 45):
+        out.add(Op.FREE, out.malloc(size * MIB, pool=1))
+    answer = explain(out.build(), Choice("cuda-2.13"), 100 * MIB, quick=True)
+    assert answer["cause"] == "fragmentation"
+    assert answer["advice"].startswith("Capture the largest sizes first")

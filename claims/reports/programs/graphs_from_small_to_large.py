@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 MEMORY = 224 << 20
-CAUSE = "a cache that another pool holds"
+CAUSE = "fragmentation"  # of the pool
 ADVICE = r"larg(e|est|er) (batch|size|shape|graph|one)?s? ?first|order"
 
 
