@@ -496,3 +496,16 @@ def test_an_explicit_overload_that_writes_nothing(ask, monkeypatch):
         library._destroy()
     assert_fails(outcome, "aten.elu_backward.grad_input")
     assert ask("op:nn.functional.elu/overload/float32").status is Status.PASS
+
+
+# --- gradients
+
+
+def test_gradients_of_half_precision(ask):
+    def wrong(right, x, *args, **options):
+        if x.requires_grad:
+            x.register_hook(lambda grad: grad.half().float())
+        return right(x, *args, **options)
+
+    outcome = ask("op:nn.functional.avg_pool3d/backward/float32", op=wrong)
+    assert_fails(outcome, "gradient of input: largest error")
