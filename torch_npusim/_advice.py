@@ -29,8 +29,7 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     """
     asked = oom["requested_bytes"]
     can_buy = oom["allowed_bytes"] is None and oom["free_bytes"] >= oom["segment_bytes"]
-    free = oom["largest_free_bytes"] * (asked > 1 << 20)  # else that of another pool
-    if can_buy or max(oom["pending_bytes"], free) >= asked:
+    if can_buy or max(oom["pending_bytes"], oom["largest_free_bytes"]) >= asked:
         return ""
     stats = _C.memory_stats(device)
     own = oom["free_bytes"] + oom["reserved_bytes"]
