@@ -59,7 +59,7 @@ def cached_for_a_device(original: Callable[..., Any]) -> Callable[..., Any]:
 
     A result made with `device="npusim"` stayed on the device that was current the first time: on
     another one, and for the ranks of a process that are threads, with operands on two devices.
-    The same is true of CUDA.
+    Before 2.15 the same was true of CUDA.
     """
 
     def cache_key(mode: Any, state: Any, func: Any, args: Any, kwargs: Any) -> Any:
