@@ -105,6 +105,7 @@ demo: $(INSTALLED)
 
 # Of tests that cost much, another part at each commit (tests/parts.toml).
 test: SELECTION := --part
+test-all: export NPUSIM_TEST_SECONDS = build/seconds.json
 test test-all: build
 	@echo "== native tests"
 	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
@@ -115,8 +116,9 @@ test test-all: build
 	  $(PYTEST_ARGS) || { \
 	  echo "== what failed, alone: what passes now depends on its neighbours or on the load,"; \
 	  echo "   which is a defect of that test; build/tests-alone.txt names it"; \
-	  NPUSIM_TESTS_ALONE=build/tests-alone.txt \
+	  NPUSIM_TEST_SECONDS= NPUSIM_TESTS_ALONE=build/tests-alone.txt \
 	    $(PY) -m pytest tests -rA --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+	@$(if $(SELECTION)$(PYTEST_ARGS),,$(PY) tests/budgets.py $$NPUSIM_TEST_SECONDS)
 
 CPP = $(sort $(foreach layer,backend allocator lab csrc torch_npusim examples tests/native tools/bench tools/cuda_allocator tests/conformance,\
         $(shell find $(layer) -name '*.h' -o -name '*.cpp')))

@@ -215,8 +215,8 @@ def test_the_scoreboard_counts_a_run_and_names_who_is_absent(tmp_path, monkeypat
     openreg = "| torch_openreg | older | 2.0 | 9 | 9 | 0 | 0 | 0 | 0 |"
     old = (
         "# Old",
-        openreg,
-        f"## The whole smoke profile\n{openreg.replace('9', '12')}",
+        f"{foreign.RULER}\n{openreg}",
+        f"## The whole smoke profile\n\n{foreign.RULER}\n{openreg.replace('9', '12')}",
         "## Not to be had\nx",
         "## here: the gravest findings\nstale",
         "## By hand: 3\nkept",

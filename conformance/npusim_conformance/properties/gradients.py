@@ -79,14 +79,14 @@ class Backward(SampleProperty):
         )
 
 
-def numbers_like(output: torch.Tensor, seed: int) -> torch.Tensor:
-    """Random numbers from -2 to 2 that depend on shape and dtype alone, exact in all but float8.
+def numbers_like(output: torch.Tensor, seed: int, step: float = 1 / 64) -> torch.Tensor:
+    """Random multiples of a step from -2 to 2 that depend on the shape alone.
 
-    Those for float32 and float64 have more digits than half precision.
+    Those of 1/64 are exact in every dtype but float8.
     """
     generator = torch.Generator().manual_seed(seed)
-    one = 64 if output.dtype.itemsize < (8 if output.is_complex() else 4) else 1 << 18
-    values = torch.randint(-2 * one, 2 * one + 1, (*output.shape, 2), generator=generator) / one
+    most = round(2 / step)
+    values = torch.randint(-most, most + 1, (*output.shape, 2), generator=generator) * step
     values = torch.view_as_complex(values) if output.is_complex() else values[..., 0]
     return values.contiguous().to(output.dtype).to(output.device)
 
@@ -95,7 +95,7 @@ def gradients(
     sample: Sample,
     call: Call,
     seed: int,
-    cotangent: Callable[[torch.Tensor, int], torch.Tensor] = numbers_like,
+    cotangent: Callable[[torch.Tensor, int, float], torch.Tensor] = numbers_like,
     *,
     is_watched: bool = False,
 ) -> list[torch.Tensor | None]:
@@ -110,7 +110,11 @@ def gradients(
     outputs = [_dense(leaf) for leaf in tensors_of(results) if leaf.requires_grad]
     if not inputs or not outputs:
         return []
-    cotangents = [cotangent(output, seed + index) for index, output in enumerate(outputs)]
+    # A sample of float32 has cotangents of more digits than half precision, the same in float64.
+    raw = tensors_of((sample.raw.input, sample.raw.args, sample.raw.kwargs))
+    sizes = [leaf.dtype.to_real().itemsize for leaf in raw if leaf.requires_grad]
+    step = 2.0**-18 if min(sizes, default=0) >= 4 else 1 / 64
+    cotangents = [cotangent(output, seed + index, step) for index, output in enumerate(outputs)]
     watched = [*outputs, *cotangents] if is_watched else []
     before = [plain(given).clone() for given in watched]
     grads = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)

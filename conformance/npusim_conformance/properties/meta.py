@@ -151,7 +151,7 @@ class FakeBackward(BothWays, Fake):
 
     def compute(self, run: Run, sample: Sample, call: Call) -> Any:
         """One gradient, or None, for each input that requires one."""
-        grads = gradients(sample, call, run.seed, lambda output, seed: torch.ones_like(output))
+        grads = gradients(sample, call, run.seed, lambda output, *_: torch.ones_like(output))
         if not grads:
             raise NotApplicable("no result that depends on an input with a gradient")
         return grads
