@@ -246,18 +246,18 @@ struct Operands {
 };
 
 Operands operands_of(const Tensor& data, TensorList states, TensorList params, bool train) {
+  Operands of{data, states.vec(), params.vec()};
   if (at::autocast::is_autocast_enabled(at::kPrivateUse1)) {
     const auto lower = [](const auto& operand) {
       const at::ScalarType to = at::autocast::get_autocast_dtype(at::kPrivateUse1);
       return at::autocast::cached_cast(to, operand, at::kPrivateUse1);
     };
-    const c10::impl::ExcludeDispatchKeyGuard once(at::DispatchKey::AutocastPrivateUse1);
-    return operands_of(lower(data), lower(states), lower(params), train);
+    of = {lower(data), lower(states), lower(params)};
   }
-  if (!cudnn_runs_rnns(data)) return {data, states.vec(), params.vec()};
-  check_cudnn_states(states.front(), states.size() > 1 ? states.back() : Tensor());
-  return {as_operands_of_cudnn(data, train).front(), as_operands_of_cudnn(states, train),
-          as_operands_of_cudnn(params, train)};
+  if (!cudnn_runs_rnns(of.data)) return of;
+  check_cudnn_states(of.states.front(), of.states.size() > 1 ? of.states.back() : Tensor());
+  return {as_operands_of_cudnn(of.data, train).front(), as_operands_of_cudnn(of.states, train),
+          as_operands_of_cudnn(of.params, train)};
 }
 
 std::tuple<Tensor, Tensor> run_single_state(Kind kind, const Sequence& sequence, const Tensor& hx,

@@ -320,8 +320,8 @@ class Trace:
         """Return the trace without attempts of failures that a program went on from, and how many.
 
         It went on from one if it took as much as was in use then before it failed again, or took
-        any and failed where it was served before. What cleans up behind a failure may fail, too,
-        and does neither. Events keep their numbers.
+        any and failed where it was served before. A request of the cleaning up behind a failure
+        may fail, too, and does neither. Events keep their numbers.
         """
         trace = self.with_attempts()
         at, begun = np.array(trace.info.get("attempts", ()), np.int64), trace.compiled.malloc_event

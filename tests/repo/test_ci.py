@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ NPUSIM = "#!/bin/sh\nenv | grep ^NPUSIM_ | sort\n"
 
 def load(path):
     return YAML(typ="safe").load(path.read_text())
+
+
+def test_ci_and_release_have_the_cells_of_the_matrix_that_a_runner_can_have():
+    table = tomllib.loads((ROOT / "tools" / "matrix.toml").read_text())["cells"].values()
+    cells = [(c["torch"], c["python"][6:]) for c in table if c["machine"] == "host"]
+    for name, job in (("ci", "matrix"), ("release", "wheels")):
+        chosen = load(ROOT / f".github/workflows/{name}.yml")["jobs"][job]["strategy"]["matrix"]
+        assert [(c["torch"], c["python"]) for c in chosen["include"]] == cells, name
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ PRONOUN = re.compile(
 BUDGETS = {
     # kind: (relative openings, openings with a pronoun alone)
     "pages": (1, 5),
-    "docstrings": (12, 5),
+    "docstrings": (10, 5),
     "head comments": (20, 0),
 }
 

@@ -172,10 +172,10 @@ def written(table: str, backend: Backend) -> list[str]:
 def findings(records: list[dict[str, Any]]) -> list[str]:
     """The gravest findings, in Markdown, the first with its script."""
     lines = []
-    for record in (found := gravest(records)):
+    for number, record in enumerate(gravest(records)):
         message = re.sub(r"\s+", " ", record["message"])[:200]
         lines += ["", f"`{record['case']}`, at fault `{record['culprit']}`: {message}"]
-        if record is found[0]:
+        if number == 0:
             lines += ["", "```text", record["repro"].rstrip(), "```"]
     return lines
 

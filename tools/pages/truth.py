@@ -5,7 +5,7 @@
 
 Beside a recording stand first.csv, how many claims of each class were asked and how many disagreed
 when the recording came, and disagreements.txt, those that disagree now: `make truth` compares anew.
-Those of several recordings stand once, in ONE+OTHER.txt.
+Disagreements of several recordings stand once, in ONE+OTHER.txt.
 """
 
 import csv

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from npusim_conformance.judge.agreement import plain, same_bits
 from npusim_conformance.properties.base import Dtypes, Run, in_profiles, require
 from npusim_conformance.properties.calls import (
     Examine,
+    Part,
     PartedProperty,
     are_plain,
     call_of,
@@ -44,7 +45,8 @@ class Aliasing(PartedProperty):
             return
         yield partial(self._storages, sample)
         if shared:
-            yield lambda device: self._storages(laid_out(sample, with_gaps), device)
+            gapped = cache(partial(laid_out, sample, with_gaps))
+            yield Part(lambda device: self._storages(gapped(), device), sample=gapped)
         for number in range(shared):
             yield partial(self._writes, sample, number)
 
