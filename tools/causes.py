@@ -8,6 +8,7 @@ this file, as to frames.py.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,59 +18,63 @@ OUTSIDE = "memory held outside of torch"
 TOO_LARGE = "too large, however it is placed"
 GROWTH = "growth"
 PEAK = "the peak of one step"
-ROUNDING = "fragmentation in blocks"
 OTHER_POOL = "a cache that another pool holds"
 FRAGMENTATION = "fragmentation"
-_SMALLER = (
-    "Take a smaller batch or shorter sequences, or go through large steps in chunks; in training, "
-    "checkpoint activations; without a backward pass, run in torch.inference_mode(); in a VAE's "
-    "decoder, use tiling."
+_LOGITS = (
+    "Logits: compute the loss in chunks of tokens, or with a fused loss (Liger, cut "
+    "cross-entropy); in inference, gather them on the host."
 )
+_KEPT = (
+    "Drop in time what {holder} keeps (of reference cycles by gc.collect()), or move it to the "
+    "host with .cpu(); where all of it is needed, take shorter parts, or set it a limit."
+)
+# A cause has a sentence per kind of memory: those of the largest kinds are the advice, in order.
 ADVICE: Mapping[str, Mapping[str, str]] = {
     LIMIT: {
         "": "Raise the fraction of torch.cuda.set_per_process_memory_fraction(), or "
         "per_process_memory_fraction in PYTORCH_ALLOC_CONF."
     },
     OUTSIDE: {
-        "": "nvidia-smi names the other processes: end them, or give this one less to do. The "
-        "driver's context and NCCL take some hundred MiB."
+        "": "nvidia-smi names the other processes: end them, let them hold less (empty_cache(), an "
+        "engine that sleeps, ranks that each have their own device), or give this one less to do. "
+        "The driver's context and NCCL take some hundred MiB."
     },
     TOO_LARGE: {
-        "request": "One request must become smaller: shorter sequences or a smaller batch. Of "
-        "attention, flash attention keeps no matrix of scores.",
+        "request": "One request must become smaller: go through it in chunks or tiles, or take "
+        "shorter sequences or a smaller batch. Of attention, flash attention keeps no matrix of "
+        "scores.",
+        "logits": _LOGITS,
         "KV cache": "Make the KV cache smaller: a lower gpu_memory_utilization or max_model_len "
         "(vLLM), mem_fraction_static (SGLang).",
         "parameters": "Unload first what has run, or use CPU offload; load in a smaller dtype or "
         "quantized.",
-        "": "Load in a smaller dtype or quantized, shard over devices, or use CPU offload; read "
-        'checkpoints with map_location="cpu".',
+        "": "Load in a smaller dtype or quantized, shard over devices, or use CPU offload: read "
+        'checkpoints with map_location="cpu", move each part when its turn comes, and free what '
+        "was converted.",
     },
     GROWTH: {
         "activations": "Keep numbers in place of tensors with a graph: .item(), .detach(), or "
-        "torch.no_grad() around the loop. Drop kept results in time, or move them to the host with "
-        ".cpu(); where all of them are needed, take shorter parts.",
-        "parameters": "Drop a model before the next is loaded: reference cycles keep it until "
-        "gc.collect().",
-        "": "Drop in time what {holder} keeps (of reference cycles by gc.collect()), or move it to "
-        "the host with .cpu(); where all of it is needed, take shorter parts.",
+        f"torch.no_grad() around the loop. {_KEPT}",
+        "": _KEPT,
     },
     PEAK: {
-        "optimizer state": "The optimizer's step is the peak: foreach=False or fused=True keeps no "
-        "lists of intermediates, 8-bit or sharded states take less.",
-        "states": "The optimizer's states do not fit beside the rest: 8-bit or sharded states take "
-        "less; offload them, or what else is held beside.",
-        "KV cache": "The KV cache is allocated in advance: a smaller one leaves more for the "
-        "step, by a lower gpu_memory_utilization (vLLM) or mem_fraction_static (SGLang).",
-        "attention": "Attention keeps scores or masks of all pairs: flash attention makes none; or "
-        "attend in chunks, or to shorter sequences.",
-        "logits": "The logits are the peak: compute the loss in chunks of tokens, or with a fused "
-        "loss (Liger, cut cross-entropy); in inference, gather them on the host.",
-        "other": "Free or offload first what is held beside and not needed, or go through it in "
-        "chunks; or take a smaller batch or shorter sequences.",
-        "parameters": "Free or offload weights that this step has no use for. " + _SMALLER,
-        "": _SMALLER,
+        "intermediates": "The optimizer's step: foreach=False or fused=True keeps no lists of "
+        "intermediates.",
+        "optimizer state": "Optimizer states: 8-bit or sharded ones take less; or offload them.",
+        "KV cache": "KV cache: a smaller one leaves more for the step, by a lower "
+        "gpu_memory_utilization or max_num_seqs (vLLM), mem_fraction_static (SGLang).",
+        "attention": "Attention: flash attention makes no scores or masks of all pairs; or attend "
+        "in chunks, or to shorter sequences.",
+        "logits": _LOGITS,
+        "parameters": "Weights: free or offload those that this step has no use for; quantized "
+        "ones take less.",
+        "activations": "Activations: take a smaller batch, shorter sequences, chunks or tiles (of "
+        "a VAE: tiling); in training, checkpoint them; without a backward pass, run in "
+        "torch.inference_mode().",
+        "other": "Free or offload what is held beside and not needed; go through the rest in "
+        "chunks or smaller batches; gather results on the host.",
+        "": "Take a smaller batch or shorter sequences, or go through large steps in chunks.",
     },
-    ROUNDING: {"": "Ask for sizes that fill their blocks: multiples of 512 bytes, or of 2 MiB."},
     OTHER_POOL: {
         "": "Let graphs share one pool, capture fewer sizes, or reset the graphs before this "
         "phase: a private pool serves no other requests."
@@ -80,14 +85,15 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
     },
 }
 CAUSES = tuple(ADVICE)
-SETTINGS_MEND = (FRAGMENTATION, ROUNDING)  # settings of the allocator put the end of others off
 _OF_A_PASS = ("activations", "logits", "gradients", "backward pass", "optimizer state")
 _LITTLE = 0.02  # of the live bytes: freeing less is freeing nothing
-_ALIKE = 0.98  # of what is in use: as much
+_ALIKE = 0.94  # of what is in use: as much
 _TENTH = 0.1  # of the device: with less to spare it is full
 _TWENTIETH = 0.05  # of the device: more outside is not the driver's context
-_MORE = 0.15  # of the device: so much a step may ask for yet
-_MUCH = 0.25  # of the live bytes: growth of so much counts, and logits are the peak
+_MORE = 0.18  # of the device: so much a step may ask for yet
+_SHARE = 0.15  # of what is in use and asked for: a kind of so much has advice
+_MOST_NAMED = 3  # kinds, in an advice
+_MUCH = 0.25  # of the live bytes: growth of so much counts
 _ATTENTION = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 
 
@@ -100,7 +106,6 @@ class Found:
         asked_kind: kind of the request.
         asked_by: file and function of the frame to blame for it.
         makes_states: whether it is for an optimizer's states, and not for its intermediates.
-        beyond_requests: bytes by which blocks in use are larger than their requests.
         freed: bytes that were given back before.
         freed_alike: of these, bytes of the request's kind; None where that is not known.
         outside: bytes of the device that others hold, beside the total of the failure.
@@ -117,7 +122,6 @@ class Found:
     asked_kind: str = ""
     asked_by: str = ""
     makes_states: bool = False
-    beyond_requests: int = 0
     freed: int = 0
     freed_alike: int | None = None
     outside: int = 0
@@ -141,8 +145,9 @@ def cause_of(
         found: what else is known of it.
         size: writes bytes for people.
     """
-    cause, evidence, subject = _cause(oom, found, size)
-    advice = ADVICE[cause].get(subject, ADVICE[cause][""])
+    cause, evidence, subjects = _cause(oom, found, size)
+    texts = [ADVICE[cause][subject] for subject in subjects if subject in ADVICE[cause]]
+    advice = " ".join(texts[:_MOST_NAMED]) or ADVICE[cause][""]
     if cause == GROWTH:
         advice = advice.format(holder=found.growing[0]["holder"])
     return cause, evidence, advice
@@ -150,8 +155,8 @@ def cause_of(
 
 def _cause(
     oom: Mapping[str, Any], found: Found, size: Callable[[int], str]
-) -> tuple[str, str, str]:
-    """Return a cause, its evidence, and which of its advice fits."""
+) -> tuple[str, str, Sequence[str]]:
+    """Return a cause, its evidence, and the subjects of its advice."""
     asked, live = int(oom["requested_bytes"]), int(oom["allocated_bytes"])
     total, free, allowed = int(oom["total_bytes"]), int(oom["free_bytes"]), oom["allowed_bytes"]
     used = live + int(oom["pending_bytes"])
@@ -160,12 +165,12 @@ def _cause(
     of_a_pass += asked * (found.asked_kind in _OF_A_PASS)
     if allowed is not None and spare >= 0 and free >= asked:
         text = f"Torch may have {size(int(allowed))} of {size(total)}, by a memory fraction"
-        return LIMIT, text, ""
+        return LIMIT, text, ()
     if asked > total + outside:
         return (
             TOO_LARGE,
             f"Even one request of {size(asked)} is more than the device has",
-            "request",
+            ("request", found.asked_kind),
         )
     private = int(oom["private_cached_bytes"]) - (found.own_cached or 0)
     joined = int(oom["cached_bytes"]) - private + free
@@ -173,55 +178,47 @@ def _cause(
     leaks = sum(row["bytes"] for row in growing) > live / 2  # keys and values are two lines
     is_beside = outside >= _TWENTIETH * (total + outside) and not leaks
     if -outside <= spare < _TENTH * total and is_beside:
-        return OUTSIDE, f"{size(outside)} of {size(total + outside)} are, and torch needs more", ""
+        return OUTSIDE, f"{size(outside)} of {size(total + outside)} are, and torch needs more", ()
     has_cache = kinds.get("KV cache", 0) > live / 2
-    if 0 < -spare <= found.beyond_requests and not has_cache:
-        more = size(found.beyond_requests)
-        text = f"Blocks have {more} more than was asked for, and {size(-spare)} are missing"
-        return ROUNDING, text, ""
     loads = freed <= _LITTLE * live and of_a_pass <= _TENTH * live and not found.is_late
     if spare < _MUCH * total and loads and found.goes_on:  # ends of segments were never used
         text = f"{size(live)} are in use, and {size(freed)} were freed before"
-        return TOO_LARGE, text, "KV cache" if has_cache else ""
+        return TOO_LARGE, text, ("KV cache", "") if has_cache else ()
     if leaks:
-        subject = "activations" if growing[0]["kind"] == "logits" else growing[0]["kind"]
-        return GROWTH, growing[0]["words"], subject
+        of_a_graph = growing[0]["kind"] in ("activations", "logits")
+        return GROWTH, growing[0]["words"], ("activations",) if of_a_graph else ()
     weights = kinds.get("parameters", 0)
     stays = (freed if found.freed_alike is None else found.freed_alike) <= _TENTH * weights
     if found.asked_kind == "parameters" and stays and weights > live / 2:
         text = f"{size(weights)} of parameters are loaded, and {size(asked)} more are asked for"
-        return TOO_LARGE, text, "parameters"
-    needs = _TENTH * total if private >= _TENTH * total else 0  # to spare, beside the pools
+        return TOO_LARGE, text, ("parameters",)
     is_known = not found.is_private or found.own_cached is not None
-    if spare >= 0 and is_known and joined < asked + needs:
+    if spare >= 0 and is_known and joined < max(asked, private):
         text = f"{size(private)} are free in private pools, and {size(joined)} elsewhere"
-        return OTHER_POOL, text, ""
+        return OTHER_POOL, text, ()
     before = found.most_before
     came_down = found.is_late or (freed > live if before is None else before > 0)
-    only_loads = loads or (weights > live / 2 and of_a_pass <= _TENTH * live)
+    only_loads = not has_cache and of_a_pass <= _TENTH * live and (loads or weights > live / 2)
     is_new = not only_loads and (before or 0) < _ALIKE * (live + asked)
     if spare < 0 or (is_new and (spare < _MORE * total or not came_down)):
         held = ", ".join(f"{size(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])
         text = f"{size(asked)} are asked for beside {size(live)} in use"
-        return PEAK, f"{text}: {held}" if held else text, _of_peak(found, live)
+        return PEAK, f"{text}: {held}" if held else text, _of_peak(found, asked)
     largest = max(int(oom["largest_free_bytes"]), free)
     together = joined + (0 if is_known else private)
     text = f"{size(together)} are free together, and the largest piece is {size(largest)}"
-    return FRAGMENTATION, text, "graphs" if found.is_private else ""
+    return FRAGMENTATION, text, ("graphs",) if found.is_private else ()
 
 
-def _of_peak(found: Found, live: int) -> str:
-    """Return the kind of memory that the advice on a peak is about."""
-    if found.asked_kind == "optimizer state" and found.makes_states:
-        return "states"
-    if found.asked_kind in ("optimizer state", "logits"):
-        return found.asked_kind
-    for kind, share in (("KV cache", 0.5), ("logits", _MUCH)):
-        if found.kinds.get(kind, 0) >= share * live > 0:
-            return kind
-    if _ATTENTION.search(found.asked_by):
-        return "attention"
-    for kind, share in (("other", 0.5), ("parameters", _MUCH)):
-        if found.kinds.get(kind, 0) > share * live:
-            return kind
-    return ""
+def _of_peak(found: Found, asked: int) -> list[str]:
+    """Return the subjects of the advice on a peak: those that hold most, the request included."""
+    shares = Counter(found.kinds)
+    shares[found.asked_kind] += asked
+    first = []
+    if found.asked_kind == "optimizer state" and not found.makes_states:
+        first = ["intermediates"]
+    elif _ATTENTION.search(found.asked_by):
+        first = ["attention"]
+    return first + [
+        kind for kind, bytes in shares.most_common() if bytes >= _SHARE * shares.total()
+    ]

@@ -49,7 +49,6 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
         asked_kind=kind_of(stack),
         asked_by=place,
         goes_on=places[place] >= 0.1 * places.total(),  # also without a history
-        beyond_requests=oom["allocated_bytes"] - stats["requested_bytes.all.current"],
         freed=stats["allocated_bytes.all.freed"],
         outside=oom["total_bytes"] - own,
         is_private=oom["is_private"],

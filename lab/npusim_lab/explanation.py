@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from npusim_lab import _lab, remedies
-from npusim_lab.causes import FRAGMENTATION, GROWTH, SETTINGS_MEND, Found, cause_of
-from npusim_lab.frames import rank_of
-from npusim_lab.growth import growth_of, python_frames, words_for
+from npusim_lab.causes import FRAGMENTATION, GROWTH, cause_of
+from npusim_lab.evidence import known
+from npusim_lab.growth import growth_of, words_for
 from npusim_lab.kinds import UNKNOWN, kind_of
 from npusim_lab.pins import pinned
 from npusim_lab.study import (
@@ -24,12 +24,11 @@ from npusim_lab.study import (
     streams_note,
     violations_note,
 )
-from npusim_lab.tables import short
+from npusim_lab.tables import first_line
 from npusim_lab.trace import Trace
 
 MOST_PLANNED = 100_000  # allocations: of more the planned bound takes longer than all replays
 _MOST_NAMED = 3  # lines that hold most memory, in the verdict
-_STEP = 0.1  # of what is in use: between two steps so much is given back
 
 
 def explain(
@@ -136,77 +135,15 @@ def explain(
     if not result.violation_count:
         first: list[str] = []
         if oom is not None and not found["is_older"]:
-            seen = _known(trace, oom, found)
+            seen = known(trace, oom, found)
             found["cause"], evidence, found["advice"] = cause_of(oom, seen, mib)
-            if found["cause"] in SETTINGS_MEND and helping:
+            if found["cause"] == FRAGMENTATION and helping:
                 words = remedies.words_for(found, remedies.best(helping, True))
                 found["advice"] = f"{found['advice']} {words}" if seen.is_private else words
             first = [f"Cause: {found['cause']}. {evidence}.", f"Advice: {found['advice']}"]
         found["sentences"] = first + _sentences(found)
     found["verdict"] = " ".join(found["sentences"])
     return found
-
-
-def _known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
-    """Return what the recording tells of a failure beside its numbers."""
-    event, compiled = int(oom["event"]), trace.compiled
-    stack = trace.stacks[int(compiled.malloc_stack[int(oom["malloc"])])]
-    own = [f"{file} {function}" for file, _, function in stack if rank_of(file) < 2]
-    python = python_frames(stack)
-    freed, kind = compiled.free_event < event, kind_of(stack)
-    alike = [number for number, other in enumerate(trace.stacks) if kind_of(other) == kind]
-    place = _first_line(found["stack"])
-    same = sum(row["bytes"] for row in found["holders"] if _first_line(row["stack"]) == place)
-    growing = []
-    for row in found["holders"]:
-        if not row["growth"] or not _repeats(trace, event, row["growth"]["last"]):
-            continue
-        holder = _first_line(row["stack"])
-        words = words_for(holder, row["growth"])
-        growing.append({**row, "holder": holder, "words": words})
-    return Found(
-        kinds=found["kinds"],
-        asked_kind=kind,
-        asked_by=own[0] if own else "",
-        makes_states=next(function for *_, function in [*python, ("", 0, "")]) == "_init_group",
-        beyond_requests=found["beyond_requests"],
-        freed=int(compiled.malloc_bytes[freed].sum()),
-        freed_alike=int(compiled.malloc_bytes[freed & np.isin(compiled.malloc_stack, alike)].sum()),
-        outside=trace.outside_bytes,
-        growing=growing,
-        goes_on=same >= _STEP * int(oom["allocated_bytes"]),
-        is_late=trace.is_late,
-        is_private=bool(trace.pool[event]),
-        own_cached=found["own_cached"],
-        most_before=_most_before(trace, event),
-    )
-
-
-def _repeats(trace: Trace, event: int, last: int) -> bool:
-    """Return whether the line of a request asked before `last`: a new phase repeats nothing."""
-    compiled = trace.compiled
-    line = python_frames(
-        trace.stacks[int(compiled.malloc_stack[compiled.malloc_event == event][0])]
-    )
-    before = np.unique(compiled.malloc_stack[compiled.malloc_event <= last])
-    return not line or any(
-        python_frames(trace.stacks[number]) == line for number in before.tolist()
-    )
-
-
-def _most_before(trace: Trace, event: int) -> int:
-    """Return the most in use before it was last a tenth below that, in bytes; 0 if it never was.
-
-    The tenth is of what is in use at the event.
-    """
-    compiled = trace.compiled
-    bytes = compiled.malloc_bytes.astype(np.int64)
-    began, ended = compiled.malloc_event < event, compiled.completed_event < event
-    at = np.concatenate([compiled.malloc_event[began], compiled.completed_event[ended]])
-    curve = np.cumsum(np.concatenate([bytes[began], -bytes[ended]])[np.argsort(at, kind="stable")])
-    highest = np.maximum.accumulate(curve)
-    lower = np.flatnonzero(highest - curve >= _STEP * curve[-1:])
-    return int(highest[lower[-1]]) if len(lower) else 0
 
 
 def _explain_state(
@@ -283,7 +220,7 @@ def _sentences(found: dict[str, Any]) -> list[str]:
             f"where those blocks lay is a part of the cause."
         )
     count = len(found["tried"]) - 1
-    if helping and found["cause"] not in SETTINGS_MEND:
+    if helping and found["cause"] != FRAGMENTATION:
         sentences.append(remedies.words_for(found, remedies.best(helping, oom is not None)))
     elif oom is None and not helping:
         sentences.append(f"None of {count} settings tried lowers it by 2 %.")
@@ -334,7 +271,7 @@ def _earlier_peak(
 def _growing(holders: list[dict[str, Any]]) -> list[str]:
     """Return a sentence per line whose live bytes rise."""
     grown = [row for row in holders if row["growth"]]
-    return [f"{words_for(_first_line(row['stack']), row['growth'])}." for row in grown]
+    return [f"{words_for(first_line(row['stack']), row['growth'])}." for row in grown]
 
 
 def _of_peak(found: dict[str, Any]) -> list[str]:
@@ -369,7 +306,7 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     capacity = int(oom["total_bytes"])
     count = len(found["holes"])
     holes = "1 hole" if count == 1 else f"{count} holes"
-    place = f", by {_first_line(found['stack'])}," if found["stack"] else ""
+    place = f", by {first_line(found['stack'])}," if found["stack"] else ""
     if found["is_older"]:
         return [
             f"The blocks that the recording began with do not fit on a device of {mib(capacity)}: "
@@ -394,6 +331,8 @@ def _of_failure(oom: dict[str, Any], found: dict[str, Any]) -> list[str]:
     if short > 0:
         waits = f", and {mib(pending)} wait for other streams" if pending else ""
         sentences.append(f"{mib(short)} are missing, however blocks are placed{waits}.")
+        if short <= (more := found["beyond_requests"]):
+            sentences.append(f"Blocks have {mib(more)} more than was asked for.")
     elif found["cause"] == FRAGMENTATION:
         largest = int(oom["largest_free_bytes"])
         where = "that live blocks keep" if largest < asked else "for other sizes, streams or pools"
@@ -427,17 +366,7 @@ def _holder(row: dict[str, Any]) -> str:
     """Return who holds a row's memory."""
     if row["kind"] == UNKNOWN:
         return "in blocks whose stack was not recorded"
-    return f"by {_first_line(row['stack'])} ({row['kind']})"
-
-
-def _first_line(text: str) -> str:
-    """Return the line to blame; of a library's, the line of the program, too."""
-    if not text:
-        return "a stack without a frame to show"
-    first, *callers = text.split("\n")
-    if callers and "-packages" in first and "-packages" not in callers[0]:
-        return f"{short(first)}, called by {short(callers[0])}"
-    return short(first)
+    return f"by {first_line(row['stack'])} ({row['kind']})"
 
 
 def _live(result: _lab.Replay) -> tuple[Any, Any] | None:
@@ -477,7 +406,7 @@ def _holders(trace: Trace, result: _lab.Replay, last: int, show: str) -> list[di
     for stack, bytes, count in _by_stack(trace, result):
         text, kind = trace.stack_text(stack, show=show), kind_of(trace.stacks[stack])
         new = {"stack": text, "kind": kind, "bytes": 0, "blocks": 0, "stacks": []}
-        row = groups.setdefault((_first_line(text), kind), new)
+        row = groups.setdefault((first_line(text), kind), new)
         row["bytes"] += bytes
         row["blocks"] += count
         row["stacks"].append(stack)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from npusim_lab import _lab
-from npusim_lab.causes import GROWTH, SETTINGS_MEND
+from npusim_lab.causes import FRAGMENTATION, GROWTH
 from npusim_lab.study import Choice, mib, notes_on_older_torch, parse_settings, replay
 from npusim_lab.trace import Trace
 
@@ -103,7 +103,7 @@ def words_for(found: dict[str, Any], row: dict[str, Any]) -> str:
     if found["oom"] is None:
         anew = "" if now == found["peak_reserved"] else ", both with older blocks placed anew"
         text = f"{row['text']} lowers the peak, as replayed: {peak} instead of {mib(now)}{anew}."
-    elif found["cause"] in SETTINGS_MEND:
+    elif found["cause"] == FRAGMENTATION:
         text = (
             f"{row['text']} runs the trace up to the failure, as replayed, in {peak} of "
             f"{mib(found['capacity'])}; later events are not recorded."

@@ -61,3 +61,13 @@ def short(frame: str) -> str:
     if found := re.fullmatch(r"(.*) \(.*[/\\](?:site|dist)-packages[/\\](.*)\)", frame):
         return f"{found[1]} ({found[2]})"
     return re.sub(r"\([^()]*[/\\]([^/\\()]+[/\\][^/\\()]+)\)$", r"(\1)", frame)
+
+
+def first_line(text: str) -> str:
+    """Return the line to blame; of a library's, the line of the program, too."""
+    if not text:
+        return "a stack without a frame to show"
+    first, *callers = text.split("\n")
+    if callers and "-packages" in first and "-packages" not in callers[0]:
+        return f"{short(first)}, called by {short(callers[0])}"
+    return short(first)

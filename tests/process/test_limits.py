@@ -33,10 +33,9 @@ and 20.00 MiB is reserved by PyTorch but unallocated.
 Of that, the largest free block is 1024.00 KiB (fragmentation 95.0 %).
 Cause: the peak of one step.
 48.00 MiB are asked for beside 20.00 MiB in use.
-Advice: Take a smaller batch or shorter sequences, or go through large steps in chunks;
-in training, checkpoint activations;
-without a backward pass, run in torch.inference_mode();
-in a VAE's decoder, use tiling.
+Advice: Free or offload what is held beside and not needed;
+go through the rest in chunks or smaller batches;
+gather results on the host.
 npusim-lab explain tells more of a snapshot with history.""",
     )
 

@@ -57,13 +57,6 @@ def leak() -> Trace:
     return leaks(TraceBuilder()).build()
 
 
-def rounding() -> Trace:
-    out = TraceBuilder()
-    out.malloc(11 * MIB + 100 * 1024)
-    out.malloc(89 * MIB - 100 * 1024)
-    return out.build()
-
-
 def pool() -> Trace:
     out = TraceBuilder()
     out.add(Op.CREATE_POOL, pool=1)
@@ -205,7 +198,6 @@ def fuller_before() -> Trace:
             "30 MiB are asked for beside 90 MiB in use: 90 MiB of activations",
         ),
         (leak, "growth", "Memory of keep (job.py:7) grows with its "),
-        (rounding, "fragmentation in blocks", "more than was asked for"),
         (pool, "a cache that another pool holds", "50 MiB are free in private pools, and 50 MiB"),
         (pool_and_pieces, "a cache that another pool holds", "30 MiB are free in private pools"),
         (own_pools, "a cache that another pool holds", "64 MiB are free in private pools, and 4"),
@@ -385,6 +377,38 @@ def test_a_program_went_on_that_fails_where_it_was_served_before() -> None:
     answer = explain(from_snapshot(snapshot), quick=True)
     assert "asks for 20 MiB" in answer["verdict"]
     assert "After 2 failures before this one the program went on." in answer["verdict"]
+
+
+def test_what_caught_failures_left_in_use_grows() -> None:
+    """Errors that a server keeps hold the tensors of their requests."""
+    out = TraceBuilder()
+    line = out.stack((("server.py", 2, "prepare"),))
+    out.add(Op.FREE, out.malloc(20 * MIB, stack=line))
+    for _ in range(2):
+        out.malloc(40 * MIB, stack=line)
+        out.malloc(120 * MIB, stack=out.stack((("server.py", 3, "execute"),)))
+    out.malloc(MIB)
+    out.malloc(20 * MIB, stack=line)
+    snapshot = to_snapshot(out.build(), Choice("cuda-2.13"), 100 * MIB)
+    answer = explain(from_snapshot(snapshot), quick=True)
+    assert answer["cause"] == "growth"
+    assert "2 failures" in answer["verdict"]
+    assert "left 80 MiB in use" in answer["sentences"][0]
+    assert "traceback of a caught failure" in answer["advice"]
+
+
+def test_the_advice_on_a_peak_names_the_kinds_that_hold_most_first() -> None:
+    for cache, first in ((70, "KV cache: "), (10, "Weights: ")):
+        out = TraceBuilder()
+        out.malloc(cache * MIB, stack=out.stack((("job.py", 2, "allocate_kv_cache"),)))
+        out.malloc((80 - cache) * MIB, stack=out.stack((("job.py", 3, "load_weights"),)))
+        forward = out.stack((("job.py", 4, "forward"),))
+        for size in (10, 25):
+            out.add(Op.FREE, out.malloc(size * MIB, stack=forward))
+        answer = explain(out.build(), Choice("cuda-2.13"), 100 * MIB, quick=True)
+        assert answer["cause"] == "the peak of one step"
+        assert answer["advice"].startswith(first)
+        assert "Activations: " in answer["advice"]
 
 
 def test_graphs_are_to_be_captured_from_the_largest_down() -> None:
