@@ -46,11 +46,9 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "logits": _LOGITS,
         "KV cache": "Make the KV cache smaller: a lower gpu_memory_utilization or max_model_len "
         "(vLLM), mem_fraction_static (SGLang).",
-        "parameters": "Unload first what has run, or use CPU offload; load in a smaller dtype or "
-        "quantized.",
-        "": "Load in a smaller dtype or quantized, shard over devices, or use CPU offload: read "
-        'checkpoints with map_location="cpu", move each part when its turn comes, and free what '
-        "was converted.",
+        "": "Unload first what has run; load in a smaller dtype or quantized, shard over devices, "
+        'or use CPU offload: read checkpoints with map_location="cpu", move each part when its '
+        "turn comes, and free what was converted.",
     },
     GROWTH: {
         "activations": "Keep numbers in place of tensors with a graph: .item(), .detach(), or "
@@ -93,7 +91,7 @@ _TWENTIETH = 0.05  # of the device: more outside is not the driver's context
 _MORE = 0.18  # of the device: so much a step may ask for yet
 _SHARE = 0.15  # of what is in use and asked for: a kind of so much has advice
 _MOST_NAMED = 3  # kinds, in an advice
-_MUCH = 0.25  # of the live bytes: growth of so much counts
+_MUCH = 0.25  # of the live bytes or the device: growth of so much counts, and so much to spare
 _ATTENTION = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 
 
@@ -105,6 +103,7 @@ class Found:
         kinds: live bytes by kind, the largest first.
         asked_kind: kind of the request.
         asked_by: file and function of the frame to blame for it.
+        mends: whether a setting of the allocator gets past the request; None where not known.
         makes_states: whether it is for an optimizer's states, and not for its intermediates.
         freed: bytes that were given back before.
         freed_alike: of these, bytes of the request's kind; None where that is not known.
@@ -121,6 +120,7 @@ class Found:
     kinds: Mapping[str, int] = field(default_factory=dict)
     asked_kind: str = ""
     asked_by: str = ""
+    mends: bool | None = None
     makes_states: bool = False
     freed: int = 0
     freed_alike: int | None = None
@@ -175,9 +175,10 @@ def _cause(
     private = int(oom["private_cached_bytes"]) - (found.own_cached or 0)
     joined = int(oom["cached_bytes"]) - private + free
     growing = [row for row in found.growing if row["bytes"] >= _MUCH * live]
-    leaks = sum(row["bytes"] for row in growing) > live / 2  # keys and values are two lines
+    grown = sum(row["bytes"] for row in growing)  # keys and values are two lines
+    leaks = grown > live / 2 and grown > _MUCH * total
     is_beside = outside >= _TWENTIETH * (total + outside) and not leaks
-    if -outside <= spare < _TENTH * total and is_beside:
+    if is_beside and free + outside >= asked and spare < _MORE * total:
         return OUTSIDE, f"{size(outside)} of {size(total + outside)} are, and torch needs more", ()
     has_cache = kinds.get("KV cache", 0) > live / 2
     loads = freed <= _LITTLE * live and of_a_pass <= _TENTH * live and not found.is_late
@@ -188,19 +189,19 @@ def _cause(
         of_a_graph = growing[0]["kind"] in ("activations", "logits")
         return GROWTH, growing[0]["words"], ("activations",) if of_a_graph else ()
     weights = kinds.get("parameters", 0)
-    stays = (freed if found.freed_alike is None else found.freed_alike) <= _TENTH * weights
-    if found.asked_kind == "parameters" and stays and weights > live / 2:
+    of_weights = found.asked_kind == "parameters" and weights > live / 2
+    if of_weights and (freed if found.freed_alike is None else found.freed_alike) <= weights:
         text = f"{size(weights)} of parameters are loaded, and {size(asked)} more are asked for"
-        return TOO_LARGE, text, ("parameters",)
+        return TOO_LARGE, text, ()
     is_known = not found.is_private or found.own_cached is not None
     if spare >= 0 and is_known and joined < max(asked, private):
         text = f"{size(private)} are free in private pools, and {size(joined)} elsewhere"
         return OTHER_POOL, text, ()
     before = found.most_before
     came_down = found.is_late or (freed > live if before is None else before > 0)
-    only_loads = not has_cache and of_a_pass <= _TENTH * live and (loads or weights > live / 2)
-    is_new = not only_loads and (before or 0) < _ALIKE * (live + asked)
-    if spare < 0 or (is_new and (spare < _MORE * total or not came_down)):
+    is_new = not of_weights and (before or 0) < _ALIKE * (live + asked)
+    most = _MORE if came_down and found.mends is not False else _MUCH  # to spare, of a peak
+    if spare < 0 or ((is_new or found.mends is False) and spare < most * total):
         held = ", ".join(f"{size(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])
         text = f"{size(asked)} are asked for beside {size(live)} in use"
         return PEAK, f"{text}: {held}" if held else text, _of_peak(found, asked)

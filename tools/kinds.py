@@ -15,7 +15,7 @@ _KINDS = (
     (
         "KV cache",
         r"kv_?(cache|pool|buffer)|past_key_value|cache_utils|mem_cache|block_manager|paged"
-        r"| ((_?init|_?setup|_?alloc(ate)?)_)?caches?$|-packages/.*/cache\.py ",
+        r"| (\w*_)?caches?$|-packages/.*/cache\.py ",
     ),
     ("optimizer state", r"/optim(izer)?/|optimi[sz]er|(adam\w*|sgd|lion|muon)\.py"),
     ("gradients", r"AccumulateGrad|accumulate_grad"),

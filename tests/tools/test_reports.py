@@ -9,7 +9,11 @@ from claims.reports import RECORDED, judged, names, report
 from npusim_lab import explain, load
 from npusim_lab.causes import ADVICE
 
-MISSES = {"quantized_blocks_kept": "half"}  # the page's
+MISSES = {  # the page's
+    "actions_with_their_graph": "half",
+    "quantized_blocks_kept": "half",
+    "weights_up_to_the_brim": "wrong",
+}
 
 
 @pytest.mark.parametrize("name", names())
@@ -20,5 +24,5 @@ def test_the_verdict_is_the_resolution(name):
 
 def test_each_report_has_a_link_of_its_own_and_causes_of_the_list():
     links = [re.search(r"Report: (https://\S+)\nResolution: ", report(n).__doc__) for n in names()]
-    assert len({link[1] for link in links}) == len(links) >= 86
+    assert len({link[1] for link in links}) == len(links) >= 106
     assert {report(name).CAUSE for name in names()} <= set(ADVICE)

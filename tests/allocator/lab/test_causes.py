@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from npusim_lab import Choice, TraceBuilder, explain
-from npusim_lab.causes import CAUSES
+from npusim_lab.causes import CAUSES, Found, cause_of
 from npusim_lab.command import main
 from npusim_lab.snapshot_export import to_snapshot
 from npusim_lab.snapshot_import import from_snapshot
@@ -176,6 +176,18 @@ def caches() -> Trace:
     return out.build()
 
 
+def few_frames() -> Trace:
+    """Captured graphs keep a little more each, and their pools hold nearly all of the device."""
+    out = TraceBuilder()
+    line = out.stack((("runner.py", 12, "capture"),))
+    for pool in range(1, 10):
+        out.add(Op.CREATE_POOL, pool=pool)
+        out.malloc(MIB, pool=pool, stack=line)
+        out.add(Op.FREE, out.malloc(9 * MIB, pool=pool, stack=line))
+    out.malloc(12 * MIB, stack=line)
+    return out.build()
+
+
 def fuller_before() -> Trace:
     """As much was in use just before, and had its place."""
     out = TraceBuilder()
@@ -185,6 +197,10 @@ def fuller_before() -> Trace:
         out.add(Op.FREE, block)
     out.malloc(15 * MIB, stack=cache)
     return out.build()
+
+
+def weights_of(**more: Any) -> Found:
+    return Found(kinds={"parameters": 80}, asked_kind="parameters", freed=100, **more)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +217,7 @@ def fuller_before() -> Trace:
         (pool, "a cache that another pool holds", "50 MiB are free in private pools, and 50 MiB"),
         (pool_and_pieces, "a cache that another pool holds", "30 MiB are free in private pools"),
         (own_pools, "a cache that another pool holds", "64 MiB are free in private pools, and 4"),
+        (few_frames, "a cache that another pool holds", "84 MiB are free in private pools, and 11"),
         (kept_for_later, "the peak of one step", "60 MiB are asked for beside 51 MiB in use"),
         (long_batch, "the peak of one step", "8 MiB are asked for beside 80 MiB in use"),
         (two_lines, "growth", "Memory of update (stream.py:"),
@@ -219,6 +236,36 @@ def test_the_first_line_names_the_cause(made, cause: str, evidence: str) -> None
     first = answer["sentences"][0]
     assert first.startswith(f"Cause: {cause}. ")
     assert evidence in first
+
+
+@pytest.mark.parametrize(
+    ("live", "found", "cause"),
+    [
+        # As much was in use before: holes are the cause where a setting joins them.
+        (80, Found(freed=100, most_before=90, mends=True), "fragmentation"),
+        (80, Found(freed=100, most_before=90, mends=False), "the peak of one step"),
+        (30, Found(freed=100, most_before=90, mends=False), "fragmentation"),
+        (80, Found(freed=100, most_before=40, mends=True), "the peak of one step"),
+        # Weights that move: more of them is loaded than was freed, or they are converted.
+        (
+            80,
+            weights_of(freed_alike=70, most_before=90, mends=True),
+            "too large, however it is placed",
+        ),
+        (80, weights_of(freed_alike=90, most_before=40, mends=True), "fragmentation"),
+        # Contexts of other ranks are a small part, and the request would fit beside none.
+        (75, Found(freed=100, most_before=40, outside=8), "memory held outside of torch"),
+        (75, Found(freed=100, most_before=40, outside=5), "the peak of one step"),
+    ],
+)
+def test_the_numbers_decide_the_cause(live: int, found: Found, cause: str) -> None:
+    """Ten of 100 MiB are asked for, and two are left on the device."""
+    oom = {
+        "requested_bytes": 10, "allocated_bytes": live, "pending_bytes": 0, "total_bytes": 100,
+        "cached_bytes": 98 - live, "private_cached_bytes": 0, "largest_free_bytes": 5,
+        "free_bytes": 2, "allowed_bytes": None,
+    }  # fmt: skip
+    assert cause_of(oom, found, str)[0] == cause
 
 
 def snapshot(device: int = 0, device_free: int = 20 * MIB) -> dict[str, Any]:
