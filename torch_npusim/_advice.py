@@ -2,18 +2,21 @@
 """The cause and the advice that end the text of torch.OutOfMemoryError, by what is known live."""
 
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch_npusim import _C
-from torch_npusim._blame import Frame, rank_of
+from torch_npusim._blame import Frame, file_line, rank_of
 from torch_npusim._causes import FRAGMENTATION, PEAK, Found, cause_of
 from torch_npusim._frames import FOREIGN
 from torch_npusim._kinds import kind_of
 from torch_npusim._text import format_bytes
 
-# Growth, and settings that mend, need the requests before.
+_MANY = 8  # blocks of a line that may grow
+_STAY = 0.3  # of the requests between them, at most, stay in use: loading and passes keep more
+# Settings that mend need the requests before.
 _LATER = " npusim-lab explain tells more of a snapshot with history."
 
 
@@ -34,15 +37,17 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     stats = _C.memory_stats(device)
     own = oom["free_bytes"] + oom["reserved_bytes"]
     stack = list(_callers())
-    held: Counter[tuple[Frame, ...]] = Counter()
-    live = [(bytes, number) for on, _, _, bytes, number in _C.live_blocks(0) if on == device]
-    for (bytes, _), raw in zip(live, _C.allocation_frames([n for _, n in live]), strict=True):
-        held[tuple((frame["filename"], frame["line"], frame["name"]) for frame in raw)] += bytes
+    held: defaultdict[tuple[Frame, ...], list[tuple[int, int]]] = defaultdict(list)
+    live = [(number, bytes) for on, _, _, bytes, number in _C.live_blocks(0) if on == device]
+    for block, raw in zip(live, _C.allocation_frames([n for n, _ in live]), strict=True):
+        held[tuple((frame["filename"], frame["line"], frame["name"]) for frame in raw)].append(
+            block
+        )
     kinds: Counter[str] = Counter()
     places: Counter[str] = Counter()
-    for frames, bytes in held.items():
-        kinds[kind_of(frames)] += bytes
-        places[_place(frames)] += bytes
+    for frames, blocks in held.items():
+        kinds[kind_of(frames)] += sum(bytes for _, bytes in blocks)
+        places[_place(frames)] += sum(bytes for _, bytes in blocks)
     place, peak = _place(stack), stats["allocated_bytes.all.peak"]
     found = Found(
         kinds=dict(kinds.most_common()),
@@ -50,6 +55,7 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
         asked_by=place,
         goes_on=places[place] >= 0.1 * places.total(),  # also without a history
         freed=stats["allocated_bytes.all.freed"],
+        growing=_growing(held, sorted(number for number, _ in live)),
         outside=oom["total_bytes"] - own,
         is_private=oom["is_private"],
         most_before=peak if peak >= oom["allocated_bytes"] + asked else None,
@@ -57,6 +63,29 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     cause, evidence, advice = cause_of({**oom, "total_bytes": own}, found, format_bytes)
     more = _LATER if cause in (PEAK, FRAGMENTATION) else ""
     return f"Cause: {cause}. {evidence}. Advice: {advice}{more}"
+
+
+def _growing(
+    held: Mapping[tuple[Frame, ...], list[tuple[int, int]]], live: list[int]
+) -> list[dict[str, Any]]:
+    """Returns the lines that keep blocks while others come and go, those of most bytes first.
+
+    Args:
+        held: number and bytes of each block in use, by the frames of its request.
+        live: all of these numbers, sorted.
+    """
+    rows = []
+    for frames, blocks in held.items():
+        first, last = min(blocks)[0], max(blocks)[0]
+        stay = bisect_right(live, last) - bisect_left(live, first)
+        own = next((frame for frame in frames if rank_of(frame[0], FOREIGN) < 2), None)
+        if own is None or len(blocks) < _MANY or stay > _STAY * (last + 1 - first):
+            continue
+        holder = f"{own[2]} ({file_line(own[0], own[1])})"
+        words = f"{holder} keeps {len(blocks)} blocks, and most requests between them were freed"
+        bytes = sum(bytes for _, bytes in blocks)
+        rows.append({"bytes": bytes, "kind": kind_of(frames), "holder": holder, "words": words})
+    return sorted(rows, key=lambda row: -row["bytes"])
 
 
 def _callers() -> Iterator[Frame]:
