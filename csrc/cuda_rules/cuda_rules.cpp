@@ -184,9 +184,9 @@ class Call {
     at::native::ResultTypeState state;
     for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
       const c10::IValue& value = stack_[first_ + i];
-      const bool is_operand = value.isTensor() && value.toTensor().defined() &&
-                              !schema_.arguments()[i].is_out() &&
-                              schema_.arguments()[i].name() != "condition";
+      const bool is_operand =
+          value.isTensor() && value.toTensor().defined() && !schema_.arguments()[i].is_out() &&
+          schema_.arguments()[i].name() != "condition" && schema_.arguments()[i].name() != "mask";
       if (is_operand) state = at::native::update_result_type_state(value.toTensor(), state);
       if (value.isScalar() && schema_.arguments()[i].type()->kind() == c10::TypeKind::NumberType) {
         state = at::native::update_result_type_state(value.toScalar(), state);
@@ -268,6 +268,7 @@ class Widened {
       const c10::Argument& argument = call.schema().arguments()[i];
       c10::IValue& value = stack[call.first() + i];
       const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+      if (argument.name() == "indices") continue;
       if (value.isTensor()) {
         value = widen(value.toTensor(), written);
       } else if (value.isTensorList()) {
@@ -315,9 +316,9 @@ class Widened {
     if (keeps_ || !result.defined()) return result;
     const at::ScalarType dtype = result.scalar_type();
     const bool half = narrow_ == at::kHalf || narrow_ == at::kComplexHalf;
+    if (dtype == wide_) return result.to(narrow_);
     if (half && dtype == at::kFloat) return result.to(at::kHalf);
-    if (half && dtype == at::kComplexFloat) return result.to(at::kComplexHalf);
-    return dtype == wide_ ? result.to(narrow_) : result;
+    return half && dtype == at::kComplexFloat ? result.to(at::kComplexHalf) : result;
   }
 
   const Call& call_;
@@ -414,7 +415,8 @@ class RuledKernel final : public c10::OperatorKernel {
             const Call& call) {
     switch (rule.row.verdict) {
       case Verdict::refuse: {  // nothing is launched for an operand without elements
-        const bool always = rule.row.dtypes == 0 && is_kind(rule.row.when);
+        const bool is_check = rule.row.dtypes == 0 || rule.row.text.find(' ') != std::string::npos;
+        const bool always = is_check && is_kind(rule.row.when);
         if (always || !call.has_empty()) refuse(rule, call);
         return false;
       }

@@ -4,6 +4,7 @@
 #include "csrc/cuda_rules/cuda_words.h"
 
 #include <array>
+#include <cctype>
 #include <string_view>
 #include <utility>
 
@@ -137,6 +138,22 @@ std::string cuda_name(std::string cpu) {
 }
 
 }  // namespace
+
+std::string with_cuda_types(std::string text) {
+  constexpr std::string_view kDevice = "cuda", kType = "Type";
+  for (std::size_t at = text.find(kDevice); at != std::string::npos; at = text.find(kDevice, at)) {
+    at += kDevice.size();
+    std::size_t end = at;
+    while (end < text.size() && std::isalpha(static_cast<unsigned char>(text[end])) != 0) ++end;
+    const std::string name = text.substr(at, end - at);
+    const bool is_type = name.size() > kType.size() && name.ends_with(kType) &&
+                         std::isupper(static_cast<unsigned char>(name[0])) != 0;
+    if (!is_type) continue;
+    text.replace(at - kDevice.size(), kDevice.size() + name.size(),
+                 "torch.cuda." + name.substr(0, name.size() - kType.size()) + "Tensor");
+  }
+  return text;
+}
 
 std::string in_cuda_words(std::string text) {
   constexpr std::string_view kRefused = "\" not implemented for '";

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "csrc/operands/alignment.h"
+#include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/storage.h"
 
 namespace torch_npusim {
@@ -254,6 +255,57 @@ OpTraits& op_traits(const c10::OperatorHandle& op) { return op_table().find(op);
 
 void for_each_op(c10::function_ref<void(OpTraits&)> visit) { op_table().for_each(visit); }
 
+namespace {
+
+// Operators beside pointwise ones whose generated kernel leaves devices to the iterator
+// (native_functions.yaml: device_check: NoCheck), as far as they take several tensors.
+constexpr std::array<std::string_view, 15> kIteratorChecks = {"aten::_index_put_impl_",
+                                                              "aten::masked_fill",
+                                                              "aten::masked_fill_",
+                                                              "aten::index_fill",
+                                                              "aten::index_fill_",
+                                                              "aten::where",
+                                                              "aten::mse_loss",
+                                                              "aten::smooth_l1_loss",
+                                                              "aten::binary_cross_entropy",
+                                                              "aten::dist",
+                                                              "aten::copy_",
+                                                              "aten::bernoulli_",
+                                                              "aten::eq_",
+                                                              "aten::floor_divide",
+                                                              "aten::rsub"};
+
+// Raises what CUDA's generated kernels say of the first tensor on another device than those before
+// it, by the name of its argument (torchgen: c10::impl::check_and_update_common_device).
+void refuse_in_words_of_cuda(const OpTraits& traits, TensorPointers tensors) {
+  if (!is_called_cuda() || !traits.op.has_value() || traits.op->hasTag(at::Tag::pointwise)) return;
+  const c10::FunctionSchema& schema = traits.op->schema();
+  const bool is_list = schema.name().find("_foreach_") != std::string::npos ||
+                       schema.name().find("_fused_") != std::string::npos;
+  if (is_list || listed(kIteratorChecks, schema.name())) return;
+  c10::SmallVector<const std::string*, 8> names;
+  for (const c10::Argument& argument : schema.arguments()) {
+    const auto& type = *argument.type();
+    const bool list = type.isSubtypeOf(*c10::ListType::ofTensors());
+    if (list) names.resize(tensors.size() - names.size(), &argument.name());
+    if (type.isSubtypeOf(*c10::OptionalType::ofTensor())) names.push_back(&argument.name());
+  }
+  const auto other = std::find_if(tensors.begin(), tensors.end(), [&](const auto* tensor) {
+    return tensor->device() != tensors[0]->device();
+  });
+  if (names.size() != tensors.size() || other == tensors.end()) return;
+  const c10::Device ours = (tensors[0]->is_cpu() ? *other : tensors[0])->device();
+  const std::string& overload = schema.overload_name();
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but got ",
+              *names[static_cast<std::size_t>(other - tensors.begin())], " is on ",
+              (*other)->device(), ", different from other tensors on ", tensors[0]->device(),
+              " (when checking argument in method wrapper_CUDA_",
+              overload.empty() ? "" : overload + "_", schema.name().substr(6),
+              ")\nMove them with .to(\"", ours, "\").");
+}
+
+}  // namespace
+
 c10::DeviceIndex CallOperands::device(const OpTraits& traits) const {
   if (C10_LIKELY(strict_align() == StrictAlign::off && on_one_device())) {
     return tensors_[0]->device().index();
@@ -276,6 +328,9 @@ c10::DeviceIndex CallOperands::device(const OpTraits& traits) const {
     host_scalars = HostScalars::refused;
   }
   const bool drawn = traits.generator.has_value() && !on_host.empty();  // which is refused
+  if (on_device && !on_host.empty() && host_scalars == HostScalars::refused) {
+    refuse_in_words_of_cuda(traits, tensors_);
+  }
   if (on_device || drawn) return common_device(traits.name.c_str(), checked, host_scalars);
   const c10::Device device = device_argument_.value_or(c10::Device(c10::kPrivateUse1));
   return device.has_index() ? device.index()
@@ -293,7 +348,12 @@ bool CallOperands::on_one_device() const {
 }
 
 bool CallOperands::waits(const OpTraits& traits) const {
-  if (C10_LIKELY(traits.indices == Indices::none)) return traits.reads_values && !size_is_known_;
+  if (C10_LIKELY(traits.indices == Indices::none)) {
+    if (C10_LIKELY(!traits.reads_values) || size_is_known_) return false;
+    // Decompositions of nothing return before they look at anything.
+    return tensors_.empty() || tensors_[0]->numel() > 0 ||
+           traits.name.find("linalg") == std::string::npos;
+  }
   // CUDA turns a mask into indices, unless one value is put: that is masked_fill. Indices of the
   // host are copied to the device, those of a host mask without waiting.
   const bool one_value = traits.indices == Indices::written && tensors_.back()->numel() == 1;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "csrc/routes/cuda_kernels.h"
 #include "csrc/runtime/cublas_workspaces.h"
 #include "csrc/runtime/device_allocator.h"
 
@@ -369,6 +370,7 @@ void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex de
 
 void allocate_temporaries(std::string_view op, TensorPointers operands,
                           const CallArguments& arguments, c10::DeviceIndex device) {
+  note_kernels(op, operands, arguments);
   const auto row = table().find(op);
   if (row != table().end()) row->second->allocate({operands, arguments, device});
 }

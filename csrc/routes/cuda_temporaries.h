@@ -32,19 +32,28 @@ void begin_cuda_temporaries();
 void end_cuda_temporaries() noexcept;
 
 // Arguments of a call that are no tensors, as far as rows need them: the dimensions of a reduction,
-// which are the first argument of that kind, and the first flag.
+// which are the first argument of that kind, the number behind them, the first flag and string.
 struct CallArguments {
   c10::SmallVector<int64_t, 6> dims;  // empty: all
   bool found = false;
+  std::optional<int64_t> second;
   std::optional<bool> flag;
+  std::string_view word;
 
   template <class Argument>
   void add(const Argument&) {}
   void add(const bool& given) {
     if (!flag.has_value()) flag = given;
   }
-  void add(const int64_t& dim) {
-    if (!found) dims.push_back(dim), found = true;
+  void add(const std::string_view& given) {
+    if (word.empty()) word = given;
+  }
+  void add(const int64_t& number) {
+    if (!found) {
+      dims.push_back(number), found = true;
+    } else if (!second.has_value()) {
+      second = number;
+    }
   }
   void add(const c10::SymInt& given) {
     if (const auto number = given.maybe_as_int(); number.has_value()) add(*number);

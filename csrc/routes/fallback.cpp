@@ -172,6 +172,19 @@ std::vector<at::Tensor> new_results(const torch::jit::Stack& stack, const OpTrai
   return made;
 }
 
+// What rows of temporaries ask of the arguments that are no tensors.
+CallArguments numbers_of(const torch::jit::Stack& stack, const OpTraits& traits) {
+  CallArguments given;
+  for (std::size_t i = stack.size() - traits.written.size(); i < stack.size(); ++i) {
+    const c10::IValue& value = stack[i];
+    if (value.isBool()) given.add(value.toBool());
+    if (value.isInt()) given.add(value.toInt());
+    if (value.isIntList()) given.add(at::IntArrayRef(value.toIntVector()));
+    if (value.isString()) given.add(std::string_view(value.toStringRef()));
+  }
+  return given;
+}
+
 void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpTraits& traits) {
   BoxedArguments arguments(*stack, traits);
   const c10::DeviceIndex device = arguments.operands.device(traits);
@@ -179,13 +192,14 @@ void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Op
   const npusim::CommandInfo info{traits.name.c_str(), npusim::CommandKind::kernel, account.cost(),
                                  /*keeps_turn=*/!traits.runs_python};
   const bool keeps = is_called_cuda() && multiplies(traits.name);
+  const CallArguments given = as_cuda() ? numbers_of(*stack, traits) : CallArguments();
   const auto keep = [&] { keep_workspaces_of_product(arguments.operands.tensors(), device); };
   const bool writes = op.schema().is_mutable();  // and must not if there is no memory
   const auto kernel = [&] {
     if (keeps && writes) keep();
     run_on_views(op, *stack, traits, arguments, device);
     if (as_cuda()) {
-      allocate_temporaries(traits.name, arguments.operands.tensors(), {}, device);
+      allocate_temporaries(traits.name, arguments.operands.tensors(), given, device);
     }
     if (keeps && !writes) keep();
     account.settle(new_results(*stack, traits, arguments.operands.tensors()));

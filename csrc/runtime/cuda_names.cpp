@@ -61,8 +61,9 @@ void make_error(c10::NotImplementedError* self, c10::SourceLocation where, std::
 
 [[noreturn]] void fail(const char* function, const char* file, std::uint32_t line,
                        const std::string& text) {
-  c10::detail::torchCheckFail(function, file, line,
-                              npusim::in_command_body() ? in_cuda_words(text) : text);
+  c10::detail::torchCheckFail(
+      function, file, line,
+      with_cuda_types(npusim::in_command_body() ? in_cuda_words(text) : text));
 }
 
 // A function of libc10, as g++ and clang write its name, and what stands in for it.

@@ -108,11 +108,30 @@ class DeviceRanges {
   std::set<std::int64_t> threads_;
 };
 
+// Of the command whose body this thread runs, or of its last one.
+struct Kernels {
+  const npusim::CommandInfo* of = nullptr;
+  int count = 1;
+};
+thread_local Kernels t_kernels;
+
 class ProfiledTimeline final : public npusim::Timeline {
  public:
+  // A command of several kernels is a row per kernel, of equal length.
   void on_command(const npusim::CommandRecord& record,
                   std::span<const npusim::Operand> operands) noexcept override {
-    if (!g_paused.load(std::memory_order_relaxed)) Timeline::on_command(record, operands);
+    if (g_paused.load(std::memory_order_relaxed)) return;
+    const int count = t_kernels.of == &record.info ? t_kernels.count : 1;
+    if (count == 1) return Timeline::on_command(record, operands);
+    npusim::CommandRecord kernel = record;
+    kernel.cost.flops /= count;
+    kernel.cost.bytes /= count;
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t length = record.end_ns - record.start_ns;
+      kernel.start_ns = record.start_ns + length * i / count;
+      kernel.end_ns = record.start_ns + length * (i + 1) / count;
+      Timeline::on_command(kernel, i == 0 ? operands : std::span<const npusim::Operand>());
+    }
   }
 };
 
@@ -412,6 +431,11 @@ class Profiler final : public libkineto::IActivityProfiler {
 
 void set_trace_names(TraceNames names) noexcept { g_names = names; }
 TraceNames trace_names() noexcept { return g_names; }
+void profile_as_kernels(int count) noexcept {
+  const npusim::RunningCommand* command = npusim::detail::t_state.run;
+  if (command != nullptr) t_kernels = {&command->info(), count};
+}
+
 void set_profiling_paused(bool paused) noexcept { g_paused = paused; }
 
 void register_profiler() {

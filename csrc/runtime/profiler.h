@@ -13,6 +13,9 @@ enum class TraceNames : std::uint8_t { npusim, cuda };
 void set_trace_names(TraceNames names) noexcept;
 TraceNames trace_names() noexcept;
 
+// profile_as_kernels() shows the command whose body this thread runs as so many kernels.
+void profile_as_kernels(int count) noexcept;
+
 // set_profiling_paused() keeps commands out of a running profile, and lets them in again.
 void set_profiling_paused(bool paused) noexcept;
 

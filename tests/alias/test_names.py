@@ -169,7 +169,7 @@ WORKS = {
     "get_rng_state_all": lambda: len(cuda.get_rng_state_all()) == 2,
     "get_sync_debug_mode": lambda: cuda.get_sync_debug_mode() == 0,
     "has_half": lambda: cuda.has_half is True,
-    "has_magma": lambda: cuda.has_magma is False,
+    "has_magma": lambda: cuda.has_magma is True,
     "host_memory_stats": lambda: "active_bytes.current" in cuda.host_memory_stats(),
     "host_memory_stats_as_nested_dict": lambda: (
         "active_bytes" in cuda.host_memory_stats_as_nested_dict()

@@ -62,6 +62,25 @@ def test_mixed_devices_name_cuda():
         torch.ones(2, device="cuda") + torch.ones(2)
 
 
+def test_generated_kernels_name_the_argument_on_another_device():
+    layer, other = torch.nn.Linear(2, 2, device="cuda"), torch.ones(2)
+    text = r"but got {} is on cpu, different from other tensors on cuda:0 \(when checking argument "
+    text += r"in method wrapper_CUDA_{}\)"
+    with pytest.raises(RuntimeError, match=text.format("mat1", "addmm")):
+        layer(other)
+    with pytest.raises(RuntimeError, match=text.format("tensors", "cat")):
+        torch.cat([other.cuda(), other])
+    with pytest.raises(RuntimeError, match=text.format("index", "gather")):
+        other.cuda().gather(0, torch.tensor([0]))
+
+
+def test_graphs_are_refused_in_cudas_words():
+    with pytest.raises(torch.AcceleratorError, match="cannot be performed in the present state"):
+        torch.cuda.CUDAGraph().capture_end()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        torch.cuda.CUDAGraph().replay()
+
+
 def test_a_function_of_torch_that_the_alias_replaces_is_still_known_to_torchscript():
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return x if torch.is_autocast_enabled() else x * 2

@@ -215,7 +215,7 @@ def test_what_needs_the_host_is_refused_and_leaves_nothing(work):
     assert x.tolist() == [1, 1, 1, 1]
     assert torch.npusim.memory_allocated() == allocated
     assert torch.equal(torch.npusim.get_rng_state(), seed)
-    with pytest.raises(RuntimeError, match="without a capture"):
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
         graph.replay()
     with torch.npusim.graph(graph):  # it can be used again
         y = x + 1
@@ -284,7 +284,7 @@ def test_a_graph_is_captured_once_until_it_is_reset(side):
         with pytest.raises(RuntimeError, match="call reset"):
             graph.capture_begin()
     graph.reset()
-    with pytest.raises(RuntimeError, match="without a capture"):
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
         graph.replay()
 
 

@@ -93,6 +93,18 @@ REFUSED = {
              "adaptive_avg_pool3d_cuda"),
     "aminmax": (torch.uint16, lambda x: x.aminmax(), "aminmax_all_cuda"),
     "aminmax of rows": (torch.uint16, lambda x: x.aminmax(dim=0), "aminmax_cuda"),
+    "median": (torch.uint16, lambda x: x.median(), "where_cuda"),
+    "root mean squares": (torch.int32, lambda x: torch.nn.functional.rms_norm(x, (4,)),
+                          "LayerNormKernelImpl"),
+    "statistics": (torch.int32, lambda x: torch.native_batch_norm(
+        x, None, None, None, None, True, 0.1, 1e-5), "batch_norm_stats_cuda"),
+    "no statistics": (torch.int32, lambda x: torch.native_batch_norm(
+        x, None, None, x[0], x[0], False, 0.1, 1e-5), "batch_norm_invert_std_cuda"),
+    "one system": (torch.half, lambda x: torch.linalg.solve(x, x), "lu_factor_cusolver"),
+    "several systems": (torch.half, lambda x: torch.linalg.solve(x[None], x[None]),
+                        "lu_factor_magma_batched"),
+    "a mask": (torch.uint16, lambda x: torch.ops.aten.native_dropout_backward(
+        x, x.bool(), 2.0), "masked_scale"),
 }  # fmt: skip
 
 
@@ -116,6 +128,44 @@ def test_integers_have_no_convolution():
 
     assert call(torch.int32) == "GET was unable to find an engine to execute this computation"
     assert call(torch.int16) == "getCudnnDataTypeFromScalarType() not supported for Short"
+
+
+#: Layers of cuDNN, what it says of integers, and of bytes.
+CUDNN = "getCudnnDataTypeFromScalarType() not supported for Long"
+BYTES = "TensorDescriptor does not support Byte"
+
+
+@pytest.mark.parametrize(("dtype", "words"), [(torch.int64, CUDNN), (torch.uint8, BYTES)], ids=str)
+def test_integers_have_no_batch_norm(dtype, words):
+    def call(device):
+        x, number = ones(device, dtype, 2, 3, 4), ones(device, dtype, 3)
+        torch.nn.functional.batch_norm(x, number, number, number, number, training=True)
+
+    with cuda_alias.scope():
+        assert heard(call, "cuda") == words
+
+
+def test_a_text_has_the_type_of_a_tensor_as_cuda_calls_it():
+    with cuda_alias.scope():
+        said = heard(lambda d: ones(d, torch.float).pin_memory(), "cuda")
+        assert said == "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"
+        said = heard(lambda d: ones(d, torch.int16, 64).stft(8, return_complex=True), "cuda")
+    assert said.startswith("stft(torch.cuda.ShortTensor[")
+
+
+def test_products_of_sampled_halves_come_back_as_halves():
+    with cuda_alias.scope():
+        sampled = ones("cuda", torch.half).to_sparse_csr()
+        x = ones("cuda", torch.half)
+        assert torch.sparse.sampled_addmm(sampled, x, x).dtype == torch.half
+
+
+def test_integers_are_unpooled_by_their_indices():
+    x = torch.tensor([[[1, 5, 2, 4]]])
+    with cuda_alias.scope():
+        values, places = torch.max_pool1d_with_indices(x.float().cuda(), 2)
+        found = torch.nn.functional.max_unpool1d(values.long(), places, 2)
+        assert found.cpu().tolist() == [[[0, 5, 0, 4]]]
 
 
 def test_nothing_is_refused_where_nothing_is_launched():

@@ -29,6 +29,7 @@ _HEADS = (
     "disagreed at first",
     "disagree now",
     "other version",
+    "not comparable",
     "agreement means",
 )
 
@@ -45,7 +46,11 @@ def section(folder: Path) -> str:
     theirs = recordings.load(folder / "recording.zip")
     with (folder / "first.csv").open(newline="") as file:
         first = {row["class"]: row for row in csv.DictReader(file)}
-    now = Counter(line.partition(": ")[0] for line in known(folder))
+    lines = known(folder)
+    now = Counter(line.partition(": ")[0] for line in lines)
+    apart = [line.split(": ", 2) for line in lines if line.startswith(comparison.NOT_COMPARABLE)]
+    not_comparable = Counter(kind for _, kind, _ in apart)
+    why = Counter(text.rpartition(" (")[2].rstrip(")") for _, _, text in apart)
     asked = {key.key for key in theirs.keys()}
     version = Counter(
         row.kind
@@ -56,12 +61,18 @@ def section(folder: Path) -> str:
     for kind, meaning in comparison.KINDS.items():
         if kind not in first:
             continue
-        counts = (first[kind]["asked"], first[kind]["disagreed"], now[kind], version[kind] or "")
+        counts = (
+            *(first[kind]["asked"], first[kind]["disagreed"], now[kind]),
+            *(version[kind] or "", not_comparable[kind] or ""),
+        )
         rows.append([kind, *map(str, counts), meaning])
-    total = [str(sum(int(row[i] or 0) for row in rows)) for i in range(1, 5)]
+    total = [str(sum(int(row[i] or 0) for row in rows)) for i in range(1, 6)]
     rows.append(["**all**", *total, ""])
     table = ["| " + " | ".join(row) + " |" for row in (_HEADS, *rows)]
-    table.insert(1, "|---|--:|--:|--:|--:|---|")
+    table.insert(1, "|---|--:|--:|--:|--:|--:|---|")
+    if why:
+        table += ["", "| not comparable | claims |", "|---|--:|"]
+        table += [f"| {reason} | {count} |" for reason, count in sorted(why.items())]
     return "\n".join([f"## {theirs.chip}, torch {theirs.torch}", "", *table])
 
 

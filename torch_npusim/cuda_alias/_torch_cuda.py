@@ -134,12 +134,14 @@ _OWN: dict[str, Any] = {
     "get_device_capability": _get_device_capability,
     "get_device_properties": _get_device_properties,
     "get_gencode_flags": gencode_flags,
-    "get_stream_from_external": npusim.ExternalStream,
+    "get_stream_from_external": lambda data_ptr, device=None: npusim.ExternalStream(
+        data_ptr, device
+    ),
     "graph": _CudaGraphScope,
     "graphs.CUDAGraph": npusim.NPUSIMGraph,
     "graphs.graph": _CudaGraphScope,
     "has_half": True,
-    "has_magma": False,
+    "has_magma": True,
     "is_bf16_supported": lambda including_emulation=True: (
         including_emulation or capability() >= (8, 0)
     ),

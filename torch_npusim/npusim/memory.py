@@ -317,7 +317,7 @@ def _dump_snapshot(
 def _expect(what: str, value: str | None, accepted: tuple[str | None, ...]) -> None:
     if value not in accepted:
         *first, last = [f"'{word}'" if word else "None" for word in accepted]
-        raise RuntimeError(f"expected {what} to be {', '.join(first)}, or {last}, got {value!r}")
+        raise RuntimeError(f"expected {what} to be {', '.join(first)}, or {last}\ngot {value!r}")
 
 
 def _record_memory_history(

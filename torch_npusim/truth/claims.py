@@ -109,11 +109,12 @@ def _charged() -> Any:
 if __name__ == "__main__":
     layers = _charged()
     layers.__enter__()  # for good
-    # Memory is that of `npusim fit`: CUDA's temporaries and saved tensors.
+    # Memory is that of `npusim fit`: CUDA's temporaries and saved tensors; and so are kernels.
     as_cuda = functools.partial(_dry, "cuda")
     lists = ("allocation.operators", "allocation.layers", "steps.trained")
     truth_record.AROUND.update(dict.fromkeys(lists, as_cuda))
-    truth_record.AROUND.update({"rates.products": _dry, "rates.others": _dry})
+    truth_record.AROUND.update(dict.fromkeys(("rates.kernels", "rates.others"), as_cuda))
+    truth_record.AROUND["rates.products"] = _dry
     for name, batch in truth_record.BATCHES.items():  # a simulator does not hang, but may be slow
         truth_record.BATCHES[name] = batch._replace(limit_s=10 * batch.limit_s)
     truth_record.LAUNCH = LAUNCH

@@ -34,6 +34,7 @@ class Verdict:
         error: Of a time: ours / theirs - 1.
         parts: Of a claim with parts: how many agree, of how many.
         version: Where another version of torch is known to say this: the source (versions.csv).
+        incomparable: Why the two answers cannot be compared (incomparable.csv).
     """
 
     of: Key
@@ -46,6 +47,12 @@ class Verdict:
     error: float | None = None
     parts: tuple[int, int] | None = None
     version: str = ""
+    incomparable: str = ""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is a mistake: no other version of torch, and comparable."""
+        return not (self.agrees or self.version or self.incomparable)
 
     @property
     def is_held_out(self) -> bool:
@@ -114,7 +121,33 @@ def compare(theirs: Recording, ours: Recording) -> list[Verdict]:
     for of in theirs.keys():
         if ours.get(of) is not None:
             found += _verdicts(of, theirs, ours, calls)
-    return found
+    other = _other_samples(theirs, ours)
+    return [
+        replace(v, incomparable=OTHER_SAMPLE)
+        if not v.agrees and v.of.key.partition("|")[2] in other and v.kind in _OF_SAMPLES
+        else v
+        for v in found
+    ]
+
+
+#: Why an answer about an operator's first sample is no answer to the other side's question.
+OTHER_SAMPLE = "torch's table of operators has another first sample in the other version"
+_OF_SAMPLES = ("alerts", "warnings", "waits", "captures", "temporaries", "saved", "kernels")
+
+
+def _other_samples(theirs: Recording, ours: Recording) -> set[str]:
+    """Returns the operators whose first sample the two sides describe differently."""
+    sections = (("allocation", "lists|"), ("rates", "launches|"))
+    return {
+        key.partition("|")[2]
+        for section, prefix in sections
+        for key, his in theirs.answers.get(section, {}).items()
+        if key.startswith(prefix)
+        and isinstance(mine := ours.get(Key(section, key)), dict)
+        and "call" in his
+        and "call" in mine
+        and his["call"] != mine["call"]
+    }
 
 
 def _verdicts(
@@ -127,6 +160,8 @@ def _verdicts(
     def verdict(kind: str, agrees: bool, a: Any, b: Any, error: float | None = None) -> Verdict:
         if not agrees and (source := versions.source(kind, of.key, a, b, theirs.torch, ours.torch)):
             return Verdict(of, kind, False, a, b, "", program, error, None, source)
+        if not agrees and (reason := versions.reason(kind, of.key)):
+            return Verdict(of, kind, False, a, b, "", program, error, incomparable=reason)
         row = "" if agrees else _row(of, kind, calls, ours)
         return Verdict(of, kind, agrees, a, b, row, program, error)
 
@@ -160,6 +195,9 @@ def _verdicts(
             if (known := outside.context(spec_of(theirs))) is not None:
                 ends = known.low, known.high
                 yield verdict(kind, ends[0] <= his <= ends[1], his, ends)
+        elif kind == "warnings" and isinstance(his, list) and isinstance(mine, list):
+            heard, ours_heard = ([_words(text) for text in side] for side in (his, mine))
+            yield verdict(kind, heard == ours_heard, heard, ours_heard)
         elif kind == "peaks" and isinstance(his, int) and isinstance(mine, int):
             yield verdict(kind, abs(mine - his) <= PEAK * max(his, 1), his, mine)
         else:
@@ -247,9 +285,10 @@ def _us(value: Any) -> str:
 
 
 def _words(text: str) -> str:
-    """Returns a text without sizes, which device it is about, and a list of backends."""
+    """Returns a text without sizes, its line in the sources, its device, and a list of backends."""
     text = re.sub(r"\d+(\.\d+)? (bytes|[KMG]iB)", "N bytes", text)
     text = re.sub(r"(with arguments from the '\w+' backend)\..*", r"\1", text)
+    text = text.partition(" (Triggered internally at")[0]
     return re.sub(r"\b(cuda|npusim):\d+", r"cuda:0", text).strip()
 
 
@@ -257,7 +296,10 @@ def _stripped(value: Any) -> Any:
     """Returns an answer as it is compared: texts of exceptions by their first line."""
     if isinstance(value, dict) and isinstance(value.get("raised"), list):
         kind, text = value["raised"]
-        return {"raised": [kind, _words(str(text).partition("\n")[0])]}
+        words = _words(str(text).partition("\n")[0])
+        if kind == "OutOfMemoryError":  # then comes what other processes have
+            words = words.partition(" of which ")[0]
+        return {"raised": [kind, words]}
     if isinstance(value, dict):
         return {key: item for key, item in value.items() if key != "call"}
     return value
@@ -387,10 +429,22 @@ def rows_asked(theirs: Recording) -> tuple[int, int, int]:
 
 
 def disagreements(verdicts: list[Verdict]) -> list[str]:
-    """Returns a line per disagreement: class, section and key, sorted."""
-    return sorted(
-        f"{v.kind}: {v.of.section}|{v.of.key}" for v in verdicts if not v.agrees and not v.version
-    )
+    """Returns a line per disagreement: class, section and key, sorted.
+
+    What cannot be compared has "not comparable: " before it, and the reason behind it.
+    """
+    lines = []
+    for v in verdicts:
+        line = f"{v.kind}: {v.of.section}|{v.of.key}"
+        if v.incomparable:
+            lines.append(f"{NOT_COMPARABLE}: {line} ({v.incomparable})")
+        elif not v.agrees and not v.version:
+            lines.append(line)
+    return sorted(lines)
+
+
+#: The class of lines about questions without an answer that both sides could give.
+NOT_COMPARABLE = "not comparable"
 
 
 def write_csv(path: str, verdicts: list[Verdict]) -> None:

@@ -17,7 +17,10 @@ _STYLE = """\
 .bad { color: var(--bad); } .good { color: var(--good); }
 details { margin: 4px 0; } summary { cursor: pointer; }
 """
-_HEADS = ("class", "asked", "agree", "disagree", "other version", "held out: agree", "median error")
+_HEADS = (
+    "class", "asked", "agree", "disagree", "other version", "not comparable", "held out: agree",
+    "median error",
+)  # fmt: skip
 
 
 def table(verdicts: Sequence[Verdict]) -> list[list[str]]:
@@ -31,10 +34,13 @@ def table(verdicts: Sequence[Verdict]) -> list[list[str]]:
         errors = [abs(v.error) for v in out if v.error is not None]
         agree = sum(v.agrees for v in of)
         version = sum(bool(v.version) for v in of)
-        wrong = len(of) - agree - version
+        incomparable = sum(bool(v.incomparable) for v in of)
+        wrong = sum(v.is_wrong for v in of)
         share = f"{sum(v.agrees for v in out)} of {len(out)}"
         median = f"{statistics.median(errors):.1%}" if errors else ""
-        rows.append([kind, *map(str, (len(of), agree, wrong, version)), share, median])
+        rows.append(
+            [kind, *map(str, (len(of), agree, wrong, version, incomparable)), share, median]
+        )
     return rows
 
 
@@ -59,7 +65,7 @@ def words(theirs: Recording, ours: Recording, verdicts: Sequence[Verdict]) -> st
     """Returns the report as text."""
     lines = [*head(theirs, ours, verdicts), "", *format_table(list(_HEADS), table(verdicts))]
     for kind in KINDS:
-        wrong = [v for v in verdicts if v.kind == kind and not v.agrees and not v.version]
+        wrong = [v for v in verdicts if v.kind == kind and v.is_wrong]
         if wrong:
             lines += ["", f"{kind}: {len(wrong)} disagree ({KINDS[kind]})"]
         for v in wrong[:_SHOWN]:
@@ -81,7 +87,7 @@ def html(theirs: Recording, ours: Recording, verdicts: Sequence[Verdict]) -> str
     parts += [f"<p>{escape(line)}</p>" for line in head(theirs, ours, verdicts)]
     parts.append(_table(_HEADS, table(verdicts)))
     for kind in KINDS:
-        wrong = [v for v in verdicts if v.kind == kind and not v.agrees and not v.version]
+        wrong = [v for v in verdicts if v.kind == kind and v.is_wrong]
         if not wrong:
             continue
         parts.append(f'<h2>{kind}: <span class="bad">{len(wrong)}</span></h2>')
@@ -102,7 +108,7 @@ def html(theirs: Recording, ours: Recording, verdicts: Sequence[Verdict]) -> str
                 f"<details><summary><code>{escape(v.of.key)}</code>{half}</summary>"
                 f'<table class="plain">{inside}</table></details>'
             )
-    if all(v.agrees or v.version for v in verdicts):
+    if not any(v.is_wrong for v in verdicts):
         parts.append('<p class="good">No disagreement.</p>')
     return page(title, "\n".join(parts), _STYLE)
 

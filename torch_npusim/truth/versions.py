@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Differences between versions of torch that a recording shows and that are nobody's mistake.
+"""Differences that a recording shows and that are nobody's mistake.
 
 A row of versions.csv holds for one question and for exactly the two answers that it gives, so that
 any other answer is a disagreement. Its source says where torch's own code makes the difference.
+A row of incomparable.csv says why a class's questions of a pattern have no answer of their own.
 """
 
 import csv
 import json
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_FILE = Path(__file__).with_name("versions.csv")
+_FOLDER = Path(__file__).parent
 
 
 class Difference(NamedTuple):
@@ -25,11 +27,29 @@ class Difference(NamedTuple):
     source: str
 
 
+class Incomparable(NamedTuple):
+    """A row: a class, a pattern of its questions' keys, and why answers differ from run to run."""
+
+    kind: str
+    key: str
+    reason: str
+
+
+def _rows(name: str) -> list[list[str]]:
+    with (_FOLDER / name).open(newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
 @cache
 def differences() -> tuple[Difference, ...]:
-    """Returns the rows."""
-    with _FILE.open(newline="") as file:
-        return tuple(Difference(*row) for row in list(csv.reader(file))[1:])
+    """Returns the rows of versions.csv."""
+    return tuple(Difference(*row) for row in _rows("versions.csv"))
+
+
+@cache
+def incomparable() -> tuple[Incomparable, ...]:
+    """Returns the rows of incomparable.csv."""
+    return tuple(Incomparable(*row) for row in _rows("incomparable.csv"))
 
 
 def source(kind: str, key: str, theirs: Any, ours: Any, *torch: str) -> str:
@@ -37,3 +57,9 @@ def source(kind: str, key: str, theirs: Any, ours: Any, *torch: str) -> str:
     pair = " ".join(".".join(version.split(".")[:2]) for version in torch)
     asked = (kind, key, json.dumps(theirs), json.dumps(ours), pair)
     return next((row.source for row in differences() if row[:5] == asked), "")
+
+
+def reason(kind: str, key: str) -> str:
+    """Returns why no two answers to a question can be compared, or ""."""
+    found = (r.reason for r in incomparable() if r.kind == kind and fnmatchcase(key, r.key))
+    return next(found, "")

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How many kernels CUDA launches for one call of an operator, where that is not one: a table of rows
+// per operator, each with its source. A dry run that predicts CUDA shows so many in a profile.
+//
+//   masked_fill, scatter ...    a copy, and the kernel that changes it
+//   gradients of pools          zeros, and the kernel that adds to them
+//   Fourier transforms          copies that cuFFT needs, one kernel per dimension, the scale
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "csrc/routes/cuda_temporaries.h"
+
+namespace torch_npusim {
+
+// note_kernels() notes for the profiler how many kernels the command is whose body this thread
+// runs; call it with as_cuda(). `operands` are those of allocate_temporaries().
+void note_kernels(std::string_view op, TensorPointers operands, const CallArguments& arguments);
+
+// A row of the table, for its page: operators with blanks between.
+struct KernelsRow {
+  std::string operators, kernels, source;
+};
+std::vector<KernelsRow> cuda_kernels();
+
+}  // namespace torch_npusim
