@@ -21,6 +21,7 @@
 #include "csrc/operands/alignment.h"
 #include "csrc/operands/host_view.h"
 #include "csrc/routes/cpu_call.h"
+#include "csrc/routes/cuda_temporaries.h"
 #include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/dry_answers.h"
@@ -235,6 +236,12 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   check_within_storage("aten::_local_scalar_dense", self);
   if (!reads_nothing_on_cuda()) {
     translated([&] {
+      if (as_cuda()) {
+        const auto bytes = static_cast<double>(self.itemsize());
+        npusim::submit(npusim::current_stream(self.device().index()),
+                       {"aten::_local_scalar_dense", npusim::CommandKind::copy_d2h, {0, bytes}},
+                       [] {});
+      }
       const HostWait wait("aten::_local_scalar_dense",
                           npusim::current_stream(self.device().index()));
     });

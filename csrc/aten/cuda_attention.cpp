@@ -302,13 +302,20 @@ Efficient dry_efficient_attention_backward(const Tensor& grad_out, const Tensor&
           grad_bias = device_empty(sizes, bias.scalar_type(), device).slice(-1, 0, last);
         }
         const double delta = float_bytes({n.batch, n.heads, n.queries});
-        // The products of the gradient and the result, summed, in an order of their own.
-        if (!is_half(query)) allocated_together({bytes_of(out), delta}, device);
+        const auto held = [&](double bytes) {
+          return allocate_on_device(static_cast<std::size_t>(bytes), device);
+        };
+        // The products of the gradient and the result, summed, and copied into another order.
+        c10::DataPtr products, sums;
+        if (!is_half(query)) products = held(bytes_of(out)), sums = held(delta);
+        const auto deltas = held(delta);
+        products.clear();
+        sums.clear();
         const double blocks = std::ceil(static_cast<double>(n.queries) / 64) *
                               std::ceil(static_cast<double>(n.width) / 64);
         const double workspace =
             static_cast<double>(n.batch * n.heads) * blocks * (16 + 4 * 64 * 64);
-        allocated_together({delta, workspace}, device);
+        const auto summed = held(workspace);
         return {grad_query, grad_key, grad_value, grad_bias};
       });
 }

@@ -6,6 +6,7 @@
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
 #include "csrc/python/sites.h"
+#include "csrc/routes/cuda_kernels.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/dry_answers.h"
@@ -62,6 +63,13 @@ void bind_dry_runs(py::module& m) {
   m.def("in_dry_run", &npusim::dry);
   m.def("in_dry_run_of_npusim", [] { return npusim::dry() && !as_cuda(); });
   m.def("dry_answers", &answers);
+  m.def("cuda_kernels", [] {
+    py::list out;
+    for (const KernelsRow& row : cuda_kernels()) {
+      out.append(py::make_tuple(row.operators, row.kernels, row.source));
+    }
+    return out;
+  });
   m.def("cuda_temporaries", [] {
     py::list out;
     for (const TemporariesRow& row : cuda_temporaries()) {

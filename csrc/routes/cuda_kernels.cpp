@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The table of CUDA's kernels per operator. Functions named in `source` are where they are launched;
-// files are those of aten/src/ATen/native and its folder cuda.
+// The table of CUDA's kernels per operator. Functions named in `source` are where they are
+// launched; files are those of aten/src/ATen/native and its folder cuda.
 #include "csrc/routes/cuda_kernels.h"
 
 #include <c10/util/irange.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -11,6 +12,20 @@
 #include "csrc/runtime/profiler.h"
 
 namespace torch_npusim {
+
+bool transform_must_copy(const at::TensorBase& self, at::IntArrayRef strides,
+                         at::IntArrayRef dims) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 6> batch;  // stride, size
+  for (const auto d : c10::irange(self.dim())) {
+    if (std::find(dims.begin(), dims.end(), d) != dims.end() || self.size(d) == 1) continue;
+    batch.emplace_back(strides[static_cast<std::size_t>(d)], self.size(d));
+  }
+  std::sort(batch.begin(), batch.end());
+  for (std::size_t i = 1; i < batch.size(); ++i) {
+    if (batch[i].first != batch[i - 1].first * batch[i - 1].second) return true;
+  }
+  return false;
+}
 
 namespace kernel_counts {
 
@@ -67,53 +82,70 @@ int divided(const Call& call) { return call.number() == kMean ? 2 : 1; }
 
 // --- norms
 
-// Four elements are loaded at once where a row is a multiple of four.
+// Four elements are loaded at once where a row, which is as wide as the weight, is a multiple of
+// four.
 int layer_norm(const Call& call) {
-  int64_t width = 1;
-  for (const int64_t size : call.arguments.dims) width *= size;
-  return width % 4 == 0 ? 1 : 2;
+  return call.operands.size() > 1 && call.operand(1).numel() % 4 == 0 ? 1 : 2;
 }
+// The weight comes first in csrc/aten/rms_norm.cpp.
+int rms_norm(const Call& call) {
+  return call.operand(0).defined() && call.operand(0).numel() % 4 == 0 ? 1 : 2;
+}
+int rms_norm_backward(const Call& call) { return call.operand(0).defined() ? 2 : 1; }
 
 int group_norm(const Call&) { return 3; }
 int group_norm_backward(const Call&) { return 5; }
 
 // --- Fourier transforms
 
-// cuFFT takes one distance between transforms: other dimensions must merge into one, in the order of
-// their strides.
-bool must_copy(const at::TensorBase& self, c10::ArrayRef<int64_t> dims) {
-  c10::SmallVector<std::pair<int64_t, int64_t>, 6> batch;  // stride, size
-  for (const auto d : c10::irange(self.dim())) {
-    if (std::find(dims.begin(), dims.end(), d) != dims.end() || self.size(d) == 1) continue;
-    batch.emplace_back(self.stride(d), self.size(d));
-  }
-  std::sort(batch.begin(), batch.end());
-  for (std::size_t i = 1; i < batch.size(); ++i) {
-    if (batch[i].first != batch[i - 1].first * batch[i - 1].second) return true;
-  }
-  return false;
-}
-
 // The copies, one kernel per dimension, and the scale unless there is none.
-int transform(const Call& call, int copies) {
+int transform(const Call& call, at::IntArrayRef strides, int copies) {
   auto dims = call.arguments.dims;
   for (int64_t& dim : dims) dim += dim < 0 ? call.operand(0).dim() : 0;
   const bool scaled = call.arguments.second.value_or(0) != 0;
-  return copies + static_cast<int>(dims.size()) + (must_copy(call.operand(0), dims) ? 1 : 0) +
-         (scaled ? 1 : 0);
+  return copies + static_cast<int>(dims.size()) +
+         (transform_must_copy(call.operand(0), strides, dims) ? 1 : 0) + (scaled ? 1 : 0);
 }
-int complex_transform(const Call& call) { return transform(call, 0); }
+int complex_transform(const Call& call) { return transform(call, call.operand(0).strides(), 0); }
 // The other half of a whole spectrum is filled in.
-int of_real(const Call& call) { return transform(call, call.arguments.flag.value_or(true) ? 0 : 1); }
-// cuFFT destroys its input, so that is copied.
-int to_real(const Call& call) { return transform(call, 1); }
+int of_real(const Call& call) {
+  const bool whole = !call.arguments.flag.value_or(true);
+  return transform(call, call.operand(0).strides(), whole ? 1 : 0);
+}
+// cuFFT destroys its input, so that is copied, without gaps.
+int to_real(const Call& call) {
+  return transform(call, c10::contiguous_strides(call.operand(0).sizes()), 1);
+}
+
+// --- matrices
+
+// Copies of the operands that CUDA writes to, a list of pointers for each operand, and the solver.
+template <int copies, int solver>
+int by_pointers(const Call&) {
+  return copies + 2 + solver;
+}
 
 // --- indices
 
 // Axes are rolled one after the other.
-int per_axis(const Call& call) { return std::max<int>(1, static_cast<int>(call.arguments.dims.size())); }
+int per_axis(const Call& call) {
+  return std::max<int>(1, static_cast<int>(call.arguments.dims.size()));
+}
 // Not counting what was there: places are reset first.
 int scatter_reduce(const Call& call) { return call.arguments.flag.value_or(true) ? 2 : 4; }
+
+int nonzero(const Call& call) {
+  const int64_t dims = call.operand(0).dim();
+  return dims == 0 ? 2 : dims == 1 ? 4 : 5;
+}
+int masked_select(const Call& call) { return 1 + (call.operand(0).dim() <= 1 ? 4 : 5); }
+int masked_scatter(const Call&) { return 4; }
+int sort(const Call& call) {
+  constexpr int64_t kSmall = 4096;
+  const at::TensorBase& self = call.operand(0);
+  const int64_t row = self.dim() == 0 ? 1 : self.size(call.number());
+  return row > kSmall ? 8 : row > 1 ? 5 : 4;
+}
 
 struct Row {
   const char* operators;
@@ -157,11 +189,13 @@ constexpr Row kRows[] = {
      "Loss.cu: binary_cross_entropy_out_cuda"},
     {"binary_cross_entropy_backward", &divided, "the gradient, and its quotient by the count",
      "Loss.cu: binary_cross_entropy_backward_out_cuda"},
-    {"nll_loss_forward", &per_class, "without a reduction zeros for the sum of weights, and the loss",
+    {"nll_loss_forward", &per_class,
+     "without a reduction zeros for the sum of weights, and the loss",
      "NLLLoss.cu: nll_loss_forward_out_cuda_template"},
     {"dot vdot", &one_more, "products, and their sum", "cuBLAS: dot_kernel, reduce_1Block_kernel"},
-    {"addmm baddbmm addmv", &with_addend, "a copy of the addend unless it is a vector, and the product",
-     "Blas.cpp: addmm_out_cuda_impl, baddbmm_out_cuda_impl, addmv_out_cuda"},
+    {"addmv", &one_more, "a copy of the addend, and the product", "Blas.cpp: addmv_out_cuda"},
+    {"addmm baddbmm", &with_addend, "a copy of the addend unless it is a vector, and the product",
+     "Blas.cpp: addmm_out_cuda_impl, baddbmm_out_cuda_impl"},
     {"addbmm", &by_batch, "a copy of the addend, and a product per matrix",
      "LinearAlgebra.cpp: addbmm_impl_"},
     {"sum.dim_IntList sum.IntList_out nansum", &of_integers,
@@ -171,8 +205,13 @@ constexpr Row kRows[] = {
      "ReduceOps.cpp: allany_impl"},
     {"cumsum cumprod", &scan, "of one dimension CUB's two kernels",
      "ScanUtils.cuh: scan_dim; cub::DeviceScan"},
-    {"native_layer_norm", &layer_norm, "statistics and the norm; one kernel for rows of multiples of 4",
+    {"native_layer_norm", &layer_norm,
+     "statistics and the norm; one kernel for rows of multiples of 4",
      "layer_norm_kernel.cu: LayerNormKernelImplInternal"},
+    {"_fused_rms_norm", &rms_norm, "as of layer norms",
+     "layer_norm_kernel.cu: _fused_rms_norm_cuda"},
+    {"_fused_rms_norm_backward", &rms_norm_backward, "the input's gradient, and the weight's",
+     "layer_norm_kernel.cu: _fused_rms_norm_backward_cuda"},
     {"native_layer_norm_backward", &one_more, "the input's gradient, and the parameters'",
      "layer_norm_kernel.cu: LayerNormBackwardKernelImplInternal"},
     {"native_group_norm", &group_norm, "statistics, factors, and the norm",
@@ -191,6 +230,32 @@ constexpr Row kRows[] = {
     {"_fft_r2c", &of_real, "the same, and the other half of a whole spectrum",
      "SpectralOps.cpp: _fft_r2c_cufft"},
     {"_fft_c2r", &to_real, "a copy of the input, and the same", "SpectralOps.cpp: _fft_c2r_cufft"},
+    {"linalg_solve_triangular", &by_pointers<1, 1>,
+     "a copy of the right side, two lists of pointers, and the solver",
+     "BatchLinearAlgebra.cpp: triangular_solve_kernel, get_device_pointers"},
+    {"triangular_solve", &by_pointers<2, 1>,
+     "copies of both sides, two lists of pointers, and the solver",
+     "BatchLinearAlgebra.cpp: triangular_solve_out_impl"},
+    {"linalg_lu_solve", &by_pointers<1, 3>,
+     "a copy of the right side, two lists of pointers, pivots and two solvers",
+     "BatchLinearAlgebra.cpp: lu_solve_kernel; cublasXgetrsBatched"},
+    {"upsample_linear1d upsample_bicubic2d", &one_more, "zeros, and the result",
+     "UpSampleLinear1d.cu, UpSampleBicubic2d.cu: output.zero_()"},
+    {"renorm", &group_norm, "the norms, their factors, and the product",
+     "ReduceOps.cpp: renorm_out"},
+    {"nonzero", &nonzero,
+     "a count of one kernel and its copy to the host; then CUB's two, and one for several "
+     "dimensions",
+     "Nonzero.cu: nonzero_cuda_out_impl"},
+    {"masked_select", &masked_select, "nonzero and an index",
+     "IndexKernel.cpp: masked_select_out_cuda_impl"},
+    {"masked_scatter_", &masked_scatter,
+     "a check of sizes, CUB's two kernels of a scan, and the values",
+     "IndexKernel.cu: launch_masked_scatter_kernel"},
+    {"sort.stable", &sort,
+     "numbers of the row, copies of these and of the values, and the sort of more "
+     "than one; four and five in an H100's lists",
+     "Sort.cpp: sort_cuda_kernel"},
     {"roll", &per_axis, "one kernel per axis", "TensorTransformations.cpp: roll_common"},
 };
 
@@ -218,12 +283,14 @@ void note_kernels(std::string_view op, TensorPointers operands, const CallArgume
   constexpr std::string_view kSpace = "aten::";
   if (op.substr(0, kSpace.size()) != kSpace) return;
   const auto row = kernel_counts::table().find(op.substr(kSpace.size()));
-  if (row != kernel_counts::table().end()) profile_as_kernels(row->second->count({operands, arguments}));
+  if (row != kernel_counts::table().end())
+    profile_as_kernels(row->second->count({operands, arguments}));
 }
 
 std::vector<KernelsRow> cuda_kernels() {
   std::vector<KernelsRow> rows;
-  for (const kernel_counts::Row& row : kernel_counts::kRows) rows.push_back({row.operators, row.kernels, row.source});
+  for (const kernel_counts::Row& row : kernel_counts::kRows)
+    rows.push_back({row.operators, row.kernels, row.source});
   return rows;
 }
 

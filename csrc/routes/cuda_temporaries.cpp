@@ -4,6 +4,7 @@
 #include "csrc/routes/cuda_temporaries.h"
 
 #include <ATen/OpMathType.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -11,6 +12,7 @@
 #include "csrc/routes/cuda_kernels.h"
 #include "csrc/runtime/cublas_workspaces.h"
 #include "csrc/runtime/device_allocator.h"
+#include "csrc/runtime/profiler.h"
 
 namespace torch_npusim {
 
@@ -170,6 +172,91 @@ void reduction(const Call& call) {
   allocated_together({buffer, 4.0 * static_cast<double>(layout.grid())}, call.device);
 }
 
+double opmath_bytes(const at::TensorBase& tensor) {
+  return static_cast<double>(c10::elementSize(at::toOpMathType(tensor.scalar_type())));
+}
+
+// Sums of integers are sums of int64, of a copy.
+void sum(const Call& call) {
+  const at::ScalarType dtype = call.operands[0]->scalar_type();
+  c10::DataPtr copy;
+  if (at::isIntegralType(dtype, /*includeBool=*/true) && dtype != at::kLong) {
+    copy = allocate_on_device(static_cast<std::size_t>(8 * call.numel(0)), call.device);
+  }
+  reduction<4>(call);
+}
+
+void bools(const Call& call) {
+  const at::ScalarType dtype = call.operands[0]->scalar_type();
+  if (dtype == at::kBool || dtype == at::kByte) return;
+  allocated_together({call.numel(0)}, call.device);
+}
+
+void comparison(const Call& call) { allocated_together({call.numel(0), 1}, call.device); }
+
+void unreduced(const Call& call) {
+  if (call.arguments.dims.empty() || call.arguments.dims[0] == 0) return;
+  allocated_together({call.bytes(0)}, call.device);
+}
+
+void product_with_gradient(const Call& call) { allocated_together({call.bytes(0)}, call.device); }
+
+void wrapped_number(const Call& call) { allocated_together({8}, call.device); }
+
+void norm_of_each(const Call& call) {
+  const auto& dims = call.arguments.dims;
+  if (dims.empty() || call.operands[0]->dim() == 0) return;
+  const auto sizes = static_cast<double>(call.operands[0]->size(dims[0]));
+  allocated_together({opmath_bytes(*call.operands[0]) * sizes}, call.device);
+}
+
+// Factors and shifts per image and channel.
+void group_norm(const Call& call) {
+  const auto& numbers = call.arguments;
+  const double channels = static_cast<double>(numbers.dims[0] * numbers.second.value_or(0));
+  const double bytes = opmath_bytes(*call.operands[0]) * channels;
+  allocated_together({bytes, bytes}, call.device);
+}
+
+// Operands: the gradient, the input, the mean. Two sums per channel, two factors per group, one per
+// channel.
+void group_norm_backward(const Call& call) {
+  const auto& numbers = call.arguments;
+  const double item = opmath_bytes(*call.operands[1]);
+  const double channel = item * static_cast<double>(numbers.dims[0] * numbers.second.value_or(0));
+  const double group = item * call.numel(2);
+  allocated_together({channel, channel, group, group, channel}, call.device);
+}
+
+// --- Fourier transforms
+
+template <bool destroys>
+void transform(const Call& call) {
+  auto dims = call.arguments.dims;
+  const at::TensorBase& self = *call.operands[0];
+  for (int64_t& dim : dims) dim += dim < 0 ? self.dim() : 0;
+  const auto dense = c10::contiguous_strides(self.sizes());
+  const double copy =
+      transform_must_copy(self, destroys ? at::IntArrayRef(dense) : self.strides(), dims)
+          ? call.bytes(0)
+          : 0;
+  allocated_together({destroys ? call.bytes(0) : 0, copy}, call.device);
+}
+
+// --- matrices
+
+// A list of pointers for each operand.
+void pointers(const Call& call) {
+  const at::TensorBase& matrix = *call.operands[0];
+  const double count = call.numel(0) / static_cast<double>(matrix.size(-1) * matrix.size(-2));
+  allocated_together({8 * count, 8 * count}, call.device);
+}
+// The permutation of the rows.
+void permutation(const Call& call) {
+  allocated_together({8 * call.numel(0) / static_cast<double>(call.operands[0]->size(-1))},
+                     call.device);
+}
+
 // --- indices
 
 constexpr double kIndex = 8;       // bytes
@@ -178,14 +265,51 @@ constexpr double kOneTile = 2048;  // as many are sorted without a copy
 // CUB's radix sort of pairs: both lists once more, histograms of eight passes, a counter, and a
 // state of 256 numbers for each tile. H200 lists of 4,096, 8,192 and 16,384 indices have these
 // sizes for each length of a tile from 4,096 to 5,461.
-double sort_buffer(double count) {
-  constexpr double kTile = 4608, kPasses = 8 * 256 * 8, kCounter = 256, kAlignment = 255;
+double sort_buffer(double count, double key = kIndex) {
+  constexpr double kTile = 4608, kCounter = 256, kAlignment = 255;
   if (count <= kOneTile) return 1;
-  const double lists = 2 * 256 * std::ceil(kIndex * count / 256);
-  return lists + kPasses + kCounter + 1024 * std::ceil(count / kTile) + kAlignment;
+  const double lists = 256 * (std::ceil(kIndex * count / 256) + std::ceil(key * count / 256));
+  const double passes = key * 256 * 8;  // one for each byte of a key
+  return lists + passes + kCounter + 1024 * std::ceil(count / kTile) + kAlignment;
 }
 
 constexpr double kScan = 1279;  // CUB's scan of up to 16,384 numbers; longer ones need little more
+
+// The same of numbers of four bytes or fewer.
+constexpr double kSmallScan = 1023;
+
+// One dimension is CUB's scan.
+void scan(const Call& call) {
+  const at::TensorBase& self = *call.operands[0];
+  const auto& dims = call.arguments.dims;
+  if (self.numel() == 0 || dims.empty()) return;
+  if (self.dim() > 0 && self.numel() != self.size(dims[0])) return;
+  allocated_together({self.itemsize() > 4 ? kScan : kSmallScan}, call.device);
+}
+
+// Rows of up to 4,096 are sorted in place beside their numbers; a longer one by CUB's radix sort.
+void sort(const Call& call) {
+  constexpr int64_t kSmall = 4096;
+  const at::TensorBase& self = *call.operands[0];
+  const auto& dims = call.arguments.dims;
+  if (self.numel() == 0 || self.dim() == 0 || dims.empty()) return;
+  const int64_t row = self.size(dims[0]);
+  const auto numbers = kIndex * static_cast<double>(row);
+  if (row <= kSmall) {
+    allocated_together({numbers}, call.device);
+  } else if (row == self.numel()) {
+    const auto key = static_cast<double>(self.itemsize());
+    allocated_together({numbers, sort_buffer(static_cast<double>(row), key)}, call.device);
+  }
+}
+
+// The number of elements, and CUB's count of them.
+void count_of_nonzero(const Call& call) { allocated_together({4, 1}, call.device); }
+
+// The mask's running sum, and CUB's scan.
+void masked_scatter(const Call& call) {
+  allocated_together({8 * call.numel(1), kScan}, call.device);
+}
 
 constexpr double kFewIndices = 3072;
 
@@ -224,8 +348,9 @@ void index_put(const Call& call) {
   const at::TensorBase& values = *call.operands[call.operands.size() - 1];
   const double copied = values.is_contiguous() ? 0 : call.bytes(call.operands.size() - 1);
   const double index = kIndex * count;
+  auto wrapped = allocate_on_device(static_cast<std::size_t>(index), call.device);
   const auto linear = allocate_on_device(static_cast<std::size_t>(index), call.device);
-  allocated_together({index, index}, call.device);
+  wrapped.clear();
   allocated_together({index, index, copied, index, sort_buffer(count)}, call.device);
 }
 
@@ -265,6 +390,12 @@ constexpr const char* kReduceWhen =
     "several blocks share an output: at least 256 values per thread, and fewer blocks than the "
     "device holds";
 
+constexpr const char* kCast = "ReduceOps.cpp: allany_impl";
+constexpr const char* kFourier = "SpectralOps.cpp: _exec_fft, _fft_c2r_cufft";
+constexpr const char* kFourierWhen = "the other dimensions do not merge into one; c2r: always one";
+constexpr const char* kPointers = "BatchLinearAlgebra.cpp: get_device_pointers";
+constexpr const char* kCub = "ScanUtils.cuh: scan_dim; an H100's lists";
+
 constexpr const char* kConvolution = "Conv_v8.cpp: run_conv_plan; csrc/aten/convolution.cpp";
 
 constexpr Row kRows[] = {
@@ -281,8 +412,49 @@ constexpr Row kRows[] = {
     {"aten::addmv", &workspace, kBlasWhat, kBlas, kBlasWhen},
     {"aten::dot", &workspace, kBlasWhat, kBlas, kBlasWhen},
     {"aten::_scaled_mm", &workspace, kBlasWhat, kBlas, kBlasWhen},
-    {"aten::sum.dim_IntList", &reduction<4>, "partial sums in float, and a counter per output",
+    {"aten::sum.dim_IntList", &sum,
+     "partial sums in float, and a counter per output; of bool and small integers a copy as int64",
      kReduce, kReduceWhen},
+    {"aten::sum.IntList_out", &sum, "the same", kReduce, kReduceWhen},
+    {"aten::all", &bools, "a copy as bool", kCast, "of other dtypes than bool"},
+    {"aten::any", &bools, "a copy as bool", kCast, "of other dtypes than bool"},
+    {"aten::equal", &comparison, "the comparison, and its reduction", "Equal.cpp: cuda_equal",
+     "always"},
+    {"aten::mse_loss", &unreduced, "the loss of each element", "Loss.cpp: mse_loss_out",
+     "a reduction"},
+    {"aten::smooth_l1_loss", &unreduced, "the loss of each element", "Loss.cpp: smooth_l1_loss_out",
+     "a reduction"},
+    {"aten::binary_cross_entropy", &unreduced, "the loss of each element",
+     "Loss.cu: binary_cross_entropy_out_cuda", "a reduction"},
+    {"aten::_softmax_backward_data", &product_with_gradient, "gradient times output",
+     "SoftMax.cu: softmax_backward_cuda_out", "always"},
+    {"aten::pow.Scalar", &wrapped_number, "the base as a tensor", "Pow.cpp: pow_Scalar_out",
+     "always"},
+    {"aten::renorm", &norm_of_each, "a norm for each slice", "ReduceOps.cpp: renorm_out", "always"},
+    {"aten::native_group_norm", &group_norm, "a factor and a shift per image and channel",
+     "group_norm_kernel.cu: GroupNormKernelImplInternal", "always"},
+    {"aten::native_group_norm_backward", &group_norm_backward,
+     "two sums per channel, two factors per group, and one per channel",
+     "group_norm_kernel.cu: GroupNormBackwardKernelImplInternal", "always"},
+    {"aten::_fft_c2c", &transform<false>, "a copy of the input", kFourier, kFourierWhen},
+    {"aten::_fft_r2c", &transform<false>, "a copy of the input", kFourier, kFourierWhen},
+    {"aten::_fft_c2r", &transform<true>, "a copy of the input, and the same", kFourier,
+     kFourierWhen},
+    {"aten::linalg_solve_triangular", &pointers, "two lists of pointers to matrices", kPointers,
+     "always"},
+    {"aten::triangular_solve", &pointers, "two lists of pointers to matrices", kPointers, "always"},
+    {"aten::linalg_lu_solve", &pointers, "two lists of pointers to matrices", kPointers, "always"},
+    {"aten::lu_unpack", &permutation, "the permutation of the rows",
+     "LinearAlgebra.cpp: lu_unpack_out", "always"},
+    {"aten::cumsum", &scan, "CUB's scan", kCub, "one dimension"},
+    {"aten::cumprod", &scan, "CUB's scan", kCub, "one dimension"},
+    {"aten::sort.stable", &sort,
+     "numbers of a row of up to 4,096; of one longer row CUB's radix sort",
+     "Sort.cpp: sort_cuda_kernel; Sort.cu: should_use_small_sort", "always"},
+    {"aten::nonzero", &count_of_nonzero, "the count, and CUB's sum",
+     "Nonzero.cu: nonzero_cuda_out_impl", "always"},
+    {"aten::masked_scatter_", &masked_scatter, "a running sum of the mask, and CUB's scan",
+     "IndexKernel.cu: launch_masked_scatter_kernel", "always"},
     {"aten::mean.dim", &reduction<4>, "partial sums in float, and a counter per output", kReduce,
      kReduceWhen},
     {"aten::linalg_vector_norm", &reduction<4>, "partial sums in float, and a counter per output",
@@ -353,10 +525,14 @@ const std::unordered_map<std::string_view, const Row*>& table() {
 
 }  // namespace
 
-void begin_cuda_temporaries() { g_as_cuda.store(true); }
+void begin_cuda_temporaries() {
+  g_as_cuda.store(true);
+  set_profiling_as_cuda(true);
+}
 
 void end_cuda_temporaries() noexcept {
   g_as_cuda.store(false);
+  set_profiling_as_cuda(false);
   clear_cublas_workspaces();
 }
 

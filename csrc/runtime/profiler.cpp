@@ -108,7 +108,15 @@ class DeviceRanges {
   std::set<std::int64_t> threads_;
 };
 
-// Of the command whose body this thread runs, or of its last one.
+std::atomic<bool> g_profiled_as_cuda{false};
+
+// CUDA launches nothing for operands without elements.
+bool does_nothing(const npusim::CommandRecord& record) {
+  return record.info.kind == CommandKind::kernel && record.cost.bytes == 0 &&
+         record.cost.flops == 0;
+}
+
+// Of the command whose body this thread runs.
 struct Kernels {
   const npusim::CommandInfo* of = nullptr;
   int count = 1;
@@ -121,7 +129,10 @@ class ProfiledTimeline final : public npusim::Timeline {
   void on_command(const npusim::CommandRecord& record,
                   std::span<const npusim::Operand> operands) noexcept override {
     if (g_paused.load(std::memory_order_relaxed)) return;
-    const int count = t_kernels.of == &record.info ? t_kernels.count : 1;
+    const int count = t_kernels.of == &record.info                 ? t_kernels.count
+                      : g_profiled_as_cuda && does_nothing(record) ? 0
+                                                                   : 1;
+    t_kernels = {};
     if (count == 1) return Timeline::on_command(record, operands);
     npusim::CommandRecord kernel = record;
     kernel.cost.flops /= count;
@@ -433,8 +444,10 @@ void set_trace_names(TraceNames names) noexcept { g_names = names; }
 TraceNames trace_names() noexcept { return g_names; }
 void profile_as_kernels(int count) noexcept {
   const npusim::RunningCommand* command = npusim::detail::t_state.run;
-  if (command != nullptr) t_kernels = {&command->info(), count};
+  if (command != nullptr && npusim::observed()) t_kernels = {&command->info(), count};
 }
+
+void set_profiling_as_cuda(bool on) noexcept { g_profiled_as_cuda = on; }
 
 void set_profiling_paused(bool paused) noexcept { g_paused = paused; }
 

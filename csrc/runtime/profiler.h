@@ -16,6 +16,9 @@ TraceNames trace_names() noexcept;
 // profile_as_kernels() shows the command whose body this thread runs as so many kernels.
 void profile_as_kernels(int count) noexcept;
 
+// set_profiling_as_cuda() leaves commands without work out of profiles, as CUDA's have none.
+void set_profiling_as_cuda(bool on) noexcept;
+
 // set_profiling_paused() keeps commands out of a running profile, and lets them in again.
 void set_profiling_paused(bool paused) noexcept;
 

@@ -19,6 +19,13 @@ def operators() -> Iterator[str]:
         yield f"| {', '.join(names)} | {what} | {condition} | {source} |"
 
 
+def kernels() -> Iterator[str]:
+    """Yields the table of csrc/routes/cuda_kernels.cpp."""
+    yield "| operators | kernels | source |\n|---|---|---|"
+    for operators, what, source in _C.cuda_kernels():
+        yield f"| {', '.join(f'`{name}`' for name in operators.split())} | {what} | {source} |"
+
+
 def contexts() -> Iterator[str]:
     """Yields the table of the driver's contexts."""
     yield "| compute capability | specifications | interval | seen |\n|---|---|---|---|"

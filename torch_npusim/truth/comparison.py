@@ -431,7 +431,7 @@ def rows_asked(theirs: Recording) -> tuple[int, int, int]:
 def disagreements(verdicts: list[Verdict]) -> list[str]:
     """Returns a line per disagreement: class, section and key, sorted.
 
-    What cannot be compared has "not comparable: " before it, and the reason behind it.
+    A claim that cannot be compared has "not comparable: " before it, and the reason behind it.
     """
     lines = []
     for v in verdicts:

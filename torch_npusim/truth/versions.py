@@ -3,7 +3,7 @@
 
 A row of versions.csv holds for one question and for exactly the two answers that it gives, so that
 any other answer is a disagreement. Its source says where torch's own code makes the difference.
-A row of incomparable.csv says why a class's questions of a pattern have no answer of their own.
+A row of incomparable.csv says why answers to a class's questions of some patterns prove nothing.
 """
 
 import csv
@@ -28,7 +28,7 @@ class Difference(NamedTuple):
 
 
 class Incomparable(NamedTuple):
-    """A row: a class, a pattern of its questions' keys, and why answers differ from run to run."""
+    """A row: a class, patterns of its keys with blanks between, and why answers prove nothing."""
 
     kind: str
     key: str
@@ -61,5 +61,9 @@ def source(kind: str, key: str, theirs: Any, ours: Any, *torch: str) -> str:
 
 def reason(kind: str, key: str) -> str:
     """Returns why no two answers to a question can be compared, or ""."""
-    found = (r.reason for r in incomparable() if r.kind == kind and fnmatchcase(key, r.key))
+    found = (
+        row.reason
+        for row in incomparable()
+        if row.kind == kind and any(fnmatchcase(key, pattern) for pattern in row.key.split())
+    )
     return next(found, "")
