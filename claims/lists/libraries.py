@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from claims.claim import Brief
-from claims.lists.placement import SAME_CPU
+from claims.lists.placement import GENERATED, SAME_CPU
 from torch_npusim.testing import allow_sync
 
 TWO = "cuda:1 and cuda:0|cuda:0 and cuda:1"
@@ -145,20 +145,20 @@ CLAIMS = {
         r"indices should be either on cpu or on the same device", rates_by_group
     ),
     "radii_of_random_points": both(SAME_CPU, random_points),
-    "sign_of_a_rotation": both(SAME_CPU, rotation_between),
-    "first_distance": both(SAME_CPU, travelled),
-    "frame_of_a_signal": both(SAME_CPU, turned_signal),
+    "sign_of_a_rotation": both(GENERATED, rotation_between),
+    "first_distance": both(GENERATED, travelled),
+    "frame_of_a_signal": both(GENERATED, turned_signal),
     "zero_to_compare_with": both(SAME_CPU, is_orthogonal),
     "noise_like_a_tensor": both(SAME_CPU, noise_like),
     "unit_matrix_by_type": both(TWO, whitened, "cuda:1"),
     "filter_to_the_current_device": both(TWO, wavelet_of, "cuda:1"),
-    "curve_of_an_image": both(SAME_CPU, remapped),
-    "step_after_the_last": both(SAME_CPU, time_steps),
+    "curve_of_an_image": both(GENERATED, remapped),
+    "step_after_the_last": both(GENERATED, time_steps),
     "weight_of_an_edge": both(
         r"backend of indices .* must match backend of values", dense_adjacency
     ),
     "noise_of_a_length": both(SAME_CPU, noisy),
-    "last_coordinate": both(SAME_CPU, homogeneous),
+    "last_coordinate": both(GENERATED, homogeneous),
     "mask_of_a_batch": both(SAME_CPU, blended),
     "every_instance_is_kept": Brief(
         r"the test left .* of device memory[\s\S]*attribute 'made' of class",

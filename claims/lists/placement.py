@@ -30,6 +30,10 @@ class Scaled(nn.Module):
 
 
 SAME = r"Expected all tensors to be on the same device, but found at least two devices, "
+#: Of the kernels that torch generates; the others have SAME.
+GENERATED = (
+    r"Expected all tensors to be on the same device, but got \w+ is on c.*\n.*\.to\(\"cuda:0\"\)"
+)
 SAME_CPU = SAME + r"cuda:0 and cpu.*\.to\(\"cuda:0\"\)"
 
 
