@@ -10,6 +10,7 @@ its own twin, with the resolution. Constants:
     CAUSE      of npusim_lab.causes.CAUSES
     ADVICE     regular expression of the resolution, found in the first two sentences
     SETTING    of PYTORCH_ALLOC_CONF, which mends it
+    DRY        whether it has the size of the report, in a run without values
 """
 
 import importlib

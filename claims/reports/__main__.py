@@ -21,6 +21,7 @@ from npusim_lab.files import save
 _CHILD = """
 import sys, torch
 from claims.reports import report
+torch.cuda.init()
 torch.cuda.memory._record_memory_history(stacks="python")
 try:
     report(sys.argv[1]).program(sys.argv[2] == "True")
@@ -40,6 +41,7 @@ def run(name: str, mended: bool, memory: int, setting: str = "") -> tuple[str, T
     """
     settings = {
         "NPUSIM_AS_CUDA": "1",
+        "NPUSIM_DRY_RUN": str(int(getattr(report(name), "DRY", False))),
         "NPUSIM_ALLOCATOR": "cuda-2.13",
         "NPUSIM_DEVICE_MEMORY": str(memory),
         "PYTORCH_ALLOC_CONF": setting,
