@@ -215,6 +215,7 @@ def _of_peak(found: Found, asked: int) -> list[str]:
     """Return the subjects of the advice on a peak: those that hold most, the request included."""
     shares = Counter(found.kinds)
     shares[found.asked_kind] += asked
+    shares["other"] += shares.pop("input data", 0)
     first = []
     if found.asked_kind == "optimizer state" and not found.makes_states:
         first = ["intermediates"]

@@ -15,7 +15,7 @@ _KINDS = (
     (
         "KV cache",
         r"kv_?(cache|pool|buffer)|past_key_value|cache_utils|mem_cache|block_manager|paged"
-        r"| (\w*_)?caches?$|-packages/.*/cache\.py ",
+        r"| (_?(init|setup|alloc|create|make|build|reserve)\w*_)?caches?$|-packages/.*/cache\.py ",
     ),
     ("optimizer state", r"/optim(izer)?/|optimi[sz]er|(adam\w*|sgd|lion|muon)\.py"),
     ("gradients", r"AccumulateGrad|accumulate_grad"),
@@ -23,7 +23,7 @@ _KINDS = (
         "logits",
         r" [^/]*(logits|log_?softmax|log_?prob|_logps|lm_head|cross_entropy|nll_loss)[^/]*$",
     ),
-    ("backward pass", r"Backward\d*(::| |$)|autograd::Engine|/autograd/|_backward\b"),
+    ("backward pass", r"Backward\d*(::| |$)|autograd::Engine|/autograd/| [^/]*_backward\b"),
     (
         "parameters",
         r" (reset_parameters|_apply|load_state_dict|from_pretrained|_load\w*|init_weights"

@@ -91,6 +91,9 @@ def test_blocks_without_a_recorded_stack_are_called_so() -> None:
 @pytest.mark.parametrize(
     ("stack", "kind"),
     [
+        ([("/home/me/clip_backward.py", 9, "load")], "other"),
+        ([("??", 0, "at::native::linear_backward(at::Tensor const&)")], "backward pass"),
+        ([("/e/site-packages/lmdeploy/cache_engine.py", 9, "allocate_gpu_cache")], "KV cache"),
         ((OWN, MODULE), "activations"),
         ((*UNWIND, NODE), "backward pass"),
         ((("/env/site-packages/torch/optim/adamw.py", 9, "_init_group"), OWN), "optimizer state"),
