@@ -132,7 +132,17 @@ int per_axis(const Call& call) {
   return std::max<int>(1, static_cast<int>(call.arguments.dims.size()));
 }
 // Not counting what was there: places are reset first.
-int scatter_reduce(const Call& call) { return call.arguments.flag.value_or(true) ? 2 : 4; }
+// A mean counts: ones, their sum, zeros that become ones, and the quotient.
+constexpr int kCounting = 6;
+int scatter_reduce(const Call& call) {
+  const int sums = call.arguments.flag.value_or(true) ? 2 : 4;
+  return sums + (call.arguments.word == "mean" ? kCounting : 0);
+}
+int index_reduce(const Call& call) { return call.arguments.word == "mean" ? 2 + kCounting : 2; }
+int top(const Call& call) { return call.number() > 1 ? 2 : 1; }
+int maxima_and_their_sum(const Call&) { return 9; }
+int unpack(const Call&) { return 7; }
+int index_put(const Call& call) { return call.arguments.flag.value_or(false) ? 6 : 1; }
 
 int nonzero(const Call& call) {
   const int64_t dims = call.operand(0).dim();
@@ -155,12 +165,32 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"masked_fill.Scalar masked_fill.Tensor index_add index_copy index_reduce scatter.src "
+    {"masked_fill.Scalar masked_fill.Tensor index_add index_copy scatter.src "
      "scatter.value scatter_add index_fill.int_Scalar",
      &one_more, "a copy of self, and the kernel that changes it",
      "TensorAdvancedIndexing.cpp: scatter_impl, masked_fill; Indexing.cu: index_add_cuda_out"},
     {"scatter_reduce.two", &scatter_reduce, "the same; without self four, in an H100's list",
      "TensorAdvancedIndexing.cpp: scatter_impl, scatter_reduce_exclude_self_helper"},
+    {"index_reduce", &index_reduce,
+     "a copy of self and the values; of means the counts and a quotient",
+     "Indexing.cu: index_reduce_func_cuda_impl"},
+    {"_index_put_impl_", &index_put,
+     "of sums of one index the index in elements, numbers, copies, the sort and the sums: six in "
+     "an "
+     "H100's list",
+     "Indexing.cu: index_put_with_sort_kernel"},
+    {"index_fill_.int_Tensor", &one_more, "a copy of the value to the host, and the fill",
+     "TensorAdvancedIndexing.cpp: index_fill_"},
+    {"topk", &top, "the values, and their sort", "TensorTopK.cpp: topk_out_cuda"},
+    {"logsumexp", &maxima_and_their_sum,
+     "maxima, their size, a comparison, a fill, differences, powers, sums, logarithms, and maxima "
+     "again",
+     "ReduceOps.cpp: logsumexp_out_impl"},
+    {"lu_unpack", &unpack,
+     "two triangles, a diagonal, the permutation and its matrix: seven in an "
+     "H100's lists",
+     "LinearAlgebra.cpp: lu_unpack_out"},
+    {"eye.m_out", &one_more, "zeros, and the diagonal", "TensorFactories.cu: eye_out_cuda"},
     {"max_unpool2d max_unpool3d", &one_more, "zeros, and the kernel that fills in values",
      "MaxUnpooling.cu: max_unpooling2d_forward_out_cuda"},
     {"upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward "

@@ -311,6 +311,21 @@ void masked_scatter(const Call& call) {
   allocated_together({8 * call.numel(1), kScan}, call.device);
 }
 
+// A mean counts: the counts, ones that are added to them, and which are zero.
+void index_reduce(const Call& call) {
+  if (call.arguments.word != "mean") return;
+  const auto held = [&](double bytes) {
+    return allocate_on_device(static_cast<std::size_t>(bytes), call.device);
+  };
+  const auto counts = held(call.bytes(0));
+  allocated_together({call.bytes(2)}, call.device);
+  const auto zeros = held(call.numel(0));
+}
+void scatter_reduce(const Call& call) {
+  if (call.arguments.word != "mean") return;
+  allocated_together({call.bytes(2), call.bytes(0), call.numel(0)}, call.device);
+}
+
 constexpr double kFewIndices = 3072;
 
 // Operands: the gradient, the indices; the first number is that of the weight's rows.
@@ -453,6 +468,10 @@ constexpr Row kRows[] = {
      "Sort.cpp: sort_cuda_kernel; Sort.cu: should_use_small_sort", "always"},
     {"aten::nonzero", &count_of_nonzero, "the count, and CUB's sum",
      "Nonzero.cu: nonzero_cuda_out_impl", "always"},
+    {"aten::index_reduce", &index_reduce, "the counts, ones, and which counts are zero",
+     "Indexing.cu: index_reduce_func_cuda_impl", "means"},
+    {"aten::scatter_reduce.two", &scatter_reduce, "ones, the counts, and which are zero",
+     "TensorAdvancedIndexing.cpp: scatter_reduce_two", "means"},
     {"aten::masked_scatter_", &masked_scatter, "a running sum of the mask, and CUB's scan",
      "IndexKernel.cu: launch_masked_scatter_kernel", "always"},
     {"aten::mean.dim", &reduction<4>, "partial sums in float, and a counter per output", kReduce,

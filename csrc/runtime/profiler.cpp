@@ -129,9 +129,8 @@ class ProfiledTimeline final : public npusim::Timeline {
   void on_command(const npusim::CommandRecord& record,
                   std::span<const npusim::Operand> operands) noexcept override {
     if (g_paused.load(std::memory_order_relaxed)) return;
-    const int count = t_kernels.of == &record.info                 ? t_kernels.count
-                      : g_profiled_as_cuda && does_nothing(record) ? 0
-                                                                   : 1;
+    const bool none = g_profiled_as_cuda && does_nothing(record);
+    const int count = none ? 0 : t_kernels.of == &record.info ? t_kernels.count : 1;
     t_kernels = {};
     if (count == 1) return Timeline::on_command(record, operands);
     npusim::CommandRecord kernel = record;

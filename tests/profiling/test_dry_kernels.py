@@ -59,6 +59,10 @@ LAUNCHED = {
     "narrow norm": (2, lambda x: F.layer_norm(x.view(-1)[:3], (3,), x[0, :3], x[0, :3])),
     "norm": (1, lambda x: F.layer_norm(x, (4,), x[0], x[0])),
     "groups": (3, lambda x: F.group_norm(x[None], 2)),
+    "empty rows": (0, lambda x: x[:0].masked_fill(made(0, 4, dtype=torch.bool), 1)),
+    "means of places": (2 + 6, lambda x: x.index_reduce(0, made(4, dtype=torch.long), x, "mean")),
+    "largest": (2, lambda x: x.topk(2)),
+    "logarithms of sums": (9, lambda x: x.logsumexp(0)),
     "a number": (2, lambda x: x.sum().item()),
     "triangle": (4, triangle),
 }
