@@ -9,6 +9,7 @@
 #include <ATen/ops/embedding_ops.h>
 #include <ATen/ops/flip_ops.h>
 #include <ATen/ops/gather_ops.h>
+#include <ATen/ops/index_meta_dispatch.h>
 #include <ATen/ops/index_ops.h>
 #include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/masked_fill_ops.h>
@@ -78,9 +79,9 @@ at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tenso
   if (C10_LIKELY(!npusim::dry())) return Kernel::call(self, indices);
   const auto shape = [](c10::DeviceIndex, CpuCall& call, const at::Tensor& operand,
                         const c10::List<std::optional<at::Tensor>>& chosen) {
-    at::Tensor made = at::_ops::index_Tensor::redispatch(
-        c10::DispatchKeySet(call.kernel()), cpu_kernel::view(call, operand),
-        cpu_kernel::view(call, indices_without_masks(chosen)));
+    // torch's Python for this shape leaves the strides of indices out.
+    at::Tensor made = at::meta::index(cpu_kernel::view(call, operand),
+                                      cpu_kernel::view(call, indices_without_masks(chosen)));
     call.finish();
     return call.result(std::move(made));
   };

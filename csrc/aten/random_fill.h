@@ -12,6 +12,7 @@
 #include "csrc/aten/row_major_walk.h"
 #include "csrc/launch/launch.h"
 #include "csrc/routes/cpu_call.h"
+#include "csrc/runtime/dry_answers.h"
 
 namespace torch_npusim {
 
@@ -59,6 +60,7 @@ struct Drawing;
 template <class Result, class... Args, Result (*Native)(Args...)>
 struct Drawing<Native> {
   static Result call(Args... args) {
+    const ArgumentsAreRight checked;  // torch asks whether a deviation is negative
     Result result = Native(args...);
     if (C10_UNLIKELY(result.numel() == 0)) {
       reserve_philox(std::get<MaybeGenerator>(std::tuple<Args...>(args...)),

@@ -14,6 +14,7 @@
 #include <ATen/ops/polar.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <string_view>
 #include <unordered_map>
@@ -41,18 +42,13 @@ Tensor on_meta(const Tensor& like, at::IntArrayRef sizes) {
   return numbers(sizes, like.scalar_type());
 }
 
-// A tensor as TensorIterator lays out the result of two operands.
-Tensor iterated(const at::TensorBase& first, const at::TensorBase& second) {
+// A tensor as TensorIterator lays out the result of operands, the first of which counts most.
+Tensor iterated(TensorPointers operands) {
   const Tensor none;
-  return at::TensorIteratorConfig()
-      .add_output(none)
-      .add_const_input(first)
-      .add_const_input(second)
-      .check_all_same_dtype(false)
-      .check_all_same_device(false)
-      .declare_static_dtype_and_device(at::kByte, at::kMeta)
-      .build()
-      .output();
+  at::TensorIteratorConfig config;
+  config.add_output(none).check_all_same_dtype(false).check_all_same_device(false);
+  for (const at::TensorBase* operand : operands) config.add_const_input(*operand);
+  return config.declare_static_dtype_and_device(at::kByte, at::kMeta).build().output();
 }
 
 // The arguments of one call, which the results replace.
@@ -129,7 +125,13 @@ void ctc_loss_backward(const char* /*op*/, Arguments given) {
   given.become(on_meta(log_probs, log_probs.sizes()));
 }
 
-void equal(const char* op, Arguments given) { given.become(answer_of(op, at::kBool, 1).toBool()); }
+// Tensors are equal; one boolean is compared with True where torch reads it.
+void equal(const char* op, Arguments given) {
+  const at::TensorBase& first = *given.operands[0];
+  const bool is_flag = first.dim() == 0 && first.scalar_type() == at::kBool;
+  const c10::Scalar answer = is_flag ? value_of(op, first) : answer_of(op, at::kBool, 1);
+  given.become(answer.toBool());
+}
 
 // No gradient is infinite, and the optimizer's step is taken. Arguments: gradients, whether one is
 // infinite, a scale.
@@ -149,7 +151,8 @@ void written_by_iterator(const char* /*op*/, Arguments given) {
   const at::DimVector before(out.sizes());
   kernel(out, first, second);
   if (out.sizes() != at::IntArrayRef(before)) {
-    const Tensor right = iterated(first, second);
+    const std::array<const at::TensorBase*, 2> both{&first, &second};
+    const Tensor right = iterated(both);
     out.unsafeGetTensorImpl()->set_sizes_and_strides(right.sizes(), right.strides());
   }
   given.become(out);
@@ -259,15 +262,16 @@ const std::unordered_map<std::string_view, Rule>& rules_of_cpu() {
 
 enum class Strides : std::uint8_t {
   like,      // the memory format that an operand suggests
+  empty,     // as empty_like() of an operand
   rows,      // contiguous
   columns,   // of each matrix
-  iterated,  // as TensorIterator's, of the first two operands
+  iterated,  // as TensorIterator's, of all operands
 };
 
 struct LaidOut {
   std::size_t result;
   Strides layout;
-  std::size_t operand = 0;  // of `like`; the first one of `iterated`
+  std::size_t operand = 0;  // of `like` and `empty`; of two of `iterated` the first
   bool on_cuda = true;      // CUDA's kernel does the same
 };
 
@@ -275,6 +279,8 @@ const std::unordered_multimap<std::string_view, LaidOut>& laid_out() {
   static const auto* const kLaidOut = new std::unordered_multimap<std::string_view, LaidOut>{
       {"aten::_batch_norm_with_update", {0, Strides::like, 0, false}},
       {"aten::batch_norm_backward", {0, Strides::like, 1, false}},
+      {"aten::binary_cross_entropy", {0, Strides::empty}},
+      {"aten::binary_cross_entropy_backward", {0, Strides::empty, 1}},
       {"aten::channel_shuffle", {0, Strides::like, 0, false}},
       {"aten::copysign.Tensor", {0, Strides::iterated}},
       {"aten::div.Tensor_mode", {0, Strides::iterated}},
@@ -284,6 +290,7 @@ const std::unordered_multimap<std::string_view, LaidOut>& laid_out() {
       {"aten::hardswish_backward", {0, Strides::iterated}},
       {"aten::hardtanh_backward", {0, Strides::iterated}},
       {"aten::heaviside", {0, Strides::iterated}},
+      {"aten::lcm", {0, Strides::iterated}},
       {"aten::leaky_relu_backward", {0, Strides::iterated, 1}},
       {"aten::linalg_eig", {1, Strides::columns}},
       {"aten::_linalg_svd", {2, Strides::columns, 0, false}},
@@ -300,6 +307,8 @@ const std::unordered_multimap<std::string_view, LaidOut>& laid_out() {
       {"aten::native_layer_norm_backward", {2, Strides::rows}},
       {"aten::pixel_shuffle", {0, Strides::like, 0, false}},
       {"aten::pow.Scalar", {0, Strides::rows}},
+      {"aten::_prelu_kernel_backward", {0, Strides::iterated}},
+      {"aten::_prelu_kernel_backward", {1, Strides::iterated}},
       {"aten::replication_pad2d", {0, Strides::like, 0, false}},
       {"aten::replication_pad2d_backward", {0, Strides::like, 1, false}},
       {"aten::smooth_l1_loss_backward", {0, Strides::rows}},
@@ -317,16 +326,21 @@ Tensor right_layout(const LaidOut& row, TensorPointers operands, const Tensor& r
     case Strides::like:
       return at::empty(result.sizes(), at::device(at::kMeta).memory_format(
                                            operands[row.operand]->suggest_memory_format()));
+    case Strides::empty:
+      return at::empty_like(Tensor(*operands[row.operand]), at::device(at::kMeta));
     case Strides::rows:
       return numbers(result.sizes());
     case Strides::columns: {
+      if (result.dim() < 2) return result;  // one that was not asked for
       at::DimVector turned(result.sizes());
       std::swap(turned.end()[-1], turned.end()[-2]);
       return numbers(turned).transpose(-1, -2);
     }
     case Strides::iterated: {
       if (operands.size() < 2) return at::empty_like(result, at::device(at::kMeta));
-      return iterated(*operands[row.operand], *operands[1 - row.operand]);
+      if (row.operand == 0) return iterated(operands);
+      const std::array<const at::TensorBase*, 2> turned{operands[1], operands[0]};
+      return iterated(turned);
     }
   }
   return result;
@@ -341,6 +355,7 @@ void lay_out(const OpTraits& traits, TensorPointers operands, std::size_t place,
   for (auto row = begin; row != end; ++row) {
     if (row->second.result != place || (as_cuda() && !row->second.on_cuda)) continue;
     const Tensor right = right_layout(row->second, operands, result);
+    if (right.dim() != result.dim()) continue;  // a mean or a sum
     result.unsafeGetTensorImpl()->set_sizes_and_strides(right.sizes(), right.strides());
   }
 }

@@ -4,7 +4,7 @@
 //
 //   a scalar of floating point   1.0           so a loss is finite
 //   an integer                   1
-//   a boolean                    False, but True for what aten::all made
+//   a boolean                    False, but True for what aten::all or aten::logical_not made
 //   what GradScaler looks at     0: no gradient is infinite
 //   any of them, each `patience` times at one line: the opposite once, so that loops end
 #pragma once
@@ -27,6 +27,16 @@ c10::Scalar answer_of(const char* op, at::ScalarType dtype, double usual);
 
 // value_of() is what reading the one element of `tensor` answers.
 c10::Scalar value_of(const char* op, const at::TensorBase& tensor);
+
+// ArgumentsAreRight is for a call of torch that checks values of its arguments: while one lives,
+// booleans that this thread reads are True, and not counted. They do not nest.
+class ArgumentsAreRight {
+ public:
+  ArgumentsAreRight();
+  ~ArgumentsAreRight();
+  ArgumentsAreRight(const ArgumentsAreRight&) = delete;
+  ArgumentsAreRight& operator=(const ArgumentsAreRight&) = delete;
+};
 
 // selected_of() is how many of `elements` a mask selects: the share that the run was given.
 int64_t selected_of(const char* op, int64_t elements);

@@ -25,7 +25,6 @@ from npusim_lab.snapshot_inferred import (
     GIVEN_BACK,
     TAKEN,
     capacity_at_failures,
-    completed_by_failures,
     held_after,
     initial_reserved,
     is_one_left,
@@ -197,8 +196,8 @@ class _Importer:
         self.collects = _lab.config(*self.rules)["garbage_collection_threshold"] > 0
         self.is_whole = is_whole
         self.waiting: tuple[int, int] | None = None  # bytes and pool of a request that waits
-        self.of_failures = completed_by_failures(self.entries)
-        self.completed: list[tuple[int, int]] = []  # id and time of what it waited for
+        self.completed: list[tuple[int, int]] = []  # id and time of frees not yet added
+        self.waits = False  # whether they are those that a request waited for
         self.out = TraceBuilder()
         self.streams: dict[int, int] = {0: 0}
         self.pools: dict[tuple[int, int], int] = {(0, 0): 0}
@@ -263,13 +262,17 @@ class _Importer:
                 self._hold(position, op, rest[0], rest[1], rest[4])
             if op in GIVEN_BACK:
                 if before not in GIVEN_BACK and not self.is_whole:
+                    asked = self.readings.get(position)
+                    if asked is None:
+                        asked = self._was_asked_for(position, reserved)
+                    if asked:
+                        self._end_wait()
+                    else:  # a full device waits for other streams, then gives back
+                        self.waits |= not self.collects
                     pools = pools_given_back(self.entries, position)
                     for pool in sorted(pools & in_use):
                         self.out.add(Op.RELEASE_POOL, pool=self._pool(pool), time_ns=rest[2] * 1000)
                     in_use -= pools
-                    asked = self.readings.get(position)
-                    if asked is None:
-                        asked = self._was_asked_for(position, reserved)
                     self.releases.append((len(self.out), position, asked))
                     if asked:
                         for number in sorted(map(self._pool, pools)) if pools <= ended else (0,):
@@ -427,7 +430,8 @@ class _Importer:
         stack: int,
     ) -> None:
         time = time_us * 1000
-        if op not in _WHILE_WAITING:
+        # torch looks for cached blocks before it waits, and for new memory alone afterwards.
+        if op not in _WHILE_WAITING or (op in (*TAKEN, Op.MALLOC) and not self.waits):
             self._end_wait()
         if op == Op.FREE_REQUESTED:
             self.pending.add(address)
@@ -439,10 +443,11 @@ class _Importer:
             at = bisect_left(self.places, (address,))
             if at < len(self.places) and self.places[at][0] == address:
                 del self.places[at]
-            if self.waiting is None and position not in self.of_failures:
-                self._end_wait()
+            before = self.entries["op"][position - 1], self.entries["address"][position - 1]
+            if position and before == (Op.FREE_REQUESTED, address):
+                self._end_wait()  # no other stream had used it
         elif op == Op.RETRY:
-            self.waiting = (bytes, pool)
+            self.waiting, self.waits = (bytes, pool), True
         elif op == Op.MALLOC:
             if address in self.live:
                 since = self.since.get(address)
@@ -506,11 +511,11 @@ class _Importer:
             self.held[address] = 0 if self._pool(pool) else bytes
 
     def _end_wait(self) -> None:
-        """Complete the frees that a request waited for: a replay of it waits for them itself."""
+        """Complete frees: those that a request waits for after it, as its replay waits itself."""
         for id, time in self.completed:
             self.out.add(Op.FREE_COMPLETED, id, time_ns=time)
         self.completed.clear()
-        self.waiting = None
+        self.waiting, self.waits = None, False
 
     def _known(self, position: int, action: str, address: int) -> int:
         if address not in self.live:

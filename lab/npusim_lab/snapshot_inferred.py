@@ -97,23 +97,6 @@ def pools_given_back(entries: _lab.SnapshotEntries, begin: int | None = None) ->
     return set(pool[begin:end].tolist())
 
 
-def completed_by_failures(entries: _lab.SnapshotEntries) -> set[int]:
-    """Return the positions of frees that completed while a request that failed waited for them.
-
-    torch looks for cached blocks before it waits, and for new memory alone afterwards.
-    """
-    found, op, address = set[int](), entries["op"], entries["address"]
-    for position in np.flatnonzero(op == Op.OOM).tolist():
-        while position and op[position - 1] in (Op.FREE_COMPLETED, *GIVEN_BACK):
-            position -= 1
-            if op[position] == Op.FREE_COMPLETED:
-                before = max(position - 1, 0)  # at its own request where no stream had used it
-                is_plain = op[before] == Op.FREE_REQUESTED and address[before] == address[position]
-                if not is_plain:
-                    found.add(position)
-    return found
-
-
 def rows_of(entries: _lab.SnapshotEntries) -> Iterator[tuple[int, ...]]:
     """Yield position, op, address, bytes, time_us, stream, pool and stack of each entry."""
     columns: list[NDArray[Any]] = [entries["op"], entries["address"], entries["bytes"]]

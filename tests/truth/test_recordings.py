@@ -20,10 +20,12 @@ from repo.sources import ROOT
 
 from torch_npusim.cli import main
 from torch_npusim.sim import rules, specs
-from torch_npusim.truth import claims, comparison, least_squares, page, recordings, truth_record
+from torch_npusim.truth import claims, comparison, least_squares, page, recordings
+from torch_npusim.truth.recorder import batches, command, privacy, workers
+from torch_npusim.truth.recorder import journal as journals
 from torch_npusim.truth.recordings import Key, TruthError, is_held_out, load, spec_of
 
-SCRIPT = ROOT / "torch_npusim/truth/truth_record.py"
+RECORDER = sorted((ROOT / "torch_npusim/truth/recorder").glob("*.py"))
 ENVIRONMENT = claims.environment("h100-sxm", None, "2.13")
 # A few questions of each section; those of torch's table of operators are of `make truth`.
 QUICK = "device|asserts|places-0|layers|others|trained|asked|together"
@@ -78,7 +80,7 @@ def test_all_questions_are_answered_although_the_recorder_was_killed(recorded, j
     assert asked == {key for key in KEYS if not key.startswith(("host", "load"))}, (
         "a simulated device has no clocks to read, and its host is no claim"
     )
-    assert set(recorded.answers) == set(truth_record.SECTIONS)
+    assert set(recorded.answers) == set(batches.SECTIONS)
     assert not journal.parent.exists(), "the journal is removed once the archive is there"
 
 
@@ -87,8 +89,8 @@ def test_a_process_whose_forks_cannot_use_the_device_answers_nothing(tmp_path, m
     def refused():
         raise RuntimeError("CUDA driver initialization failed, you might not have a CUDA gpu.")
 
-    monkeypatch.setattr(truth_record, "device", refused)
-    assert truth_record.work("answers.asked", str(tmp_path), time.time() + 60) == 1
+    monkeypatch.setattr(workers, "device", refused)
+    assert workers.work("answers.asked", str(tmp_path), time.time() + 60) == 1
     assert (
         "forks cannot use the device: CUDA driver initialization failed" in capfd.readouterr().err
     )
@@ -96,25 +98,25 @@ def test_a_process_whose_forks_cannot_use_the_device_answers_nothing(tmp_path, m
 
 
 def test_a_fork_that_dies_is_no_fork_that_can_use_the_device(monkeypatch):
-    monkeypatch.setattr(truth_record, "device", lambda: os.kill(os.getpid(), signal.SIGKILL))
-    assert truth_record._broken_fork() == "a fork that uses the device ends without an answer"
+    monkeypatch.setattr(workers, "device", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert workers._broken_fork() == "a fork that uses the device ends without an answer"
 
 
 def test_workers_side_by_side_share_the_questions(tmp_path, monkeypatch):
     keys = [str(number) for number in range(7)]
-    of = truth_record.Batch("answers", lambda: [(key, lambda: 1) for key in keys])
-    monkeypatch.setitem(truth_record.BATCHES, "answers.few", of)
-    monkeypatch.setattr(truth_record, "_broken_fork", str)
-    monkeypatch.setattr(truth_record, "OPTIONS", truth_record.Options(jobs=3))
+    of = batches.Batch("answers", lambda: [(key, lambda: 1) for key in keys])
+    monkeypatch.setitem(batches.BATCHES, "answers.few", of)
+    monkeypatch.setattr(workers, "_broken_fork", str)
+    monkeypatch.setattr(batches, "OPTIONS", batches.Options(jobs=3))
     asked = []
 
     def fork(name, todo, journal, deadline):
         asked.append([key for key, _ in todo])
         return len(todo), ""
 
-    monkeypatch.setattr(truth_record, "_fork_runner", fork)
+    monkeypatch.setattr(workers, "_fork_runner", fork)
     for turn in range(3):
-        truth_record.work("answers.few", str(tmp_path), time.time() + 60, turn)
+        workers.work("answers.few", str(tmp_path), time.time() + 60, turn)
     assert asked == [["0", "3", "6"], ["1", "4"], ["2", "5"]]
 
 
@@ -124,7 +126,7 @@ def test_the_archive_follows_its_schema(archive):
     assert (made["schema"], made["version"], made["left_out"]) == ("npusim-truth", 1, 0)
     for section in made["sections"].values():
         assert section.keys() == {"answers", "seconds"}
-    assert archive.stat().st_size < truth_record.LARGEST_ARCHIVE
+    assert archive.stat().st_size < batches.LARGEST_ARCHIVE
 
 
 def test_a_kernel_counts_once_and_its_launch_not_at_all(recorded):
@@ -162,7 +164,7 @@ def moved_placement(value):
 PLANTS["allocation"] = ("places|emptied|default", moved_placement, "placements")
 
 
-@pytest.mark.parametrize("section", truth_record.SECTIONS)
+@pytest.mark.parametrize("section", batches.SECTIONS)
 def test_a_planted_disagreement_is_found(recorded, section):
     key, plant, kind = PLANTS[section]
     answers = {name: dict(of) for name, of in recorded.answers.items()}
@@ -257,23 +259,30 @@ def test_the_report_counts_and_names(recorded, tmp_path, capsys, archive):
 # --- Alone on a machine
 
 
-def test_the_recorder_imports_the_standard_library_and_torch():
-    tree = ast.parse(SCRIPT.read_text(), feature_version=(3, 9))
-    names = set()
+def imported(tree):
+    """Modules that a tree imports, but for its own package's."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(str(node.module).partition(".")[0])
-    assert names - sys.stdlib_module_names == {"torch"}
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module).partition(".")[0]
 
 
-def test_the_recorder_is_of_python_3_9():
-    text = SCRIPT.read_text()
-    assert "from __future__ import annotations" in text  # `X | Y` may stand in these alone
-    with pytest.raises(SyntaxError):
-        ast.parse("match 1:\n    case _: pass", feature_version=(3, 9))
-    for node in ast.walk(ast.parse(text, feature_version=(3, 9))):
+def annotations(tree):
+    """The nodes within annotations."""
+    for node in ast.walk(tree):
+        for within in (getattr(node, name, None) for name in ("annotation", "returns")):
+            yield from ast.walk(within) if within else ()
+
+
+@pytest.mark.parametrize("path", RECORDER, ids=lambda path: path.stem)
+def test_the_recorder_is_of_python_3_9_and_imports_torch_alone(path):
+    text = path.read_text()
+    tree = ast.parse(text, feature_version=(3, 9))
+    assert set(imported(tree)) - sys.stdlib_module_names <= {"torch"}
+    # `X | Y` may stand in annotations alone: they are not evaluated.
+    assert "from __future__ import annotations" in text or path.stem == "__init__"
+    for node in set(ast.walk(tree)) - set(annotations(tree)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             sides = (node.left, node.right)
             assert not any(isinstance(side, (ast.Subscript, ast.Constant)) for side in sides)
@@ -283,28 +292,45 @@ def test_the_recorder_is_of_python_3_9():
         assert not (isinstance(node, ast.keyword) and node.arg == "strict"), node.value.lineno
 
 
-def test_script_prints_the_file(capsys):
-    assert main(["truth", "script"]) == 0
-    assert capsys.readouterr().out == SCRIPT.read_text()
+@pytest.fixture
+def packed(tmp_path, capsys):
+    """The recorder as one file, where nothing else is."""
+    path = tmp_path / "truth_record.pyz"
+    assert main(["truth", "script", str(path)]) == 0
+    assert "python truth_record.pyz --minutes 10" in capsys.readouterr().out
+    return path
 
 
-def test_without_a_gpu_it_says_what_is_missing(tmp_path):
-    done = python(SCRIPT, cwd=tmp_path, env=without_npusim(NPUSIM_AUTOLOAD="0"), cold=True)
+def test_without_a_gpu_the_packed_recorder_says_what_is_missing(packed):
+    env = without_npusim(NPUSIM_AUTOLOAD="0")
+    done = python(packed, cwd=packed.parent, env=env, cold=True)
     assert done.returncode == 1
     missing = "finds no GPU" if torch._C._has_cuda else "is built without CUDA and without ROCm"
     assert missing in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert list(packed.parent.iterdir()) == [packed]
+
+
+def test_the_packed_recorder_starts_itself_again_for_other_settings(packed):
+    work = packed.parent / "work"
+    work.mkdir()
+    key = "places|small|expandable_segments:True"
+    (work / "only").write_text(json.dumps([key]))
+    words = ["--work", work, "--batches", "device|places-1$", "--out", packed.parent / "made.zip"]
+    command = [sys.executable, packed, *words]
+    assert subprocess.run(command, env=ENVIRONMENT, check=False).returncode == 0
+    answered = load(packed.parent / "made.zip").answers["allocation"]
+    assert answered[key]["settings"] == "expandable_segments:True"
 
 
 def test_nothing_private_is_written(monkeypatch):
     monkeypatch.setenv("USER", "marvin")
-    monkeypatch.setattr(truth_record.socket, "gethostname", lambda: "deepthought.example.org")
-    truth_record._private.cache_clear()
+    monkeypatch.setattr(privacy.socket, "gethostname", lambda: "deepthought.example.org")
+    privacy._private.cache_clear()
     text = f"marvin@deepthought: {ROOT}/x.py, /opt/lab/run.py at 0x7f00deadbeef, Process 4711 has"
-    assert truth_record.scrub({"a": [text]}) == {
+    assert privacy.scrub({"a": [text]}) == {
         "a": ["<user>@<host>: <path>/x.py, <path>/run.py at 0x<address>, Process <number> has"]
     }
-    truth_record._private.cache_clear()
+    privacy._private.cache_clear()
 
 
 def test_an_answer_that_ends_its_process_is_told(tmp_path, monkeypatch):
@@ -313,12 +339,12 @@ def test_an_answer_that_ends_its_process_is_told(tmp_path, monkeypatch):
         yield "hangs", lambda: time.sleep(60)
         yield "lives", lambda: 7
 
-    made = truth_record.Batch("answers", questions, limit_s=3)
-    monkeypatch.setattr(truth_record, "_calm", lambda: None)
-    monkeypatch.setattr(truth_record, "_broken_fork", str)
-    monkeypatch.setitem(truth_record.BATCHES, "answers.risky", made)
-    assert truth_record.work("answers.risky", str(tmp_path), time.time() + 60) == 0
-    answers = {key: value for _, key, value, _ in truth_record.read_journal(str(tmp_path))}
+    made = batches.Batch("answers", questions, limit_s=3)
+    monkeypatch.setattr(workers, "_calm", lambda: None)
+    monkeypatch.setattr(workers, "_broken_fork", str)
+    monkeypatch.setitem(batches.BATCHES, "answers.risky", made)
+    assert workers.work("answers.risky", str(tmp_path), time.time() + 60) == 0
+    answers = {key: value for _, key, value, _ in journals.read_journal(str(tmp_path))}
     assert answers == {
         "dies": {"ended": "signal 9"},
         "hangs": {"ended": "no answer within 3 s"},
@@ -328,25 +354,25 @@ def test_an_answer_that_ends_its_process_is_told(tmp_path, monkeypatch):
 
 def test_one_question_is_asked_in_its_own_environment(monkeypatch, capsys):
     began = []
-    made = truth_record.Batch(
+    made = batches.Batch(
         "answers", lambda: [("key", lambda: os.environ["TRUTH_X"])], env={"TRUTH_X": "1"}
     )
-    monkeypatch.setattr(truth_record, "BATCHES", {"answers.other": made})
-    monkeypatch.setattr(truth_record.os, "execv", lambda *words: began.append(words))
+    monkeypatch.setattr(command, "BATCHES", {"answers.other": made})
+    monkeypatch.setattr(command.os, "execv", lambda *words: began.append(words))
     monkeypatch.setenv("TRUTH_X", "0")
     for asked in ("key", "answers|key"):
-        assert truth_record.ask_one(asked) == 0
+        assert command.ask_one(asked) == 0
         assert capsys.readouterr().out == '"1"\n'
     assert len(began) == 1, "another Python, where the environment is another"
-    assert truth_record.ask_one("no key") == 2
+    assert command.ask_one("no key") == 2
 
 
 def test_the_longest_answers_go_first_where_an_archive_is_too_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(truth_record, "LARGEST_ARCHIVE", 2000)
+    monkeypatch.setattr(journals, "LARGEST_ARCHIVE", 2000)
     journal = os.open(tmp_path / "journal", os.O_WRONLY | os.O_CREAT)
-    truth_record.write_answer(journal, "answers.asked", "long", os.urandom(5000).hex())
-    truth_record.write_answer(journal, "answers.asked", "short", 1)
-    made = truth_record.write_archive(str(tmp_path / "a.zip"), str(tmp_path))
+    journals.write_answer(journal, "answers.asked", "long", os.urandom(5000).hex())
+    journals.write_answer(journal, "answers.asked", "short", 1)
+    made = journals.write_archive(str(tmp_path / "a.zip"), str(tmp_path))
     assert made["left_out"] == 1
     assert load(tmp_path / "a.zip").answers["answers"] == {"short": 1}
 
@@ -426,7 +452,7 @@ def test_a_chip_has_its_specification(name, gib, spec):
 
 
 def test_half_of_each_section_is_held_out():
-    for section in truth_record.SECTIONS:
+    for section in batches.SECTIONS:
         held_out = sum(is_held_out(Key(section, str(number))) for number in range(1000))
         assert 440 < held_out < 560
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from torch_npusim.sim import faults, rules
-from torch_npusim.truth import comparison, truth_record
+from torch_npusim.truth import comparison
+from torch_npusim.truth.recorder.rules import rule_call, rule_rows
 
 ASKED = {
     key
@@ -28,9 +29,9 @@ OF_OTHERS = {
     for key in comparison.keys_of(rule)
 }
 CALLS = {}  # key: the call, for npusim
-for operator, what, *words in truth_record.rule_rows():
+for operator, what, *words in rule_rows():
     key = f"asserts|aten::{operator}" if what == "asserts" else f"rules|aten::{operator}|{what}"
-    call = truth_record.rule_call(operator, what, *words).replace("'cuda'", "'npusim'")
+    call = rule_call(operator, what, *words).replace("'cuda'", "'npusim'")
     if key not in OF_OTHERS:
         CALLS[key] = call
 

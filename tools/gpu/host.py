@@ -59,7 +59,7 @@ def floors():
     import torch
 
     from torch_npusim.sim import timeline
-    from torch_npusim.truth import truth_record
+    from torch_npusim.truth.recorder import models, steps
     from torch_npusim.truth.recordings import Key, is_held_out, load
 
     def commands(call):
@@ -69,9 +69,9 @@ def floors():
             call()
         return made.commands()
 
-    truth_record.timed = lambda call, **_: commands(call)
-    steps = {f"time|{name}|captured": name for name in truth_record.models()}
-    rows = {key: truth_record.train(name, "captured")["time"] for key, name in steps.items()}
+    steps.timed = lambda call, **_: commands(call)
+    captured = {f"time|{name}|captured": name for name in models.models()}
+    rows = {key: steps.train(name, "captured")["time"] for key, name in captured.items()}
     found = {}
     for recording, chip in zip(RECORDINGS, CHIPS, strict=True):
         answers = load(
@@ -91,20 +91,20 @@ def counts():
     """Question -> what its call has of each layer."""
     import torch
 
-    from torch_npusim.truth import truth_record
+    from torch_npusim.truth.recorder import device, models, rates, steps
 
-    truth_record.timed = lambda call, **_: counted(call)
-    truth_record.device()
+    rates.timed = steps.timed = lambda call, **_: counted(call)
+    device.device()
     found = {}
     with torch.no_grad():
-        for key, ask in truth_record._gap_rates():
+        for key, ask in rates.gap_rates():
             if key.startswith("gap|"):
                 with contextlib.suppress(Exception):
                     made = ask()
                     found["rates", key] = found["rates", key.replace("gap|", "host|")] = made
-    for name in truth_record.models():
+    for name in models.models():
         for mode in ("eager", "amp"):
-            found["steps", f"time|{name}|{mode}"] = truth_record.train(name, mode)["time"]
+            found["steps", f"time|{name}|{mode}"] = steps.train(name, mode)["time"]
     return {of: made for of, made in found.items() if made[0]}
 
 

@@ -17,9 +17,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     text = "compare npusim's claims with a recording of a real GPU, or fit a specification to it"
     parser: argparse.ArgumentParser = subparsers.add_parser("truth", help=text, description=text)
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    verbs.add_parser("script", help="print truth_record.py, which runs on a GPU machine alone")
+    script = verbs.add_parser("script", help="pack the recorder into a file that runs alone")
+    script.add_argument("file", nargs="?", default="truth_record.pyz", help="(%(default)s)")
     compare = verbs.add_parser("compare", help="list what a recording disproves; status 1 if any")
-    compare.add_argument("file", help="an archive of truth_record.py")
+    compare.add_argument("file", help="an archive of the recorder")
     compare.add_argument("--spec", help="the specification (default: that of the chip)")
     compare.add_argument("--ours", help="an archive of npusim's answers, instead of asking it")
     compare.add_argument("--minutes", type=float, default=30, help="to ask npusim (default 30)")
@@ -27,12 +28,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     compare.add_argument("--csv", help="write a row per claim")
     compare.add_argument("--list", help="write a line per disagreement")
     fit = verbs.add_parser("fit", help="make a specification out of half of a recording")
-    fit.add_argument("file", help="an archive of truth_record.py")
+    fit.add_argument("file", help="an archive of the recorder")
     fit.add_argument("--spec", required=True, help="the .toml file to write")
-    record = verbs.add_parser("record", help="record npusim itself, as truth_record.py does a GPU")
+    record = verbs.add_parser("record", help="record npusim itself, as the recorder does a GPU")
     record.add_argument("--as", dest="spec", default="h100-sxm", help="the specification")
     for word in _RECORDED:
-        record.add_argument(f"--{word}", help="as of truth_record.py")
+        record.add_argument(f"--{word}", help="as of the recorder")
     return parser
 
 
@@ -49,9 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _script(arguments: argparse.Namespace) -> int:
-    from torch_npusim.truth import truth_record
+    import zipapp
 
-    sys.stdout.write(Path(truth_record.__file__).read_text())
+    from torch_npusim.truth import recorder
+
+    zipapp.create_archive(
+        Path(recorder.__file__).parents[1],
+        arguments.file,
+        main="recorder.command:run",
+        filter=lambda path: path.match("recorder/*.py"),
+        compressed=True,
+    )
+    print(f"on the machine with the GPU: python {Path(arguments.file).name} --minutes 10")
     return 0
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Recordings of real GPUs, and what they say of npusim's claims (docs/judge/truth.md).
 
-truth_record.py makes a recording; it needs torch and nothing of this package. npusim's claims are
+The recorder makes a recording; it needs torch and nothing else of this package. npusim's claims are
 its answers to the same questions: compare() asks it those that a recording has.
 
     >>> from torch_npusim.truth import recordings

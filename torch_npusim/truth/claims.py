@@ -3,7 +3,7 @@
 
     npusim truth record --out claims.zip
 
-is truth_record.py with two changes. Rates and memory are asked in dry runs: sizes of a GPU cost a
+is the recorder with two changes. Rates and memory are asked in dry runs: sizes of a GPU cost a
 CPU nothing, and memory is what a prediction has. The host of the recorded machine is charged.
 """
 
@@ -16,7 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch_npusim.truth import placements, truth_record
+from torch_npusim.truth import placements
+from torch_npusim.truth.recorder import batches, command
 from torch_npusim.truth.recordings import Key, Recording, TruthError, host_of, load, spec_of
 
 #: This file, not its module: frames of `-m` have no file, and torch's table of operators looks for
@@ -88,8 +89,7 @@ def ask(recording: Recording, spec: str | None = None, minutes: float = 30) -> R
 
 def run(words: list[str], env: dict[str, str]) -> int:
     """Runs the recorder on npusim; returns its exit status."""
-    command = [sys.executable, *LAUNCH, *words]
-    return subprocess.run(command, env=env, check=False).returncode
+    return subprocess.run([sys.executable, *LAUNCH, *words], env=env, check=False).returncode
 
 
 def _dry(temporaries: str = "npusim") -> Any:
@@ -112,12 +112,12 @@ if __name__ == "__main__":
     # Memory is that of `npusim fit`: CUDA's temporaries and saved tensors; and so are kernels.
     as_cuda = functools.partial(_dry, "cuda")
     lists = ("allocation.operators", "allocation.layers", "steps.trained")
-    truth_record.AROUND.update(dict.fromkeys(lists, as_cuda))
-    truth_record.AROUND.update(dict.fromkeys(("rates.kernels", "rates.others"), as_cuda))
-    truth_record.AROUND["rates.products"] = _dry
-    for name, batch in truth_record.BATCHES.items():  # a simulator does not hang, but may be slow
-        truth_record.BATCHES[name] = batch._replace(limit_s=10 * batch.limit_s)
-    truth_record.LAUNCH = LAUNCH
-    sys.exit(truth_record.main())
+    batches.AROUND.update(dict.fromkeys(lists, as_cuda))
+    batches.AROUND.update(dict.fromkeys(("rates.kernels", "rates.others"), as_cuda))
+    batches.AROUND["rates.products"] = _dry
+    for name, batch in batches.BATCHES.items():  # a simulator does not hang, but may be slow
+        batches.BATCHES[name] = batch._replace(limit_s=10 * batch.limit_s)
+    batches.LAUNCH = LAUNCH
+    command.run()
 
 __all__ = ["Key", "ask", "environment", "run"]

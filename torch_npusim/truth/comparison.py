@@ -334,7 +334,7 @@ def _program(of: Key, his: Any, mine: Any) -> str:
     prefix, _, rest = of.key.partition("|")
     if prefix in ("says", "order"):
         return rest.partition(": ")[2] if prefix == "order" else rest
-    return f'python truth_record.py --ask "{of.key}"'
+    return f'python truth_record.pyz --ask "{of.key}"'
 
 
 def is_heard(rule: rules.Rule) -> bool:

@@ -183,7 +183,7 @@ def _toml(
     lines += [
         "",
         "[sources]",
-        f'recording = "truth_record.py on {recording.chip}, torch {recording.torch}"',
+        f'recording = "the recorder on {recording.chip}, torch {recording.torch}"',
         f'base = "{of}"',
     ]
     return "\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_npusim.sim import specs
-from torch_npusim.truth import truth_record
+from torch_npusim.truth.recorder import batches
 
 _MEMBER = "recording.json"
 _LARGEST = 1 << 29  # bytes of the text within an archive
@@ -76,7 +76,7 @@ def is_held_out(of: Key) -> bool:
 
 
 def load(path: str | PathLike[str]) -> Recording:
-    """Reads an archive of truth_record.py.
+    """Reads an archive of the recorder.
 
     Raises:
         TruthError: If it is none, is cut off, or is of another schema.
@@ -103,23 +103,23 @@ def load(path: str | PathLike[str]) -> Recording:
 
 
 def _checked(path: Path, data: Any) -> Recording:
-    if not isinstance(data, dict) or data.get("schema") != truth_record.SCHEMA:
+    if not isinstance(data, dict) or data.get("schema") != batches.SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise TruthError(f"{path}: the schema is {found!r}, expected {truth_record.SCHEMA!r}")
+        raise TruthError(f"{path}: the schema is {found!r}, expected {batches.SCHEMA!r}")
     version = data.get("version")
     if not isinstance(version, int) or version < 1:
         raise TruthError(f"{path}: the version of its schema is {version!r}, expected a number")
-    if version > truth_record.VERSION:
+    if version > batches.VERSION:
         raise TruthError(
             f"{path}: written by a newer recorder (schema {version}, known up to "
-            f"{truth_record.VERSION}); update torch_npusim"
+            f"{batches.VERSION}); update torch_npusim"
         )
     sections = data.get("sections")
     if not isinstance(sections, dict):
         raise TruthError(f"{path}: it has no sections")
     for name, section in sections.items():
-        if name not in truth_record.SECTIONS:
-            known = ", ".join(truth_record.SECTIONS)
+        if name not in batches.SECTIONS:
+            known = ", ".join(batches.SECTIONS)
             raise TruthError(f"{path}: the section {name!r} is unknown; known: {known}")
         if not isinstance(section, dict) or not isinstance(section.get("answers"), dict):
             raise TruthError(f"{path}: the section {name!r} has no answers")

@@ -304,6 +304,11 @@ def shape_rule(operator: Operator) -> str:
     return kinds.get(type(operator).__name__, "")
 
 
+def is_elementwise(operator: Operator) -> bool:
+    """Whether a result's element depends on one element of each operand, and on no generator."""
+    return shape_rule(operator) in ("unary", "binary") and operator.full_name not in RANDOM
+
+
 def family(operator: Operator) -> str:
     """A coarse group of operators, for filters and tables."""
     name = operator.full_name

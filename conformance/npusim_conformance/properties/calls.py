@@ -13,7 +13,7 @@ import torch
 
 from npusim_conformance.inputs.samples import Call, Sample
 from npusim_conformance.inputs.transfer import tensors_of
-from npusim_conformance.properties.base import FAILURES_MAX, Property, Run
+from npusim_conformance.properties.base import FAILURES_MAX, Property, Run, require
 from npusim_conformance.verdict import Mismatch
 
 Examine = Callable[[torch.device], None]
@@ -107,6 +107,22 @@ def call_of(sample: Sample, function: Callable[..., Any], call: Call, **more: An
 def takes_no_out(error: Exception) -> bool:
     """Whether a call with out= failed because there is no such signature."""
     return isinstance(error, TypeError) or "failed to match any schema" in str(error)
+
+
+def strides_that_matter(tensor: torch.Tensor) -> tuple[int | None, ...]:
+    """None where a dimension has one element; () of a tensor without elements."""
+    if tensor.numel() == 0:
+        return ()
+    return tuple(
+        stride if size > 1 else None
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def same_strides(expected: torch.Tensor, got: torch.Tensor) -> None:
+    """Raises Mismatch where a result lies otherwise than the CPU's."""
+    right, found = strides_that_matter(expected), strides_that_matter(got)
+    require(right == found, f"strides {found}, on the CPU {right}")
 
 
 def are_plain(tree: Any) -> bool:

@@ -18,9 +18,13 @@ from npusim_conformance.properties.base import (
     require,
     values_are_defined,
 )
-from npusim_conformance.properties.calls import Examine, PartedProperty, call_of
+from npusim_conformance.properties.calls import (
+    Examine,
+    PartedProperty,
+    call_of,
+    strides_that_matter,
+)
 from npusim_conformance.properties.gradients import gradients
-from npusim_conformance.properties.meta import strides_that_matter
 from npusim_conformance.verdict import NotApplicable
 
 SAMPLES = 5

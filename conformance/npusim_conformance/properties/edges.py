@@ -26,10 +26,9 @@ from npusim_conformance.properties.base import (
     in_profiles,
     require,
 )
-from npusim_conformance.properties.calls import tried
+from npusim_conformance.properties.calls import same_strides, tried
 from npusim_conformance.properties.errors import works_on
 from npusim_conformance.properties.forms import form_of, with_gradients
-from npusim_conformance.properties.meta import strides_that_matter
 from npusim_conformance.verdict import Mismatch
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -263,11 +262,6 @@ EDGES: dict[str, list[Call]] = {
 }
 
 
-def _is_elementwise(operator: torch_testing.Operator) -> bool:
-    is_random = operator.full_name in torch_testing.RANDOM
-    return torch_testing.shape_rule(operator) in ("unary", "binary") and not is_random
-
-
 def _takes_several_dimensions(operator: torch_testing.Operator) -> bool:
     is_reduction = torch_testing.shape_rule(operator) == "reduction"
     plain = "masked" not in operator.full_name and operator.full_name not in torch_testing.RANDOM
@@ -279,7 +273,7 @@ def _generated(operator: torch_testing.Operator) -> list[Call]:
     if _takes_several_dimensions(operator):
         x = torch.arange(24.0).view(2, 3, 4) % 7
         return [_call(x, dim=dims, keepdim=keep) for dims in _FALLING for keep in (False, True)]
-    if not _is_elementwise(operator):
+    if not torch_testing.is_elementwise(operator):
         return []
     kinds = torch_testing.operator_dtypes(operator)
     dtype = torch.float32 if torch.float32 in kinds else kinds[0]
@@ -314,7 +308,9 @@ def _in_whole_numbers(call: Call) -> list[Call]:
 
 def _large_whole_numbers(operator: torch_testing.Operator) -> list[Call]:
     """Integers that neither float32 nor float64 holds, beside small ones."""
-    if not _is_elementwise(operator) or torch.int64 not in torch_testing.operator_dtypes(operator):
+    if not torch_testing.is_elementwise(
+        operator
+    ) or torch.int64 not in torch_testing.operator_dtypes(operator):
         return []
     large = _whole(2**24 + 1, 2**40 + 7, 2**53 + 1, -(2**53) - 1, -7, 7)
     small = _whole(1, 3, 2, 3, 2, -2)
@@ -351,7 +347,7 @@ class Edges(Property):
             name: one
             for name, one in super().subjects().items()
             if name in EDGES
-            or _is_elementwise(one.info)
+            or torch_testing.is_elementwise(one.info)
             or _takes_several_dimensions(one.info)
             or axes.is_varied(one.info)
         }
@@ -384,11 +380,8 @@ class Edges(Property):
                 raise error
             _agreement(run, call).check(expected, got, device)
             _check_inputs(run, call, there, device)
-            if run.subject.name in BY_COLUMNS or _is_elementwise(operator):
-                right, found = map(
-                    strides_that_matter, (tensors_of(expected)[0], tensors_of(got)[0])
-                )
-                require(right == found, f"strides {found}, on the CPU {right}")
+            if run.subject.name in BY_COLUMNS or torch_testing.is_elementwise(operator):
+                same_strides(tensors_of(expected)[0], tensors_of(got)[0])
             form = form_of(operator, call, expected, turn) if turn >= 0 else None
             if form is not None:
                 form(run.agreement, device)

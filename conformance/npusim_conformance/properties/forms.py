@@ -90,7 +90,8 @@ def _gradient(
 ) -> None:
     wanted = pytree.tree_map_only(torch.Tensor, _wanting, call)
     expected = with_gradients(operator, wanted)
-    got = with_gradients(operator, Transfer(device)(wanted))
+    there = Transfer(device)(wanted)
+    got = with_gradients(operator, there)
 
     def recompute(number: int, vary: Variation) -> Any:
         varied = pytree.tree_map_only(torch.Tensor, _wanting, pytree.tree_map(vary, call))
@@ -102,6 +103,8 @@ def _gradient(
             agreement.check(one, other, device, name)
         except Mismatch:  # unless it is as exact as the CPU's
             agreement.check(one, other, device, name, partial(recompute, number))
+    before, after = tensors_of(wanted), tensors_of(there)
+    agreement.check(before, after, device, "an operand after its gradient")
 
 
 def _wanting(tensor: torch.Tensor) -> torch.Tensor:
@@ -116,5 +119,7 @@ def with_gradients(operator: Callable[..., Any], call: Call) -> Any:
     if not leaves:
         return result
     cotangent = (torch.arange(float(result.numel())) + 1).view(result.shape)
-    cotangent = cotangent.to(result.device)
-    return result, torch.autograd.grad(result, leaves, cotangent, allow_unused=True)
+    given = cotangent.clone().to(result.device)
+    found = torch.autograd.grad(result, leaves, given, allow_unused=True)
+    require(torch.equal(given.cpu(), cotangent), "backward writes to the gradient that it gets")
+    return result, found

@@ -31,7 +31,7 @@ from npusim_conformance.properties.base import (
     SampleProperty,
     in_profiles,
 )
-from npusim_conformance.properties.calls import are_plain
+from npusim_conformance.properties.calls import are_plain, strides_that_matter
 from npusim_conformance.properties.gradients import gradients
 from npusim_conformance.properties.layouts import reversed_in_memory
 from npusim_conformance.verdict import Mismatch, NotApplicable
@@ -185,16 +185,6 @@ def _metadata(tensor: torch.Tensor) -> dict[str, Any]:
         described["neg bit"] = tensor.is_neg()
         described["strides"] = strides_that_matter(tensor)
     return described
-
-
-def strides_that_matter(tensor: torch.Tensor) -> tuple[int | None, ...]:
-    """None where a dimension has one element; () of a tensor without elements."""
-    if tensor.numel() == 0:
-        return ()
-    return tuple(
-        stride if size > 1 else None
-        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
 
 
 def _first_line(error: BaseException) -> str:
