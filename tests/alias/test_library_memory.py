@@ -56,6 +56,11 @@ def test_the_first_product_keeps_a_workspace(name):
     assert held(PRODUCTS[name]) == WORKSPACE
 
 
+def test_a_product_with_a_bias_keeps_one_of_cublaslt_into_a_given_result_too():
+    x, bias, out = torch.ones(4, 4, **X), torch.ones(4, **X), torch.ones(4, 4, **X)
+    assert held(lambda: torch.addmm(bias, x, x, out=out)) == WORKSPACE + (1 << 20)
+
+
 def test_a_workspace_is_no_leak():
     with leaks.allocation_stacks():
         since = leaks.mark()
@@ -173,6 +178,24 @@ def test_a_graph_gives_the_workspace_of_its_stream_back():
     del graph, made
     torch.cuda.empty_cache()
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
+
+
+def test_a_graph_of_older_presets_leaves_the_workspace(run_python):
+    # As peaks of an H100 under torch 2.11 show.
+    program = """
+import torch
+x = torch.ones(4, 4, device="cuda")
+torch.cuda.empty_cache()
+before = torch.cuda.memory_allocated()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    made = x @ x
+del graph, made
+print(torch.cuda.memory_allocated() - before > 1 << 20)
+"""
+    for preset, expected in (("cuda-2.11", "True"), ("cuda-2.13", "False")):
+        environment = {"NPUSIM_AS_CUDA": "1", "NPUSIM_AUTOLOAD": "1", "NPUSIM_ALLOCATOR": preset}
+        assert run_python(program, environment=environment).split() == [expected]
 
 
 FULL = """
