@@ -43,7 +43,7 @@ def known(trace: Trace, oom: dict[str, Any], found: dict[str, Any]) -> Found:
         kinds=found["kinds"],
         asked_kind=kind,
         asked_by=own[0] if own else "",
-        mends=bool(found["remedies"]),
+        mends=bool(found["remedies"]) if found["tried"][1:] else None,
         makes_states=next(function for *_, function in [*python, ("", 0, "")]) == "_init_group",
         freed=int(compiled.malloc_bytes[freed].sum()),
         freed_alike=int(compiled.malloc_bytes[freed & np.isin(compiled.malloc_stack, alike)].sum()),
