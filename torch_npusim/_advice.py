@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_npusim import _C
 from torch_npusim._blame import Frame, file_line, rank_of
-from torch_npusim._causes import FRAGMENTATION, PEAK, Found, cause_of
+from torch_npusim._causes import FRAGMENTATION, GROWTH, PEAK, Found, cause_of
 from torch_npusim._frames import FOREIGN
 from torch_npusim._kinds import kind_of
 from torch_npusim._text import format_bytes
@@ -32,7 +32,7 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     """
     asked = oom["requested_bytes"]
     can_buy = oom["allowed_bytes"] is None and oom["free_bytes"] >= oom["segment_bytes"]
-    if can_buy or max(oom["pending_bytes"], oom["largest_free_bytes"]) >= asked:
+    if can_buy or oom["pending_bytes"] >= asked:
         return ""
     stats = _C.memory_stats(device)
     own = oom["free_bytes"] + oom["reserved_bytes"]
@@ -61,6 +61,8 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
         most_before=peak if peak >= oom["allocated_bytes"] + asked else None,
     )
     cause, evidence, advice = cause_of({**oom, "total_bytes": own}, found, format_bytes)
+    if cause != GROWTH and oom["largest_free_bytes"] >= asked:  # of another pool or stream
+        return ""
     more = _LATER if cause in (PEAK, FRAGMENTATION) else ""
     return f"Cause: {cause}. {evidence}. Advice: {advice}{more}"
 
