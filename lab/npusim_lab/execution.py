@@ -87,7 +87,7 @@ def search(
 ) -> list[dict[str, Any]]:
     """Try every combination of settings, best first: fewest failures, then least reserved.
 
-    Those of a policy with violations stand behind all others.
+    Rows of a policy with violations stand behind all others.
 
     Args:
         trace: the events.
