@@ -96,11 +96,12 @@ void saturate(at::Tensor& to, const at::Tensor& from) {
   const bool is_int = to.scalar_type() == at::kInt;
   if (!at::isFloatingType(from.scalar_type())) return;
   if (!is_int && to.scalar_type() != at::kLong) return;
+  const at::Tensor numbers = from.itemsize() == 1 ? from.to(at::kFloat) : from;  // no comparisons
   if (is_int) {
-    to.masked_fill_(from.ge(2147483648.0), std::numeric_limits<int32_t>::max());
-    to.masked_fill_(from.isnan(), 0);
+    to.masked_fill_(numbers.ge(2147483648.0), std::numeric_limits<int32_t>::max());
+    to.masked_fill_(numbers.isnan(), 0);
   } else {
-    to.masked_fill_(from.ge(9223372036854775808.0), std::numeric_limits<int64_t>::max());
+    to.masked_fill_(numbers.ge(9223372036854775808.0), std::numeric_limits<int64_t>::max());
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "csrc/errors.h"
 #include "csrc/runtime/backward_threads.h"
+#include "csrc/runtime/cuda_names.h"
 #include "csrc/runtime/device.h"
 #include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/gpu_trace.h"
@@ -131,8 +132,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     device_allocator()->recordStream(data, stream);
   }
 
-  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
-    return {};  // every scalar type that torch lists
+  // Every scalar type that torch lists; CUDA's guard has none to give.
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    if (is_called_cuda()) return DeviceGuardImplInterface::getDeviceCapability(device);
+    return {};
   }
 };
 

@@ -74,6 +74,11 @@ def test_generated_kernels_name_the_argument_on_another_device():
         other.cuda().gather(0, torch.tensor([0]))
 
 
+def test_the_accelerator_has_no_capability_to_tell():
+    with pytest.raises(RuntimeError, match="doesn't support getting device capabilities"):
+        torch.accelerator.get_device_capability()
+
+
 def test_graphs_are_refused_in_cudas_words():
     with pytest.raises(torch.AcceleratorError, match="cannot be performed in the present state"):
         torch.cuda.CUDAGraph().capture_end()

@@ -160,6 +160,13 @@ def test_products_of_sampled_halves_come_back_as_halves():
         assert torch.sparse.sampled_addmm(sampled, x, x).dtype == torch.half
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_numbers_of_eight_bits_become_integers(dtype):
+    with cuda_alias.scope():
+        small = torch.tensor([1.0, -448.0, 3.5]).cuda().to(torch.float8_e4m3fn)
+        assert small.to(dtype).cpu().tolist() == [1, -448, 3]
+
+
 def test_integers_are_unpooled_by_their_indices():
     x = torch.tensor([[[1, 5, 2, 4]]])
     with cuda_alias.scope():
