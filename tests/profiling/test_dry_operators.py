@@ -58,7 +58,7 @@ def moved(x):
 
 
 def lies(op, sample):
-    """What results are, and gradients where the first result has one."""
+    """The results, and gradients where the first result has one."""
     call = sample.input, sample.args, sample.kwargs
     x, args, kwargs = tree_map(lambda one: moved(one) if torch.is_tensor(one) else one, call)
     leaves = [one for one in tensors_of((x, args, kwargs)) if one.is_floating_point()]
