@@ -5,6 +5,7 @@
 #include "csrc/aten/cuda_attention.h"
 #include "csrc/errors.h"
 #include "csrc/python/bindings.h"
+#include "csrc/python/memory_history.h"
 #include "csrc/python/sites.h"
 #include "csrc/routes/cuda_kernels.h"
 #include "csrc/routes/cuda_temporaries.h"
@@ -31,6 +32,7 @@ void begin(const std::string& spec_name, std::size_t memory_bytes, double select
   if (memory_bytes != 0) spec.memory_bytes = memory_bytes;
   if (launch_latency_ns >= 0) spec.launch_latency_ns = launch_latency_ns;
   begin_dry_run(spec, outside_bytes);
+  record_as_before();
   begin_answers(selected_share, patience, &gather_site);
   begin_known_values();
   if (cuda_temporaries) {

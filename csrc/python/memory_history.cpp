@@ -75,6 +75,10 @@ ContextTable& contexts() {
 }
 
 std::atomic<bool> g_cpp_stacks{false};
+struct {
+  npusim::alloc::HistoryMode mode = npusim::alloc::HistoryMode::off;
+  std::size_t max_entries = 0;
+} g_recorded;                                // as the program asked last
 std::atomic<bool> g_stacks_of_traces{true};  // else of live blocks alone
 
 template <class Visit>
@@ -290,11 +294,19 @@ void record_memory_history(const std::optional<std::string>& enabled,
                        /*of_frees_too=*/context == "all");
   g_stacks_of_traces = context != "state";
   translated([] { npusim::initialize(); });
+  g_recorded = {mode, static_cast<std::size_t>(max_entries)};
   for_each_allocator([&](int, npusim::alloc::LiveAllocator& allocator) {
     if (clear) allocator.clear_history();
-    allocator.record_history(mode, static_cast<std::size_t>(max_entries));
+    allocator.record_history(mode, g_recorded.max_entries);
   });
   if (mode == HistoryMode::off) prune_contexts();
+}
+
+void record_as_before() {
+  if (g_recorded.mode == npusim::alloc::HistoryMode::off) return;
+  for_each_allocator([](int, npusim::alloc::LiveAllocator& allocator) {
+    allocator.record_history(g_recorded.mode, g_recorded.max_entries);
+  });
 }
 
 }  // namespace torch_npusim

@@ -38,4 +38,7 @@ void record_memory_history(const std::optional<std::string>& enabled,
                            const std::optional<std::string>& context, const std::string& stacks,
                            std::int64_t max_entries, bool clear);
 
+// record_as_before() has new allocators, those of a dry run, record what the last call asked for.
+void record_as_before();
+
 }  // namespace torch_npusim

@@ -7,6 +7,7 @@ Whole trainings, allocation by allocation, are tests/search/training.py.
 import pytest
 import torch
 import torch.nn.functional as F
+from processes import python
 
 from torch_npusim.sim import dry_run
 
@@ -53,3 +54,24 @@ def test_batch_norms_of_turned_operands_lie_alike(dtype, turned, training):
     with dry_run():
         dry = answer()
     assert dry == answer()
+
+
+HISTORY = """
+import torch, torch_npusim
+from torch_npusim.sim import dry_run
+memory = torch.npusim.memory
+memory._record_memory_history()
+with {block}:
+    x = torch.ones(1 << 20, device="npusim")
+    print(*[entry["action"] for entry in memory._snapshot()["device_traces"][0]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "variables"),
+    [("dry_run()", {}), ("torch.no_grad()", {"NPUSIM_DRY_RUN": "1"})],
+    ids=["block", "variable"],
+)
+def test_a_history_that_began_before_a_dry_run_goes_on_in_it(block, variables):
+    done = python("-c", HISTORY.format(block=block), variables=variables)
+    assert done.stdout == "segment_alloc alloc snapshot\n"

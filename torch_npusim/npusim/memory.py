@@ -379,6 +379,7 @@ def _record_memory_history(
         # torch names C++ frames with that program, which slim containers lack, and then raises
         # "stoi"; it reads the variable once, when it first names a frame.
         os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")
+    _lazy_init()
     _C.record_memory_history(enabled, context, stacks, max_entries, clear_history)
 
 
