@@ -176,8 +176,7 @@ constexpr Row kRows[] = {
      "Indexing.cu: index_reduce_func_cuda_impl"},
     {"_index_put_impl_", &index_put,
      "of sums of one index the index in elements, numbers, copies, the sort and the sums: six in "
-     "an "
-     "H100's list",
+     "an H100's list",
      "Indexing.cu: index_put_with_sort_kernel"},
     {"index_fill_.int_Tensor", &one_more, "a copy of the value to the host, and the fill",
      "TensorAdvancedIndexing.cpp: index_fill_"},
@@ -187,8 +186,7 @@ constexpr Row kRows[] = {
      "again",
      "ReduceOps.cpp: logsumexp_out_impl"},
     {"lu_unpack", &unpack,
-     "two triangles, a diagonal, the permutation and its matrix: seven in an "
-     "H100's lists",
+     "two triangles, a diagonal, the permutation and its matrix: seven in an H100's lists",
      "LinearAlgebra.cpp: lu_unpack_out"},
     {"eye.m_out", &one_more, "zeros, and the diagonal", "TensorFactories.cu: eye_out_cuda"},
     {"max_unpool2d max_unpool3d", &one_more, "zeros, and the kernel that fills in values",
@@ -267,7 +265,7 @@ constexpr Row kRows[] = {
      "copies of both sides, two lists of pointers, and the solver",
      "BatchLinearAlgebra.cpp: triangular_solve_out_impl"},
     {"linalg_lu_solve", &by_pointers<1, 3>,
-     "a copy of the right side, two lists of pointers, pivots and two solvers",
+     "a copy of the right side, two lists of pointers, pivots and two solvers, in an H100's list",
      "BatchLinearAlgebra.cpp: lu_solve_kernel; cublasXgetrsBatched"},
     {"upsample_linear1d upsample_bicubic2d", &one_more, "zeros, and the result",
      "UpSampleLinear1d.cu, UpSampleBicubic2d.cu: output.zero_()"},
@@ -283,9 +281,9 @@ constexpr Row kRows[] = {
      "a check of sizes, CUB's two kernels of a scan, and the values",
      "IndexKernel.cu: launch_masked_scatter_kernel"},
     {"sort.stable", &sort,
-     "numbers of the row, copies of these and of the values, and the sort of more "
-     "than one; four and five in an H100's lists",
-     "Sort.cpp: sort_cuda_kernel"},
+     "numbers of the row, copies of these and of the values, and the sort of more than one: four, "
+     "five, and eight of a long row, in an H100's lists",
+     "Sort.cpp: sort_cuda_kernel; SortStable.cu: segmented_sort_large_segments"},
     {"roll", &per_axis, "one kernel per axis", "TensorTransformations.cpp: roll_common"},
 };
 
