@@ -57,7 +57,7 @@ std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, at::IntArrayRef
                                                          &input};
   return on_host_views(
       "aten::_fused_rms_norm", operands, rms_norm_cost(operands, 4), [&](CpuCall& call) {
-        if (as_cuda()) note_kernels("aten::_fused_rms_norm", operands, {});
+        if (as_cuda()) count_kernels("aten::_fused_rms_norm", operands, {});
         const auto copy = cuda_copy(input, call.device());
         const at::ScalarType wide = at::toOpMathType(input.scalar_type());
         const Tensor out = device_empty(input.sizes(), input.scalar_type(), call.device());
@@ -98,7 +98,7 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_out, const Tenso
                                                          &grad_out, &input};
   return on_host_views(
       "aten::_fused_rms_norm_backward", operands, rms_norm_cost(operands, 7), [&](CpuCall& call) {
-        if (as_cuda()) note_kernels("aten::_fused_rms_norm_backward", operands, {});
+        if (as_cuda()) count_kernels("aten::_fused_rms_norm_backward", operands, {});
         const auto copy_of_grad = cuda_copy(grad_out, call.device());
         const auto copy = cuda_copy(input, call.device());
         Tensor grad_input, grad_weight;

@@ -307,7 +307,7 @@ const std::unordered_map<std::string_view, const Row*>& table() {
 
 }  // namespace kernel_counts
 
-void note_kernels(std::string_view op, TensorPointers operands, const CallArguments& arguments) {
+void count_kernels(std::string_view op, TensorPointers operands, const CallArguments& arguments) {
   constexpr std::string_view kSpace = "aten::";
   if (op.substr(0, kSpace.size()) != kSpace) return;
   const auto row = kernel_counts::table().find(op.substr(kSpace.size()));

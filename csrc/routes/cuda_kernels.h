@@ -17,9 +17,9 @@
 
 namespace torch_npusim {
 
-// note_kernels() notes for the profiler how many kernels the command is whose body this thread
+// count_kernels() tells the profiler how many kernels the command is whose body this thread
 // runs; call it with as_cuda(). `operands` are those of allocate_temporaries().
-void note_kernels(std::string_view op, TensorPointers operands, const CallArguments& arguments);
+void count_kernels(std::string_view op, TensorPointers operands, const CallArguments& arguments);
 
 // transform_must_copy() is whether a Fourier transform over `dims` copies its input: cuFFT takes
 // one distance between transforms, so the other dimensions must merge into one, in the order of

@@ -565,7 +565,7 @@ void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex de
 
 void allocate_temporaries(std::string_view op, TensorPointers operands,
                           const CallArguments& arguments, c10::DeviceIndex device) {
-  note_kernels(op, operands, arguments);
+  count_kernels(op, operands, arguments);
   const auto row = table().find(op);
   if (row != table().end()) row->second->allocate({operands, arguments, device});
 }

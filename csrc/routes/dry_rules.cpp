@@ -271,7 +271,7 @@ enum class Strides : std::uint8_t {
 struct LaidOut {
   std::size_t result;
   Strides layout;
-  std::size_t operand = 0;  // of `like` and `empty`; of two of `iterated` the first
+  std::size_t operand = 0;  // of `like` and `empty`; of `iterated` the first, its next follow
   bool on_cuda = true;      // CUDA's kernel does the same
 };
 
@@ -307,8 +307,8 @@ const std::unordered_multimap<std::string_view, LaidOut>& laid_out() {
       {"aten::native_layer_norm_backward", {2, Strides::rows}},
       {"aten::pixel_shuffle", {0, Strides::like, 0, false}},
       {"aten::pow.Scalar", {0, Strides::rows}},
-      {"aten::_prelu_kernel_backward", {0, Strides::iterated}},
-      {"aten::_prelu_kernel_backward", {1, Strides::iterated}},
+      {"aten::_prelu_kernel_backward", {0, Strides::iterated, 2}},
+      {"aten::_prelu_kernel_backward", {1, Strides::iterated, 2}},
       {"aten::replication_pad2d", {0, Strides::like, 0, false}},
       {"aten::replication_pad2d_backward", {0, Strides::like, 1, false}},
       {"aten::smooth_l1_loss_backward", {0, Strides::rows}},
@@ -338,8 +338,9 @@ Tensor right_layout(const LaidOut& row, TensorPointers operands, const Tensor& r
     }
     case Strides::iterated: {
       if (operands.size() < 2) return at::empty_like(result, at::device(at::kMeta));
-      if (row.operand == 0) return iterated(operands);
-      const std::array<const at::TensorBase*, 2> turned{operands[1], operands[0]};
+      c10::SmallVector<const at::TensorBase*, 4> turned(operands.begin(), operands.end());
+      std::rotate(turned.begin(), turned.begin() + static_cast<std::ptrdiff_t>(row.operand),
+                  turned.end());
       return iterated(turned);
     }
   }

@@ -186,4 +186,12 @@ void clear_cublas_workspaces(const npusim::Stream& stream) {
   }
 }
 
+void clear_captured_workspaces(const npusim::Stream& stream) {
+  const std::string& preset = npusim::config().allocator;
+  for (const char* older : {"cuda-2.11", "cuda-2.9", "cuda-2.4"}) {
+    if (preset.rfind(older, 0) == 0) return;
+  }
+  clear_cublas_workspaces(stream);
+}
+
 }  // namespace torch_npusim

@@ -148,20 +148,6 @@ bool Graph::captures_current_stream() {
 
 void Graph::set_switch(Switch turn) { the_switch() = std::move(turn); }
 
-namespace {
-
-// CUDAGraph::reset() clears the workspaces of its stream. Torch 2.11 leaves them, as peaks of an
-// H100 show, and so do presets of such an allocator.
-void clear_workspaces_of(const npusim::Stream& stream) {
-  const std::string& preset = npusim::config().allocator;
-  for (const char* older : {"cuda-2.11", "cuda-2.9", "cuda-2.4"}) {
-    if (preset.rfind(older, 0) == 0) return;
-  }
-  clear_cublas_workspaces(stream);
-}
-
-}  // namespace
-
 Graph::~Graph() {
   if (capturing() == this) {  // nobody will end it
     try {
@@ -170,7 +156,7 @@ Graph::~Graph() {
     } catch (const std::exception&) {
     }
   }
-  if (captured_) clear_workspaces_of(*origin_);
+  if (captured_) clear_captured_workspaces(*origin_);
 }
 
 npusim::alloc::PoolId Graph::pool() const {
@@ -245,7 +231,7 @@ void Graph::capture_end() {
   }
   clear_nodes();
   numbers_.clear();
-  clear_workspaces_of(*origin_);
+  clear_captured_workspaces(*origin_);
   pool_.reset();
   TORCH_CHECK(false, "operation failed due to a previous error during capture: ", refused,
               ". Nothing of the capture is left.");
@@ -556,7 +542,7 @@ void Graph::replay() {
 
 void Graph::reset() {
   TORCH_CHECK(capturing() != this, "reset() was called while the graph is being captured");
-  if (captured_) clear_workspaces_of(*origin_);  // one of the capture would hold its pool
+  if (captured_) clear_captured_workspaces(*origin_);  // one of the capture would hold its pool
   clear_nodes();
   pool_.reset();
 }

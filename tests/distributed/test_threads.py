@@ -108,7 +108,7 @@ def test_tensor_parallel_alone_and_in_fsdp2():
     """DTensor asks fake tensors, whose cache once had the device of another rank."""
     ((expected, *runs),) = run_processes(in_tensor_parallel_threads, 1)
     for found in (result for run in runs for result in run):
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)  # partial sums
 
 
 SHARDING = "torch.distributed.tensor:DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs"
