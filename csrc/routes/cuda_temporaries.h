@@ -38,7 +38,7 @@ struct CallArguments {
   bool found = false;
   std::optional<int64_t> second;
   std::optional<bool> flag;
-  std::string_view word;
+  std::string word;  // its own: a call on the stack leaves its arguments before its temporaries
 
   template <class Argument>
   void add(const Argument&) {}

@@ -193,8 +193,8 @@ void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Op
                                  /*keeps_turn=*/!traits.runs_python};
   const bool keeps = is_called_cuda() && multiplies(traits.name);
   const CallArguments given = as_cuda() ? numbers_of(*stack, traits) : CallArguments();
-  const bool is_out = traits.name.ends_with(".out");
   const auto keep = [&] {
+    const bool is_out = traits.name.ends_with(".out");
     const TensorPointers all = arguments.operands.tensors();
     keep_workspaces_of_product(all.slice(0, all.size() - (is_out ? 1 : 0)), device);
   };

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 namespace torch_npusim {
 
@@ -51,8 +52,8 @@ c10::Scalar answer_of(const char* op, at::ScalarType dtype, double usual) {
   return answer;
 }
 
-ArgumentsAreRight::ArgumentsAreRight() { arguments_are_right = true; }
-ArgumentsAreRight::~ArgumentsAreRight() { arguments_are_right = false; }
+ArgumentsAreRight::ArgumentsAreRight() : outer_(std::exchange(arguments_are_right, true)) {}
+ArgumentsAreRight::~ArgumentsAreRight() { arguments_are_right = outer_; }
 
 c10::Scalar value_of(const char* op, const at::TensorBase& tensor) {
   if (arguments_are_right && tensor.scalar_type() == at::kBool) return true;

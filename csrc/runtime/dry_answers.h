@@ -29,13 +29,16 @@ c10::Scalar answer_of(const char* op, at::ScalarType dtype, double usual);
 c10::Scalar value_of(const char* op, const at::TensorBase& tensor);
 
 // ArgumentsAreRight is for a call of torch that checks values of its arguments: while one lives,
-// booleans that this thread reads are True, and not counted. They do not nest.
+// booleans that this thread reads are True, and not counted.
 class ArgumentsAreRight {
  public:
   ArgumentsAreRight();
   ~ArgumentsAreRight();
   ArgumentsAreRight(const ArgumentsAreRight&) = delete;
   ArgumentsAreRight& operator=(const ArgumentsAreRight&) = delete;
+
+ private:
+  bool outer_;
 };
 
 // selected_of() is how many of `elements` a mask selects: the share that the run was given.
