@@ -234,23 +234,28 @@ class HostFormat {
   HostFormat(const at::Tensor& input, const at::Tensor& weight,
              const std::optional<at::Tensor>& bias, at::OptionalIntArrayRef bias_sizes,
              const Geometry& g) {
-    if (!npusim::dry() || weight.dim() < 4)
-      return;         // the host makes images of sequences contiguous
+    if (!npusim::dry() || weight.dim() < 3) return;
+    at::Tensor given = host_view(input);
+    at::Tensor images = given;
+    at::Tensor filters = host_view(weight);
+    if (weight.dim() == 3) {  // torch makes sequences contiguous: images of one row
+      if (!given.is_contiguous()) given.unsafeGetTensorImpl()->set_sizes_contiguous(input.sizes());
+      images = given.unsqueeze(2);
+      filters = filters.unsqueeze(2);
+    }
     if (as_cuda()) {  // cuDNN's results are as its operands, either of them
       const auto last =
-          weight.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
-      if (input.suggest_memory_format() == last || weight.suggest_memory_format() == last) {
+          filters.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
+      if (images.suggest_memory_format() == last || filters.suggest_memory_format() == last) {
         format_ = last;
       }
       return;
     }
-    const at::Tensor images = host_view(input);
-    const at::Tensor filters = host_view(weight);
     const auto symbolic = [](at::IntArrayRef sizes) { return c10::fromIntArrayRefSlow(sizes); };
     at::OptionalSymIntArrayRef sizes_of_bias;
     if (bias_sizes.has_value()) sizes_of_bias = symbolic(*bias_sizes);
     const at::native::ConvBackend library = at::native::select_conv_backend(
-        images, filters,
+        given, host_view(weight),
         bias.has_value() ? std::optional<at::Tensor>(host_view(*bias)) : std::nullopt,
         symbolic(g.stride), symbolic(g.padding), symbolic(g.dilation), g.transposed,
         symbolic(g.output_padding), g.groups, sizes_of_bias);
@@ -258,8 +263,8 @@ class HostFormat {
   }
 
   at::Tensor of(const at::Tensor& made) const {
-    const bool images = npusim::dry() && made.defined() && made.dim() >= 4;
-    if (!images) return made;
+    if (!npusim::dry() || !made.defined() || made.dim() < 3) return made;
+    if (made.dim() == 3) return of(made.unsqueeze(2)).squeeze(2);
     if (format_ == at::MemoryFormat::Contiguous) return made.contiguous();
     return at::empty_like(made, made.options(), format_);  // one channel lies either way
   }
