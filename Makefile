@@ -30,7 +30,7 @@
 #   make hta             HolisticTraceAnalysis over a trace of npusim's
 #   make pages           code blocks of README and docs/, as typed; those too that compile or start processes
 #   make foreign         the kit on backends of others in SOURCES=dir, cloned if missing; writes a scoreboard
-#   make new-backend     `npusim new-backend` and its six steps: built, tested, and asked by the kit
+#   make new-backend     `npusim-conformance new-backend`, its six steps: built, tested, and asked by the kit
 #   make nightly         what is too long for every commit; ONLY=parallel runs what contains that word
 #   make matrix          other versions of torch and Python, other machines: CELLS=2.15.0-py311
 #   make clean           everything but .venv
@@ -88,10 +88,11 @@ $(INSTALLED): $(CORE) setup.py pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
 
-$(ALL_INSTALLED): $(ENVIRONMENT) $(INSTALLED) lab/setup.py lab/pyproject.toml conformance/pyproject.toml
-	@echo "== npusim-lab and npusim-conformance"
+$(ALL_INSTALLED): $(ENVIRONMENT) $(INSTALLED) lab/setup.py lab/pyproject.toml conformance/pyproject.toml course/pyproject.toml
+	@echo "== npusim-lab, npusim-conformance and npusim-course"
 	@$(PIP) install --no-build-isolation --no-deps -e lab
 	@$(PIP) install --no-build-isolation --no-deps -e conformance
+	@$(PIP) install --no-build-isolation --no-deps -e course
 	@touch $@
 
 build: $(ALL_INSTALLED)
@@ -137,9 +138,9 @@ lint: $(ENVIRONMENT)
 	@ruff format --check --quiet .
 	@echo "== mypy"
 	@mypy --no-error-summary torch_npusim torch_npusim_entry_points lab/npusim_lab \
-	  conformance/npusim_conformance examples claims tools/build_wheels.py tools/try_wheels.py
+	  conformance/npusim_conformance course/npusim_course examples claims tools/build_wheels.py tools/try_wheels.py
 	@echo "== import-linter"
-	@PYTHONPATH=.:lab:conformance lint-imports --no-cache > build/imports.txt || { cat build/imports.txt; exit 1; }
+	@PYTHONPATH=.:lab:conformance:course lint-imports --no-cache > build/imports.txt || { cat build/imports.txt; exit 1; }
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)
@@ -277,7 +278,7 @@ nightly: build
 	@$(PY) tools/nightly.py $(ONLY)
 
 clean:
-	rm -rf build dist *.egg-info lab/build lab/*.egg-info conformance/*.egg-info
+	rm -rf build dist *.egg-info lab/build lab/*.egg-info conformance/*.egg-info course/*.egg-info
 	rm -f $(INSTALLED) $(ALL_INSTALLED) torch_npusim/*.so lab/npusim_lab/*.so
 
 help:

@@ -20,8 +20,8 @@ from torch_npusim import _preconditions
 from torch_npusim_entry_points.shared import AFTER_LOADING
 
 if TYPE_CHECKING:
+    from torch_npusim.fit.estimate import estimate
     from torch_npusim.inductor.report import compile_report
-    from torch_npusim.profiling.fit.estimate import estimate
 
 __all__ = ["__version__", "compile_report", "estimate"]
 __version__ = "0.1.0"
@@ -118,7 +118,7 @@ def __getattr__(name: str) -> Any:
 
         return compile_report
     if name == "estimate":
-        from torch_npusim.profiling.fit.estimate import estimate
+        from torch_npusim.fit.estimate import estimate
 
         return estimate
     raise AttributeError(f"module 'torch_npusim' has no attribute {name!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The kit on somebody else's backend: what `npusim new-backend` writes, where npusim is not there.
+"""The kit on a backend that `npusim-conformance new-backend` writes, where npusim is not there.
 
 `make new-backend` goes on from here, through all the steps of docs/judge/new_backend.md.
 """
@@ -17,7 +17,7 @@ import pytest
 import torch
 from repo.sources import ROOT
 
-from torch_npusim.cli import main, new_backend
+from npusim_conformance.cli import main, new_backend
 
 PLACE = ROOT / "build" / f"new_backend-{torch.__version__}"
 STEPS = new_backend.TEMPLATE / "steps"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Solutions of the puzzles, and for each puzzle misconceptions with a part of their failure's text.
 
-Readers of the course: try first; inside.hint("views-1") helps.
+Readers of the course: try first; npusim_course.hint("views-1") helps.
 """
 
 import torch

@@ -5,8 +5,8 @@ import pytest
 import torch
 from course.solutions import SOLUTIONS
 
-from torch_npusim.inside import check, hint
-from torch_npusim.inside._check import puzzles
+from npusim_course import check, hint
+from npusim_course.judge import puzzles
 
 PUZZLES = puzzles()
 

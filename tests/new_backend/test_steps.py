@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`npusim new-backend`: the six steps of docs/judge/new_backend.md build, each getting further.
+"""`npusim-conformance new-backend`: its six steps build, each getting further.
 
-After the last one, the kit's whole smoke profile has no failure that is not declared.
+The steps stand in docs/judge/new_backend.md. After the last one, the kit has no undeclared failure.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 import pytest
 from conformance.test_new_backend import build, package, project, python
 
-from torch_npusim.cli import main, new_backend
+from npusim_conformance.cli import main, new_backend
 
 FIXTURES = (project, package, python)
 

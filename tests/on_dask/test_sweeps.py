@@ -9,8 +9,8 @@ import pytest
 from distributed import LocalCluster
 from profiling.fit_process import fit
 
-from torch_npusim.profiling.fit import on_dask
-from torch_npusim.profiling.fit.trials import Job, TrialError
+from torch_npusim.fit import on_dask
+from torch_npusim.fit.trials import Job, TrialError
 
 BLOCKS = str(Path(__file__).parents[1] / "profiling" / "scripts" / "fitted_blocks.py")
 

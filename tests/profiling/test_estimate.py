@@ -42,7 +42,7 @@ def test_a_fork_and_a_script_have_the_same_peak_and_time(run_python, tmp_path):
 import torch
 import torch_npusim
 from torch import nn
-from torch_npusim.profiling.fit.run import fit_script
+from torch_npusim.fit.run import fit_script
 model = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
 x = torch.empty(64, 256, device="meta")
 ours = torch_npusim.estimate(model, x, chip="a100-40-sxm", optimizer="AdamW")

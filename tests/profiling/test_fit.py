@@ -13,12 +13,12 @@ import torch
 from profiling.fit_process import fit
 
 from torch_npusim._blame import short_path
-from torch_npusim.profiling.fit import outside, page, remedies, text, trials
-from torch_npusim.profiling.fit.changes import Change
-from torch_npusim.profiling.fit.parts import ACTIVATIONS, ROUNDED
-from torch_npusim.profiling.fit.run import fit_script
-from torch_npusim.profiling.fit.steps import Part, not_counted, step_time
-from torch_npusim.profiling.fit.trials import Job
+from torch_npusim.fit import outside, page, remedies, text, trials
+from torch_npusim.fit.changes import Change
+from torch_npusim.fit.parts import ACTIVATIONS, ROUNDED
+from torch_npusim.fit.run import fit_script
+from torch_npusim.fit.steps import Part, not_counted, step_time
+from torch_npusim.fit.trials import Job
 from torch_npusim.sim import specs
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -412,7 +412,7 @@ for size in range(20, 60, 2):
 def test_runs_leave_the_fork_server_of_the_program_alone():
     code = f"""
 from multiprocessing import forkserver
-from torch_npusim.profiling.fit.trials import Job
+from torch_npusim.fit.trials import Job
 server = forkserver._forkserver
 before = dict(vars(server))
 assert Job({SCRIPT!r}, ("8",)).run()["fits"]

@@ -15,11 +15,11 @@ from profiling.fit_process import fit
 
 from torch_npusim import cli
 from torch_npusim._blame import short_path
-from torch_npusim.profiling.fit import page, text
-from torch_npusim.profiling.fit.changes import Change
-from torch_npusim.profiling.fit.result import Fit, MaxPeak
-from torch_npusim.profiling.fit.run import fit_script
-from torch_npusim.profiling.fit.trials import Job, TrialError, largest_batch
+from torch_npusim.fit import page, text
+from torch_npusim.fit.changes import Change
+from torch_npusim.fit.result import Fit, MaxPeak
+from torch_npusim.fit.run import fit_script
+from torch_npusim.fit.trials import Job, TrialError, largest_batch
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MIB = 1 << 20

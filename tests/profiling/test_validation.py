@@ -9,7 +9,7 @@ from repo.sources import ROOT
 
 from claims.evidence.step_times import fit, intervals, records, validation
 from claims.evidence.step_times.rows import FOLDER
-from torch_npusim.profiling.fit import outside
+from torch_npusim.fit import outside
 from torch_npusim.sim import specs
 from torch_npusim.truth.recordings import is_held_out, load
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torch_npusim import _C
 from torch_npusim._text import format_bytes
-from torch_npusim.profiling.fit import outside
+from torch_npusim.fit import outside
 from torch_npusim.sim import specs
 
 

@@ -21,7 +21,6 @@ from torch_npusim.cli import (
     fit,
     info,
     lab,
-    new_backend,
     profile,
     specs,
     truth,
@@ -66,7 +65,6 @@ def parser() -> argparse.ArgumentParser:
         specs,
         truth,
         try_suite,
-        new_backend,
     ):
         added = subcommand.add_parser(subparsers)
         added.add_argument("--json", action="store_true", help="print JSON, for programs")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_npusim.profiling.fit.trials import Job, Point
+    from torch_npusim.fit.trials import Job, Point
 
 _TEXT = "run a script dry and say whether its memory fits the device, and what would help"
 # They say how many devices a script has; else it has one.
@@ -186,7 +186,7 @@ def _named(option: str) -> Iterator[None]:
 
 
 def _job(arguments: argparse.Namespace) -> "Job":
-    from torch_npusim.profiling.fit.trials import SETTINGS, Job
+    from torch_npusim.fit.trials import SETTINGS, Job
 
     given = {name: getattr(arguments, name, None) for name in (*SETTINGS, "temporaries")}
     settings = {name: str(value) for name, value in given.items() if value is not None}
@@ -237,9 +237,9 @@ def _tell(text: str) -> None:
 
 
 def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: Any) -> int:
-    from torch_npusim.profiling.fit import page, remedies, text, trials
-    from torch_npusim.profiling.fit.changes import Change
-    from torch_npusim.profiling.fit.run import fit_script
+    from torch_npusim.fit import page, remedies, text, trials
+    from torch_npusim.fit.changes import Change
+    from torch_npusim.fit.run import fit_script
     from torch_npusim.sim import fabric
 
     if arguments.fabric:
@@ -295,17 +295,17 @@ def _fit(arguments: argparse.Namespace, job: "Job", limit: int | None, write: An
 
 def _coming(arguments: argparse.Namespace, points: "list[Point]") -> Iterator[tuple[int, Any]]:
     """Yields number and row of each point of a sweep, as it comes."""
-    from torch_npusim.profiling.fit import trials
+    from torch_npusim.fit import trials
 
     if not arguments.executor:
         return trials.rows_here(points, arguments.jobs or trials.processes())
-    from torch_npusim.profiling.fit import on_dask
+    from torch_npusim.fit import on_dask
 
     return on_dask.rows(points, arguments.executor.replace("dask:", "tcp:", 1))
 
 
 def _sweep(arguments: argparse.Namespace, job: "Job", limit: int | None) -> int:
-    from torch_npusim.profiling.fit import page, text, trials
+    from torch_npusim.fit import page, text, trials
 
     axes = []
     for axis in arguments.sweep:

@@ -81,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
+    from torch_npusim.fit.text import answers_text
     from torch_npusim.profiling import _page, diagnose, record_script
-    from torch_npusim.profiling.fit.text import answers_text
 
     try:
         host = specs.use_host(arguments.host)

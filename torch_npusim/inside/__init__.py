@@ -18,7 +18,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_npusim.inside._check import check, hint
     from torch_npusim.inside._compile import compile
     from torch_npusim.inside._dispatch import dispatch
     from torch_npusim.inside._graph import graph, retained
@@ -29,11 +28,9 @@ if TYPE_CHECKING:
     from torch_npusim.inside._why import why
 
 _HOMES = {
-    "check": "_check",
     "compile": "_compile",
     "dispatch": "_dispatch",
     "graph": "_graph",
-    "hint": "_check",
     "leak": "_leak",
     "memory": "_memory",
     "registration": "_registration",
@@ -42,7 +39,7 @@ _HOMES = {
     "why": "_why",
 }
 __all__ = [
-    "check", "compile", "dispatch", "graph", "hint", "leak", "memory", "registration", "retained",
+    "compile", "dispatch", "graph", "leak", "memory", "registration", "retained",
     "timeline", "why",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ record_script() runs a script, unmodified, and diagnose() replays what it did un
 different; docs/use/profiling.md explains both. Times of devices and launches are virtual; the waits
 for a data loader are wall time of this machine.
 
-Code enters if it runs a program and says what it costs or whether it fits.
+Code enters if it runs a program and says where its time goes.
 """
 
 from torch_npusim.profiling._advice import Advice

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_npusim.profiling.fit import outside
+from torch_npusim.fit import outside
 from torch_npusim.sim import rules
 from torch_npusim.truth import placements, versions
 from torch_npusim.truth.recordings import Key, Recording, is_held_out, spec_of

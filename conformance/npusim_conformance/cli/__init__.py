@@ -42,6 +42,7 @@ SUBCOMMANDS = (
     "plan",
     "census",
     "selfcheck",
+    "new-backend",
 )
 
 
