@@ -21,7 +21,8 @@ _KINDS = (
     ("gradients", r"AccumulateGrad|accumulate_grad"),
     (
         "logits",
-        r" [^/]*(logits|log_?softmax|log_?prob|_logps|lm_head|cross_entropy|nll_loss)[^/]*$",
+        r" [^/]*(logits|log_?softmax|log_?prob|_logps|lm_head|cross_entropy|nll_loss)[^/]*$"
+        r"|-packages/(vllm|sglang|tensorrt_llm|lmdeploy)/(.*/)?sampl\w*[/.]",
     ),
     ("backward pass", r"Backward\d*(::| |$)|autograd::Engine|/autograd/| [^/]*_backward\b"),
     (

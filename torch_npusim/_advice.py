@@ -9,9 +9,19 @@ from typing import Any
 
 from torch_npusim import _C
 from torch_npusim._blame import Frame, file_line, rank_of
-from torch_npusim._causes import FRAGMENTATION, GROWTH, PEAK, Found, cause_of
+from torch_npusim._causes import (
+    ADVICE,
+    FRAGMENTATION,
+    GROWTH,
+    OTHER_POOL,
+    PEAK,
+    Found,
+    cause_of,
+    recomputes,
+    with_gradients,
+)
 from torch_npusim._frames import FOREIGN
-from torch_npusim._kinds import kind_of
+from torch_npusim._kinds import UNKNOWN, kind_of
 from torch_npusim._text import format_bytes
 
 _MANY = 8  # blocks of a line that may grow
@@ -43,26 +53,30 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
         held[tuple((frame["filename"], frame["line"], frame["name"]) for frame in raw)].append(
             block
         )
-    kinds: Counter[str] = Counter()
+    sizes: defaultdict[str, Counter[int]] = defaultdict(Counter)
     places: Counter[str] = Counter()
     for frames, blocks in held.items():
-        kinds[kind_of(frames)] += sum(bytes for _, bytes in blocks)
+        sizes[kind_of(frames)].update(bytes for _, bytes in blocks)
         places[_place(frames)] += sum(bytes for _, bytes in blocks)
+    kinds = Counter({kind: sum(size * n for size, n in of.items()) for kind, of in sizes.items()})
     place, peak = _place(stack), stats["allocated_bytes.all.peak"]
     found = Found(
-        kinds=dict(kinds.most_common()),
+        kinds=with_gradients(kinds, UNKNOWN, sizes),
         asked_kind=kind_of(stack),
         asked_by=place,
         goes_on=places[place] >= 0.1 * places.total(),  # also without a history
         freed=stats["allocated_bytes.all.freed"],
         growing=_growing(held, sorted(number for number, _ in live)),
         outside=oom["total_bytes"] - own,
+        recomputes=recomputes(stack, held),
         is_private=oom["is_private"],
         most_before=peak if peak >= oom["allocated_bytes"] + asked else None,
     )
     cause, evidence, advice = cause_of({**oom, "total_bytes": own}, found, format_bytes)
-    if cause != GROWTH and oom["largest_free_bytes"] >= asked:  # of another pool or stream
-        return ""
+    if cause not in (GROWTH, OTHER_POOL) and (largest := oom["largest_free_bytes"]) >= asked:
+        cause = OTHER_POOL
+        evidence = f"{format_bytes(largest)} are free together, of another pool or stream"
+        advice = " ".join(ADVICE[cause].values())
     more = _LATER if cause in (PEAK, FRAGMENTATION) else ""
     return f"Cause: {cause}. {evidence}. Advice: {advice}{more}"
 

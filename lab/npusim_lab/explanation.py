@@ -96,6 +96,7 @@ def explain(
         whole = replay(trace, run, None, placements=False)
     tried = remedies.tried(trace, run, capacity)
     helping = remedies.helping(tried, oom is not None, int(whole.peak_reserved))
+    free = _own_free(trace, result, event)
     last = len(trace) - 1 if oom is None else event  # what a pass gathers falls behind the peak
     found: dict[str, Any] = {
         "policy": str(run),
@@ -115,7 +116,8 @@ def explain(
         "kinds": _kinds(trace, use),
         "earlier": _earlier_peak(trace, run, capacity, result, show),
         "holes": _holes(result),
-        "own_cached": _own_cached(trace, result, event),
+        "own_cached": sum(free) if trace.pool[event] and result.pictures else None,
+        "other_streams": free[1],
         "outside": trace.outside_bytes,
         "segments": pinned(trace, result, segments, blocks, show),
         "tried": tried,
@@ -435,13 +437,17 @@ def _holes(result: _lab.Replay) -> list[int]:
     return [int(bytes) for bytes in holes]
 
 
-def _own_cached(trace: Trace, result: _lab.Replay, event: int) -> int | None:
-    """Return the free bytes of the private pool that an event asks; None of the default one."""
-    if not result.pictures or not trace.pool[event]:
-        return None
+def _own_free(trace: Trace, result: _lab.Replay, event: int) -> tuple[int, int]:
+    """Return the free bytes of the pool that an event asks: on its stream, and on others."""
+    if not result.pictures:
+        return 0, 0
     picture = result.pictures[0]
-    own = picture.segment_pool[picture.block_segment] == trace.pool[event]
-    return int(picture.block_bytes[own & (picture.block_state == 0)].sum())
+    free = (picture.block_state == 0) & (
+        picture.segment_pool[picture.block_segment] == trace.pool[event]
+    )
+    ours = picture.segment_stream[picture.block_segment] == trace.stream[event]
+    bytes = picture.block_bytes
+    return int(bytes[free & ours].sum()), int(bytes[free & ~ours].sum())
 
 
 def _cached(result: _lab.Replay) -> int:

@@ -14,11 +14,11 @@ from npusim_lab.study import mib
 from npusim_lab.trace import Stack, Trace
 
 _PARTS = 4
-_REQUESTS = 2 * _PARTS  # at least, of a line: fewer are no trend
+REQUESTS = 2 * _PARTS  # at least, of a line: fewer are no trend
 # Of a line of these kinds a pass, or a phase of loading, holds many blocks: growth is over passes.
 _OF_A_PASS = {"activations", "logits", "gradients", "backward pass", "optimizer state"}
 _OF_A_PASS |= {"parameters", "KV cache", UNKNOWN}
-_FORWARD = ("activations", "logits")
+FORWARD = ("activations", "logits")
 _SHARE = 0.1  # of all live bytes: less explains nothing
 _STEADY = 0.3  # of the mean rise of a quarter: one that rises less has come to its end
 _LOADING = 0.02  # of the bytes taken: a phase that gives back less loads
@@ -46,7 +46,7 @@ def growth_of(trace: Trace, stacks: Iterable[int], event: int, kind: str) -> dic
     ours = np.isin(compiled.malloc_stack, list(stacks)) & (begins <= event)
     ours &= begins >= trace.first_event
     begins = begins[ours]
-    if len(begins) < _REQUESTS:
+    if len(begins) < REQUESTS:
         return None
     ends = compiled.completed_event[ours].astype(np.int64)
     bytes = compiled.malloc_bytes[ours].astype(np.int64)
@@ -121,7 +121,7 @@ def _calls(trace: Trace, stacks: Any) -> dict[Stack, int]:
     numbers, at, count = np.unique(stacks, return_index=True, return_counts=True)
     for place in np.argsort(at).tolist():
         text = trace.stacks[int(numbers[place])]
-        if kind_of(text) in _FORWARD:
+        if kind_of(text) in FORWARD:
             line = python_frames(text) or text
             calls[line] = calls.get(line, 0) + int(count[place])
     return calls
@@ -134,7 +134,7 @@ def python_frames(stack: Stack) -> Stack:
 
 def _caller(stack: Stack) -> Stack:
     """Return the frames that a forward pass was called from, none of a stack without one."""
-    forward = [place for place, frame in enumerate(stack) if kind_of((frame,)) in _FORWARD]
+    forward = [place for place, frame in enumerate(stack) if kind_of((frame,)) in FORWARD]
     return stack[forward[-1] + 1 :] if forward else ()
 
 

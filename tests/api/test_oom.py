@@ -52,7 +52,7 @@ def test_one_injected_failure_is_survived_by_a_retry(empty_device):
 CASES = {  # cause -> a program of 100 MiB, and its evidence
     "too large, however it is placed": (
         "kept = take(84); take(9)",  # 16 MiB are left, a segment has 20
-        "84.00 MiB are in use, and 0 B were freed before",
+        "84.00 MiB are in use, and 0 B were freed while they came",
     ),
     "a limit that the user set": (
         "torch.npusim.set_per_process_memory_fraction(0.5); kept = take(40); take(40)",
@@ -111,3 +111,24 @@ def test_the_text_ends_in_a_cause_of_the_explanations_and_its_advice(run_python)
         said = line.split(" Advice: ")[1]
         known = [advice.split("{holder}")[0] for advice in ADVICE[cause].values()]
         assert any(said.startswith(advice) for advice in known), said
+
+
+def test_free_memory_of_another_stream_is_named(run_python):
+    text = run_python(
+        """
+        import torch, torch_npusim
+        def take(mib):
+            return torch.empty(mib << 20, dtype=torch.uint8, device="npusim")
+        with torch.Stream("npusim"):
+            first, second = take(40), take(60)
+            del first
+            third = take(25)
+        try:
+            take(12)
+        except torch.OutOfMemoryError as error:
+            print(error)
+        """,
+        environment={"NPUSIM_DEVICE_MEMORY": "100MiB", "NPUSIM_ALLOCATOR": "cuda-2.13"},
+    )
+    assert "another pool holds. 15.00 MiB are free together, of another pool or stream. " in text
+    assert "Advice: Use one stream" in text

@@ -33,7 +33,8 @@ and 20.00 MiB is reserved by PyTorch but unallocated.
 Of that, the largest free block is 1024.00 KiB (fragmentation 95.0 %).
 Cause: the peak of one step.
 48.00 MiB are asked for beside 20.00 MiB in use.
-Advice: Free or offload what is held beside and not needed;
+Advice: Go through what is asked for in chunks: alone it is a quarter of the device or more.
+Free or offload what is held beside and not needed;
 go through the rest in chunks or smaller batches;
 gather results on the host.
 npusim-lab explain tells more of a snapshot with history.""",

@@ -11,16 +11,8 @@ from npusim_lab.causes import ADVICE
 
 MISSES = {  # the page's
     "actions_with_their_graph": "half",
-    "adapter_for_an_offloaded_model": "half",
-    "captions_encoded_with_their_graph": "wrong",
-    "gradients_kept_into_rollouts": "half",
     "hessians_of_all_experts": "half",
-    "moments_after_the_first_step": "wrong",
-    "outputs_of_earlier_microbatches": "half",
     "quantized_blocks_kept": "half",
-    "sampler_logits_in_float32": "half",
-    "startup_of_a_large_server": "wrong",
-    "streams_of_captures": "wrong",
     "weights_up_to_the_brim": "wrong",
 }
 

@@ -47,7 +47,7 @@ def program(mended: bool) -> None:
     optimizer = megatron.DistributedOptimizer(layers.parameters(), dtype)
     for _ in range(4):
         for _ in range(16):
-            x = torch.zeros(12288, 5120, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+            x = torch.zeros(14336, 5120, dtype=torch.bfloat16, device="cuda", requires_grad=True)
             for layer in layers:
                 x = layer(x)
             x.float().square().mean().backward()

@@ -199,6 +199,50 @@ def fuller_before() -> Trace:
     return out.build()
 
 
+def streamed() -> Trace:
+    """Layers come and go one by one, and then all of them come."""
+    out = TraceBuilder()
+    line = out.stack((("offload.py", 10, "load"),))
+    for _ in range(12):
+        out.add(Op.FREE, out.malloc(10 * MIB, stack=line))
+    for _ in range(12):
+        out.malloc(10 * MIB, stack=line)
+    return out.build()
+
+
+def graphs_of_passes() -> Trace:
+    """Passes that nobody goes back keep what they hold, in five lines as much each."""
+    out = TraceBuilder()
+    caller = ("job.py", 30, "main")
+    lines = [out.stack((("job.py", line, "forward"), caller)) for line in range(5)]
+    for _ in range(12):
+        for line in lines:
+            out.malloc(2 * MIB, stack=line)
+        out.add(Op.FREE, out.malloc(2 * MIB, stack=lines[0]))
+    return out.build()
+
+
+def two_streams() -> Trace:
+    out = TraceBuilder()
+    kept = [out.malloc(9 * MIB, stream=1) for _ in range(8)]  # two in each segment of 20 MiB
+    for block in kept[::2]:
+        out.add(Op.FREE, block)
+    out.malloc(30 * MIB)
+    return out.build()
+
+
+def beside_raw_weights() -> Trace:
+    """A cache does not fit into the holes that weights left, and nearly all else is taken."""
+    out = TraceBuilder()
+    out.add(Op.FREE, out.malloc(30 * MIB))
+    raw = [out.malloc(2 * MIB) for _ in range(20)]
+    for block in raw[::2]:
+        out.add(Op.FREE, block)
+    for _ in range(20):
+        out.malloc(3 * MIB, stack=out.stack((("server.py", 3, "pages"),)))
+    return out.build()
+
+
 def weights_of(**more: Any) -> Found:
     return Found(kinds={"parameters": 80}, asked_kind="parameters", freed=100, **more)
 
@@ -221,6 +265,14 @@ def weights_of(**more: Any) -> Found:
         (kept_for_later, "the peak of one step", "60 MiB are asked for beside 51 MiB in use"),
         (long_batch, "the peak of one step", "8 MiB are asked for beside 80 MiB in use"),
         (two_lines, "growth", "Memory of update (stream.py:"),
+        (streamed, "too large, however it is placed", "100 MiB are in use, and 0 bytes were freed"),
+        (graphs_of_passes, "growth", "Memory of forward (job.py:"),
+        (
+            two_streams,
+            "a cache that another pool holds",
+            "44 MiB are free on other streams, and 20",
+        ),
+        (beside_raw_weights, "fragmentation", "34 MiB are free together"),
         (images, "too large, however it is placed", "70 MiB are in use, and 0 bytes were freed"),
         (refinement, "the peak of one step", "6 MiB are asked for beside "),
         (climbing, "the peak of one step", "7 MiB are asked for beside 70 MiB in use"),
@@ -456,6 +508,83 @@ def test_the_advice_on_a_peak_names_the_kinds_that_hold_most_first() -> None:
         assert answer["cause"] == "the peak of one step"
         assert answer["advice"].startswith(first)
         assert "Activations: " in answer["advice"]
+
+
+def old_gradients() -> Trace:
+    """Threads of autograd have no frames: their blocks have the sizes of the parameters."""
+    out = TraceBuilder()
+    weights = out.stack((("torch/nn/modules/linear.py", 9, "__init__"),))
+    for stack in (weights, 0):
+        for size in (10, 12, 14):
+            out.malloc(size * MIB, stack=stack)
+    out.malloc(40 * MIB, stack=out.stack((("rollout.py", 3, "generate"),)))
+    return out.build()
+
+
+def old_outputs() -> Trace:
+    """The output of a pass stays when its backward pass is over."""
+    out = TraceBuilder()
+    first, last = (out.stack((("model.py", line, "forward"),)) for line in (3, 4))
+    for _ in range(3):
+        held = [out.malloc(10 * MIB, stack=first) for _ in range(6)]
+        out.malloc(15 * MIB, stack=last)
+        out.add(Op.FREE, out.malloc(2 * MIB))
+        for block in held:
+            out.add(Op.FREE, block)
+    return out.build()
+
+
+def one_request() -> Trace:
+    out = TraceBuilder()
+    line = out.stack((("masks.py", 3, "upscale"),))
+    out.add(Op.FREE, out.malloc(40 * MIB, stack=line))
+    for size in (60, 50):
+        out.malloc(size * MIB, stack=line)
+    return out.build()
+
+
+def scores() -> Trace:
+    out = TraceBuilder()
+    out.malloc(120 * MIB, stack=out.stack((("model.py", 3, "attention"),)))
+    return out.build()
+
+
+@pytest.mark.parametrize(
+    ("made", "first"),
+    [
+        (old_gradients, "Gradients: optimizer.zero_grad() "),
+        (old_outputs, "Free what forward (model.py:4) keeps of an earlier pass "),
+        (one_request, "Go through what is asked for in chunks"),
+        (scores, "Attention: flash attention "),
+        (loading, "Load in a smaller dtype or quantized"),
+        (streamed, "Unload first what has run; load in a smaller dtype"),
+        (two_streams, "Use one stream"),
+    ],
+)
+def test_the_remedy_that_costs_least_is_named_first(made, first: str) -> None:
+    answer = explain(made(), Choice("cuda-2.13"), 100 * MIB, quick=True)
+    assert answer["advice"].startswith(first), answer["sentences"][:2]
+
+
+@pytest.mark.parametrize(
+    ("frames", "others", "first"),
+    [
+        ((), [("torch/optim/adam.py", 1, "step")], "Activations: checkpoint them, or "),
+        ((("torch/utils/checkpoint.py", 1, "unpack_hook"),), [], "Checkpoint shorter parts"),
+        ((), [("torch/utils/checkpoint.py", 1, "checkpoint")], "Activations: take a smaller "),
+        ((), [], "Activations: take a smaller batch"),
+    ],
+)
+def test_checkpoints_are_advised_to_those_who_train(frames, others, first: str) -> None:
+    out = TraceBuilder()
+    for frame in others:
+        out.add(Op.FREE, out.malloc(MIB, stack=out.stack((frame,))))
+    out.add(Op.FREE, out.malloc(50 * MIB))
+    forward = out.stack((("model.py", 3, "forward"), *frames))
+    for _ in range(4):
+        out.malloc(30 * MIB, stack=forward)
+    answer = explain(out.build(), Choice("cuda-2.13"), 100 * MIB, quick=True)
+    assert answer["advice"].startswith(first), answer["sentences"][:2]
 
 
 def test_graphs_are_to_be_captured_from_the_largest_down() -> None:
