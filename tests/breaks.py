@@ -32,7 +32,7 @@ ALSO = {
     "aten": "ops", "routes": "ops", "operands": "ops", "cost": "profiling", "sim": "profiling",
     "cuda_alias": "alias", "inductor": "compile", "npusim": "api", "patches": "plugin",
     "testing": "plugin", "observers": "races", "backend": "plugin", "simccl": "distributed",
-    "npusim_lab": "allocator", "engine": "allocator", "cuda_rules": "rules",
+    "npusim_lab": "allocator", "fit": "profiling", "engine": "allocator", "cuda_rules": "rules",
 }  # fmt: skip
 PAIRS = (
     (" < ", " <= "), (" > ", " >= "), (" == ", " != "), (" && ", " || "), (" and ", " or "),

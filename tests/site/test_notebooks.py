@@ -12,7 +12,9 @@ from repo.sources import ROOT
 
 COURSE = sorted((ROOT / "docs" / "course").glob("*.md"))
 LESSONS = [path for path in COURSE if "{code-cell}" in path.read_text()]
-PACKAGES = os.pathsep.join([str(ROOT / "build" / "docs-env"), str(ROOT), str(ROOT / "lab")])
+PACKAGES = os.pathsep.join(
+    [str(ROOT / "build" / "docs-env"), str(ROOT), str(ROOT / "lab"), str(ROOT / "course")]
+)
 EXECUTE = """
 import sys
 import nbformat
