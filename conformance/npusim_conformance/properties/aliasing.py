@@ -120,6 +120,7 @@ class _Shared:
             "_is_view()": one._is_view(),
             "_base is the input:": one._base is other,
             "storage_offset()": one.storage_offset(),
+            "shape": tuple(one.shape),
             "strides": one.stride(),
         }
 
