@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Breaks one line of the source at a time, and asks whether `make test` fails.
 
-    breaks.py --count 20                   twenty random breaks, one after the other
-    breaks.py --seed 12ab34cd --number 7   the eighth of a seed's alone
-    breaks.py --count 20 --show            only what they are
+    breaks.py                                      twenty random breaks, one after the other
+    breaks.py --show                               only what they are
+    breaks.py --seed 12ab34cd --first 7 --count 1  the eighth of a seed's alone
 
 A break flips a comparison, a connective, a bound or a flag, or leaves a statement out. Below each
 stands the first test that failed, or MISSED: a test is missing then, or the break changes nothing.
@@ -29,7 +29,7 @@ PARTS = ("allocator", "backend", "conformance", "csrc", "lab", "torch_npusim")
 LEFT_OUT = ("/inside/", "/new_backend/", "/truth/", "setup.py", "/tests/")
 # Rooms whose tests have another name.
 ALSO = {
-    "aten": "ops", "routes": "ops", "operands": "ops", "cost": "profiling", "sim": "profiling",
+    "aten": "ops", "routes": "ops profiling", "operands": "ops", "cost": "profiling", "sim": "profiling",
     "cuda_alias": "alias", "inductor": "compile", "npusim": "api", "patches": "plugin",
     "testing": "plugin", "observers": "races", "backend": "plugin", "simccl": "distributed",
     "npusim_lab": "allocator", "fit": "profiling", "engine": "allocator", "cuda_rules": "rules",
@@ -89,7 +89,10 @@ def verdict(path: Path, near_alone: bool) -> str:
     """The first test that fails, or nothing."""
     python = (sys.executable, "-m", "pytest", "-q", "-x", "--part", "-p", "no:cacheprovider", "-n2")
     python += ("--dist", "loadfile", "--no-loadscope-reorder")
-    words = {*path.parts, *(ALSO.get(part, "") for part in path.parts)} - {"tests", ""}
+    words = {*path.parts, *" ".join(ALSO.get(part, "") for part in path.parts).split()} - {
+        "tests",
+        "",
+    }
     near = [f"tests/{word}" for word in sorted(words) if (TESTS / word).is_dir()]
     steps = [(*python, *near)] if near else []
     if path.suffix != ".py":
@@ -109,7 +112,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", default=run("git", "rev-parse", "--short=8", "HEAD")[1].strip())
     parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--number", type=int)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--near", action="store_true", help="only the tests of the file's rooms")
     parser.add_argument("--show", action="store_true", help="only print the breaks")
     options = parser.parse_args()
@@ -117,7 +120,7 @@ def main() -> int:
         parser.error("the working tree has changes; commit or stash them first")
     print(f"--seed {options.seed}")
     missed = 0
-    for number in range(options.count) if options.number is None else [options.number]:
+    for number in range(options.first, options.first + options.count):
         path, at, before, after = break_of(options.seed, number)
         print(f"{number}: {path.relative_to(ROOT)}:{at + 1}\n  -{before}\n  +{after}", flush=True)
         if options.show:
@@ -130,10 +133,10 @@ def main() -> int:
             found = verdict(path, options.near)
         finally:
             path.write_text(text)
+            if path.suffix != ".py":  # the next break may be in Python
+                run("cmake", "--build", f"{BUILD}")
         missed += not found
         print(f"  {found or 'MISSED'} ({time.monotonic() - start:.0f} s)", flush=True)
-    if not options.show:
-        run("cmake", "--build", f"{BUILD}")
     return missed > 0
 
 
