@@ -29,8 +29,8 @@ PARTS = ("allocator", "backend", "conformance", "csrc", "lab", "torch_npusim")
 LEFT_OUT = ("/inside/", "/new_backend/", "/truth/", "setup.py", "/tests/")
 # Rooms whose tests have another name.
 ALSO = {
-    "aten": "ops", "routes": "ops profiling", "operands": "ops", "cost": "profiling", "sim": "profiling",
-    "cuda_alias": "alias", "inductor": "compile", "npusim": "api", "patches": "plugin",
+    "aten": "ops", "routes": "ops profiling", "operands": "ops", "cost": "profiling",
+    "sim": "profiling", "cuda_alias": "alias", "inductor": "compile", "npusim": "api", "patches": "plugin",
     "testing": "plugin", "observers": "races", "backend": "plugin", "simccl": "distributed",
     "npusim_lab": "allocator", "fit": "profiling", "engine": "allocator", "cuda_rules": "rules",
 }  # fmt: skip
@@ -89,11 +89,8 @@ def verdict(path: Path, near_alone: bool) -> str:
     """The first test that fails, or nothing."""
     python = (sys.executable, "-m", "pytest", "-q", "-x", "--part", "-p", "no:cacheprovider", "-n2")
     python += ("--dist", "loadfile", "--no-loadscope-reorder")
-    words = {*path.parts, *" ".join(ALSO.get(part, "") for part in path.parts).split()} - {
-        "tests",
-        "",
-    }
-    near = [f"tests/{word}" for word in sorted(words) if (TESTS / word).is_dir()]
+    words = {*path.parts, *" ".join(ALSO.get(part, "") for part in path.parts).split()}
+    near = [f"tests/{word}" for word in sorted(words - {"tests"}) if (TESTS / word).is_dir()]
     steps = [(*python, *near)] if near else []
     if path.suffix != ".py":
         if run("cmake", "--build", f"{BUILD}")[0] != 0:
