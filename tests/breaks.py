@@ -30,9 +30,10 @@ LEFT_OUT = ("/inside/", "/new_backend/", "/truth/", "setup.py", "/tests/")
 # Rooms whose tests have another name.
 ALSO = {
     "aten": "ops", "routes": "ops profiling", "operands": "ops", "cost": "profiling",
-    "sim": "profiling", "cuda_alias": "alias", "inductor": "compile", "npusim": "api", "patches": "plugin",
-    "testing": "plugin", "observers": "races", "backend": "plugin", "simccl": "distributed",
-    "npusim_lab": "allocator", "fit": "profiling", "engine": "allocator", "cuda_rules": "rules",
+    "sim": "profiling", "cuda_alias": "alias", "inductor": "compile", "npusim": "api",
+    "patches": "plugin", "testing": "plugin", "observers": "races", "backend": "plugin",
+    "simccl": "distributed", "npusim_lab": "allocator", "fit": "profiling", "engine": "allocator",
+    "cuda_rules": "rules",
 }  # fmt: skip
 PAIRS = (
     (" < ", " <= "), (" > ", " >= "), (" == ", " != "), (" && ", " || "), (" and ", " or "),
