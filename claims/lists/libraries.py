@@ -6,6 +6,7 @@ docs/reference/package_suites.md names the libraries and their calls.
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -115,6 +116,20 @@ def blended(batch, placed):
     return torch.where(chosen, batch * 2, batch)
 
 
+def sums_of_arrays(like, kept):
+    """Sums of arrays; one that was moved to the device before is found by its id.
+
+    Only a tensor of the CPU shares the memory of its array, and so keeps it and its id.
+    """
+    moved, sums = {}, []
+    for value in range(8):
+        array = np.full(4, value, dtype=np.float32)
+        if id(array) not in moved:
+            moved[id(array)] = torch.from_numpy(array).to(like.device), array if kept else None
+        sums.append(moved[id(array)][0].sum().item())
+    assert sums == [4 * value for value in range(8)], f"not the sums of eight arrays: {sums}"
+
+
 class Neuron(nn.Module):
     """A module with a state; each instance is kept, so that all can be reset."""
 
@@ -160,6 +175,7 @@ CLAIMS = {
     "noise_of_a_length": both(SAME_CPU, noisy),
     "last_coordinate": both(GENERATED, homogeneous),
     "mask_of_a_batch": both(SAME_CPU, blended),
+    "arrays_found_by_id": both("not the sums of eight arrays", sums_of_arrays),
     "every_instance_is_kept": Brief(
         r"the test left .* of device memory[\s\S]*attribute 'made' of class",
         lambda data: Neuron(data, True),
