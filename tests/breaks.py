@@ -116,6 +116,8 @@ def main() -> int:
     options = parser.parse_args()
     if run("git", "diff", "--quiet", "HEAD")[0] != 0 and not options.show:
         parser.error("the working tree has changes; commit or stash them first")
+    if not options.show and run(sys.executable, "-m", "pytest", "-q", "--co", "tests")[0] != 0:
+        parser.error("some tests cannot be imported, with no break yet")
     print(f"--seed {options.seed}")
     missed = 0
     for number in range(options.first, options.first + options.count):
