@@ -105,7 +105,7 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
 }
 CAUSES = tuple(ADVICE)
 _OF_A_PASS = ("activations", "logits", "gradients", "backward pass", "optimizer state")
-_LITTLE = 0.02  # of the live bytes: freeing less is freeing nothing
+_LITTLE = 0.02  # of the live bytes: freeing less is freeing nothing; of the device, to spare
 _ALIKE = 0.94  # of what is in use: as much
 _TENTH = 0.1  # of the device: with less to spare it is full
 _TWENTIETH = 0.05  # of the device: more outside is not the driver's context
@@ -277,7 +277,7 @@ def _cause(
     is_new = not of_weights and (before or 0) < _ALIKE * (live + asked)
     most = _MORE if came_down and found.mends is not False else _MUCH  # to spare, of a peak
     is_new &= not (loads and has_holes)
-    if spare < 0 or ((is_new or found.mends is False) and spare < most * total):
+    if spare < _LITTLE * total or ((is_new or found.mends is False) and spare < most * total):
         held = ", ".join(f"{size(bytes)} of {kind}" for kind, bytes in list(kinds.items())[:3])
         text = f"{size(asked)} are asked for beside {size(live)} in use"
         return PEAK, f"{text}: {held}" if held else text, _of_peak(found, asked, total)

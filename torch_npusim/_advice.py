@@ -76,7 +76,8 @@ def advice_on(oom: dict[str, Any], device: int) -> str:
     if cause not in (GROWTH, OTHER_POOL) and (largest := oom["largest_free_bytes"]) >= asked:
         cause = OTHER_POOL
         evidence = f"{format_bytes(largest)} are free together, of another pool or stream"
-        advice = " ".join(ADVICE[cause].values())
+        texts = list(ADVICE[cause].values())
+        advice = " ".join(texts[::-1] if oom["private_cached_bytes"] >= largest else texts)
     more = _LATER if cause in (PEAK, FRAGMENTATION) else ""
     return f"Cause: {cause}. {evidence}. Advice: {advice}{more}"
 
@@ -92,7 +93,8 @@ def _growing(
     """
     rows = []
     for frames, blocks in held.items():
-        first, last = min(blocks)[0], max(blocks)[0]
+        numbers = sorted(number for number, _ in blocks)
+        first, last = numbers[len(numbers) // _MANY], numbers[-1]  # a few old ones are no trend
         stay = bisect_right(live, last) - bisect_left(live, first)
         own = next((frame for frame in frames if rank_of(frame[0], FOREIGN) < 2), None)
         if own is None or len(blocks) < _MANY or stay > _STAY * (last + 1 - first):

@@ -132,3 +132,26 @@ def test_free_memory_of_another_stream_is_named(run_python):
     )
     assert "another pool holds. 15.00 MiB are free together, of another pool or stream. " in text
     assert "Advice: Use one stream" in text
+
+
+def test_one_old_block_of_a_line_is_no_trend(run_python):
+    text = run_python(
+        """
+        import torch, torch_npusim
+        torch.npusim.memory._record_memory_history(stacks="python")
+        def take(mib):
+            return torch.empty(mib << 20, dtype=torch.uint8, device="npusim")
+        kept = []
+        try:
+            for held, freed in ((1, 200), (10, 0)):
+                for _ in range(held):
+                    kept.append(take(9))
+                for _ in range(freed):
+                    take(1)
+        except torch.OutOfMemoryError as error:
+            print(error)
+        """,
+        environment={"NPUSIM_DEVICE_MEMORY": "100MiB", "NPUSIM_ALLOCATOR": "cuda-2.13"},
+    )
+    assert " Cause: " in text
+    assert "growth" not in text

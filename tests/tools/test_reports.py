@@ -12,6 +12,7 @@ from npusim_lab.causes import ADVICE
 MISSES = {  # the page's
     "actions_with_their_graph": "half",
     "hessians_of_all_experts": "half",
+    "pages_and_queries_at_once": "wrong",
     "quantized_blocks_kept": "half",
     "weights_up_to_the_brim": "wrong",
 }
@@ -25,5 +26,5 @@ def test_the_verdict_is_the_resolution(name):
 
 def test_each_report_has_a_link_of_its_own_and_causes_of_the_list():
     links = [re.search(r"Report: (https://\S+)\nResolution: ", report(n).__doc__) for n in names()]
-    assert len({link[1] for link in links}) == len(links) >= 142
+    assert len({link[1] for link in links}) == len(links) >= 151
     assert {report(name).CAUSE for name in names()} <= set(ADVICE)

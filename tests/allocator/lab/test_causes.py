@@ -298,6 +298,8 @@ def test_the_first_line_names_the_cause(made, cause: str, evidence: str) -> None
         (80, Found(freed=100, most_before=90, mends=False), "the peak of one step"),
         (30, Found(freed=100, most_before=90, mends=False), "fragmentation"),
         (80, Found(freed=100, most_before=40, mends=True), "the peak of one step"),
+        # One piece would serve only just: the next request fails.
+        (89, Found(freed=100, most_before=95, mends=True), "the peak of one step"),
         # Weights that move: more of them is loaded than was freed, or they are converted.
         (
             80,
