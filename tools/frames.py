@@ -20,8 +20,8 @@ _OF_TORCH = re.compile(
     r"(/|\.py$)"
     r"|(^|/)torchinductor_[^/]+/"  # what its compiler wrote
     # The package, and not programs in a checkout of that name.
-    r"|/torch_npusim/(_\w+\.py$|(as_cuda|cli|cpp_extension|cuda_alias|distributed|inductor|inside|"
-    r"integrations|npusim|patches|profiling|sim|testing|triton_interpreter|truth)(/|\.py$))"
+    r"|/torch_npusim/(_\w+\.py$|(as_cuda|cli|cpp_extension|cuda_alias|distributed|fit|inductor|"
+    r"inside|integrations|npusim|patches|profiling|sim|testing|triton_interpreter|truth)(/|\.py$))"
 )
 _OF_LIBRARY = re.compile(
     r"/(site|dist)-packages/|(^|/)lib/python[0-9.]+/|^<frozen |/(_?pytest|pluggy|xdist|unittest)/"

@@ -235,14 +235,9 @@ class HostFormat {
              const std::optional<at::Tensor>& bias, at::OptionalIntArrayRef bias_sizes,
              const Geometry& g) {
     if (!npusim::dry() || weight.dim() < 3) return;
-    at::Tensor given = host_view(input);
-    at::Tensor images = given;
-    at::Tensor filters = host_view(weight);
-    if (weight.dim() == 3) {  // torch makes sequences contiguous: images of one row
-      if (!given.is_contiguous()) given.unsafeGetTensorImpl()->set_sizes_contiguous(input.sizes());
-      images = given.unsqueeze(2);
-      filters = filters.unsqueeze(2);
-    }
+    const bool sequences = weight.dim() == 3;
+    const at::Tensor images = sequences ? row_of(input, /*contiguous=*/true) : host_view(input);
+    const at::Tensor filters = sequences ? row_of(weight, false) : host_view(weight);
     if (as_cuda()) {  // cuDNN's results are as its operands, either of them
       const auto last =
           filters.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
@@ -251,14 +246,20 @@ class HostFormat {
       }
       return;
     }
-    const auto symbolic = [](at::IntArrayRef sizes) { return c10::fromIntArrayRefSlow(sizes); };
+    const auto along = [sequences](at::IntArrayRef values, int64_t of_rows) {
+      c10::SymDimVector made(values.begin(), values.end());
+      if (sequences && made.size() == 1) made.insert(made.begin(), of_rows);
+      return made;
+    };
+    const c10::SymDimVector stride = along(g.stride, 1), padding = along(g.padding, 0),
+                            dilation = along(g.dilation, 1),
+                            output_padding = along(g.output_padding, 0);
     at::OptionalSymIntArrayRef sizes_of_bias;
-    if (bias_sizes.has_value()) sizes_of_bias = symbolic(*bias_sizes);
+    if (bias_sizes.has_value()) sizes_of_bias = c10::fromIntArrayRefSlow(*bias_sizes);
     const at::native::ConvBackend library = at::native::select_conv_backend(
-        given, host_view(weight),
-        bias.has_value() ? std::optional<at::Tensor>(host_view(*bias)) : std::nullopt,
-        symbolic(g.stride), symbolic(g.padding), symbolic(g.dilation), g.transposed,
-        symbolic(g.output_padding), g.groups, sizes_of_bias);
+        images, filters,
+        bias.has_value() ? std::optional<at::Tensor>(host_view(*bias)) : std::nullopt, stride,
+        padding, dilation, g.transposed, output_padding, g.groups, sizes_of_bias);
     format_ = at::native::_determine_backend_memory_format(images, filters, library);
   }
 
@@ -270,6 +271,17 @@ class HostFormat {
   }
 
  private:
+  // A sequence as torch convolves it: as an image of one row, which nothing reads.
+  static at::Tensor row_of(const at::Tensor& sequence, bool contiguous) {
+    at::Tensor view = host_view(sequence);
+    c10::TensorImpl& impl = *view.unsafeGetTensorImpl();
+    if (contiguous && !view.is_contiguous()) impl.set_sizes_contiguous(sequence.sizes());
+    c10::DimVector sizes(view.sizes()), strides(view.strides());
+    strides.insert(strides.begin() + 2, sizes[2] * strides[2]);
+    sizes.insert(sizes.begin() + 2, 1);
+    impl.set_sizes_and_strides(sizes, strides);
+    return view;
+  }
   at::MemoryFormat format_ = at::MemoryFormat::Contiguous;
 };
 
