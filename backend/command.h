@@ -78,4 +78,9 @@ inline bool command_failed() noexcept {
 // end, where the cost depends on what the body made.
 inline void recharge(const Cost& cost) noexcept { detail::t_state.run->recharge(cost); }
 
+// launches() says how many kernels of the chip the running command of this thread stands for.
+inline void launches(double kernels) noexcept {
+  if (detail::t_state.run != nullptr) detail::t_state.run->launches(kernels);
+}
+
 }  // namespace npusim

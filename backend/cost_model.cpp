@@ -12,8 +12,10 @@ CostRates make_cost_rates(const DeviceSpec& spec) {
     for (std::size_t i = 0; i < kPrecisionCount; ++i) {
       const double peak =
           spec.peak_flops_per_s[i] > 0 ? spec.peak_flops_per_s[i] : spec.peak_flops_per_s[0];
-      const Shares& shares =
-          on_matrix_units(static_cast<Precision>(i)) ? spec.achievable : spec.achievable_plain;
+      const bool matrix =
+          on_matrix_units(static_cast<Precision>(i)) ||
+          (static_cast<Precision>(i) == Precision::f64 && spec.f64_on_matrix_units());
+      const Shares& shares = matrix ? spec.achievable : spec.achievable_plain;
       rates.ns_per_flop[work][i] = 1e9 / (peak * shares[work]);
     }
     rates.ramp_ns[work] = spec.ramp_ns[work];
@@ -31,16 +33,19 @@ CostRates make_cost_rates(const DeviceSpec& spec) {
   }
   set(CommandKind::copy_h2d, spec.host_bytes_per_s, spec.copy_floor_ns);
   set(CommandKind::copy_d2h, spec.host_bytes_per_s, spec.copy_floor_ns);
-  set(CommandKind::copy_h2d_pageable, spec.pageable_bytes_per_s, spec.copy_floor_ns);
-  set(CommandKind::copy_d2h_pageable, spec.pageable_bytes_per_s, spec.copy_floor_ns);
+  set(CommandKind::copy_h2d_pageable, spec.pageable_bytes_per_s, spec.pageable_floor_ns);
+  set(CommandKind::copy_d2h_pageable, spec.pageable_bytes_per_s, spec.pageable_floor_ns);
   set(CommandKind::copy_peer, spec.peer_bytes_per_s, spec.copy_floor_ns);
   rates.multiprocessors = std::max(1, spec.multiprocessor_count);
   if (spec.narrow_flops_per_s > 0) rates.ns_per_narrow_flop = 1e9 / spec.narrow_flops_per_s;
+  if (spec.cache_bytes_per_s > 0) rates.ns_per_cached_byte = 1e9 / spec.cache_bytes_per_s;
   rates.wave_loss = spec.wave_loss;
   rates.cache_bytes = spec.cache_bytes;
   rates.cache_gain = spec.cache_gain;
   rates.overlap = spec.overlap;
+  rates.leaves_out = spec.leaves_out;
   rates.launch_latency_ns = spec.launch_latency_ns;
+  rates.next_floor_ns = spec.next_floor_ns;
   rates.query_ns = spec.query_ns;
   rates.record_ns = spec.record_ns;
   return rates;

@@ -313,13 +313,22 @@ void set_host_layer(HostLayer layer) noexcept {
   }
 }
 
+void set_host_call_ns(HostCall kind, std::int64_t ns) noexcept {
+  detail::host_call_ns[static_cast<std::size_t>(kind)].store(ns);
+}
+
 namespace detail {
+
+void pass_host_calls(HostCall kind, std::int64_t count) {
+  if (t_state.run != nullptr || t_state.launching != Launching::directly) return;
+  advance_host_ns(count * host_call_ns[static_cast<std::size_t>(kind)].load(), HostWork::layer);
+}
 
 FaultDraw draw_command_fault(const Stream& stream, const CommandInfo& info) {
   check_not_forked();
   if (takes_slow_path(kHostLayer) && t_state.launching == Launching::directly) {
     const HostLayer layer = g_host_layer.load();
-    if (const std::int64_t ns = layer == nullptr ? 0 : layer(); ns > 0) {
+    if (const std::int64_t ns = layer == nullptr ? 0 : layer(info.name); ns > 0) {
       advance_host_ns(ns, HostWork::layer);
     }
   }

@@ -85,6 +85,12 @@ class RunningCommand {
   const Promise* promise() const noexcept { return promise_; }
   void promises(const Promise* promise) noexcept { promise_ = promise; }
 
+  // launches() says how many kernels of the chip stand behind the command.
+  void launches(double kernels) noexcept {
+    kernels_ = kernels;
+    recharge(cost_);
+  }
+
   // recharge() replaces the cost that the command was started with. Called at the end of the body,
   // which knows its results' sizes by then.
   void recharge(const Cost& cost) noexcept {
@@ -98,11 +104,12 @@ class RunningCommand {
   // this one: then the stream's clock never goes back.
   void charge(const Cost& cost) noexcept {
     cost_ = cost;
+    if (kernels_ >= 0) cost_.kernels = kernels_;
     if (thread_.launching == detail::Launching::captured) [[unlikely]] {
       end_ns_ = start_ns_;
       return;
     }
-    const std::int64_t usual_ns = duration_ns(stream_.rates(), info_.kind, cost);
+    const std::int64_t usual_ns = duration_ns(stream_.rates(), info_.kind, cost_);
     extra_ns_ = fault_.hang_ns;
     if (fault_.slowdown != 1) [[unlikely]] {
       extra_ns_ += std::llround((fault_.slowdown - 1) * static_cast<double>(usual_ns));
@@ -120,6 +127,7 @@ class RunningCommand {
   const Promise* promise_ = nullptr;
   bool paid_;
   Cost cost_;
+  double kernels_ = -1;  // of launches()
   std::int64_t host_ns_, start_ns_, extra_ns_ = 0, end_ns_;
 };
 

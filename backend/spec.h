@@ -51,21 +51,32 @@ struct DeviceSpec {
   std::array<std::int64_t, kWorkCount> ramp_ns{};  // until the units are busy
   double narrow_flops_per_s = 0;    // of products whose loads move one element; 0: no matter
   double overlap = 1;               // of arithmetic and traffic: 1: the longer counts, 0: their sum
+  double leaves_out = 0;            // 1: attention's share is of the operations that are done
   double wave_loss = 0;             // share of the time of units that the last tiles leave idle
   double cache_bytes = 0;           // a command of so many bytes gets half of what the cache gives;
   double cache_gain = 1;            // a small one finds memory so many times as fast
+  double cache_bytes_per_s = 0;     // of the cache; 0: not known, and the gain counts
   double memory_bytes_per_s = 0;    // device memory, reads plus writes
   double host_bytes_per_s = 0;      // link to pinned memory of the host, each direction
   double pageable_bytes_per_s = 0;  // to memory of the host that is not pinned
   double peer_bytes_per_s = 0;      // link to another device
   std::int64_t launch_latency_ns = 0;  // what the host pays for one command
   std::int64_t kernel_floor_ns = 0;    // the least that any command takes on the device
+  std::int64_t next_floor_ns = 0;      // the least of each kernel behind the first of a command
   std::int64_t copy_floor_ns = 0;      // the least that a copy over a link takes
+  std::int64_t pageable_floor_ns = 0;  // the least of one to or from memory that is not pinned
   std::int64_t query_ns = 0;           // what the host pays for asking whether work is done
   std::int64_t record_ns = 0;          // what the host pays for recording an event
   int capability_major = 0;
   int capability_minor = 0;
   int multiprocessor_count = 0;
+
+  // Lanes of float64 are at most half as many as those of float32: a higher peak is that of matrix
+  // units.
+  bool f64_on_matrix_units() const {
+    return peak_flops_per_s[static_cast<std::size_t>(Precision::f64)] >
+           0.75 * peak_flops_per_s[static_cast<std::size_t>(Precision::f32)];
+  }
 };
 
 // named_spec() throws InvalidArgument that lists the known names.

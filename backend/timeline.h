@@ -34,10 +34,13 @@ struct TimelineRow {
   std::int64_t extra_ns;  // a command's as in CommandRecord; of a timing event, rule E7; in_body:
                           // how long the command seemed to take then
   double flops;
-  double bytes;               // that are charged
-  double operand_bytes;       // of the operands, if each element counted once
-  double tiles;               // of a product's result
-  double aligned;             // as in Cost
+  double bytes;          // that are charged
+  double operand_bytes;  // of the operands, if each element counted once
+  double tiles;          // of a product's result
+  double aligned;        // this and the next three as in Cost
+  double done;
+  double cached;
+  double kernels;
   std::uint64_t correlation;  // of a command
   std::uint64_t event;        // which one, and its version
   std::uint64_t version;

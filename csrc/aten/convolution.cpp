@@ -17,6 +17,7 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
+#include "backend/host_layer.h"
 #include "csrc/operands/host_view.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/on_host_views.h"
@@ -76,15 +77,28 @@ bool on_matrix_units(const npusim::Cost& cost, const at::Tensor& input) {
 }
 
 // Matrix units work along the channels: images that are not channels_last are converted before, and
-// what comes out is converted back. Each of `images` elements is read and written once more. A
-// channel by itself needs no matrix units.
+// what comes out is converted back. Each of `images` elements is read and written once more, and on
+// one side out of order, which takes half as long again. A channel by itself needs no matrix units.
 double converted_bytes(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,
                        double images) {
   const auto last = [](const at::Tensor& tensor) {
     return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
   };
   if (!on_matrix_units(cost, input) || last(input) || last(weight)) return 0;
-  return 2 * images * static_cast<double>(input.itemsize());
+  return 3 * images * static_cast<double>(input.itemsize());
+}
+
+// cuDNN launches a kernel for each tensor that is converted: operands and results.
+void pass_conversions(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,
+                      int64_t tensors) {
+  if (converted_bytes(cost, input, weight, 1) > 0) {
+    npusim::pass_host_calls(npusim::HostCall::kernel, tensors);
+  }
+}
+
+// Whether filters have one element.
+bool is_pointwise(const at::Tensor& weight) {
+  return weight.dim() > 2 && weight.numel() == weight.size(0) * weight.size(1);
 }
 
 // cuDNN adds no bias: torch launches a pointwise addition to the result. Its own kernel for
@@ -183,6 +197,10 @@ npusim::Cost cost_of(npusim::Work work, Operands operands, const at::Tensor& inp
   npusim::Cost cost = elementwise_cost(operands);
   cost.flops = 2.0 * macs;
   do_on_matrix_units(cost, work, input);
+  // Filters of one element on matrix units are the product of two matrices.
+  if (work == npusim::Work::convolution && is_pointwise(weight) && on_matrix_units(cost, input)) {
+    cost.work = npusim::Work::matmul;
+  }
   // A channel by itself is no product: its kernel sums on the lanes of float32.
   if (is_depthwise(work) && cost.precision != npusim::Precision::f64) {
     cost.precision = npusim::Precision::f32;
@@ -191,7 +209,12 @@ npusim::Cost cost_of(npusim::Work work, Operands operands, const at::Tensor& inp
   const double channels = g.transposed ? static_cast<double>(weight.size(1)) * groups
                                        : static_cast<double>(weight.size(0));
   if (const double made = results(input, weight, g); made > 0) {
-    cost.tiles = npusim::tiles_of(groups, made / channels, channels / groups);
+    const double rows = made / channels, columns = channels / groups;
+    cost.tiles = npusim::tiles_of(groups, rows, columns);
+    // Few channels leave a part of each tile empty.
+    if (cost.work == npusim::Work::convolution) {
+      cost.done = cost.tiles * npusim::kTile * npusim::kTile / (rows * columns);
+    }
   }
   cost.bytes += converted_bytes(cost, input, weight, images);
   return cost;
@@ -201,9 +224,9 @@ npusim::Cost forward_cost(const at::Tensor& input, const at::Tensor& weight, con
                           const Geometry& g) {
   const std::array<const at::TensorBase*, 3> operands = {&input, &weight, &bias};
   const double made = results(input, weight, g);
-  npusim::Cost cost =
-      cost_of(work_of(weight, g, false), operands, input, weight, g,
-              multiply_adds(input, weight, g), static_cast<double>(input.numel()) + made);
+  const double images = is_pointwise(weight) ? 0 : static_cast<double>(input.numel()) + made;
+  npusim::Cost cost = cost_of(work_of(weight, g, false), operands, input, weight, g,
+                              multiply_adds(input, weight, g), images);
   cost.bytes += biased_bytes(cost, input, bias, made);
   return cost;
 }
@@ -214,10 +237,10 @@ npusim::Cost backward_cost(const at::Tensor& grad, const at::Tensor& input,
                            const std::array<bool, 3>& wanted) {
   const std::array<const at::TensorBase*, 3> operands = {&grad, &input, &weight};
   const double passes = (wanted[0] ? 1.0 : 0.0) + (wanted[1] ? 1.0 : 0.0);
-  npusim::Cost cost =
-      cost_of(work_of(weight, g, true), operands, input, weight, g,
-              passes * multiply_adds(input, weight, g),
-              static_cast<double>(grad.numel()) + passes * static_cast<double>(input.numel()));
+  const double images =
+      static_cast<double>(grad.numel()) + passes * static_cast<double>(input.numel());
+  npusim::Cost cost = cost_of(work_of(weight, g, true), operands, input, weight, g,
+                              passes * multiply_adds(input, weight, g), images);
   if (wanted[2]) cost.bytes += static_cast<double>(grad.numel() * grad.itemsize());
   return cost;
 }
@@ -295,6 +318,7 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
   const auto cost = forward_cost(input, weight, given_bias, geometry);
   const HostFormat format(input, weight, bias, std::nullopt, geometry);
   const Workspace workspace(cost, input, weight, geometry);
+  if (!is_pointwise(weight)) pass_conversions(cost, input, weight, 3);
   return on_host_views("aten::convolution", operands, cost, [&](CpuCall& call) {
     const at::Tensor input_view = call.view(input, /*written=*/false);
     const at::Tensor weight_view = call.view(weight, /*written=*/false);
@@ -336,6 +360,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(
   const auto cost = backward_cost(grad_output, input, weight, geometry, output_mask);
   const HostFormat format(input, weight, std::nullopt, bias_sizes, geometry);
   const Workspace workspace(cost, input, weight, geometry);
+  pass_conversions(cost, input, weight, 3 + (output_mask[0] ? 1 : 0) + (output_mask[1] ? 1 : 0));
   return on_host_views("aten::convolution_backward", operands, cost, [&](CpuCall& call) {
     call.tell_apart(output_mask[0] + 2 * output_mask[1]);
     auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(

@@ -85,6 +85,9 @@ npusim::Cost cost_of(const at::Tensor& to, const at::Tensor& from, CommandKind k
   cost.bytes = kind == CommandKind::copy_d2d
                    ? touched_bytes(from, to) + touched_bytes(to)
                    : static_cast<double>(from.numel()) * static_cast<double>(from.itemsize());
+  if (kind == CommandKind::copy_d2d) {
+    cost.cached = std::max(0.0, touched_bytes(from, to) - touched_bytes(from));
+  }
   cost.precision =
       to.dtype() == from.dtype() ? npusim::Precision::other : precision_of(to.scalar_type());
   return cost;

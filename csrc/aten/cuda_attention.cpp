@@ -88,18 +88,18 @@ double copied(const Tensor& tensor) {
 template <class Body>
 auto command(const char* op, std::initializer_list<const at::TensorBase*> operands,
              const Tensor& query, const Tensor& key, const Tensor& value, double key_products,
-             double value_products, const Body& body) {
+             double value_products, bool causal, const Body& body) {
   const auto work = key_products > 1 ? npusim::Work::attention_backward : npusim::Work::attention;
   const npusim::Cost cost = attention_cost(work, TensorPointers(operands.begin(), operands.size()),
-                                           query, key, value, key_products, value_products);
+                                           query, key, value, key_products, value_products, causal);
   const c10::DeviceIndex device = query.device().index();
   return launch({op, npusim::CommandKind::kernel, cost}, device, [&] { return body(device); });
 }
 
 Flash flash(const Tensor& query, const Tensor& key, const Tensor& value, double /*dropout*/,
-            bool /*causal*/, bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
+            bool causal, bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
   return command("aten::_scaled_dot_product_flash_attention", {&query, &key, &value}, query, key,
-                 value, 1, 1, [&](c10::DeviceIndex device) -> Flash {
+                 value, 1, 1, causal, [&](c10::DeviceIndex device) -> Flash {
                    const Shapes n(query, key);
                    const Tensor out = like(query, device);
                    const Tensor logsumexp =
@@ -120,13 +120,13 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
     const Tensor& out, const Tensor& logsumexp, const Tensor& /*cum_seq_q*/,
     const Tensor& /*cum_seq_k*/, c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double /*dropout*/,
-    bool /*causal*/, const Tensor& /*seed*/, const Tensor& /*offset*/,
+    bool causal, const Tensor& /*seed*/, const Tensor& /*offset*/,
     std::optional<double> /*scale*/) {
   if (!grad_out.defined()) return {};
   using Grads = std::tuple<Tensor, Tensor, Tensor>;
   return command(
       "aten::_scaled_dot_product_flash_attention_backward",
-      {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
+      {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2, causal,
       [&](c10::DeviceIndex device) -> Grads {
         const Shapes n(query, key);
         const auto held = [&](double bytes) {
@@ -167,7 +167,7 @@ std::tuple<Tensor, Tensor> flex(const Tensor& query, const Tensor& key, const Te
               "npusim::flex_attention: code that was compiled in a dry run computes nothing: "
               "compile it again, after torch.compiler.reset()");
   using Both = std::tuple<Tensor, Tensor>;
-  return command("npusim::flex_attention", {&query, &key, &value}, query, key, value, 1, 1,
+  return command("npusim::flex_attention", {&query, &key, &value}, query, key, value, 1, 1, false,
                  [&](c10::DeviceIndex device) -> Both {
                    const Shapes n(query, key);
                    return {value.size(3) == n.width
@@ -184,7 +184,7 @@ std::tuple<Tensor, Tensor, Tensor> flex_backward(const Tensor& grad_out, const T
   using Grads = std::tuple<Tensor, Tensor, Tensor>;
   return command(
       "npusim::flex_attention_backward", {&grad_out, &query, &key, &value, &out, &logsumexp}, query,
-      key, value, 3, 2, [&](c10::DeviceIndex device) -> Grads {
+      key, value, 3, 2, false, [&](c10::DeviceIndex device) -> Grads {
         const Shapes n(query, key);
         const Tensor delta = device_empty({n.batch, n.heads, n.queries}, at::kFloat, device);
         return {like(query, device), like(key, device), like(value, device)};
@@ -227,9 +227,9 @@ torch::Library& new_library(c10::DispatchKey key) {
 
 // Output, seed and offset come in the order of an H200's lists.
 Flash dry_cudnn_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                          bool logsumexp_too) {
+                          bool logsumexp_too, bool causal) {
   return command("aten::_scaled_dot_product_cudnn_attention", {&query, &key, &value}, query, key,
-                 value, 1, 1, [&](c10::DeviceIndex device) -> Flash {
+                 value, 1, 1, causal, [&](c10::DeviceIndex device) -> Flash {
                    const Shapes n(query, key);
                    const Tensor seed = device_empty({}, at::kLong, device);
                    const Tensor offset = device_empty({}, at::kLong, device);
@@ -246,11 +246,11 @@ Flash dry_cudnn_attention(const Tensor& query, const Tensor& key, const Tensor& 
 
 std::tuple<Tensor, Tensor, Tensor> dry_cudnn_attention_backward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& out, const Tensor& logsumexp) {
+    const Tensor& out, const Tensor& logsumexp, bool causal) {
   using Grads = std::tuple<Tensor, Tensor, Tensor>;
   return command("aten::_scaled_dot_product_cudnn_attention_backward",
                  {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
-                 [&](c10::DeviceIndex device) -> Grads {
+                 causal, [&](c10::DeviceIndex device) -> Grads {
                    const Shapes n(query, key);
                    Grads grads{like(query, device), like(key, device), like(value, device)};
                    const double copy = grad_out.strides() == out.strides() ? 0 : bytes_of(grad_out);
@@ -264,9 +264,9 @@ std::tuple<Tensor, Tensor, Tensor> dry_cudnn_attention_backward(
 }
 
 Efficient dry_efficient_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                  bool logsumexp_too) {
+                                  bool logsumexp_too, bool causal) {
   return command("aten::_scaled_dot_product_efficient_attention", {&query, &key, &value}, query,
-                 key, value, 1, 1, [&](c10::DeviceIndex device) -> Efficient {
+                 key, value, 1, 1, causal, [&](c10::DeviceIndex device) -> Efficient {
                    const Shapes n(query, key);
                    const Tensor out = by_time(n.batch, n.heads, n.queries, value.size(3),
                                               query.scalar_type(), device);
@@ -280,11 +280,11 @@ Efficient dry_efficient_attention(const Tensor& query, const Tensor& key, const 
 Efficient dry_efficient_attention_backward(const Tensor& grad_out, const Tensor& query,
                                            const Tensor& key, const Tensor& value,
                                            const Tensor& bias, const Tensor& out,
-                                           const Tensor& logsumexp, bool bias_too) {
+                                           const Tensor& logsumexp, bool bias_too, bool causal) {
   if (!grad_out.defined()) return {};
   return command(
       "aten::_scaled_dot_product_efficient_attention_backward",
-      {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2,
+      {&grad_out, &query, &key, &value, &out, &logsumexp}, query, key, value, 3, 2, causal,
       [&](c10::DeviceIndex device) -> Efficient {
         const Shapes n(query, key);
         const at::ScalarType dtype = query.scalar_type();

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "backend/host_layer.h"
 #include "csrc/launch/launch.h"
 #include "csrc/operands/device_empty.h"
 #include "csrc/routes/cpu_call.h"
@@ -31,6 +32,7 @@ at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   check_options(layout, pin_memory);
+  npusim::pass_host_calls(npusim::HostCall::call);
   at::Tensor made = device_empty(sizes, c10::dtype_or_default(dtype), checked_device(device),
                                  format.value_or(at::MemoryFormat::Contiguous));
   fill_if_deterministic(made);
@@ -41,6 +43,7 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
+  npusim::pass_host_calls(npusim::HostCall::call);
   at::Tensor made =
       device_empty_strided(sizes, strides, c10::dtype_or_default(dtype), checked_device(device));
   fill_if_deterministic(made);

@@ -145,17 +145,20 @@ void write_events(const at::Tensor& out, const RowMajorWalk<2>& walk, std::int64
 
 void draw_events(const at::Tensor& out, const at::Tensor& p, const PhiloxState& state) {
   const RowMajorWalk<2> walk(out.sizes(), {out.strides(), p.strides()});
+  // CUDA looks at the dtype of the result first.
+  const auto write = AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kBFloat16, at::kHalf,
+                                                out.scalar_type(), "bernoulli_tensor_cuda_self_",
+                                                [] { return &write_events<scalar_t>; });
+  const auto read = AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, p.scalar_type(),
+                                                    "bernoulli_tensor_cuda_p_",
+                                                    [] { return &read_probabilities<scalar_t>; });
   for_each_tile<std::uint32_t>(
       state, out.numel(), [&](std::int64_t first, std::int64_t count, const std::uint32_t* draws) {
         double probabilities[kTileElements];
         bool events[kTileElements];
-        AT_DISPATCH_FLOATING_TYPES_AND2(
-            at::kBFloat16, at::kHalf, p.scalar_type(), "bernoulli_tensor_cuda_p_",
-            [&] { read_probabilities<scalar_t>(p, walk, first, count, probabilities); });
+        read(p, walk, first, count, probabilities);
         for (std::int64_t k = 0; k < count; ++k) events[k] = happens(draws[k], probabilities[k]);
-        AT_DISPATCH_ALL_TYPES_AND3(
-            at::kBool, at::kBFloat16, at::kHalf, out.scalar_type(), "bernoulli_tensor_cuda_self_",
-            [&] { write_events<scalar_t>(out, walk, first, count, events); });
+        write(out, walk, first, count, events);
       });
 }
 

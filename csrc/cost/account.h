@@ -94,6 +94,7 @@ class Account {
   void settle_results(TensorPointers made) const;
   double times_moved(std::size_t i) const;
   double dense_bytes(TensorPointers made) const;
+  double distinct_bytes(TensorPointers made) const;
   const at::TensorBase* walked_by(TensorPointers made) const;
 
   CostTraits traits_;
@@ -106,6 +107,10 @@ class Account {
   bool part_of_another_ = npusim::in_command_body();
   bool has_gaps_ = false;  // an operand is not row-major
 };
+
+// causal_share() is what is done of the products of so many queries and keys where a query sees no
+// later key: kernels leave out the blocks of keys that none of a block's queries sees.
+double causal_share(double queries, double keys);
 
 // do_on_matrix_units() says that a product or a convolution is one, in the precision of `factor`,
 // whatever dtype statistics, biases and results have. float32 then counts as TF32 where the flags

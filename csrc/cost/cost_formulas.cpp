@@ -72,6 +72,18 @@ double aligned_elements(const at::TensorBase& left, const at::TensorBase& right)
   return least < whole ? static_cast<double>(least) : 0;
 }
 
+// Without matrix units a tile is half as wide and half as high, and a long sum is split where there
+// are fewer tiles than multiprocessors.
+double plain_tiles(double batch, const at::TensorBase& left, double columns) {
+  const double tiles =
+      npusim::tiles_of(batch, 2.0 * static_cast<double>(left.size(-2)), 2 * columns);
+  if (!left.is_privateuseone() || tiles <= 0) return tiles;
+  const auto units = npusim::device_spec(left.device().index()).multiprocessor_count;
+  constexpr double kLong = 256;
+  const double most = std::floor(static_cast<double>(left.size(-1)) / kLong);
+  return tiles * std::max(1.0, std::min(most, std::floor(static_cast<double>(units) / tiles)));
+}
+
 // The factors are the last two inputs: (.., m, k) and (.., k, n).
 void product(const Call& call, Cost& cost) {
   const auto read = inputs(call);
@@ -91,6 +103,9 @@ void product(const Call& call, Cost& cost) {
   if (left.dim() < 2) return;
   const double batch = left.dim() > 2 ? static_cast<double>(left.size(0)) : 1.0;
   cost.tiles = npusim::tiles_of(batch, static_cast<double>(left.size(-2)), columns);
+  if (!npusim::on_matrix_units(cost.precision)) {
+    cost.tiles = plain_tiles(batch, left, columns);
+  }
   const bool matrices = left.layout() == at::kStrided && right.dim() > 1;
   if (matrices && npusim::on_matrix_units(cost.precision))
     cost.aligned = aligned_elements(left, right);

@@ -21,6 +21,7 @@ struct CudaRule {
     nondeterministic,  // alerts under torch.use_deterministic_algorithms()
     widen,             // runs in a wider dtype, and the results come back
     keep,              // runs in a wider dtype, and the results stay
+    statistics,        // of norms come in the wider dtype, and go back in it
     fft,               // widen; sizes must be powers of two
     sum_of_numbers,    // nansum of complex numbers, which the CPU lacks
     assume,            // takes `text` for the argument that `when` is about

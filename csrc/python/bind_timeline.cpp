@@ -32,13 +32,14 @@ constexpr const char* kCommandWords[] = {
 
 // The order of timeline.Row in torch_npusim/sim/timeline.py.
 py::tuple row_tuple(const npusim::TimelineRow& row) {
-  return py::make_tuple(
-      row.is_command ? kCommandWords[static_cast<std::size_t>(row.command)]
-                     : kOrderWords[static_cast<std::size_t>(row.order)],
-      row.is_command ? row.name : "", static_cast<int>(row.device), static_cast<int>(row.stream),
-      row.thread, row.paid, row.in_body, row.host_ns, row.start_ns, row.end_ns, row.extra_ns,
-      row.flops, row.bytes, static_cast<int>(row.precision), static_cast<int>(row.work),
-      row.operand_bytes, row.tiles, row.aligned, row.event, row.version, row.site);
+  return py::make_tuple(row.is_command ? kCommandWords[static_cast<std::size_t>(row.command)]
+                                       : kOrderWords[static_cast<std::size_t>(row.order)],
+                        row.is_command ? row.name : "", static_cast<int>(row.device),
+                        static_cast<int>(row.stream), row.thread, row.paid, row.in_body,
+                        row.host_ns, row.start_ns, row.end_ns, row.extra_ns, row.flops, row.bytes,
+                        static_cast<int>(row.precision), static_cast<int>(row.work),
+                        row.operand_bytes, row.tiles, row.aligned, row.done, row.cached,
+                        row.kernels, row.event, row.version, row.site);
 }
 
 void begin_timeline(std::size_t most_rows, bool sites) {
@@ -68,12 +69,16 @@ py::dict rates_of(const npusim::DeviceSpec& spec) {
   out["wave_loss"] = spec.wave_loss;
   out["cache_bytes"] = spec.cache_bytes;
   out["cache_gain"] = spec.cache_gain;
+  out["leaves_out"] = spec.leaves_out;
+  out["cache_rate"] = spec.cache_bytes_per_s;
   out["multiprocessors"] = spec.multiprocessor_count;
   out["ramp_ns"] = py::tuple(py::cast(spec.ramp_ns));
   out["bandwidth"] = bandwidth;
   out["launch_latency_ns"] = spec.launch_latency_ns;
+  out["next_floor_ns"] = spec.next_floor_ns;
   out["kernel_floor_ns"] = spec.kernel_floor_ns;
   out["copy_floor_ns"] = spec.copy_floor_ns;
+  out["pageable_floor_ns"] = spec.pageable_floor_ns;
   out["query_ns"] = spec.query_ns;
   out["record_ns"] = spec.record_ns;
   return out;
@@ -89,8 +94,8 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
                  const std::array<double, npusim::kPrecisionCount>& peak_flops,
                  const std::array<npusim::Shares, 3>& achievable,
                  const std::array<std::int64_t, npusim::kWorkCount>& ramp_ns,
-                 const std::array<double, 5>& shape, const std::array<double, 4>& bandwidth,
-                 const std::array<std::int64_t, 5>& latency_ns,
+                 const std::array<double, 7>& shape, const std::array<double, 4>& bandwidth,
+                 const std::array<std::int64_t, 7>& latency_ns,
                  const std::array<int, 3>& hardware) {
   npusim::DeviceSpec spec;
   spec.name = name;
@@ -104,6 +109,8 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
   spec.cache_bytes = shape[2];
   spec.cache_gain = shape[3];
   spec.narrow_flops_per_s = shape[4];
+  spec.cache_bytes_per_s = shape[5];
+  spec.leaves_out = shape[6];
   spec.ramp_ns = ramp_ns;
   spec.memory_bytes_per_s = bandwidth[0];
   spec.host_bytes_per_s = bandwidth[1];
@@ -114,6 +121,8 @@ void define_spec(const std::string& name, std::size_t memory_bytes,
   spec.copy_floor_ns = latency_ns[2];
   spec.query_ns = latency_ns[3];
   spec.record_ns = latency_ns[4];
+  spec.next_floor_ns = latency_ns[5];
+  spec.pageable_floor_ns = latency_ns[6];
   spec.capability_major = hardware[0];
   spec.capability_minor = hardware[1];
   spec.multiprocessor_count = hardware[2];

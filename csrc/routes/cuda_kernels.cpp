@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "csrc/runtime/profiler.h"
+#include "backend/backend.h"
 
 namespace torch_npusim {
 
@@ -312,7 +312,7 @@ void count_kernels(std::string_view op, TensorPointers operands, const CallArgum
   if (op.substr(0, kSpace.size()) != kSpace) return;
   const auto row = kernel_counts::table().find(op.substr(kSpace.size()));
   if (row != kernel_counts::table().end())
-    profile_as_kernels(row->second->count({operands, arguments}));
+    npusim::launches(row->second->count({operands, arguments}));
 }
 
 std::vector<KernelsRow> cuda_kernels() {

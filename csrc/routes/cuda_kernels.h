@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How many kernels CUDA launches for one call of an operator, where that is not one: a table of
-// rows per operator, each with its source. A dry run that predicts CUDA shows so many in a profile.
+// rows per operator, each with its source. A dry run that predicts CUDA charges so many, and shows
+// them in a profile.
 //
 //   masked_fill, scatter ...    a copy, and the kernel that changes it
 //   gradients of pools          zeros, and the kernel that adds to them
@@ -17,8 +18,8 @@
 
 namespace torch_npusim {
 
-// count_kernels() tells the profiler how many kernels the command is whose body this thread
-// runs; call it with as_cuda(). `operands` are those of allocate_temporaries().
+// count_kernels() says how many kernels the command stands for whose body this thread runs; call it
+// with as_cuda(). `operands` are those of allocate_temporaries().
 void count_kernels(std::string_view op, TensorPointers operands, const CallArguments& arguments);
 
 // transform_must_copy() is whether a Fourier transform over `dims` copies its input: cuFFT takes

@@ -116,13 +116,6 @@ bool does_nothing(const npusim::CommandRecord& record) {
          record.cost.flops == 0;
 }
 
-// Of the command whose body this thread runs.
-struct Kernels {
-  const npusim::CommandInfo* of = nullptr;
-  int count = 1;
-};
-thread_local Kernels t_kernels;
-
 class ProfiledTimeline final : public npusim::Timeline {
  public:
   // A command of several kernels is a row per kernel, of equal length.
@@ -130,12 +123,12 @@ class ProfiledTimeline final : public npusim::Timeline {
                   std::span<const npusim::Operand> operands) noexcept override {
     if (g_paused.load(std::memory_order_relaxed)) return;
     const bool none = g_profiled_as_cuda && does_nothing(record);
-    const int count = none ? 0 : t_kernels.of == &record.info ? t_kernels.count : 1;
-    t_kernels = {};
+    const int count = none ? 0 : static_cast<int>(record.cost.kernels);
     if (count == 1) return Timeline::on_command(record, operands);
     npusim::CommandRecord kernel = record;
     kernel.cost.flops /= count;
     kernel.cost.bytes /= count;
+    kernel.cost.kernels = 1;
     for (int i = 0; i < count; ++i) {
       const std::int64_t length = record.end_ns - record.start_ns;
       kernel.start_ns = record.start_ns + length * i / count;
@@ -441,10 +434,6 @@ class Profiler final : public libkineto::IActivityProfiler {
 
 void set_trace_names(TraceNames names) noexcept { g_names = names; }
 TraceNames trace_names() noexcept { return g_names; }
-void profile_as_kernels(int count) noexcept {
-  const npusim::RunningCommand* command = npusim::detail::t_state.run;
-  if (command != nullptr && npusim::observed()) t_kernels = {&command->info(), count};
-}
 
 void set_profiling_as_cuda(bool on) noexcept { g_profiled_as_cuda = on; }
 

@@ -13,9 +13,6 @@ enum class TraceNames : std::uint8_t { npusim, cuda };
 void set_trace_names(TraceNames names) noexcept;
 TraceNames trace_names() noexcept;
 
-// profile_as_kernels() shows the command whose body this thread runs as so many kernels.
-void profile_as_kernels(int count) noexcept;
-
 // set_profiling_as_cuda() leaves commands without work out of profiles, as CUDA's have none.
 void set_profiling_as_cuda(bool on) noexcept;
 

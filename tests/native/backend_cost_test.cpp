@@ -79,6 +79,62 @@ TEST(arithmetic_traffic_tiles_and_the_cache_make_a_duration) {  // (rule C1)
   CHECK_EQ(duration(product), 7 + 1600 + 100);
 }
 
+TEST(each_further_kernel_has_a_floor_of_its_own) {  // (rule C1)
+  DeviceSpec spec = named_spec("npusim-one");
+  spec.kernel_floor_ns = 7;
+  spec.next_floor_ns = 5;
+  const auto duration = [&](double kernels) {
+    Cost cost;
+    cost.kernels = kernels;
+    return duration_ns(make_cost_rates(spec), CommandKind::kernel, cost);
+  };
+  CHECK_EQ(duration(0), 7);
+  CHECK_EQ(duration(1), 7);
+  CHECK_EQ(duration(4), 7 + 15);
+}
+
+TEST(a_cache_with_a_rate_serves_what_fits_and_what_is_read_again) {  // (rule C1)
+  DeviceSpec spec = named_spec("npusim-one");
+  spec.memory_bytes_per_s = 1e9;
+  spec.kernel_floor_ns = 0;
+  spec.cache_bytes = 400;
+  spec.cache_bytes_per_s = 4e9;
+  const auto duration = [&](double bytes, double cached) {
+    Cost cost = {0, bytes, Precision::f32, Work::streaming};
+    cost.cached = cached;
+    return duration_ns(make_cost_rates(spec), CommandKind::kernel, cost);
+  };
+  CHECK_EQ(duration(400, 0), 100);
+  CHECK_EQ(duration(401, 0), 401);       // does not fit
+  CHECK_EQ(duration(1000, 600), 250);    // 400 bytes, some of them often
+  CHECK_EQ(duration(8000, 7000), 2000);  // the cache is slower than the memory of the rest
+  CHECK_EQ(duration(2000, 500), 1500);
+}
+
+TEST(what_attention_leaves_out_takes_no_time_where_its_share_says_so) {  // (rule C1)
+  DeviceSpec spec = named_spec("npusim-one");
+  spec.peak_flops_per_s = {1e9, 1e9, 4e9, 1e9, 1e9, 2e9};
+  spec.kernel_floor_ns = 0;
+  Cost cost = {1000, 0, Precision::f32, Work::attention};
+  cost.done = 0.5;
+  CHECK_EQ(duration_ns(make_cost_rates(spec), CommandKind::kernel, cost), 1000);
+  spec.leaves_out = 1;
+  CHECK_EQ(duration_ns(make_cost_rates(spec), CommandKind::kernel, cost), 500);
+}
+
+TEST(float64_beyond_half_of_float32_has_matrix_units) {  // (rule C1)
+  DeviceSpec spec = named_spec("npusim-one");
+  spec.kernel_floor_ns = 0;
+  spec.achievable[static_cast<std::size_t>(Work::matmul)] = 0.5;
+  const auto duration = [&](double peak) {
+    spec.peak_flops_per_s = {2e9, peak, 4e9, 1e9, 1e9, 2e9};
+    const Cost cost = {1000, 0, Precision::f64, Work::matmul};
+    return duration_ns(make_cost_rates(spec), CommandKind::kernel, cost);
+  };
+  CHECK_EQ(duration(1e9), 1000);
+  CHECK_EQ(duration(2e9), 1000);  // half of twice as much
+}
+
 TEST(loads_of_few_elements_bound_a_product) {  // (rule C1)
   DeviceSpec spec = named_spec("npusim-one");
   spec.peak_flops_per_s = {1e9, 1e9, 4e9, 1e9, 1e9, 2e9};

@@ -11,7 +11,7 @@ from claims.evidence.step_times import fit, validation
 from claims.evidence.step_times.rows import FOLDER
 from torch_npusim.cli import calibrate_host, main
 from torch_npusim.profiling import record
-from torch_npusim.sim import clock, specs, timeline
+from torch_npusim.sim import clock, dry_run, specs, timeline
 from torch_npusim.sim.host_layers import charged
 
 
@@ -98,6 +98,33 @@ def test_calls_of_modules_cost_the_host_unless_launches_are_free():
     assert charged.timeline.span_ns == spans[1] == spans[0] + 3 * 50_000
     free = [made.timeline.replay(launches_free=True).span_ns for made in (plain, charged)]
     assert free[0] == free[1]
+
+
+def test_products_views_and_steps_of_recurrent_layers_cost_a_host_that_says_so(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'dispatch_us = [10, "me"]\nlibrary_us = [4, "me"]\nreduction_us = [5, "me"]\n'
+        'call_us = [2, "me"]\nkernel_us = [3, "me"]\n[sources]\nme = "this test"\n'
+    )
+    host = specs.load_host(str(file))
+    assert "4 us for a product beside its command, 5 us for a reduction" in str(host)
+    x = torch.ones(4, 4, device="npusim")
+
+    def passed(call):
+        with charged(host), timeline.record() as made:
+            call()
+        assert made.replay().span_ns == made.span_ns
+        return [row.end_ns for row in made.rows if row.kind == "host_layer"]
+
+    assert passed(lambda: x @ x) == [4_000]
+    assert passed(lambda: x + x) == []
+    assert passed(lambda: x.sum()) == [5_000]
+    assert passed(lambda: x[0]) == passed(lambda: x.view(16)) == [2_000]
+    assert passed(lambda: torch.empty(3, device="npusim")) == [2_000]
+    with dry_run(temporaries="cuda"):
+        layer = torch.nn.LSTM(8, 8, 2).to("npusim")
+        found = passed(lambda: layer(torch.empty(5, 3, 8, device="npusim")))
+    assert found.count(3_000 * (5 + 2 - 1)) == 1
 
 
 def test_backward_passes_and_parameters_cost_a_host_that_says_so(tmp_path):

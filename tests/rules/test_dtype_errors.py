@@ -175,6 +175,74 @@ def test_integers_are_unpooled_by_their_indices():
         assert found.cpu().tolist() == [[[0, 5, 0, 4]]]
 
 
+def test_a_pointwise_kernel_refuses_a_dtype_before_it_looks_for_elements():
+    with cuda_alias.scope():
+        empty = torch.empty(0, dtype=torch.float8_e4m3fn, device="cuda")
+        with pytest.raises(NotImplementedError, match="abs_cuda"):
+            empty.abs()
+
+
+def test_a_norm_of_one_element_is_its_size():
+    with cuda_alias.scope():
+        several = torch.ones(3, device="cuda").to(torch.float8_e4m3fn)
+        with pytest.raises(NotImplementedError, match="norm_cuda"):
+            torch.linalg.vector_norm(several)
+        with pytest.raises(NotImplementedError, match="abs_cuda"):
+            torch.linalg.vector_norm(several[0])
+
+
+def test_half_complex_numbers_change_in_place():
+    with cuda_alias.scope():
+        x = torch.full((3,), 4, dtype=torch.complex32, device="cuda")
+        assert x.sqrt_() is x
+        assert x.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+@pytest.mark.parametrize("name", ["layer", "batch"])
+def test_norms_of_halves_hand_out_statistics_in_float32(name, dtype):
+    def norm(x, weight):
+        if name == "layer":
+            return torch.native_layer_norm(x, [4], weight, weight, 1e-5)
+        return torch.native_batch_norm(x, weight, weight, None, None, True, 0.1, 1e-5)
+
+    x = torch.arange(12.0).view(3, 4).to(dtype)
+    ours, theirs = [], []
+    with cuda_alias.scope():
+        for found, device in ((ours, "cuda"), (theirs, "cpu")):
+            leaf = x.to(device).requires_grad_()
+            weight = torch.ones(4, dtype=dtype, device=device, requires_grad=True)
+            made = norm(leaf, weight)
+            made[0].square().sum().backward()
+            found += [*made, leaf.grad, weight.grad]
+    assert [t.dtype for t in ours[:3]] == [dtype, torch.float32, torch.float32]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.equal(mine.detach().cpu().to(other.dtype), other.detach())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_has_the_operators_behind_it(causal):
+    query, key = (torch.randn(2, n, 3, 8, dtype=torch.half) for n in (4, 6))
+    mask = torch.ones(4, 6, dtype=torch.bool).tril(6 - 4) if causal else None
+    heads_first = (t.transpose(1, 2) for t in (query, key, key))
+    expected = torch.nn.functional.scaled_dot_product_attention(*heads_first, attn_mask=mask)
+    with cuda_alias.scope():
+        q, k = query.cuda(), key.cuda()
+        flash = torch.ops.aten._flash_attention_forward(
+            q, k, k, None, None, 4, 6, 0.0, causal, False
+        )
+        efficient = torch.ops.aten._efficient_attention_forward(
+            q, k, k, None, None, None, None, None, 0.0, 2 if causal else 0, True
+        )
+        for made in (flash[0], efficient[0]):
+            torch.testing.assert_close(made.cpu().transpose(1, 2), expected, atol=2e-3, rtol=2e-3)
+        assert [t.dtype for t in flash[1:4]] == [torch.float32, torch.uint64, torch.uint64]
+        with pytest.raises(NotImplementedError, match="has no window_size_left"):
+            torch.ops.aten._flash_attention_forward(
+                q, k, k, None, None, 4, 6, 0.0, causal, False, window_size_left=2
+            )
+
+
 def test_nothing_is_refused_where_nothing_is_launched():
     with cuda_alias.scope():
         x = torch.ones(0, 4, 4, 4, dtype=torch.int32, device="cuda")

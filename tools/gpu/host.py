@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The host of recordings, by layer of the framework: torch_npusim/specs/hosts/xeon-vm-16.toml.
 
-    python tools/gpu/host.py     # fits four numbers to the visible halves, and writes the file
+    python tools/gpu/host.py     # fits nine numbers to the visible halves, and writes the file
 
 Times are the recorder's: calls of small operators and layers, and eager steps of ten small models,
 all decided by the host. A dry run of each says how many commands it launches, how many of them in a
-backward pass, how many calls of modules it makes, and how many parameters its optimizer changes.
+backward pass and how many products, how many calls of modules and views it makes, how many steps of
+recurrent layers, and how many parameters its optimizer changes.
 The least time of a kernel is that of captured steps, where no host decides. The programs of
 programs.py have no part in it.
 """
 
 import contextlib
+import math
 import os
 import re
 import sys
@@ -21,17 +23,29 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 RECORDINGS, CHIPS = ("h100-torch-2.11", "h200-torch-2.11"), ("h100-sxm", "h200")
 HOST = ROOT / "torch_npusim" / "specs" / "hosts" / "xeon-vm-16.toml"
-LAYERS = ("dispatch_us", "backward_us", "module_us", "parameter_us")
+LAYERS = (
+    *("dispatch_us", "backward_us", "module_us", "parameter_us", "step_us"),
+    *("library_us", "reduction_us", "call_us", "kernel_us"),
+)
 #: Logarithms of what is expected, how strongly, and from where on errors count less than squared.
-PRIOR, HOLD, SCALE = np.log([10.0, 10.0, 8.0, 40.0]), 0.1, 0.2
+PRIOR, HOLD, SCALE = np.log([10.0, 10.0, 8.0, 20.0, 200.0, 4.0, 2.0, 2.0, 4.0]), 0.1, 0.2
+#: Nanoseconds by which counts of host layers are read: views, steps, products and reductions.
+UNITS = (1, 10**4, 10**8, 10**11)
+CASTS = ("aten::copy_", "aten::_to_copy")
+#: Calls of the recorder's rates that the host decides, by the begin of their keys.
+SHORT = re.compile(
+    r"stream\|.*\|(65536|1048576)|mm\|[^ ]*(16|64)\|256x256x256"
+    r"|conv\|.*float16\|contiguous\|32x(128x28|256x14|512x7)x3"
+)
 
 
 def counted(call):
-    """(Commands of the forward pass, of the backward pass, calls of modules, parameters)."""
+    """Counts by layer: commands, those of the backward pass, and the rest of LAYERS."""
     import torch
     from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+    from torch_npusim import _C
     from torch_npusim.sim import timeline
 
     call()
@@ -45,13 +59,22 @@ def counted(call):
         ),
     ]
     torch.cuda.synchronize()
+    _C.set_host_layers(0, UNITS[2], UNITS[3], UNITS[0], UNITS[1])
     with timeline.record() as made:
         call()
+    _C.set_host_layers(0, 0, 0, 0, 0)
     for hook in hooks:
         hook.remove()
     commands = made.commands()
-    main = sum(row.thread == commands[0].thread for row in commands) if commands else 0
-    return main, len(commands) - main, len(modules), len(parameters)
+    beside = sum(row.end_ns for row in made.rows if row.kind == "host_layer")
+    reductions, beside = divmod(beside, UNITS[3])
+    products, beside = divmod(beside, UNITS[2])
+    kernels, views = divmod(beside, UNITS[1])
+    # Casts of a backward pass cost what they cost elsewhere.
+    main = sum(row.thread == commands[0].thread or row.name in CASTS for row in commands)
+    backward = len(commands) - main
+    beside = products, reductions, views, kernels
+    return len(commands), backward, len(modules), len(parameters), int(bool(parameters)), *beside
 
 
 def floors():
@@ -81,10 +104,96 @@ def floors():
         least = []
         for key, made in rows.items():
             if not is_held_out(Key("steps", key)):
-                work = sum(rates.duration_ns(row) - rates.kernel_floor_ns for row in made)
-                least.append((answers["steps"][key]["us"] - work / 1e3) / len(made))
+                kernels = sum(max(row.kernels, 1) for row in made)
+                floors = len(made) * rates.kernel_floor_ns
+                floors += (kernels - len(made)) * rates.next_floor_ns
+                work = sum(map(rates.duration_ns, made)) - floors
+                least.append((answers["steps"][key]["us"] - work / 1e3) / kernels)
         found[chip] = float(np.median(least))
     return found
+
+
+def shares(host_us):
+    """Chip -> shares of the peaks that make visible convolutions and attention take their time.
+
+    A call takes the host's time, or the device's if that is longer. Filters of one element are
+    products, other layouts are converted, and causal attention leaves products out.
+    """
+    import dataclasses
+
+    import torch
+
+    from torch_npusim.sim import timeline
+    from torch_npusim.truth.recorder import rates as questions
+    from torch_npusim.truth.recordings import Key, is_held_out, load
+
+    def commands(call):
+        torch.cuda.synchronize()
+        with timeline.record() as made:
+            call()
+        return made.commands()
+
+    questions.timed = lambda call, **_: commands(call)
+    asked = {
+        key: ask()
+        for key, ask in questions._product_rates()
+        if re.match("conv.*channels_last.*x3$|sdpa.*full", key)
+        and not is_held_out(Key("rates", key))
+    }
+    kinds = {
+        "achievable.convolution": ("conv", "achievable", 2),
+        "achievable.attention": ("sdpa|bfloat16", "achievable", 3),
+        "achievable_plain.attention": ("sdpa|float32", "achievable_plain", 3),
+    }
+    found = {}
+    for recording, chip in zip(RECORDINGS, CHIPS, strict=True):
+        answers = load(ROOT / "tests/truth/recordings" / recording / "recording.zip").answers
+        rates = timeline.Rates.of_spec(chip)
+        for name, (begin, field, work) in kinds.items():
+            loss = {}
+            for share in np.arange(0.2, 1.001, 0.005):
+                table = list(getattr(rates, field))
+                table[work] = share
+                tried = dataclasses.replace(rates, **{field: tuple(table)})
+                errors = [
+                    math.log(
+                        max(sum(map(tried.duration_ns, rows)) / 1e3, host_us * len(rows))
+                        / answers["rates"][key]["us"]
+                    )
+                    for key, rows in asked.items()
+                    if key.startswith(begin) and key in answers["rates"]
+                ]
+                loss[share] = sum(math.sqrt(1 + (error / SCALE) ** 2) - 1 for error in errors)
+            found[chip, name] = min(loss, key=loss.get)
+    return found
+
+
+def links(dispatch_us):
+    """(The least time of a copy in us, chip -> GB/s of the cache), by visible copies.
+
+    Two pinned copies in a row wait for one launch. A transposed copy of float32 reads a sector of
+    32 bytes for each element, and most of these sectors again.
+    """
+    from torch_npusim.sim import specs
+    from torch_npusim.truth.recordings import Key, is_held_out, load
+
+    copies, caches = [], {}
+    for recording, chip in zip(RECORDINGS, CHIPS, strict=True):
+        rates = load(ROOT / "tests/truth/recordings" / recording / "recording.zip").answers["rates"]
+        spec, found = specs.load(chip), []
+        for key, answer in rates.items():
+            words = key.split("|")
+            if is_held_out(Key("rates", key)):
+                continue
+            if words[0] == "copy" and words[2:] == ["pinned", str(1 << 20)]:
+                moved = (1 << 20) / spec.value("link.host_gb_s") * 1e6
+                copies.append(answer["us"] - moved - dispatch_us / 2)
+            elif words[1] == "transposed copy" and int(words[-1]) >= 1 << 24:
+                sectors = int(words[-1]) * (32 / 4 + 1)
+                floor_us = spec.value("latency_us.kernel_floor") / 1e3
+                found.append(sectors / (answer["us"] - floor_us) / 1e3)
+        caches[chip] = float(np.median(found))
+    return float(np.median(copies)), caches
 
 
 def counts():
@@ -102,10 +211,14 @@ def counts():
                 with contextlib.suppress(Exception):
                     made = ask()
                     found["rates", key] = found["rates", key.replace("gap|", "host|")] = made
+    for questions in (rates._streaming_rates, rates._product_rates):
+        for key, ask in questions():
+            if SHORT.fullmatch(key):
+                found["rates", key] = ask()
     for name in models.models():
         for mode in ("eager", "amp"):
             found["steps", f"time|{name}|{mode}"] = steps.train(name, mode)["time"]
-    return {of: made for of, made in found.items() if made[0]}
+    return {of: made for of, made in found.items() if any(made)}
 
 
 def rows(made, held_out):
@@ -136,18 +249,33 @@ def fit(count, us):
 
 
 def main():
+    from torch_npusim.sim import dry_run
     from torch_npusim.truth import claims
 
     if "NPUSIM_AS_CUDA" not in os.environ:
         variables = claims.environment("h100-sxm", None, "2.11.0")
         os.execve(sys.executable, [sys.executable, *sys.argv], variables)
+    with dry_run(memory="512GiB", temporaries="cuda"):  # with CUDA's kernels
+        report()
+
+
+def report():
+    """Writes the host's file, and prints what else was fitted."""
     made = counts()
     costs = fit(*rows(made, held_out=False))
     text = HOST.read_text()
-    for name, cost in zip(LAYERS, costs, strict=True):
-        text = re.sub(rf"\n{name} = \[[\d.]+", f"\n{name} = [{cost:.1f}", text)
+    stated = costs.copy()
+    stated[1] += costs[0]  # beside the launch, until here
+    for name, cost in zip(LAYERS, stated, strict=True):
+        text = re.sub(rf"\n{name} = \[[\d.]+", f"\n{name} = [{round(cost, 1):g}", text)
         print(f"{name} = {cost:.1f}")
     HOST.write_text(text)
+    for (chip, name), share in shares(costs[0] + costs[LAYERS.index("library_us")]).items():
+        print(f"{chip}: {name} = {share:.3f}")
+    copy_us, caches = links(costs[0])
+    print(f"the least time of a copy is {copy_us:.1f} us")
+    for chip, rate in caches.items():
+        print(f"{chip}: the cache moves {rate:.0f} GB/s")
     for chip, us in floors().items():
         print(f"{chip}: the least time of a kernel is {us:.2f} us")
     for held_out in (False, True):

@@ -6,8 +6,9 @@
     >>> with charged(specs.load_host("xeon-vm-16")):
     ...     model(torch.ones(2, 4, device="npusim")).sum().backward()
 
-A host (specs/hosts) says what a call of a module costs, a command of a backward pass, and a
-parameter in a step of an optimizer: hooks of Python, nodes of autograd, loops over parameters.
+A host (specs/hosts) says what a call of a module costs, a command of a backward pass, a parameter
+in a step of an optimizer, a product of a library and a view: hooks of Python, nodes of autograd,
+loops over parameters, searches for an algorithm.
 """
 
 from collections.abc import Iterator
@@ -43,18 +44,19 @@ def charged(host: Host | None) -> Iterator[None]:
         changed = sum(
             p.grad is not None for group in optimizer.param_groups for p in group["params"]
         )
-        pass_us(host.parameter_us * changed)
+        pass_us(host.step_us + host.parameter_us * changed)
 
     backward_ns = max(round(1e3 * (host.backward_us - host.dispatch_us)), 0)
     hooks = []
     if host.module_us:
         hooks.append(register_module_forward_pre_hook(called))
-    if host.parameter_us:
+    if host.parameter_us or host.step_us:
         hooks.append(register_optimizer_step_pre_hook(updated))
-    _C.set_backward_ns(backward_ns)
+    beside = (host.library_us, host.reduction_us, host.call_us, host.kernel_us)
+    _C.set_host_layers(backward_ns, *(round(1e3 * us) for us in beside))
     try:
         yield
     finally:
-        _C.set_backward_ns(0)
+        _C.set_host_layers(0, 0, 0, 0, 0)
         for hook in hooks:
             hook.remove()

@@ -62,7 +62,7 @@ class Rule(NamedTuple):
         operator: The overload: "aten::mm", "aten::mm.out".
         verdict: "refuse" (the dtypes), "nondeterministic" (alerts under
             torch.use_deterministic_algorithms()), "cpu only" (no kernel for CUDA; `when` is the
-            kind of tensors), "widen", "keep", "fft" and "sum_of_numbers" (CUDA
+            kind of tensors), "widen", "keep", "statistics", "fft" and "sum_of_numbers" (CUDA
             has what the CPU lacks: computed in a wider dtype), "assume" (takes `text` for an
             argument), "asserts" (an index out of range is a device-side assert), "by zero" (a
             quotient of integers by zero is no error, and undefined).

@@ -48,7 +48,7 @@ DEFAULT_CAPABILITY = (8, 0)
 _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
     "memory": {
         "capacity_gib": (1 << 30, None), "bandwidth_gb_s": (1e9, None), "cache_mib": (1 << 20, 0),
-        "bus_bits": (1, 0),
+        "cache_gb_s": (1e9, 0), "bus_bits": (1, 0),
     },
     "peak_tflops": {
         "f32": (1e12, None), "f64": (1e12, None), "f16": (1e12, None),
@@ -57,7 +57,8 @@ _KEYS: dict[str, dict[str, tuple[float, float | None]]] = {
     "link": {"host_gb_s": (1e9, None), "pageable_gb_s": (1e9, None), "peer_gb_s": (1e9, None)},
     "latency_us": {
         "launch": (1e3, 4), "kernel_floor": (1e3, 0), "copy_floor": (1e3, 8),
-        "query": (1e3, 0.5), "record": (1e3, 1),
+        "query": (1e3, 0.5), "record": (1e3, 1), "next_floor": (1e3, 0),
+        "pageable_floor": (1e3, 0),
     },
     "achievable": {
         "matmul": (1, 1), "convolution": (1, 1), "attention": (1, 1), "bandwidth": (1, 1),
@@ -237,7 +238,8 @@ def _shared_sources() -> dict[str, str]:
 def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
     """Returns shares by class of work, what shapes commands' times, and the floor in us.
 
-    Shapes are overlap, wave loss, the cache's size and gain, and the rate of unaligned products.
+    Shapes are overlap, wave loss, the cache's size and gain, the rates of unaligned products and of
+    the cache, and whether shares are of the operations that kernels do, not of those that count.
 
     A share of the file's own stands in place of that of its class of work, on all peaks; one of
     [achievable_plain] on those without matrix units.
@@ -260,7 +262,7 @@ def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
             arithmetic[work.index("attention_backward")] = of["attention"]
             made.append(arithmetic)
         made.append([own["bandwidth"]] * len(work))
-        return made, [1.0, 0.0, 0.0, 1.0, 0.0], 0.0
+        return made, [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], 0.0
     table, board = classes(), classes()["board"][spec.board]
     made = [
         [of[name] if name in of else table[kind][name] * board["arithmetic"] for name in work]
@@ -274,12 +276,15 @@ def _shares(spec: Spec) -> tuple[list[list[float]], list[float], float]:
         for name, share in table["bandwidth"].items()
     }
     scale = own["bandwidth"] / traffic["streaming"] if "bandwidth" in given else 1.0
+    rate = spec.value("memory.cache_gb_s")
     shape = [
         model["overlap"],
         model["wave_loss"],
-        spec.value("memory.cache_mib") * model["cache_share"],
+        spec.value("memory.cache_mib") * (1 if rate else model["cache_share"]),
         model["cache_gain"],
         spec.clocks * model["narrow_flops"],
+        rate,
+        1.0 if {"attention", "convolution"} <= given.keys() else 0.0,
     ]
     made.append([traffic[name] * scale for name in work])
     return made, shape, model["kernel_floor_us"]
@@ -304,6 +309,7 @@ def _define(spec: Spec, dispatch_us: float | None) -> None:
     shares, shape, floor_us = _shares(spec)
     ramps = ("matmul", "convolution", "attention")
     latencies = {key: spec.value(f"latency_us.{key}") for key in _KEYS["latency_us"]}
+    latencies["pageable_floor"] = latencies["pageable_floor"] or latencies["copy_floor"]
     if "latency_us.kernel_floor" not in spec.sources:
         latencies["kernel_floor"] = 1e3 * floor_us
     if dispatch_us is not None:
@@ -387,6 +393,12 @@ class Host:
             around it; 0: as dispatch_us.
         parameter_us: Microseconds for a parameter with a gradient in a step of an optimizer, with
             what autograd and zero_grad() do for it.
+        step_us: Microseconds for a step of an optimizer, with the begin of a backward pass.
+        library_us: Microseconds that a product or a convolution takes beside a command.
+        reduction_us: Microseconds that a reduction or a lookup by index takes beside a command.
+        call_us: Microseconds for a view, and for memory without values.
+        kernel_us: Microseconds for each kernel that cuDNN launches beside its first: a step of a
+            recurrent layer, a conversion of a convolution's operand.
     """
 
     title: str
@@ -395,9 +407,22 @@ class Host:
     module_us: float = 0.0
     backward_us: float = 0.0
     parameter_us: float = 0.0
+    step_us: float = 0.0
+    library_us: float = 0.0
+    reduction_us: float = 0.0
+    call_us: float = 0.0
+    kernel_us: float = 0.0
 
     def __str__(self) -> str:
-        more = {"a command of a backward pass": self.backward_us, "a parameter": self.parameter_us}
+        more = {
+            "a command of a backward pass": self.backward_us,
+            "a parameter": self.parameter_us,
+            "a step of an optimizer": self.step_us,
+            "a product beside its command": self.library_us,
+            "a reduction beside its command": self.reduction_us,
+            "a view": self.call_us,
+            "a further kernel of cuDNN": self.kernel_us,
+        }
         told = "".join(f", {us:g} us for {what}" for what, us in more.items() if us)
         return (
             f"{self.dispatch_us:g} us for a command, {self.module_us:g} us for the call of a "
@@ -441,26 +466,28 @@ def load_host(name: str) -> Host:
     return Host("as given", cost, "the caller")
 
 
+#: What a file of a host may say beside `dispatch_us`.
+_LAYERS = (
+    *("module_us", "backward_us", "parameter_us", "step_us"),
+    *("library_us", "reduction_us", "call_us", "kernel_us"),
+)
+
+
 def _parse_host(path: Path) -> Host:
     try:
         table = tomllib.loads(path.read_text())
         cost, source = table["dispatch_us"]
-        layers = {
-            name: float(table[name][0])
-            for name in ("module_us", "backward_us", "parameter_us")
-            if name in table
-        }
+        layers = {name: float(table[name][0]) for name in _LAYERS if name in table}
         title = str(table.get("title", path.stem))
         found = Host(title, float(cost), table["sources"][source], **layers)
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
         found = None
     if found is None or not all(
-        0 <= us < 1e6
-        for us in (found.dispatch_us, found.module_us, found.backward_us, found.parameter_us)
+        0 <= us < 1e6 for us in (found.dispatch_us, *(getattr(found, name) for name in _LAYERS))
     ):
         raise ValueError(
             f'{path}: a host is `dispatch_us = [microseconds, "key of its source"]`, perhaps '
-            "`module_us`, `backward_us` and `parameter_us` alike, and a table [sources] with that "
+            f"{', '.join(f'`{name}`' for name in _LAYERS)} alike, and a table [sources] with that "
             "key"
         )
     return found

@@ -89,6 +89,9 @@ class Row(NamedTuple):
         tiles: Of a product's result, 128 x 128 elements each.
         aligned: Elements that one load of a product may move, if its matrices allow less than 16
             bytes; 0: they allow as much, or it is no product.
+        done: Share of the operations that causal attention does.
+        cached: Bytes of sectors that are read again.
+        kernels: Kernels of the chip that stand behind the command.
         event: Which event, as a number.
         version: Which of its records.
         site: Where the program was; 0 if nobody asked.
@@ -112,6 +115,9 @@ class Row(NamedTuple):
     operand_bytes: float
     tiles: float
     aligned: float
+    done: float
+    cached: float
+    kernels: float
     event: int
     version: int
     site: int
@@ -136,13 +142,17 @@ class Rates:
         wave_loss: Share of the units' time that the last tiles of a product leave idle.
         cache_bytes: A command of so many bytes gets half of what the cache gives.
         cache_gain: A small one finds memory so many times as fast.
+        leaves_out: 1: attention counts the operations that are done; 0: all.
+        cache_rate: Bytes per second of the cache; 0: not known, and the gain counts.
         multiprocessors: How many there are.
         ramp_ns: Time by class of work until the units are busy.
         bandwidth: Bytes per second of "memory" at its peak, "host" (pinned), "pageable" and
             "peer".
         launch_latency_ns: Host's cost of one command.
+        next_floor_ns: The least of each kernel behind the first of a command.
         kernel_floor_ns: The least that a command takes.
         copy_floor_ns: The least that a copy over a link takes.
+        pageable_floor_ns: The same of memory of the host that is not pinned.
         query_ns: Host's cost of a query.
         record_ns: Host's cost of recording an event.
     """
@@ -156,12 +166,16 @@ class Rates:
     wave_loss: float
     cache_bytes: float
     cache_gain: float
+    leaves_out: float
+    cache_rate: float
     multiprocessors: int
     ramp_ns: tuple[int, ...]
     bandwidth: dict[str, float]
     launch_latency_ns: int
+    next_floor_ns: int
     kernel_floor_ns: int
     copy_floor_ns: int
+    pageable_floor_ns: int
     query_ns: int
     record_ns: int
 
@@ -189,7 +203,7 @@ class Rates:
         ns_per_flop = 1e9 / (peak * shares[row.work])
         if row.aligned > 0 and self.narrow_flops > 0:
             ns_per_flop = max(ns_per_flop, 1e9 / self.narrow_flops / row.aligned)
-        compute = row.flops * ns_per_flop
+        compute = row.flops * (1 - self.leaves_out * (1 - row.done)) * ns_per_flop
         if self.wave_loss > 0 and row.tiles > 0:
             waves = row.tiles / max(self.multiprocessors, 1)
             compute *= 1 + self.wave_loss * min(math.ceil(waves) / waves - 1, _MOST_IDLE)
@@ -197,14 +211,25 @@ class Rates:
         if row.kind in ("kernel", "copy_d2d"):
             bandwidth *= self.achievable_bandwidth[row.work]
         traffic = row.bytes * (1e9 / bandwidth)
-        if self.cache_bytes > 0 and row.kind in ("kernel", "copy_d2d"):
+        if self.cache_rate > 0 and row.kind in ("kernel", "copy_d2d"):
+            traffic = self._cached_ns(row, traffic)
+        elif self.cache_bytes > 0 and row.kind in ("kernel", "copy_d2d"):
             share = row.bytes / self.cache_bytes
             traffic /= 1 + (self.cache_gain - 1) / (1 + share * share)
         compute, traffic = (min(max(0.0, part), _MOST_NS) for part in (compute, traffic))
         shorter = (1 - self.overlap) * min(compute, traffic)
-        floor = self.kernel_floor_ns if link == "memory" else self.copy_floor_ns
+        floors = {"memory": self.kernel_floor_ns, "pageable": self.pageable_floor_ns}
+        floor = floors.get(link, self.copy_floor_ns)
         floor = 0 if row.kind == "collective" else floor + self.ramp_ns[row.work]
-        return floor + int(min(max(compute, traffic) + shorter, _MOST_NS))
+        work = min(max(compute, traffic) + shorter, _MOST_NS)
+        return floor + int(work + max(row.kernels - 1, 0) * self.next_floor_ns)
+
+    def _cached_ns(self, row: Row, memory_ns: float) -> float:
+        from_cache = row.bytes * (1e9 / self.cache_rate)
+        distinct = row.bytes - row.cached
+        if distinct <= self.cache_bytes or not row.bytes > 0:
+            return min(from_cache, memory_ns)
+        return max(memory_ns * distinct / row.bytes, from_cache if row.cached > 0 else 0.0)
 
 
 @dataclass(frozen=True)

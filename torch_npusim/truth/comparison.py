@@ -373,7 +373,7 @@ def _rows(of: Key, verdicts: tuple[str, ...], calls: dict[str, set[str]]) -> lis
 
 
 _RULES = {
-    "accepts": ("refuse", "unavailable", "widen", "keep", "fft", "sum_of_numbers"),
+    "accepts": ("refuse", "unavailable", "widen", "keep", "statistics", "fft", "sum_of_numbers"),
     "refusals": ("refuse", "unavailable"),
     "alerts": ("nondeterministic",),
     "asserts": ("asserts",),

@@ -68,10 +68,13 @@ class Data:
         _, _, _, precision, self.flops, self.bytes = columns[:6]
         batch, m, self.n, self.k = columns[7:11].astype(int)
         self.precision = precision.astype(int)
-        self.tiles = batch * np.ceil(m / 128) * np.ceil(self.n / 128)
         table = np.array([work_of(names[int(c[0])], c) for c in commands])
         self.work = table[unique]
         self.plain = ~np.isin(self.precision, timeline.MATRIX_UNITS)
+        # Products without matrix units have tiles of half the width and height.
+        product = np.isin(self.work, [WORK.index("matmul"), WORK.index("batched_matmul")])
+        tile = np.where(self.plain & product, 64, 128)
+        self.tiles = batch * np.ceil(m / tile) * np.ceil(self.n / tile)
         chips = sorted({row["chip"] for row in self.rows})
         found = [specs.load(chip) for chip in chips]
         chip = np.array([chips.index(row["chip"]) for row in self.rows])[self.index]
@@ -111,13 +114,15 @@ def peaks_of(spec):
 
 def work_of(name, command):
     """Index into WORK, as csrc/cost gives it to the command."""
-    _, _, work, _, _, moved, operands, batch, _, _, k, taps, _ = command
+    _, _, work, precision, _, moved, operands, batch, _, _, k, taps, _ = command
     back = "_backward" if "backward" in name else ""
     found = WORK[int(work)]
     if work == 1 and batch > 1:
         found = "batched_matmul"
     elif work == 2 and batch > 1:
         found = ("depthwise" if k == taps else "grouped") + back
+    elif work == 2 and taps == 1 and precision in timeline.MATRIX_UNITS:
+        found = "matmul"  # filters of one element
     elif work == 3:
         found = "attention" + back
     elif work == 0 and ("softmax" in name or ("_norm" in name and "linalg" not in name)):
