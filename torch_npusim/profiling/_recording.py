@@ -151,8 +151,8 @@ def _loader_row(wait: LoaderWait, scale: float) -> Row:
     return Row(
         kind="host_time", name="loader", device=-1, stream=-1, thread=0, paid=True, in_body=False,
         host_ns=wait.at_ns, start_ns=0, end_ns=round(wait.wall_ns * scale), extra_ns=0, flops=0.0,
-        bytes=0.0, precision=0, work=0, operand_bytes=0.0, tiles=0.0, aligned=0.0, event=0,
-        version=0, site=0,
+        bytes=0.0, precision=0, work=0, operand_bytes=0.0, tiles=0.0, aligned=0.0, done=1.0,
+        cached=0.0, kernels=1.0, event=0, version=0, site=0,
     )  # fmt: skip
 
 
