@@ -477,7 +477,7 @@ class RuledKernel final : public c10::OperatorKernel {
     return schema.name().find("_backward") != std::string::npos;
   }
 
-  // The CPU's kernels take statistics in the dtype of their parameters.
+  // The CPU's kernels take statistics in the dtype of their parameters; a dry run has none.
   static void narrow_statistics(const Call& call) {
     const auto argument = [&](const char* name) -> c10::IValue* {
       const std::optional<int> place = call.schema().argumentIndexWithName(name);
@@ -485,7 +485,7 @@ class RuledKernel final : public c10::OperatorKernel {
       c10::IValue& value = call.stack()[call.first() + static_cast<std::size_t>(*place)];
       return value.isTensor() && value.toTensor().defined() ? &value : nullptr;
     };
-    if (!is_gradient(call.schema())) return;
+    if (!is_gradient(call.schema()) || npusim::dry()) return;
     at::ScalarType dtype = call.dtype();
     for (const char* name : {"weight", "running_mean"}) {
       if (const c10::IValue* of = argument(name)) dtype = of->toTensor().scalar_type();
