@@ -19,6 +19,7 @@ CostRates unit_rates() {
   spec.peer_bytes_per_s = 0.25e9;
   spec.kernel_floor_ns = 7;
   spec.copy_floor_ns = 9;
+  spec.pageable_floor_ns = 9;
   return make_cost_rates(spec);
 }
 

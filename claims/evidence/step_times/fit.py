@@ -71,6 +71,7 @@ class Data:
         table = np.array([work_of(names[int(c[0])], c) for c in commands])
         self.work = table[unique]
         self.plain = ~np.isin(self.precision, timeline.MATRIX_UNITS)
+        self.convolved = columns[2].astype(int) == WORK.index("convolution")
         # Products without matrix units have tiles of half the width and height.
         product = np.isin(self.work, [WORK.index("matmul"), WORK.index("batched_matmul")])
         tile = np.where(self.plain & product, 64, 128)
