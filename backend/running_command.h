@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // RunningCommand: a command while its body runs. The thread that submits a command runs its body at
 // once; the virtual clocks say when a device would have started and finished it.
-//
 //   host clock   --launch latency-->| host_ns
 //   stream clock ......... busy ....|..| start_ns ---- duration ----| end_ns = done_at_ns()
 //
@@ -68,7 +67,6 @@ class RunningCommand {
   RunningCommand& operator=(const RunningCommand&) = delete;
 
   const CommandInfo& info() const noexcept { return info_; }
-  // The effect of an injected fault on the command.
   const detail::FaultDraw& fault() const noexcept { return fault_; }
 
   // When the host had launched the command, when it started, when it will have ended.
@@ -86,13 +84,8 @@ class RunningCommand {
   void promises(const Promise* promise) noexcept { promise_ = promise; }
 
   // launches() says how many kernels of the chip stand behind the command.
-  void launches(double kernels) noexcept {
-    kernels_ = kernels;
-    recharge(cost_);
-  }
-
-  // recharge() replaces the cost that the command was started with. Called at the end of the body,
-  // which knows its results' sizes by then.
+  void launches(double kernels) noexcept { kernels_ = kernels, recharge(cost_); }
+  // recharge() replaces the cost; called at the end of the body, which knows its results' sizes.
   void recharge(const Cost& cost) noexcept {
     if (!info_.keeps_turn) stream_.lock();
     charge(cost);
@@ -100,8 +93,7 @@ class RunningCommand {
   }
 
  private:
-  // Called under the lock. If the turn was given up, later commands may already be placed behind
-  // this one: then the stream's clock never goes back.
+  // Under the lock. If the turn was given up, later commands may lie behind this one already.
   void charge(const Cost& cost) noexcept {
     cost_ = cost;
     if (kernels_ >= 0) cost_.kernels = kernels_;

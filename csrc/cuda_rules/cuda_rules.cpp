@@ -24,6 +24,7 @@
 
 #include "backend/backend.h"
 #include "csrc/cuda_rules/device_asserts.h"
+#include "csrc/cuda_rules/norm_statistics.h"
 
 namespace torch_npusim {
 
@@ -416,8 +417,7 @@ class RuledKernel final : public c10::OperatorKernel {
             const Call& call) {
     switch (rule.row.verdict) {
       case Verdict::refuse: {
-        // Nothing is launched for an operand without elements, but pointwise kernels look at the
-        // dtype before they look for elements, and so do those of sparse tensors.
+        // Nothing is launched without elements; pointwise and sparse kernels see the dtype first.
         const bool looks_first = call.is_pointwise() || is_kind(rule.row.when);
         if (looks_first || !call.has_empty()) refuse(rule, call);
         return false;
@@ -439,7 +439,9 @@ class RuledKernel final : public c10::OperatorKernel {
         sum_of_numbers(call);
         return true;
       case Verdict::statistics:
-        run_with_statistics(rule, op, keys, stack, call);
+        narrow_statistics(op.schema(), *stack, call.dtype());
+        call_own(op, keys, stack);
+        widen_statistics(op.schema(), *stack, call.dtype(), dtype_named(rule.row.text));
         return true;
       default:
         run_widened(rule, op, keys, stack, call);
@@ -456,44 +458,6 @@ class RuledKernel final : public c10::OperatorKernel {
     Widened widened(call, dtype_named(rule.row.text), rule.row.verdict == Verdict::keep);
     call_own(op, keys, stack);
     widened.take_back();
-  }
-
-  // Norms of half precision hand out their means and deviations in float32, and take them so.
-  void run_with_statistics(const Rule& rule, const c10::OperatorHandle& op,
-                           c10::DispatchKeySet keys, Stack* stack, const Call& call) {
-    narrow_statistics(call);
-    call_own(op, keys, stack);
-    const std::size_t results = op.schema().returns().size();
-    for (std::size_t i = stack->size() - results + 1; i < stack->size(); ++i) {
-      c10::IValue& value = (*stack)[i];
-      const bool is_one = value.isTensor() && value.toTensor().defined() &&
-                          value.toTensor().scalar_type() == call.dtype();
-      if (is_one && !is_gradient(op.schema()))
-        value = value.toTensor().to(dtype_named(rule.row.text));
-    }
-  }
-
-  static bool is_gradient(const c10::FunctionSchema& schema) {
-    return schema.name().find("_backward") != std::string::npos;
-  }
-
-  // The CPU's kernels take statistics in the dtype of their parameters; a dry run has none.
-  static void narrow_statistics(const Call& call) {
-    const auto argument = [&](const char* name) -> c10::IValue* {
-      const std::optional<int> place = call.schema().argumentIndexWithName(name);
-      if (!place.has_value()) return nullptr;
-      c10::IValue& value = call.stack()[call.first() + static_cast<std::size_t>(*place)];
-      return value.isTensor() && value.toTensor().defined() ? &value : nullptr;
-    };
-    if (!is_gradient(call.schema()) || npusim::dry()) return;
-    at::ScalarType dtype = call.dtype();
-    for (const char* name : {"weight", "running_mean"}) {
-      if (const c10::IValue* of = argument(name)) dtype = of->toTensor().scalar_type();
-    }
-    for (const char* name : {"mean", "rstd", "save_mean", "save_invstd", "save_var"}) {
-      c10::IValue* value = argument(name);
-      if (value != nullptr) *value = value->toTensor().to(dtype);
-    }
   }
 
   // A composite is not its operators: these have rules of their own.
