@@ -156,7 +156,7 @@ def differences(text, snapshot, device):
             (r"the largest hole is SIZE", max(pieces, default=0)),
             (r"SIZE are free together", free + left),
             (r"SIZE are asked for beside SIZE in use", asked, use),
-            (r"\. SIZE are in use, and SIZE were freed", use, walk.freed),
+            (r"\. SIZE are in use, and SIZE were freed before", use, walk.freed),
             (
                 r"The peak of use was before, at event (\d+)(), with SIZE",
                 walk.most[1],

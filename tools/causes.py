@@ -255,7 +255,8 @@ def _cause(
     loads = since <= _LITTLE * live and of_a_pass <= _TENTH * live and not found.is_late
     has_holes = freed > since + joined and spare >= _TENTH * live and found.mends  # of before
     if spare < _MUCH * total and loads and found.goes_on and not has_holes:
-        text = f"{size(live)} are in use, and {size(since)} were freed while they came"
+        when = "before" if since == freed else "while they came"
+        text = f"{size(live)} are in use, and {size(since)} were freed {when}"
         return TOO_LARGE, text, ["KV cache"] * has_cache + ["first" if freed <= since else ""]
     if leaks:
         of_a_graph = growing[0]["kind"] in ("activations", "logits")

@@ -52,7 +52,7 @@ def test_one_injected_failure_is_survived_by_a_retry(empty_device):
 CASES = {  # cause -> a program of 100 MiB, and its evidence
     "too large, however it is placed": (
         "kept = take(84); take(9)",  # 16 MiB are left, a segment has 20
-        "84.00 MiB are in use, and 0 B were freed while they came",
+        "84.00 MiB are in use, and 0 B were freed before",
     ),
     "a limit that the user set": (
         "torch.npusim.set_per_process_memory_fraction(0.5); kept = take(40); take(40)",
