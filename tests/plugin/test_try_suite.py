@@ -15,7 +15,8 @@ def test_leaks():
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 def test_of_a_gpu():
     assert torch.ones(3, device="cuda").is_cuda
-def test_wrong_everywhere():
+@pytest.mark.parametrize("object", [object()], ids=repr)  # another address in each run
+def test_wrong_everywhere(object):
     assert DEVICE is None
 """
 LIBRARY = "KEPT = []\ndef total(x):\n    return x.sum().item()\n"
