@@ -116,7 +116,7 @@ def explain(
         "kinds": _kinds(trace, use),
         "earlier": _earlier_peak(trace, run, capacity, result, show),
         "holes": _holes(result),
-        "own_cached": sum(free) if trace.pool[event] and result.pictures else None,
+        "own_cached": sum(free) if result.pictures and trace.pool[event] else None,
         "other_streams": free[1],
         "outside": trace.outside_bytes,
         "segments": pinned(trace, result, segments, blocks, show),

@@ -373,6 +373,8 @@ def test_the_counter_knows_nothing_else():
             continue  # in closed form below
         if name == "cudnn_convolution":
             continue  # calls the convolution
+        if name in ("_flash_attention_forward", "_efficient_attention_forward"):
+            continue  # run what stands below in closed form
         assert "attention" in name, name
         if name.startswith("flex_attention"):
             continue  # a program of products that are compared (patches/flex_attention.py)

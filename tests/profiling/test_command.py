@@ -315,7 +315,7 @@ def test_a_product_on_an_h100_is_as_fast_as_published(run_script):
         m, n, k = 4224, 8192, 2048
         row = Row(**{name: 0 for name in Row._fields} | dict(
             kind="kernel", flops=2.0 * m * n * k, bytes=2.0 * (m * k + k * n + m * n), precision=2,
-            work=1))
+            work=1, done=1.0, kernels=1))
         print(row.flops / Rates.of_device().duration_ns(row) / 1e3)
         """
     done = run_script(script, environment={"NPUSIM_SPEC": "h100-sxm"})

@@ -15,7 +15,7 @@ IMAGES = (16, 64, 56, 56)  # npusim-one has matrix units for float16
 
 def convolved(layout, dtype=torch.float16, context=contextlib.nullcontext):
     with context(), torch.device("npusim"), torch.no_grad():
-        model = nn.Conv2d(64, 128, 1, bias=False, dtype=dtype)
+        model = nn.Conv2d(64, 128, 3, padding=1, bias=False, dtype=dtype)
         model = model.to(memory_format=layout)
         images = torch.empty(IMAGES, dtype=dtype).to(memory_format=layout)
         torch.npusim.synchronize()
@@ -35,8 +35,8 @@ def test_images_are_converted_there_and_back_unless_they_are_channels_last():
         for layout in (torch.contiguous_format, torch.channels_last)
     )
     elements = 16 * 56 * 56 * (64 + 128)
-    assert last == 2 * (elements + 128 * 64)
-    assert plain - last == 2 * 2 * elements
+    assert last == 2 * (elements + 128 * 64 * 9)
+    assert plain - last == 3 * 2 * elements  # read, and written out of order
     (single,) = bytes_of(convolved(torch.contiguous_format, torch.float32, dry_run))
     assert single == 2 * last  # no matrix units, nothing to convert
 

@@ -88,16 +88,16 @@ multi_margin_loss_backward .grad_input; float16 bfloat16; T(), T(2, 4), I(2), 1,
 multilabel_margin_loss_forward .output; float16 bfloat16; T(2, 4), I(2, 4), 1
 multilabel_margin_loss_backward .grad_input; float16 bfloat16; T(), T(2, 4), I(2, 4), 1, T(2, 4)
 abs .out _; bool; T(4)
-acos .out acosh .out asin .out asinh .out atan .out atanh .out cos .out cosh .out; complex32; T(4)
-exp .out log .out rsqrt .out sigmoid .out sin .out sinh .out sqrt .out tan .out tanh .out; complex32; T(4)
+acos .out _ acosh .out _ asin .out _ asinh .out _ atan .out _ atanh .out _ cos .out _ cosh .out _; complex32; T(4)
+exp .out _ log .out _ rsqrt .out _ sigmoid .out _ sin .out _ sinh .out _ sqrt .out _ tan .out _ tanh .out _; complex32; T(4)
 angle .out; float16 bfloat16 complex32; T(4)
 igamma .out _ igammac .out _; float16 bfloat16; T(4), T(4)
-div.Tensor .out logaddexp .out pow.Tensor_Tensor .Tensor_Tensor_out; complex32; T(4), T(4)
-div.Tensor_mode .out_mode; complex32; T(4), T(4), rounding_mode=None
-lerp.Scalar .Scalar_out; complex32; T(4), T(4), 0.5
-lerp.Tensor .Tensor_out; complex32; T(4), T(4), T(4)
+div.Tensor .out _.Tensor logaddexp .out pow.Tensor_Tensor .Tensor_Tensor_out; complex32; T(4), T(4)
+div.Tensor_mode .out_mode _.Tensor_mode; complex32; T(4), T(4), rounding_mode=None
+lerp.Scalar .Scalar_out _.Scalar; complex32; T(4), T(4), 0.5
+lerp.Tensor .Tensor_out _.Tensor; complex32; T(4), T(4), T(4)
 pow.Scalar .Scalar_out; complex32; 2, T(4)
-pow.Tensor_Scalar .Tensor_Scalar_out; complex32; T(4), 3
+pow.Tensor_Scalar .Tensor_Scalar_out _.Scalar; complex32; T(4), 3
 polygamma .out; float16; 1, T(4)
 round; float16; T(4)
 round.decimals .decimals_out; float16; T(4), decimals=1
