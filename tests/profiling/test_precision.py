@@ -127,7 +127,10 @@ def test_matrix_work_in_bfloat16_has_the_peak_of_bfloat16(case, dry):
             rows = matrix_work(call, dtype, backward)
         assert rows
         assert {row.name: row.precision for row in rows if row.precision not in precisions} == {}
-        arithmetic[dtype] = [h100.duration_ns(row._replace(flops=1e12, bytes=0.0, tiles=0.0, done=1.0)) for row in rows]
+        arithmetic[dtype] = [
+            h100.duration_ns(row._replace(flops=1e12, bytes=0.0, tiles=0.0, done=1.0))
+            for row in rows
+        ]
     assert min(arithmetic[torch.float32]) > 1.9 * max(arithmetic[torch.bfloat16])
 
 
