@@ -36,7 +36,8 @@ struct Cost {
   double tiles = 0;  // of a product's result, kTile x kTile elements each; 0: not a product
   // Of a product: elements that one load may move, if its matrices allow less than kLoadBytes.
   double aligned = 0;
-  // The share of the operations that are done: causal attention leaves blocks of keys out.
+  // Operations that the units are busy for, as a share of `flops`: less where causal attention
+  // leaves blocks of keys out; more where tiles are partly empty, or wait for a softmax.
   double done = 1;
   // Bytes that come from the cache where a chip has a rate for it: sectors read again.
   double cached = 0;
@@ -64,7 +65,7 @@ struct CostRates {
   double cache_bytes = 0;
   double cache_gain = 1;
   double overlap = 1;
-  double leaves_out = 0;  // 1: its share of attention counts what is done alone
+  double leaves_out = 0;  // 1: shares are of the operations done; 0: of all
   std::int64_t launch_latency_ns = 0;
   std::int64_t next_floor_ns = 0;  // the least of each kernel behind the first of a command
   std::int64_t query_ns = 0;

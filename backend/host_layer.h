@@ -20,7 +20,7 @@ inline constexpr auto kHostLayer = static_cast<SlowPath>(1U << 9);
 using HostLayer = std::int64_t (*)(const char* name);
 void set_host_layer(HostLayer layer) noexcept;
 
-// What a host pays beside commands, in nanoseconds; 0: nothing. call: makes a tensor and launches
+// Costs of a host beside commands, in nanoseconds; 0: nothing. call: makes a tensor and launches
 // nothing, as a view or memory without values. kernel: a kernel that a library launches by itself.
 enum class HostCall : std::uint8_t { call, kernel };
 void set_host_call_ns(HostCall kind, std::int64_t ns) noexcept;

@@ -51,7 +51,7 @@ struct DeviceSpec {
   std::array<std::int64_t, kWorkCount> ramp_ns{};  // until the units are busy
   double narrow_flops_per_s = 0;    // of products whose loads move one element; 0: no matter
   double overlap = 1;               // of arithmetic and traffic: 1: the longer counts, 0: their sum
-  double leaves_out = 0;            // 1: attention's share is of the operations that are done
+  double leaves_out = 0;            // 1: shares are of the operations done (Cost::done); 0: of all
   double wave_loss = 0;             // share of the time of units that the last tiles leave idle
   double cache_bytes = 0;           // a command of so many bytes gets half of what the cache gives;
   double cache_gain = 1;            // a small one finds memory so many times as fast

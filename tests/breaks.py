@@ -135,6 +135,9 @@ def main() -> int:
             path.write_text(text)
             if path.suffix != ".py":  # the next break may be in Python
                 run("cmake", "--build", f"{BUILD}")
+        if test := re.match(r"FAILED (\S+)", found):
+            if run(sys.executable, "-m", "pytest", "-q", test[1])[0] != 0:
+                found = f"NO VERDICT: {test[1]} fails without the break"
         missed += not found
         print(f"  {found or 'MISSED'} ({time.monotonic() - start:.0f} s)", flush=True)
     return missed > 0

@@ -244,7 +244,7 @@ double Account::dense_bytes(TensorPointers made) const {
   return bytes;
 }
 
-// What is moved if each sector that is touched is read once, whatever the order.
+// Bytes that are moved if each sector that is touched is read once, whatever the order.
 double Account::distinct_bytes(TensorPointers made) const {
   double bytes = 0;
   for (std::size_t i = 0; i < operands_.size(); ++i) {

@@ -2,20 +2,15 @@
 // Bindings of what only a simulator has: its clock, its faults, its knobs and its counters.
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <array>
-#include <atomic>
-#include <span>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "backend/device_loss.h"
-#include "backend/host_layer.h"
+#include "csrc/cost/host_layers.h"
 #include "csrc/cuda_rules/cuda_rules.h"
 #include "csrc/cuda_rules/operators_without_cuda.h"
 #include "csrc/errors.h"
@@ -175,66 +170,14 @@ py::dict fault_counts() {
   return out;
 }
 
-// The host's time beside a launch: of a command of a backward pass, of a library's, of a reduction.
-std::atomic<std::int64_t> g_backward_ns{0}, g_library_ns{0}, g_reduction_ns{0};
-
-using Names = std::span<const std::string_view>;
-
-// Whether a command is among operators that are named without their space and overload.
-bool is_among(std::string_view name, Names names) {
-  constexpr std::string_view kSpace = "aten::";
-  if (!name.starts_with(kSpace)) return false;
-  name = name.substr(kSpace.size());
-  return std::find(names.begin(), names.end(), name.substr(0, name.find('.'))) != names.end();
-}
-
-// cuBLAS and cuDNN look for an algorithm.
-bool is_of_library(std::string_view name) {
-  constexpr std::string_view kNames[] = {
-      "mm",      "bmm",       "addmm", "addbmm", "baddbmm",
-      "addmv",   "mv",        "dot",   "vdot",   "_addmm_activation",
-      "_int_mm", "_scaled_mm"};
-  return name.find("convolution") != std::string_view::npos || is_among(name, kNames);
-}
-
-// Dimensions are sorted and merged, a buffer of the blocks may be cleared.
-bool is_reduction(std::string_view name) {
-  constexpr std::string_view kNames[] = {"sum",    "mean",       "amax",
-                                         "amin",   "max",        "min",
-                                         "argmax", "argmin",     "prod",
-                                         "any",    "all",        "std",
-                                         "var",    "norm",       "linalg_vector_norm",
-                                         "index",  "index_put_", "_index_put_impl_"};
-  return is_among(name, kNames);
-}
-
-// Nodes of autograd for casts launch one kernel and no more.
-bool is_cast(std::string_view name) {
-  constexpr std::string_view kNames[] = {"copy_", "_to_copy"};
-  return is_among(name, kNames);
-}
-
-void set_host_layers(std::int64_t backward_ns, std::int64_t library_ns, std::int64_t reduction_ns,
-                     std::int64_t call_ns, std::int64_t kernel_ns) {
-  g_backward_ns = backward_ns;
-  g_library_ns = library_ns;
-  g_reduction_ns = reduction_ns;
-  npusim::set_host_call_ns(npusim::HostCall::call, call_ns);
-  npusim::set_host_call_ns(npusim::HostCall::kernel, kernel_ns);
-  const bool none = backward_ns <= 0 && library_ns <= 0 && reduction_ns <= 0;
-  npusim::set_host_layer(none ? nullptr : +[](const char* name) -> std::int64_t {
-    const bool backward = torch::autograd::get_current_graph_task_id() != -1 && !is_cast(name);
-    std::int64_t ns = backward ? g_backward_ns.load() : 0;
-    if (is_of_library(name)) ns += g_library_ns.load();
-    if (is_reduction(name)) ns += g_reduction_ns.load();
-    return ns;
-  });
-}
-
 }  // namespace
 
 void bind_sim(py::module& m) {
-  m.def("set_host_layers", &set_host_layers);
+  m.def("set_host_layers",
+        [](std::int64_t backward_ns, std::int64_t library_ns, std::int64_t reduction_ns,
+           std::int64_t call_ns, std::int64_t kernel_ns) {
+          set_host_layers({backward_ns, library_ns, reduction_ns, call_ns, kernel_ns});
+        });
   m.def("host_time_ns", &npusim::host_now_ns);
   m.def("advance_host_time",
         [](std::int64_t ns) { translated([&] { npusim::advance_host_ns(ns); }); });

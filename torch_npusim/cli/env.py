@@ -16,7 +16,8 @@ Generated from the table in `backend/config.cpp`: `npusim env --markdown > docs/
 
 Each variable is read once, when torch_npusim is imported. An empty variable counts as unset, except
 where it says otherwise; a value that is not accepted is an error that names what is.
-`npusim env` prints the values in effect.
+`npusim env` prints the values in effect. Variables of the project's own tests are in
+`tests/README.md`.
 """
 
 

@@ -466,7 +466,7 @@ def load_host(name: str) -> Host:
     return Host("as given", cost, "the caller")
 
 
-#: What a file of a host may say beside `dispatch_us`.
+#: Keys of a file of a host beside `dispatch_us`.
 _LAYERS = (
     *("module_us", "backward_us", "parameter_us", "step_us"),
     *("library_us", "reduction_us", "call_us", "kernel_us"),

@@ -89,7 +89,8 @@ class Row(NamedTuple):
         tiles: Of a product's result, 128 x 128 elements each.
         aligned: Elements that one load of a product may move, if its matrices allow less than 16
             bytes; 0: they allow as much, or it is no product.
-        done: Share of the operations that causal attention does.
+        done: Operations that the units are busy for, as a share of `flops`: less of causal
+            attention, more where tiles are partly empty.
         cached: Bytes of sectors that are read again.
         kernels: Kernels of the chip that stand behind the command.
         event: Which event, as a number.
@@ -142,7 +143,7 @@ class Rates:
         wave_loss: Share of the units' time that the last tiles of a product leave idle.
         cache_bytes: A command of so many bytes gets half of what the cache gives.
         cache_gain: A small one finds memory so many times as fast.
-        leaves_out: 1: attention counts the operations that are done; 0: all.
+        leaves_out: 1: shares are of the operations done; 0: of all.
         cache_rate: Bytes per second of the cache; 0: not known, and the gain counts.
         multiprocessors: How many there are.
         ramp_ns: Time by class of work until the units are busy.
