@@ -53,6 +53,7 @@ INSTALLED := $(VENV)/.editable-installed
 ALL_INSTALLED := $(VENV)/.all-installed
 CORE_PACKAGES := cmake joblib narwhals ninja numpy scikit-learn scipy setuptools threadpoolctl tqdm \
                  wheel
+OTHERS := lab conformance truth course
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 
@@ -88,11 +89,9 @@ $(INSTALLED): $(CORE) setup.py pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
 
-$(ALL_INSTALLED): $(ENVIRONMENT) $(INSTALLED) lab/setup.py lab/pyproject.toml conformance/pyproject.toml course/pyproject.toml
-	@echo "== npusim-lab, npusim-conformance and npusim-course"
-	@$(PIP) install --no-build-isolation --no-deps -e lab
-	@$(PIP) install --no-build-isolation --no-deps -e conformance
-	@$(PIP) install --no-build-isolation --no-deps -e course
+$(ALL_INSTALLED): $(ENVIRONMENT) $(INSTALLED) lab/setup.py $(OTHERS:=/pyproject.toml)
+	@echo "== npusim-lab, npusim-conformance, npusim-truth and npusim-course"
+	@$(PIP) install --no-build-isolation --no-deps $(addprefix -e ,$(OTHERS))
 	@touch $@
 
 build: $(ALL_INSTALLED)
@@ -138,9 +137,9 @@ lint: $(ENVIRONMENT)
 	@ruff format --check --quiet .
 	@echo "== mypy"
 	@mypy --no-error-summary torch_npusim torch_npusim_entry_points lab/npusim_lab \
-	  conformance/npusim_conformance course/npusim_course examples claims tools/build_wheels.py tools/try_wheels.py
+	  conformance/npusim_conformance course/npusim_course truth/npusim_truth examples claims tools/build_wheels.py tools/try_wheels.py
 	@echo "== import-linter"
-	@PYTHONPATH=.:lab:conformance:course lint-imports --no-cache > build/imports.txt || { cat build/imports.txt; exit 1; }
+	@PYTHONPATH=.:lab:conformance:truth:course lint-imports --no-cache > build/imports.txt || { cat build/imports.txt; exit 1; }
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)
@@ -278,7 +277,7 @@ nightly: build
 	@$(PY) tools/nightly.py $(ONLY)
 
 clean:
-	rm -rf build dist *.egg-info lab/build lab/*.egg-info conformance/*.egg-info course/*.egg-info
+	rm -rf build dist *.egg-info lab/build $(OTHERS:=/*.egg-info)
 	rm -f $(INSTALLED) $(ALL_INSTALLED) torch_npusim/*.so lab/npusim_lab/*.so
 
 help:

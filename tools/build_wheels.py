@@ -23,7 +23,7 @@ from packaging.metadata import Metadata
 from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECTS = [".", "lab", "conformance", "course"]
+PROJECTS = [".", "lab", "conformance", "truth", "course"]
 FROM_TORCH = ["libtorch*", "libc10*", "libshm*", "libgomp*"]
 METADATA_NEEDED = ["summary", "description", "license_expression", "requires_python", "classifiers"]
 

@@ -85,7 +85,7 @@ def install(environment: Environment, dist: Path, torch_from: Path | None) -> No
     }
     inputs |= ci_example()[0]
     inputs |= {"torch": TORCH_VERSION, "npusim": dist.absolute()}
-    inputs |= {"extras": "pytest,lab,conformance,course"}
+    inputs |= {"extras": "pytest,lab,conformance,truth,course"}
     for name, value in inputs.items():
         environment.variables[f"SETUP_{name.upper().replace('-', '_')}"] = str(value)
     for name in ("GITHUB_ENV", "GITHUB_OUTPUT"):
@@ -120,7 +120,7 @@ def ci_example() -> tuple[dict[str, Any], str, str]:
 
 def try_modules(environment: Environment) -> str:
     """Every package comes from the new environment."""
-    names = ["torch_npusim", "npusim_lab", "npusim_conformance", "npusim_course"]
+    names = ["torch_npusim", "npusim_lab", "npusim_conformance", "npusim_truth", "npusim_course"]
     code = f"for name in {names}: print(__import__(name).__file__)"
     places = environment.run("python", "-c", code).split()
     assert all(Path(place).is_relative_to(environment.packages) for place in places), places

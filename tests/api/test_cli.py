@@ -149,7 +149,8 @@ def test_lab_hands_everything_over_to_the_laboratory(npusim, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("usage: npusim lab ")
 
 
-def test_lab_says_what_is_missing(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "npusim_lab", None)
-    assert cli.main(["lab", "--help"]) == 2
-    assert "the package npusim-lab is not installed; in a checkout" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["lab", "truth"])
+def test_a_command_of_another_distribution_says_what_is_missing(monkeypatch, capsys, name):
+    monkeypatch.setitem(sys.modules, f"npusim_{name}", None)
+    assert cli.main([name, "--help"]) == 2
+    assert f"the package npusim-{name} is not installed; in a checkout" in capsys.readouterr().err

@@ -9,9 +9,9 @@ from repo.sources import ROOT
 
 from claims.evidence.step_times import fit, intervals, records, validation
 from claims.evidence.step_times.rows import FOLDER
+from npusim_truth.recordings import is_held_out, load
 from torch_npusim.fit import outside
 from torch_npusim.sim import specs
-from torch_npusim.truth.recordings import is_held_out, load
 
 
 def test_the_page_has_the_errors_of_the_classes():

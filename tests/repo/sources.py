@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ["backend", "allocator", "lab", "csrc", "torch_npusim", "conformance", "course"]
+LAYERS = ["backend", "allocator", "lab", "csrc", "torch_npusim", "conformance", "truth", "course"]
 LAYERS += ["examples", "tests", "claims", "tools", "torch_npusim_entry_points"]
 CPP = (".h", ".cpp")
 PYTHON = (".py", ".pyi")

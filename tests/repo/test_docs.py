@@ -82,8 +82,8 @@ def test_the_map_of_the_code_is_fresh():
 
 def file_of(module: str) -> Path:
     """Returns the file of a module of this project."""
-    home = {"npusim_lab": "lab", "npusim_conformance": "conformance", "npusim_course": "course"}
-    path = ROOT / home.get(module.split(".")[0], "") / module.replace(".", "/")
+    home = module.split(".")[0].removeprefix("npusim_")
+    path = ROOT / (home if module.startswith("npusim_") else "") / module.replace(".", "/")
     files = (path / "__init__.py", path.with_suffix(".py"), path.with_suffix(".pyi"))
     return next(file for file in files if file.exists())
 

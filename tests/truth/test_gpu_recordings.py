@@ -4,8 +4,8 @@
 import pytest
 from repo.sources import ROOT
 
-from torch_npusim.truth import comparison, page
-from torch_npusim.truth.recordings import Recording, load
+from npusim_truth import comparison, page
+from npusim_truth.recordings import Recording, load
 
 FOLDER = ROOT / "tests/truth/recordings"
 

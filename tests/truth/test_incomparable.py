@@ -3,7 +3,7 @@
 
 from pages.truth import FOLDER
 
-from torch_npusim.truth import comparison, recordings, versions
+from npusim_truth import comparison, recordings, versions
 
 
 def verdict_of(section, key, his, mine, **more):

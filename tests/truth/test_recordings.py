@@ -18,14 +18,14 @@ import torch
 from processes import python, without_npusim
 from repo.sources import ROOT
 
+from npusim_truth import claims, comparison, least_squares, page, recordings
+from npusim_truth.recorder import batches, command, privacy, workers
+from npusim_truth.recorder import journal as journals
+from npusim_truth.recordings import Key, TruthError, is_held_out, load, spec_of
 from torch_npusim.cli import main
 from torch_npusim.sim import rules, specs
-from torch_npusim.truth import claims, comparison, least_squares, page, recordings
-from torch_npusim.truth.recorder import batches, command, privacy, workers
-from torch_npusim.truth.recorder import journal as journals
-from torch_npusim.truth.recordings import Key, TruthError, is_held_out, load, spec_of
 
-RECORDER = sorted((ROOT / "torch_npusim/truth/recorder").glob("*.py"))
+RECORDER = sorted((ROOT / "truth/npusim_truth/recorder").glob("*.py"))
 ENVIRONMENT = claims.environment("h100-sxm", None, "2.13")
 # A few questions of each section; those of torch's table of operators are of `make truth`.
 QUICK = "device|asserts|places-0|layers|others|trained|asked|together"

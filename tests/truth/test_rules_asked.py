@@ -6,9 +6,9 @@ import warnings
 import pytest
 import torch
 
+from npusim_truth import comparison
+from npusim_truth.recorder.rules import rule_call, rule_rows
 from torch_npusim.sim import faults, rules
-from torch_npusim.truth import comparison
-from torch_npusim.truth.recorder.rules import rule_call, rule_rows
 
 ASKED = {
     key

@@ -14,7 +14,7 @@ import pytest
 from pages.truth import FOLDER, PAGE, known, written
 from repo.sources import ROOT
 
-from torch_npusim.truth import claims, comparison, least_squares, recordings
+from npusim_truth import claims, comparison, least_squares, recordings
 
 ENVIRONMENT = claims.environment("h100-sxm", None, "2.13")
 CONTRIBUTED = sorted(FOLDER.glob("*/recording.zip"))

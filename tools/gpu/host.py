@@ -81,9 +81,9 @@ def floors():
     """Chip -> the least time of a kernel, in us, by visible captured steps, less their work."""
     import torch
 
+    from npusim_truth.recorder import models, steps
+    from npusim_truth.recordings import Key, is_held_out, load
     from torch_npusim.sim import timeline
-    from torch_npusim.truth.recorder import models, steps
-    from torch_npusim.truth.recordings import Key, is_held_out, load
 
     def commands(call):
         call()
@@ -123,9 +123,9 @@ def shares(host_us):
 
     import torch
 
+    from npusim_truth.recorder import rates as questions
+    from npusim_truth.recordings import Key, is_held_out, load
     from torch_npusim.sim import timeline
-    from torch_npusim.truth.recorder import rates as questions
-    from torch_npusim.truth.recordings import Key, is_held_out, load
 
     def commands(call):
         torch.cuda.synchronize()
@@ -174,8 +174,8 @@ def links(dispatch_us):
     Two pinned copies in a row wait for one launch. A transposed copy of float32 reads a sector of
     32 bytes for each element, and most of these sectors again.
     """
+    from npusim_truth.recordings import Key, is_held_out, load
     from torch_npusim.sim import specs
-    from torch_npusim.truth.recordings import Key, is_held_out, load
 
     copies, caches = [], {}
     for recording, chip in zip(RECORDINGS, CHIPS, strict=True):
@@ -200,7 +200,7 @@ def counts():
     """Question -> what its call has of each layer."""
     import torch
 
-    from torch_npusim.truth.recorder import device, models, rates, steps
+    from npusim_truth.recorder import device, models, rates, steps
 
     rates.timed = steps.timed = lambda call, **_: counted(call)
     device.device()
@@ -223,7 +223,7 @@ def counts():
 
 def rows(made, held_out):
     """(Counts, microseconds) of both recordings' questions of a half."""
-    from torch_npusim.truth.recordings import Key, is_held_out, load
+    from npusim_truth.recordings import Key, is_held_out, load
 
     pairs = []
     for name in RECORDINGS:
@@ -249,8 +249,8 @@ def fit(count, us):
 
 
 def main():
+    from npusim_truth import claims
     from torch_npusim.sim import dry_run
-    from torch_npusim.truth import claims
 
     if "NPUSIM_AS_CUDA" not in os.environ:
         variables = claims.environment("h100-sxm", None, "2.11.0")

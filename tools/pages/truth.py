@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from torch_npusim.truth import comparison, recordings, versions
+from npusim_truth import comparison, recordings, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "truth.md"

@@ -16,14 +16,13 @@ from torch_npusim.cli import (
     calibrate_host,
     compile_report,
     doctor,
+    elsewhere,
     env,
     fabric,
     fit,
     info,
-    lab,
     profile,
     specs,
-    truth,
     try_suite,
 )
 
@@ -33,12 +32,12 @@ __all__ = ["main", "parser"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand that `arguments` (default: the command line) name."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["lab"]:  # has subcommands and options of its own
-        return lab.run(words[1:])
     if words[:1] == ["fit"]:
         words = fit.joined(words)
-    chosen = parser().parse_args(words)
     try:
+        if words and words[0] in elsewhere.PACKAGES:  # has subcommands and options of its own
+            return elsewhere.run(words[0], words[1:])
+        chosen = parser().parse_args(words)
         status: int = chosen.run(chosen)
     except KeyboardInterrupt:
         sys.stderr.write(f"npusim {words[0]}: interrupted\n")
@@ -63,11 +62,10 @@ def parser() -> argparse.ArgumentParser:
         profile,
         calibrate_host,
         specs,
-        truth,
         try_suite,
     ):
         added = subcommand.add_parser(subparsers)
         added.add_argument("--json", action="store_true", help="print JSON, for programs")
         added.set_defaults(run=subcommand.run)
-    lab.add_parser(subparsers)
+    elsewhere.add_parsers(subparsers)
     return made

@@ -22,7 +22,7 @@ pip install ${torch_options[@]+"${torch_options[@]}"} "torch==$SETUP_TORCH"
 
 # Ours from the folder, whatever an index has; then what they need.
 ours=(torch-npusim) folders=()
-for extra in lab conformance course; do
+for extra in lab conformance truth course; do
   if [[ ,$SETUP_EXTRAS, == *,$extra,* ]]; then
     ours+=("npusim-$extra")
     folders+=("$SETUP_NPUSIM/$extra")

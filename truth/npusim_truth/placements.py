@@ -3,7 +3,7 @@
 
 from typing import Any, NamedTuple
 
-from torch_npusim.truth.recorder.block_programs import ACTIONS
+from npusim_truth.recorder.block_programs import ACTIONS
 
 
 def preset(torch: str) -> str:

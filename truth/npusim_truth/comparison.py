@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from npusim_truth import placements, versions
+from npusim_truth.recordings import Key, Recording, is_held_out, spec_of
 from torch_npusim.fit import outside
 from torch_npusim.sim import rules
-from torch_npusim.truth import placements, versions
-from torch_npusim.truth.recordings import Key, Recording, is_held_out, spec_of
 
 #: A modelled time is compared as an interval of this half width. It holds six of ten times of the
 #: held-out halves (docs/reference/measured_times.md).

@@ -12,8 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from npusim_truth.recorder import batches
 from torch_npusim.sim import specs
-from torch_npusim.truth.recorder import batches
 
 _MEMBER = "recording.json"
 _LARGEST = 1 << 29  # bytes of the text within an archive

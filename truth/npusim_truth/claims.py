@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch_npusim.truth import placements
-from torch_npusim.truth.recorder import batches, command
-from torch_npusim.truth.recordings import Key, Recording, TruthError, host_of, load, spec_of
+from npusim_truth import placements
+from npusim_truth.recorder import batches, command
+from npusim_truth.recordings import Key, Recording, TruthError, host_of, load, spec_of
 
 #: This file, not its module: frames of `-m` have no file, and torch's table of operators looks for
 #: it among all modules, for each sample.

@@ -4,7 +4,7 @@
 The recorder makes a recording; it needs torch and nothing else of this package. npusim's claims are
 its answers to the same questions: compare() asks it those that a recording has.
 
-    >>> from torch_npusim.truth import recordings
+    >>> from npusim_truth import recordings
     >>> recordings.load("truth.zip").chip  # doctest: +SKIP
     'NVIDIA A100-SXM4-80GB'
 

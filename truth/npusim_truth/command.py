@@ -4,18 +4,18 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 #: Options of the recorder.
 _RECORDED = ("minutes", "memory", "sections", "sample", "jobs", "work", "out")
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Adds the subcommand to the `npusim` command."""
-    text = "compare npusim's claims with a recording of a real GPU, or fit a specification to it"
-    parser: argparse.ArgumentParser = subparsers.add_parser("truth", help=text, description=text)
+def parser(program: str) -> argparse.ArgumentParser:
+    """Returns the parser of the words behind `npusim truth`."""
+    text = "Compare npusim's claims with a recording of a real GPU, or fit a specification to it."
+    parser = argparse.ArgumentParser(prog=program, description=text)
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
     script = verbs.add_parser("script", help="pack the recorder into a file that runs alone")
     script.add_argument("file", nargs="?", default="truth_record.pyz", help="(%(default)s)")
@@ -34,13 +34,21 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     record.add_argument("--as", dest="spec", default="h100-sxm", help="the specification")
     for word in _RECORDED:
         record.add_argument(f"--{word}", help="as of the recorder")
+    for verb in (compare, fit):
+        verb.add_argument("--json", action="store_true", help="print JSON, for programs")
     return parser
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs the verb; 1 where claims are disproved, 2 where a file cannot be used."""
-    from torch_npusim.truth.recordings import TruthError
+def main(words: Sequence[str] | None = None, program: str = "npusim truth") -> int:
+    """Runs the verb; 1 where claims are disproved, 2 where a file cannot be used.
 
+    Args:
+        words: Behind `npusim truth`; by default those of the command line.
+        program: The name that messages have.
+    """
+    from npusim_truth.recordings import TruthError
+
+    arguments = parser(program).parse_args(words)
     verbs = {"script": _script, "compare": _compare, "fit": _fit, "record": _record}
     try:
         return verbs[arguments.verb](arguments)
@@ -52,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _script(arguments: argparse.Namespace) -> int:
     import zipapp
 
-    from torch_npusim.truth import recorder
+    from npusim_truth import recorder
 
     zipapp.create_archive(
         Path(recorder.__file__).parents[1],
@@ -66,9 +74,9 @@ def _script(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    from npusim_truth import claims, comparison, page
+    from npusim_truth.recordings import load, spec_of
     from torch_npusim.sim import specs
-    from torch_npusim.truth import claims, comparison, page
-    from torch_npusim.truth.recordings import load, spec_of
 
     theirs = load(arguments.file)
     spec = arguments.spec or spec_of(theirs)
@@ -98,8 +106,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    from torch_npusim.truth import least_squares
-    from torch_npusim.truth.recordings import load
+    from npusim_truth import least_squares
+    from npusim_truth.recordings import load
 
     recording = load(arguments.file)
     made = least_squares.fit(recording)
@@ -116,7 +124,7 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    from torch_npusim.truth import claims
+    from npusim_truth import claims
 
     given = [(word, getattr(arguments, word)) for word in _RECORDED]
     words = [text for word, value in given if value for text in (f"--{word}", value)]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from npusim_truth import claims, comparison
+from npusim_truth.recordings import Key, Recording, TruthError, is_held_out, spec_of
 from torch_npusim.sim import specs
-from torch_npusim.truth import claims, comparison
-from torch_npusim.truth.recordings import Key, Recording, TruthError, is_held_out, spec_of
 
 _LARGE = 1 << 26  # bytes: what no cache of 50 MB holds
 _HEAVY = 1e10  # operations

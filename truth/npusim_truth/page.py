@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from npusim_truth.comparison import KINDS, NOT_ASKED, Verdict, rows_asked
+from npusim_truth.recordings import Recording
 from torch_npusim._page_shell import page
 from torch_npusim._text import format_table
-from torch_npusim.truth.comparison import KINDS, NOT_ASKED, Verdict, rows_asked
-from torch_npusim.truth.recordings import Recording
 
 _SHOWN = 12  # of each class, in words
 _STYLE = """\
