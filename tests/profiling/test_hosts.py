@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Hosts: the cost of a command by name, by file, and as measured on this machine."""
 
+import itertools
 import json
 
 import pytest
@@ -57,6 +58,23 @@ def test_the_measurement_is_of_commands():
     assert min(found["forward"], found["backward"]) < found["all"]
     assert 0.1 < found["all"] < 10_000
     assert 0.1 < found["module"] < found["forward"] + found["backward"]
+
+
+def test_times_of_the_host_are_shared_among_modules_and_commands(monkeypatch):
+    layers = calibrate_host._LAYERS
+    # Of a round: the calls of one module more than there are layers, the forward and the backward.
+    round_ns = [0, 2_000 * (layers + 1), 0, 40_000_000, 90_000_000]
+    clock = itertools.accumulate(itertools.cycle(round_ns))
+    monkeypatch.setattr(calibrate_host.time, "perf_counter_ns", lambda: next(clock))
+    found = calibrate_host.measured_us()
+    commands = 3 * layers + 1  # a product, a norm and an activation of each layer, and the sum
+    calls_us = 2 * (4 * layers + 1)  # each layer is a Sequential of three modules
+    assert found["module"] == 2
+    assert found["forward"] == pytest.approx((40_000 - calls_us) / commands)
+    backward = 90_000 / found["backward"]
+    assert backward == pytest.approx(round(backward))
+    whole = found["all"] * (commands + backward)
+    assert whole == pytest.approx(90_000 + 40_000 - calls_us)
 
 
 @pytest.mark.parametrize("name", ["xeon-8360z", "-1", "nowhere.toml"])
