@@ -142,6 +142,15 @@ def test_unsafe_cast_into_out_is_accepted(ask):
     assert_fails(ask("op:atan/out/float32", op=wrong), "narrower", "accepted")
 
 
+def test_a_cast_into_a_wider_out_goes_wrong(ask):
+    def wrong(right, x, out=None):
+        if out is not None and out.dtype is torch.float64:
+            return out.copy_(right(x)).neg_()
+        return right(x, out=out)
+
+    assert_fails(ask("op:atan/out/float32", op=wrong), "out= of a dtype that is wider")
+
+
 def test_out_with_a_gradient_is_accepted(ask):
     def into(right, x, out=None):
         with torch.no_grad():
