@@ -2,6 +2,7 @@
 """Patches of eager code: each works, and is still needed by this torch."""
 
 import inspect
+import io
 import pickle
 from importlib import import_module
 from multiprocessing.reduction import ForkingPickler
@@ -71,6 +72,43 @@ def test_default_tensor_type_patch_is_still_needed():
     """When this fails, the patch can go: torch knows the types of a renamed device."""
     with pytest.raises(TypeError, match="invalid type object"):
         patches.original("torch:set_default_tensor_type")(torch.npusim.FloatTensor)
+
+
+# --- sparse tensors in files
+
+COMPRESSED = [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+
+
+def sparse(layout):
+    block = (2, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    dense = torch.tensor([[1.0, 0, 2, 0], [0, 0, 3, 0]], device="npusim")
+    return dense.to_sparse(layout=layout, blocksize=block)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support:UserWarning")
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("layout", [torch.sparse_coo, *COMPRESSED])
+def test_a_sparse_tensor_is_read_from_a_file_as_on_the_cpu(layout, gradient):
+    ours = sparse(layout)
+    for tensor in (ours, ours.cpu()):
+        file = io.BytesIO()
+        torch.save(tensor.detach().requires_grad_(gradient), file)
+        for place in (None, "cpu", "npusim:1"):
+            file.seek(0)
+            read = torch.load(file, map_location=place, weights_only=True)
+            assert read.layout == layout
+            assert read.device == torch.device(place or tensor.device)
+            assert read.requires_grad == (gradient and layout != torch.sparse_coo)
+            assert torch.equal(read.detach().to_dense().cpu(), tensor.to_dense().cpu())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support:UserWarning")
+def test_sparse_pickles_of_renamed_backends_still_lose_their_layout():
+    """When this fails, the patch can go: core pickles the parts of sparse tensors."""
+    reduce = patches.original("torch:Tensor._reduce_ex_internal")
+    rebuild, arguments = reduce(sparse(torch.sparse_csr).requires_grad_(), 2)
+    with pytest.raises(RuntimeError, match="flags of leaf variables"):
+        rebuild(*arguments)
 
 
 # --- several devices

@@ -12,6 +12,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils._pytree import tree_leaves
 from torch.utils.dlpack import DLDeviceType
+from torch.utils.hooks import warn_if_has_hooks
 
 from torch_npusim import npusim
 from torch_npusim._names import device_type, is_npusim
@@ -55,6 +56,34 @@ def dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return __dlpack__
+
+
+def reduced_by_layout(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensor._reduce_ex_internal takes a sparse tensor of a renamed backend for one without memory.
+
+    Without the patch it is pickled as a tensor of the CPU. Of compressed ones that require a
+    gradient nothing can be read back.
+    """
+
+    @functools.wraps(original)
+    def _reduce_ex_internal(self: torch.Tensor, proto: int) -> Any:
+        if not is_npusim(self.device) or self.layout not in _PARTS:
+            return original(self, proto)
+        warn_if_has_hooks(self)
+        parts = [getattr(self, name)() for name in _PARTS[self.layout]]
+        return torch._utils._rebuild_sparse_tensor, (self.layout, tuple(parts))
+
+    return _reduce_ex_internal
+
+
+#: Of a layout, the parts that torch._utils._rebuild_sparse_tensor takes.
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values", "size", "is_coalesced"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values", "size"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values", "size"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values", "size"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values", "size"),
+}
 
 
 def default_tensor_type(original: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -30,6 +30,12 @@ _WITH_THE_DEVICE = (
         upstream="none: not a defect of torch",
     ),
     Patch(
+        "torch:Tensor._reduce_ex_internal",
+        "patches.eager:reduced_by_layout",
+        _PATCHES + "test_sparse_pickles_of_renamed_backends_still_lose_their_layout",
+        ends="core pickles sparse tensors of every backend by their parts",
+    ),
+    Patch(
         "torch:set_default_tensor_type",
         "patches.eager:default_tensor_type",
         _PATCHES + "test_default_tensor_type_patch_is_still_needed",
