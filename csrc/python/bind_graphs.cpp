@@ -30,9 +30,9 @@ std::shared_ptr<PrivatePool> pool_of(PoolNumber number) {
   return pool;
 }
 
-// Gives tensors storages of their own over the same bytes, one for each storage before, which it
-// keeps alive.
-void separate_storages(const std::vector<at::Tensor>& tensors) {
+// Gives tensors storages of their own over the same bytes, one for each storage before. It keeps
+// that alive where `keeps` is true; otherwise whoever uses the tensors knows that the bytes live.
+void separate_storages(const std::vector<at::Tensor>& tensors, bool keeps) {
   std::unordered_map<const c10::StorageImpl*, c10::Storage> separate;
   for (const at::Tensor& tensor : tensors) {
     const c10::Storage& before = tensor.storage();
@@ -40,7 +40,7 @@ void separate_storages(const std::vector<at::Tensor>& tensors) {
     if (!storage) {
       void* const data = const_cast<void*>(before.data());  // NOLINT: an address only
       c10::DataPtr shared(
-          data, new c10::Storage(before),
+          data, keeps ? new c10::Storage(before) : nullptr,
           [](void* held) { delete static_cast<c10::Storage*>(held); }, tensor.device());
       storage = c10::Storage(c10::make_intrusive<DeviceStorage>(
           c10::StorageImpl::use_byte_size_t(), before.sym_nbytes(), std::move(shared),
@@ -136,7 +136,7 @@ void bind_graphs(py::module& m) {
     at::GraphImplRegistry()->Register(
         "CUDA", [](const at::GraphImplArgs& args) { return std::make_unique<GraphImpl>(args); });
   }
-  m.def("separate_storages", &separate_storages, py::arg("tensors"));
+  m.def("separate_storages", &separate_storages, py::arg("tensors"), py::arg("keeps") = true);
   m.def("end_storage", &end_storage, py::arg("storage"), py::arg("message"));
   py::class_<Graph, std::shared_ptr<Graph>>(m, "_Graph")
       .def(py::init<>())

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
 
+from torch_npusim import _C
 from torch_npusim.inductor import steps
 from torch_npusim.npusim import graphs
 from torch_npusim.sim import rules
@@ -146,7 +147,14 @@ class _Capture:
             i: address for i, address in enumerate(addresses) if address and i not in moving
         }
         self._copied = {i: _room_for(arguments[i]) for i in moving}
-        inputs = [self._copied.get(i, x) for i, x in enumerate(arguments)]
+        # The graph keeps its operands. Of arguments it has the memory alone, which callers own:
+        # a call is replayed while its arguments are there.
+        inputs = [
+            _alias(x) if i in self._fixed else self._copied.get(i, x)
+            for i, x in enumerate(arguments)
+        ]
+        fixed = [inputs[i] for i in self._fixed if not inputs[i].is_cpu]
+        _C.separate_storages(fixed, keeps=False)
         self._graph = graphs.NPUSIMGraph()
         with graphs.graph(self._graph, capture_error_mode="thread_local"):
             self._outputs = list(call(list(inputs)))
