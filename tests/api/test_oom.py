@@ -4,6 +4,8 @@
 import pytest
 import torch
 
+from torch_npusim import _C
+
 
 def test_out_of_memory_is_torchs_error_and_says_what_a_person_needs(run_python):
     text = run_python(
@@ -155,3 +157,13 @@ def test_one_old_block_of_a_line_is_no_trend(run_python):
     )
     assert " Cause: " in text
     assert "growth" not in text
+
+
+def test_observers_hear_of_the_device_and_the_bytes():
+    asked = []
+    _C.attach_out_of_memory_observer(lambda *numbers: asked.append(numbers))
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 50, dtype=torch.uint8, device="npusim:1")
+    ((device, wanted, total, free),) = asked
+    assert (device, wanted) == (1, 1 << 50)
+    assert 0 < free <= total == torch.npusim.mem_get_info(1)[1]

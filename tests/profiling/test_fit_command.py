@@ -147,6 +147,7 @@ def test_the_line_that_ended_a_script_is_named(tmp_path, code, told):
     assert found.error.startswith(told.format(script=script))
     assert not found.fits
     assert text.as_text(found) == f"{script} ended early, with {found.error}"
+    assert cli.main(["fit", str(script)]) == 1
 
 
 def test_an_exit_without_a_complaint_is_the_end(tmp_path):
