@@ -4,7 +4,7 @@
 Oracle: the CPU, bit for bit, for losses, gradients, parameters and buffers (with autocast: both
 runs of the device alone); every allocation and free of a dry run is that of the real one, in order
 (rule M13); under the alias no rule is broken and nothing races; what a compiler's graph computes is
-the same but for rounding, and what the replays of a captured step do is the same.
+the same but for rounding, also replayed, and so is what the replays of a captured step do.
 """
 
 import re
@@ -16,7 +16,9 @@ import gc, itertools
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import checkpoint
+from torch_npusim.inductor.replay import replayed
 from torch_npusim.sim import dry_run, races
 from torch_npusim.sim.dry import active
 D, npu = DEVICE
@@ -50,14 +52,31 @@ def net():
         made.append(maker(made(given("cpu")).shape))
     return made
 
-def train(device, optimizer, steps, amp=False, compiled=False, graphed=False):
+def replays(graph, inputs, backward):
+    def call(arguments):
+        given = [*arguments]
+        arguments.clear()
+        return graph(*given)
+    given, copy = graph.graph.find_nodes(op="placeholder"), torch.ops.aten.copy_.default
+    changed = [any(u.target is copy and u.args[0] is x for u in x.users) for x in given]
+    run = replayed(call, tuple(itertools.compress(itertools.count(), changed)), backward, False, 0)
+    run._boxed_call = True
+    return run
+aot_replayed = aot_autograd(
+    fw_compiler=lambda *given: replays(*given, False),
+    bw_compiler=lambda *given: replays(*given, True),
+)
+
+def train(device, optimizer, steps, amp=False, backend="", graphed=False):
     model, x = net().to(device), given(device).requires_grad_()
     chosen = optimizer([*model.parameters(), torch.ones(1, device=device, requires_grad=True)])
-    called = torch.compile(model, backend="aot_eager") if compiled else model
+    called = torch.compile(model, backend=backend) if backend else model
     scaler = torch.amp.GradScaler(D, enabled=amp and len([*model.parameters()]) > 0)
 
     def step():
         chosen.zero_grad()
+        if backend and x.grad is not None:  # a replay's gradient ends with its step
+            x.grad = x.grad.clone()
         with torch.autocast(D, torch.bfloat16, enabled=amp):
             y = called(x).float()
         loss = loss_of(y, x)
@@ -112,7 +131,9 @@ def ask(optimizer, steps, amp=False, compiled=False, graphed=False, apart=False)
         same(results, train("cpu", optimizer, steps), "CPU")
     if compiled:
         # A compiler lays gradients out otherwise, and they are rounded as they lie.
-        same(train(D, optimizer, steps, amp, True), results, "compiled", 1e-4)
+        for backend in ("aot_eager", aot_replayed):
+            torch.compiler.reset()
+            same(train(D, optimizer, steps, amp, backend), results, "compiled", 1e-4)
     if graphed:
         same(train(D, optimizer, steps, graphed=True), results, "replayed")
 """
@@ -183,5 +204,6 @@ def program(random) -> Program:
     if turned or "Dropout" in text or "capturable" in optimizer:
         words += ", apart=True"
     lines.append(f"loss_of = lambda y, x: {loss}")
-    lines.append(f"ask(lambda p: torch.optim.{optimizer}, {random.randint(1, 2)}{words})")
+    steps = 6 if kind == "compiled" else random.randint(1, 2)  # a replay begins at the fifth
+    lines.append(f"ask(lambda p: torch.optim.{optimizer}, {steps}{words})")
     return Program(tuple(lines), START.replace("DEVICE", random.choice(DEVICES)))
