@@ -12,7 +12,7 @@ import re
 from engine import DEVICES, Program, parts
 
 START = """
-import gc, itertools
+import functools, gc, itertools
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -53,19 +53,14 @@ def net():
     return made
 
 def replays(graph, inputs, backward):
-    def call(arguments):
-        given = [*arguments]
-        arguments.clear()
-        return graph(*given)
     given, copy = graph.graph.find_nodes(op="placeholder"), torch.ops.aten.copy_.default
-    changed = [any(u.target is copy and u.args[0] is x for u in x.users) for x in given]
-    run = replayed(call, tuple(itertools.compress(itertools.count(), changed)), backward, False, 0)
+    written = [u.args[0] for x in given for u in x.users if u.target is copy]
+    changed = [i for i, x in enumerate(given) if x in written]
+    run = replayed(lambda given: graph(*given), tuple(changed), backward, False, 0)
     run._boxed_call = True
     return run
-aot_replayed = aot_autograd(
-    fw_compiler=lambda *given: replays(*given, False),
-    bw_compiler=lambda *given: replays(*given, True),
-)
+of_passes = [functools.partial(replays, backward=backward) for backward in (False, True)]
+aot_replayed = aot_autograd(fw_compiler=of_passes[0], bw_compiler=of_passes[1])
 
 def train(device, optimizer, steps, amp=False, backend="", graphed=False):
     model, x = net().to(device), given(device).requires_grad_()
