@@ -515,6 +515,11 @@ std::vector<Race> RaceDetector::take_races() {
   return taken;
 }
 
+void RaceDetector::report_again() {
+  const std::lock_guard lock(mutex_);
+  reported_.clear();
+}
+
 void RaceDetector::forget() {
   const std::lock_guard lock(mutex_);
   blocks_.clear();

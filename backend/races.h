@@ -81,12 +81,15 @@ class RaceDetector : public Observer {
   // two sites, what they did and what is missing tell races apart.
   std::vector<Race> take_races();
 
+  // report_again() makes a race that was found before one that is not, as in another test.
+  void report_again();
+
   // forget() drops everything that was seen, live allocations included.
   void forget();
 
   static constexpr std::size_t kMostAccesses = 256;  // remembered per allocation
   static constexpr std::size_t kMostGhosts = 64;     // remembered per stream and pool
-  static constexpr std::size_t kMostRaces = 1000;    // reported per forget()
+  static constexpr std::size_t kMostRaces = 1000;    // reported per forget() or report_again()
   static constexpr std::size_t kMostLayouts = 1 << 16;
 
  protected:

@@ -142,6 +142,42 @@ class Neuron(nn.Module):
             self.made.append(self)
 
 
+def prefetched(size, recorded):
+    """Sums of batches; a stream of its own uploads the next while one is in use."""
+    uploads, used = torch.cuda.Stream(), torch.cuda.current_stream()
+    batch = None
+    for _ in range(3):
+        with torch.cuda.stream(uploads):
+            coming = torch.ones(size).pin_memory().to("cuda", non_blocking=True)
+        used.wait_stream(uploads)
+        batch = coming
+        if recorded:
+            batch.record_stream(used)
+        batch.sum()
+
+
+def offloaded(x, waits):
+    """Product with a weight that a stream of its own uploads for this use."""
+    uploads = torch.cuda.Stream()
+    host = torch.ones(4, 4).pin_memory()
+    with torch.cuda.stream(uploads):
+        weight = host.to("cuda", non_blocking=True)
+    if waits:
+        torch.cuda.current_stream().wait_stream(uploads)
+    product = x @ weight
+    torch.cuda.synchronize()
+    return product
+
+
+def home_from(device, placed):
+    """Sum on the host of copies from a device; one event stands for all of them."""
+    copies = [torch.ones(4, device=device).to("cpu", non_blocking=True) for _ in range(3)]
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(device if placed else None))
+    done.synchronize()
+    return sum(copies).sum()
+
+
 def both(says, function, device="cuda:0"):
     """A claim about a function that places its constants, or leaves them where they are made."""
 
@@ -180,5 +216,20 @@ CLAIMS = {
         r"the test left .* of device memory[\s\S]*attribute 'made' of class",
         lambda data: Neuron(data, True),
         lambda data: Neuron(data, False),
+    ),
+    "batch_of_another_stream": Brief(
+        r"record_stream is missing",
+        lambda data: prefetched(1024, False),
+        lambda data: prefetched(1024, True),
+    ),
+    "weight_of_another_stream": Brief(
+        r"wait_stream is missing",
+        lambda data: offloaded(data, False),
+        lambda data: offloaded(data, True),
+    ),
+    "event_of_the_current_device": Brief(
+        r"synchronize is missing",
+        lambda data: home_from("cuda:1", False),
+        lambda data: home_from("cuda:1", True),
     ),
 }

@@ -157,6 +157,7 @@ void bind_races(py::module& m) {
         py::arg("gone") = py::none());
   m.def("newest_record", &npusim::newest_record);
   m.def("deliver_races", [] { detector().after_command(); });
+  m.def("report_races_again", [] { detector().report_again(); });
 }
 
 }  // namespace torch_npusim

@@ -83,6 +83,26 @@ def test_a_worker_of_xdist_gets_the_same(run_pytest):
     assert run.passed() == ALL, run.output
 
 
+RACES = """
+    import pytest, torch
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_it(number):
+        x = torch.zeros(3, device="npusim")
+        with torch.Stream("npusim"):
+            for _ in range(2):
+                x + 1
+        torch.npusim.synchronize()
+"""
+
+
+def test_a_race_is_found_in_each_test_that_has_it(run_pytest):
+    run = run_pytest({"test_it.py": RACES}, "--npusim-races=error")
+    assert run.outcomes == {("test_it[1]", "FAILED"), ("test_it[2]", "FAILED")}, run.output
+    run = run_pytest({"test_it.py": RACES}, "--npusim-races=report")
+    assert "2 passed, 2 warnings" in run.output, "not one report in each test"
+
+
 NOT_ASKED = {
     "test_it.py": """
         import os

@@ -264,6 +264,7 @@ class TestWatch:
             self._limit_memory(parse_bytes(settings.memory))
         if settings.seed is not None:
             torch.manual_seed(settings.seed)
+        _C.report_races_again()
         self._before = [npusim.memory_allocated(index) for index in range(count)]
         if settings.dry:
             self._answered = _answers()
