@@ -169,13 +169,18 @@ def offloaded(x, waits):
     return product
 
 
-def home_from(device, placed):
-    """Sum on the host of copies from a device; one event stands for all of them."""
-    copies = [torch.ones(4, device=device).to("cpu", non_blocking=True) for _ in range(3)]
+def rows_from(device, wait):
+    """Rows of a device that are joined on the host."""
+    rows = [torch.ones(1, 4, device=device).to("cpu", non_blocking=True) for _ in range(3)]
+    wait(device)
+    return torch.vstack(rows)
+
+
+def wait_for_event(device):
+    """Waits for what a device's current stream, or the current device's, has to do."""
     done = torch.cuda.Event()
-    done.record(torch.cuda.current_stream(device if placed else None))
+    done.record(torch.cuda.current_stream(device))
     done.synchronize()
-    return sum(copies).sum()
 
 
 def both(says, function, device="cuda:0"):
@@ -227,9 +232,14 @@ CLAIMS = {
         lambda data: offloaded(data, False),
         lambda data: offloaded(data, True),
     ),
+    "rows_on_their_way": Brief(
+        r"synchronize is missing",
+        lambda data: rows_from("cuda:0", lambda _: None),
+        lambda data: rows_from("cuda:0", torch.cuda.synchronize),
+    ),
     "event_of_the_current_device": Brief(
         r"synchronize is missing",
-        lambda data: home_from("cuda:1", False),
-        lambda data: home_from("cuda:1", True),
+        lambda data: rows_from("cuda:1", lambda _: wait_for_event(None)),
+        lambda data: rows_from("cuda:1", wait_for_event),
     ),
 }

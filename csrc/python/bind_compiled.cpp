@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Functions that Inductor's code calls for every buffer: without torch's parser of arguments and
 // without the dispatcher, as its own for CPU and CUDA (torch._C._dynamo.guards._empty_strided_cpu).
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
@@ -10,6 +11,7 @@
 #include "csrc/operands/device_empty.h"
 #include "csrc/python/bindings.h"
 #include "csrc/runtime/device.h"
+#include "csrc/runtime/graph.h"
 
 namespace torch_npusim {
 
@@ -38,8 +40,13 @@ PyObject* empty_strided(PyObject* /*module*/, PyObject* const* arguments, Py_ssi
   at::Tensor made;
   {
     const pybind11::gil_scoped_release no_gil;
-    made = device_empty_strided(sizes, strides, dtype, checked_device(device));
-    fill_if_deterministic(made);
+    const c10::Device on(c10::DeviceType::PrivateUse1, checked_device(device));
+    if (Graph::captures(npusim::current_stream(on.index()))) {  // its memory is the capture's
+      made = at::empty_strided(sizes, strides, at::TensorOptions(on).dtype(dtype));
+    } else {
+      made = device_empty_strided(sizes, strides, dtype, on.index());
+      fill_if_deterministic(made);
+    }
   }
   return THPVariable_Wrap(std::move(made));
   END_HANDLE_TH_ERRORS

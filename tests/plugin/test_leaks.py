@@ -301,7 +301,15 @@ CLEAN = """
         def test_two(self):
             self.other = self.own * 2
 
-    @pytest.mark.parametrize("n", range(38))
+    class Layer:
+        def __call__(self, x):
+            self.last = x * 2
+
+    @pytest.mark.parametrize("layer", [Layer(), Layer()])
+    def test_an_argument_keeps_what_it_made_last(layer):
+        layer(torch.ones(4, device="npusim"))
+
+    @pytest.mark.parametrize("n", range(36))
     def test_graphs(n, capsys, caplog):
         x = torch.ones(n + 1, device="npusim", requires_grad=True)
         y = (x.exp() * x).sum()

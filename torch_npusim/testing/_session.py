@@ -171,6 +171,15 @@ def _without_captures(left: list[LiveBlock]) -> list[LiveBlock]:
     return [block for block in left if block.address not in captured]
 
 
+def _without_arguments(left: list[LiveBlock], item: pytest.Item) -> list[LiveBlock]:
+    """Returns the blocks that no argument of parametrize keeps: it was there before the test."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or not left:
+        return left
+    reached = addresses_reached_from(callspec.params)
+    return [block for block in left if block.address not in reached]
+
+
 def _await_engine(left: Sequence[LiveBlock]) -> None:
     """Waits until the threads of the autograd engine have dropped what they worked on.
 
@@ -400,7 +409,7 @@ class TestWatch:
             if not left:
                 return None
         left = [block for block in left if not _made_by_an_import(block)]
-        left = _without_captures(left)
+        left = _without_arguments(_without_captures(left), self._item)
         if not left:
             return None
         text = leaks.report(left)
