@@ -118,12 +118,26 @@ def test_the_strict_level_also_reports_copies_that_are_not_to_block(name, x, lev
         ({**WAITS, **PAGEABLE})[name](x)
 
 
+class Bounds(torch.nn.Module):
+    """A module that moves tensors of its own, as constraints and metrics do."""
+
+    def __init__(self):
+        super().__init__()
+        self.bounds = torch.zeros(2), torch.ones(2)
+
+    def _apply(self, function):
+        self.bounds = tuple(map(function, self.bounds))
+        return super()._apply(function)
+
+
 ASKED = {
     "to cpu": lambda x: x.cpu(),
     "tolist": lambda x: x.tolist(),
     "Stream.synchronize": lambda x: torch.npusim.current_stream().synchronize(),
     "Module.to": lambda x: torch.nn.Linear(2, 2).to("npusim"),
     "Module.npusim": lambda x: torch.nn.Linear(2, 2).npusim(),
+    "Module.to, _apply": lambda x: Bounds().to("npusim"),
+    "Module.npusim, _apply": lambda x: Bounds().npusim(),
     "load_state_dict": lambda x: torch.nn.Linear(2, 2, device="npusim").load_state_dict(
         torch.nn.Linear(2, 2).state_dict()
     ),

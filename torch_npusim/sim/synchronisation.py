@@ -378,10 +378,12 @@ _PAGEABLE = frozenset({"aten::copy_ to pageable memory", "aten::copy_ from pagea
 _ASKED = frozenset({"aten::copy_ to the host", "Stream.synchronize"})
 
 # Functions of torch that move weights, or whose job it is to look at gradients: file -> names.
+# A module may have an _apply() of its own, below which there is only what it is given.
 _ASKING = {
     os.path.join(_TORCH, "nn", "modules", "module.py"): frozenset(
-        {"_apply", "to", "cuda", "cpu", "load_state_dict", "_load_from_state_dict", "to_empty"}
+        {"_apply", "convert", "<lambda>", "load_state_dict", "_load_from_state_dict"}
     ),
+    os.path.join(_TORCH, "utils", "backend_registration.py"): frozenset({"<lambda>"}),
     os.path.join(_TORCH, "amp", "grad_scaler.py"): frozenset(
         {"step", "update", "unscale_", "_maybe_opt_step", "load_state_dict"}
     ),
