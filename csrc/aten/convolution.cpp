@@ -17,10 +17,14 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "backend/host_layer.h"
 #include "csrc/operands/host_view.h"
 #include "csrc/routes/cuda_temporaries.h"
 #include "csrc/routes/on_host_views.h"
+#include "csrc/runtime/device_allocator.h"
 
 namespace torch_npusim {
 
@@ -111,18 +115,22 @@ double biased_bytes(const npusim::Cost& cost, const at::Tensor& input, const at:
   return 2 * results * static_cast<double>(input.itemsize());
 }
 
-// Workspaces of cuDNN's kernels for matrix units: NHWC copies of the operands, and 16 bytes. In 16
-// bits channels that are no multiple of 8 are padded to one, and NHWC operands copied for it. From
-// a recording of an H100 and lists of an H200 (torch 2.11: ResNet-50, DeepLab, VGG-16, two U-Nets,
-// R3D-18, ViT, ConvNeXt, Swin, MobileNet), within 4 MiB in TF32:
+// Workspaces of cuDNN. Kernels for matrix units have NHWC copies of the operands, and 16 bytes. In
+// 16 bits channels that are no multiple of 8 are padded to one, and NHWC operands copied for it.
+// From recordings of an H100 and lists of an H200 (torch 2.11: ResNet-50, DenseNet, DeepLab,
+// VGG-16, four U-Nets, R3D-18, ViT, ConvNeXt, Swin, MobileNet), within 4 MiB in TF32:
 //   forward, filters of 1 x 1                           nothing
 //   forward, 3 channels in TF32                         nothing up to 3 x 3, else all operands
 //   forward, 3 channels in 16 bits                      NCHW: nothing up to 4 x 4; NHWC: nothing
 //                                                       below 64 filters (seen: 16 and 64)
-//   forward, at most 64 channels become twice as many   images and filters
+//   forward in TF32, up to 64 channels become twice     images and filters
 //   forward, others                                     all operands
 //   gradients                                           all operands; 1 x 1: images
 //   gradients in TF32, channels not of 16 bytes         nothing
+//   TF32, less than kSmall operations                   nothing (seen: to 38 million, from 460)
+// Gradients of 3 x 3 filters without strides are Winograd's, not fused, where that is fastest: its
+// workspace is exact. In float32 that is always so, in TF32 below kMedium and from 32 channels on
+// (seen: to 460 million operations; from 1.9 billion on three of 25).
 // Gradients of the input are exact. Those of the weight take partial sums besides, whose number
 // cuDNN's heuristics choose: they are not here.
 class Workspace {
@@ -130,18 +138,33 @@ class Workspace {
   Workspace(const npusim::Cost& cost, const at::Tensor& input, const at::Tensor& weight,
             const Geometry& g)
       : device_(input.device().index()) {
-    if (!as_cuda() || weight.dim() < 4 || g.transposed) return;
-    converts_ = converted_bytes(cost, input, weight, 1) > 0;
+    if (!as_cuda() || weight.dim() < 4) return;
+    const bool on_units = on_matrix_units(cost, input);
+    if (g.transposed) {
+      turns_ = input.itemsize() == 2 && on_units;
+      return;
+    }
+    const double operations = 2 * multiply_adds(input, weight, g);
+    const bool tf32 = input.itemsize() == 4 && on_units;
+    converts_ = converted_bytes(cost, input, weight, 1) > 0 && !(tf32 && operations < kSmall);
     window_ = weight.numel() == 0 ? 0 : weight.numel() / (weight.size(0) * weight.size(1));
     aligned_ = static_cast<int64_t>(input.itemsize()) * weight.size(1) % 16 == 0;
-    widens_ = weight.size(1) <= 64 && weight.size(0) == 2 * weight.size(1);
-    if (g.groups == 1 && window_ > 1 && input.itemsize() == 2 && on_matrix_units(cost, input)) {
+    widens_ = tf32 && weight.size(1) <= 64 && weight.size(0) == 2 * weight.size(1);
+    if (g.groups == 1 && window_ > 1 && input.itemsize() == 2 && on_units) {
       pads_input_ = weight.size(1) % 8 != 0;
       pads_result_ = weight.size(0) % 8 != 0;
     }
+    const auto ones = [](at::IntArrayRef values) {
+      return std::all_of(values.begin(), values.end(), [](int64_t each) { return each == 1; });
+    };
+    const bool winograd = input.scalar_type() == at::kFloat && weight.dim() == 4 && g.groups == 1 &&
+                          weight.size(2) == 3 && weight.size(3) == 3 && ones(g.stride) &&
+                          ones(g.dilation) && input.is_contiguous() && weight.is_contiguous();
+    winograd_ = winograd && (!tf32 || (operations < kMedium && weight.size(1) >= 32));
   }
   void take_forward(const at::Tensor& out, const at::Tensor& input,
                     const at::Tensor& weight) const {
+    if (turns_) return;
     if (pads_input_ && (converts_ ? window_ <= 16 : weight.size(0) < 64)) return;
     if (!pads() && (!converts_ || window_ <= (aligned_ ? 1 : 9))) return;
     // float16 has a kernel for a first layer of 64 filters of 7 x 7: four channels.
@@ -151,14 +174,28 @@ class Workspace {
     take(copy(input, pads_input_, multiple) + filters(weight, multiple) +
          (widens_ && !pads_result_ ? 0 : copy(out, pads_result_)));
   }
-  void take_backward(const at::Tensor& grad, const at::Tensor& input,
-                     const at::Tensor& weight) const {
+  void take_input_gradient(const at::Tensor& grad, const at::Tensor& input,
+                           const at::Tensor& weight) const {
+    if (turns_) return take(grad.nbytes() + input.nbytes() + weight.nbytes());
     if (!pads() && (!converts_ || !aligned_)) return;
     take(copy(grad, pads_result_) + copy(input, pads_input_) +
          (window_ == 1 ? 0 : filters(weight)));
   }
+  void take_weight_gradient(const at::Tensor& grad, const at::Tensor& input,
+                            const at::Tensor& weight) const {
+    if (turns_) return;
+    if (!winograd_) return take_input_gradient(grad, input, weight);
+    // F(4 x 4, 3 x 3): of each tile and of each filter 36 numbers, of both images and the filters.
+    constexpr int64_t kTile = 4, kNumbers = 36;
+    const int64_t tiles =
+        grad.size(0) * ((grad.size(2) + kTile - 1) / kTile) * ((grad.size(3) + kTile - 1) / kTile);
+    const int64_t made = weight.size(0), read = weight.size(1);
+    const int64_t numbers = kNumbers * (tiles * (made + read) + made * read);
+    allocated_together({4.0 * static_cast<double>(numbers)}, device_);
+  }
 
  private:
+  static constexpr double kSmall = 1 << 27, kMedium = 1 << 30;  // operations
   bool pads() const { return pads_input_ || pads_result_; }
   // Bytes of a copy whose channels are a multiple of so many.
   static std::size_t padded(std::size_t bytes, int64_t channels, int64_t multiple) {
@@ -180,9 +217,34 @@ class Workspace {
     allocated_together({static_cast<double>(bytes + 16)}, device_);
   }
   c10::DeviceIndex device_;
-  bool converts_ = false, aligned_ = false, widens_ = false;
+  bool converts_ = false, aligned_ = false, widens_ = false, winograd_ = false;
+  bool turns_ = false;  // transposed, in 16 bits
   bool pads_input_ = false, pads_result_ = false;
   int64_t window_ = 0;  // elements of a filter
+};
+
+// The buffer of the sum that is the bias's gradient.
+void sum_of_all_but_channels(const at::Tensor& grad) {
+  CallArguments but_channels;
+  for (int64_t d = 0; d < grad.dim(); ++d) {
+    if (d != 1) but_channels.dims.push_back(d);
+  }
+  take_sum(grad, but_channels);
+}
+
+// torch gives cuDNN operands of one memory format: copies of the others live as long as the call.
+class Copies {
+ public:
+  Copies(std::initializer_list<const at::TensorBase*> operands, at::MemoryFormat format) {
+    if (!as_cuda()) return;
+    for (const at::TensorBase* operand : operands) {
+      if (operand->dim() < 4 || operand->is_contiguous(format)) continue;
+      held_.push_back(allocate_on_device(operand->nbytes(), operand->device().index()));
+    }
+  }
+
+ private:
+  std::vector<c10::DataPtr> held_;
 };
 
 npusim::Work work_of(const at::Tensor& weight, const Geometry& g, bool backward) {
@@ -286,6 +348,9 @@ class HostFormat {
     format_ = at::native::_determine_backend_memory_format(images, filters, library);
   }
 
+  // That of four dimensions or five.
+  at::MemoryFormat format() const { return format_; }
+
   at::Tensor of(const at::Tensor& made) const {
     if (!npusim::dry() || !made.defined() || made.dim() < 3) return made;
     if (made.dim() == 3) return of(made.unsqueeze(2)).squeeze(2);
@@ -327,6 +392,7 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
     at::Tensor out = at::convolution(input_view, weight_view, view_of(call, bias), stride, padding,
                                      dilation, transposed, output_padding, groups);
     call.finish();
+    const Copies copies({&input, &weight}, format.format());
     at::Tensor made = call.result(format.of(out));
     workspace.take_forward(made, input, weight);
     return made;
@@ -368,11 +434,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(
         bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask);
     call.finish();
     std::tuple<at::Tensor, at::Tensor, at::Tensor> made;
-    std::get<0>(made) = call.result(format.of(grad_input));
-    if (output_mask[0]) workspace.take_backward(grad_output, input, weight);
-    std::get<1>(made) = call.result(format.of(grad_weight));
-    if (output_mask[1]) workspace.take_backward(grad_output, input, weight);
+    {
+      const Copies copies({&grad_output, &input, &weight}, format.format());
+      std::get<0>(made) = call.result(format.of(grad_input));
+      if (output_mask[0]) workspace.take_input_gradient(grad_output, input, weight);
+      std::get<1>(made) = call.result(format.of(grad_weight));
+      if (output_mask[1]) workspace.take_weight_gradient(grad_output, input, weight);
+    }
     std::get<2>(made) = call.result(grad_bias);
+    if (output_mask[2] && as_cuda()) sum_of_all_but_channels(grad_output);
     return made;
   });
 }

@@ -5,6 +5,9 @@
 //   reserve     11 lists of a state for each row, 256 bytes:
 //               four gates and the cell of each layer, and the output of the first
 //   workspace   8 such lists, 20 states, 768 bytes: the gates of each layer
+// States of up to 128 numbers take a persistent kernel (use_rnn_persist_small_h, both ways). Three
+// LSTMs of an H100 (two layers, 64 x 4 x 64, float32 and bfloat16; one layer, 32 x 8 x 128) have
+//   workspace   8 MiB for each layer, 26.25 lists, 8 bytes for each of the batch, 256 bytes
 // Other cells, directions and numbers of layers follow from these words and were not seen. The
 // mask of dropout in the reserve is not known, and not here.
 #include "csrc/aten/cuda_rnn.h"
@@ -39,6 +42,7 @@ constexpr std::array<int64_t, 4> kKept = {1, 1, 5, 4};  // GRU: the hidden part 
 struct Layout {
   int64_t rows, batch, steps, hidden, layers, directions, gates, kept, itemsize;
   c10::DeviceIndex device;
+  bool packed;
 
   Layout(const Tensor& input, const Tensor& hx, int64_t mode, int64_t width, int64_t count,
          bool bidirectional, c10::SymIntArrayRef batch_sizes)
@@ -52,7 +56,8 @@ struct Layout {
         gates(kGates.at(static_cast<std::size_t>(mode))),
         kept(kKept.at(static_cast<std::size_t>(mode))),
         itemsize(static_cast<int64_t>(input.itemsize())),
-        device(input.device().index()) {}
+        device(input.device().index()),
+        packed(!batch_sizes.empty()) {}
 
   // cuDNN has two biases for each gate, also where the module has none.
   int64_t biases(std::size_t weights) const {
@@ -62,6 +67,11 @@ struct Layout {
   int64_t list() const { return rows * hidden * itemsize * directions; }
   int64_t reserve() const { return list() * (kept * layers + layers - 1) + 256; }
   int64_t workspace() const {
+    constexpr int64_t kSmall = 128, kOfLayer = int64_t{8} << 20;
+    const bool lstm_or_gru = gates > 1;
+    if (lstm_or_gru && hidden <= kSmall && !packed && itemsize <= 4) {
+      return kOfLayer * layers * directions + list() * 105 / 4 + 8 * batch + 256;
+    }
     const int64_t states = (2 * gates + 2) * layers * batch * hidden * itemsize * directions;
     return list() * gates * layers + states + 768;
   }

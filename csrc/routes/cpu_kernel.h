@@ -10,6 +10,7 @@
 
 #include <torch/library.h>
 
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -54,13 +55,15 @@ struct SharedKernel<Result(Args...)> {
         body(device, call, args...);
         account.settle();
       } else {
-        Result result = body(device, call, args...);
-        if (C10_UNLIKELY(npusim::dry())) lay_out_all(about, operands.tensors(), result);
+        std::optional<CudaTemporaries> temporaries;
         if (as_cuda()) {
           CallArguments given;
           (given.add(args), ...);
-          allocate_temporaries(about.name, operands.tensors(), given, device);
+          temporaries.emplace(about.name, operands.tensors(), std::move(given), device);
         }
+        Result result = body(device, call, args...);
+        if (C10_UNLIKELY(npusim::dry())) lay_out_all(about, operands.tensors(), result);
+        if (temporaries.has_value()) temporaries->after_results();
         if constexpr (returns_arguments<Result>) {
           account.settle();
         } else {

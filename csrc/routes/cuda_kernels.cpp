@@ -7,9 +7,12 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 
 #include "backend/backend.h"
+#include "csrc/routes/cub_buffers.h"
+#include "csrc/routes/cuda_temporaries_rows.h"
 
 namespace torch_npusim {
 
@@ -141,7 +144,11 @@ int scatter_reduce(const Call& call) {
 int index_reduce(const Call& call) { return call.arguments.word == "mean" ? 2 + kCounting : 2; }
 int top(const Call& call) { return call.number() > 1 ? 2 : 1; }
 int maxima_and_their_sum(const Call&) { return 9; }
-int unpack(const Call&) { return 7; }
+// Triangles and a diagonal; with pivots the permutation and its matrix.
+int unpack(const Call& call) {
+  const auto& flags = call.arguments.flags;
+  return flags.empty() || flags.back() ? 7 : 3;
+}
 int index_put(const Call& call) { return call.arguments.flag.value_or(false) ? 6 : 1; }
 
 int nonzero(const Call& call) {
@@ -156,6 +163,39 @@ int sort(const Call& call) {
   const int64_t row = self.dim() == 0 ? 1 : self.size(call.number());
   return row > kSmall ? 8 : row > 1 ? 5 : 4;
 }
+
+// CUB's radix sort: one tile at once, or counts, their sums, and a pass for each byte of a key.
+int radix_sort(int64_t count, int64_t most) {
+  int bytes = 1;
+  while (bytes < 8 && most > (int64_t{1} << (8 * bytes))) ++bytes;
+  return static_cast<double>(count) <= kOneTile ? 1 : 2 + bytes;
+}
+// Operands: the gradient, the indices; the first number is that of the weight's rows.
+int sorted_embedding(const Call& call) {
+  return 11 + radix_sort(call.operand(1).numel(), call.number());
+}
+int embedding_backward(const Call& call) {
+  return static_cast<double>(call.operand(1).numel()) > kFewIndices ? sorted_embedding(call) : 2;
+}
+int embedding_bag_backward(const Call& call) {
+  return sums_bags(call.arguments) ? sorted_embedding(call) : 2;
+}
+int distinct(const Call& call) {
+  return radix_sort(call.operand(0).numel(), std::numeric_limits<int64_t>::max()) + 3;
+}
+
+// Ten kernels check the values, a sum over rows takes one more; then a draw for each class, a
+// quotient, and the largest.
+int multinomial(const Call& call) {
+  const bool several = call.number() > 1;
+  if (several && call.arguments.flag.value_or(false)) return 1;
+  return (call.operand(0).dim() > 1 ? 11 : 10) + 2 + (several ? 2 : 1);
+}
+int unfold_backward(const Call& call) { return call.arguments.dims.empty() ? 2 : 3; }
+int ctc_loss(const Call&) { return 5; }
+int ctc_loss_backward(const Call&) { return 8; }
+// Distances of one point are none.
+int distances(const Call& call) { return call.operand(0).size(0) > 1 ? 1 : 0; }
 
 struct Row {
   const char* operators;
@@ -204,8 +244,8 @@ constexpr Row kRows[] = {
      "DilatedMaxPool2d.cu: max_pool2d_with_indices_backward_out_cuda, and its like"},
     {"reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward "
      "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward "
-     "grid_sampler_2d_backward grid_sampler_3d_backward embedding_dense_backward nll_loss_backward "
-     "nll_loss2d_backward unfold_backward mse_loss_backward smooth_l1_loss_backward",
+     "grid_sampler_2d_backward grid_sampler_3d_backward nll_loss_backward "
+     "nll_loss2d_backward mse_loss_backward smooth_l1_loss_backward",
      &one_more, "zeros, and the kernel that adds to them",
      "ReplicationPadding.cu, ReflectionPad.cu, GridSampler.cpp, Embedding.cu, NLLLoss.cu, "
      "UnfoldBackward.cpp, Loss.cpp: zeros_like, zero_"},
@@ -284,6 +324,29 @@ constexpr Row kRows[] = {
      "numbers of the row, copies of these and of the values, and the sort of more than one: four, "
      "five, and eight of a long row, in an H100's lists",
      "Sort.cpp: sort_cuda_kernel; SortStable.cu: segmented_sort_large_segments"},
+    {"embedding_dense_backward", &embedding_backward,
+     "zeros, and the kernel that adds to them; of more than 3,072 indices as of bags",
+     "Embedding.cu: embedding_dense_backward_cuda"},
+    {"_embedding_bag_dense_backward", &embedding_bag_backward,
+     "numbers, their sort, zeros, CUB's selection and scan in two kernels each, and five of "
+     "segments; of maxima zeros and a kernel",
+     "EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel"},
+    {"_unique2", &distinct, "the sort, CUB's two kernels of a selection, and a copy to the host",
+     "Unique.cu: unique_cuda_template"},
+    {"multinomial", &multinomial,
+     "ten of checks, one more for rows, a draw for each class, a quotient, and the largest",
+     "Distributions.cpp: multinomial_out"},
+    {"_ctc_loss", &ctc_loss, "three copies of lengths, a fill, and the alphas",
+     "LossCTC.cu: ctc_loss_gpu_template"},
+    {"_ctc_loss_backward", &ctc_loss_backward,
+     "three copies of lengths, two fills, the betas, and two of gradients",
+     "LossCTC.cu: ctc_loss_backward_gpu_template"},
+    {"_chunk_cat", &one_more, "a copy of a table, and the kernel",
+     "TensorShape.cu: _chunk_cat_out_cuda_contiguous"},
+    {"unfold_backward", &unfold_backward, "zeros, numbers of places, and the kernel",
+     "UnfoldBackward.h: _make_unfold_backward_iter_over_grad_out"},
+    {"_pdist_forward", &distances, "none for one point",
+     "DistanceKernel.cu: pdist_forward_kernel_impl"},
     {"roll", &per_axis, "one kernel per axis", "TensorTransformations.cpp: roll_common"},
 };
 

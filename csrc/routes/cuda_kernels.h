@@ -19,7 +19,7 @@
 namespace torch_npusim {
 
 // count_kernels() says how many kernels the command stands for whose body this thread runs; call it
-// with as_cuda(). `operands` are those of allocate_temporaries().
+// with as_cuda(). `operands` are those of CudaTemporaries.
 void count_kernels(std::string_view op, TensorPointers operands, const CallArguments& arguments);
 
 // transform_must_copy() is whether a Fourier transform over `dims` copies its input: cuFFT takes

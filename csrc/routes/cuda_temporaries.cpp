@@ -9,26 +9,18 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "csrc/routes/cub_buffers.h"
 #include "csrc/routes/cuda_kernels.h"
+#include "csrc/routes/cuda_reduction.h"
+#include "csrc/routes/cuda_temporaries_rows.h"
 #include "csrc/runtime/cublas_workspaces.h"
-#include "csrc/runtime/device_allocator.h"
 #include "csrc/runtime/profiler.h"
 
 namespace torch_npusim {
 
 namespace {
 
-struct Call {
-  TensorPointers operands;
-  const CallArguments& arguments;
-  c10::DeviceIndex device;
-  double numel(std::size_t operand) const {
-    return static_cast<double>(operands[operand]->numel());
-  }
-  double bytes(std::size_t operand) const {
-    return numel(operand) * static_cast<double>(operands[operand]->itemsize());
-  }
-};
+using Call = TemporariesCall;
 
 // --- cuBLAS
 
@@ -57,114 +49,12 @@ void workspace(const Call& call) { keep_cublas_workspace(call.device); }
 
 // --- reductions
 
-int64_t last_power_of_two(int64_t n) {
-  int64_t power = 1;
-  while (power * 2 <= n) power *= 2;
-  return power;
-}
-
-int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-struct Dimension {
-  int64_t size, stride;
-};
-
-// Ascending strides; neighbours that form one range become one.
-std::vector<Dimension> merged(std::vector<Dimension> dims) {
-  std::stable_sort(dims.begin(), dims.end(),
-                   [](const Dimension& a, const Dimension& b) { return a.stride < b.stride; });
-  std::vector<Dimension> made;
-  for (const Dimension& dim : dims) {
-    if (!made.empty() && made.back().size * made.back().stride == dim.stride) {
-      made.back().size *= dim.size;
-    } else {
-      made.push_back(dim);
-    }
-  }
-  return made;
-}
-
-int threads_per_multiprocessor(const npusim::DeviceSpec& spec) {
-  const int capability = spec.capability_major * 10 + spec.capability_minor;
-  if (capability == 75) return 1024;
-  return capability == 86 || capability == 89 || spec.capability_major == 12 ? 1536 : 2048;
-}
-
-// How a reduction is laid out over threads and blocks; only what decides the size of its buffer.
-struct Layout {
-  int64_t outputs, inputs;  // inputs per output
-  int64_t vector = 1;       // outputs per thread
-  int64_t step_input = 1, step_output = 1;
-  int64_t width = 1, height = 1;
-  bool across_width = false, across_height = false;
-  int64_t blocks = 1;  // that share an output
-  int64_t per_thread() const { return divided_up(inputs, step_input); }
-  int64_t grid() const { return divided_up(outputs / vector, step_output); }
-
-  void set_block(int64_t dim0, int64_t dim1) {
-    const int64_t most = 512 / vector;
-    const int64_t wide = dim0 < most ? last_power_of_two(dim0) : most;
-    const int64_t high = dim1 < most ? last_power_of_two(dim1) : most;
-    width = std::min<int64_t>(wide, 32);
-    height = std::min(high, most / width);
-    width = std::min(wide, most / height);
-  }
-};
-
-constexpr int64_t kFewValues = 16;
-constexpr int64_t kManyValues = 256;
-
-Layout layout_of(const at::TensorBase& input, const CallArguments& reduced,
-                 const npusim::DeviceSpec& spec) {
-  std::vector<Dimension> over, kept;
-  const int64_t rank = input.dim();
-  for (int64_t d = 0; d < rank; ++d) {
-    if (input.size(d) == 1) continue;
-    const auto is_d = [&](int64_t dim) { return (dim + rank) % rank == d; };
-    const bool goes =
-        reduced.dims.empty() || std::any_of(reduced.dims.begin(), reduced.dims.end(), is_d);
-    (goes ? over : kept).push_back({input.size(d), input.stride(d)});
-  }
-  over = merged(std::move(over));
-  kept = merged(std::move(kept));
-  Layout layout{1, 1};
-  for (const Dimension& dim : over) layout.inputs *= dim.size;
-  for (const Dimension& dim : kept) layout.outputs *= dim.size;
-  const bool inner = kept.empty() || (!over.empty() && over[0].stride < kept[0].stride);
-  int64_t dim0 = inner ? layout.inputs : layout.outputs;
-  const int64_t dim1 = inner ? layout.outputs : layout.inputs;
-  const int64_t fastest = inner ? (over.empty() ? 1 : over[0].stride) : kept[0].stride;
-  if (fastest == 1 && inner && dim0 > 128 && kept.size() + over.size() == 1) {
-    dim0 /= 4;
-  } else if (fastest == 1 && !inner) {
-    const auto fits = [&](int64_t by) {
-      const auto even = [&](const Dimension& dim) { return dim.stride % by == 0; };
-      return kept[0].size % by == 0 && std::all_of(kept.begin() + 1, kept.end(), even) &&
-             std::all_of(over.begin(), over.end(), even);
-    };
-    layout.vector = fits(4) ? 4 : fits(2) ? 2 : 1;
-    dim0 /= layout.vector;
-  }
-  layout.set_block(dim0, dim1);
-  layout.across_width = inner;
-  (inner ? layout.step_input : layout.step_output) *= layout.width;
-  layout.across_height = layout.per_thread() >= std::min<int64_t>(layout.height * 16, kManyValues);
-  (layout.across_height ? layout.step_input : layout.step_output) *= layout.height;
-  const int64_t threads = layout.width * layout.height;
-  const int64_t room = spec.multiprocessor_count * (threads_per_multiprocessor(spec) / threads);
-  if (layout.across_height && layout.per_thread() >= kManyValues && layout.grid() <= room) {
-    const int64_t few =
-        std::min(divided_up(room, layout.grid()), divided_up(layout.per_thread(), kFewValues));
-    layout.blocks = std::max(few, divided_up(layout.per_thread(), kManyValues));
-  }
-  return layout;
-}
-
 template <int bytes_per_value>  // 0: those of the input
 void reduction(const Call& call) {
   const at::TensorBase& input = *call.operands[0];
   if (input.numel() == 0) return;
-  const Layout layout = layout_of(input, call.arguments, npusim::device_spec(call.device));
+  const ReductionLayout layout =
+      reduction_layout(input, call.arguments.dims, npusim::device_spec(call.device));
   if (layout.blocks == 1) return;
   const auto item = bytes_per_value != 0 ? bytes_per_value : static_cast<int>(input.itemsize());
   double buffer = static_cast<double>(item) * static_cast<double>(layout.outputs * layout.blocks);
@@ -245,38 +135,40 @@ void transform(const Call& call) {
 
 // --- matrices
 
+bool is_dense(const at::TensorBase& matrix) {
+  return matrix.is_contiguous() || at::Tensor(matrix).mT().is_contiguous();
+}
+
 // A list of pointers for each operand.
 void pointers(const Call& call) {
   const at::TensorBase& matrix = *call.operands[0];
   const double count = call.numel(0) / static_cast<double>(matrix.size(-1) * matrix.size(-2));
   allocated_together({8 * count, 8 * count}, call.device);
 }
-// The permutation of the rows.
+void triangle(const Call& call) {
+  const auto copy = call.block(is_dense(*call.operands[0]) ? 0 : call.bytes(0));
+  pointers(call);
+}
+// The permutation of the rows, if it is asked for.
 void permutation(const Call& call) {
+  if (!call.arguments.flags.empty() && !call.arguments.flags.back()) return;
   allocated_together({8 * call.numel(0) / static_cast<double>(call.operands[0]->size(-1))},
                      call.device);
 }
-
-// --- indices
-
-constexpr double kIndex = 8;       // bytes
-constexpr double kOneTile = 2048;  // as many are sorted without a copy
-
-// CUB's radix sort of pairs: both lists once more, histograms of eight passes, a counter, and a
-// state of 256 numbers for each tile. H200 lists of 4,096, 8,192 and 16,384 indices have these
-// sizes for each length of a tile from 4,096 to 5,461.
-double sort_buffer(double count, double key = kIndex) {
-  constexpr double kTile = 4608, kCounter = 256, kAlignment = 255;
-  if (count <= kOneTile) return 1;
-  const double lists = 256 * (std::ceil(kIndex * count / 256) + std::ceil(key * count / 256));
-  const double passes = key * 256 * 8;  // one for each byte of a key
-  return lists + passes + kCounter + 1024 * std::ceil(count / kTile) + kAlignment;
+// A factorisation, its pivots and error codes; then the permutation.
+void lu(const Call& call) {
+  const at::TensorBase& matrix = *call.operands[0];
+  const double rows = static_cast<double>(matrix.size(-2)),
+               columns = static_cast<double>(matrix.size(-1));
+  const double count = call.numel(0) / std::max(1.0, rows * columns);
+  auto copy = call.block(call.bytes(0));
+  const auto pivots = call.block(4 * count * std::min(rows, columns)),
+             errors = call.block(4 * count);
+  copy.clear();
+  allocated_together({8 * count * rows}, call.device);
 }
 
-constexpr double kScan = 1279;  // CUB's scan of up to 16,384 numbers; longer ones need little more
-
-// The same of numbers of four bytes or fewer.
-constexpr double kSmallScan = 1023;
+// --- indices
 
 // One dimension is CUB's scan.
 void scan(const Call& call) {
@@ -303,8 +195,61 @@ void sort(const Call& call) {
   }
 }
 
-// The number of elements, and CUB's count of them.
-void count_of_nonzero(const Call& call) { allocated_together({4, 1}, call.device); }
+// CUB's selection; the count comes before the result, in csrc/routes/dry_rules.cpp.
+void selection(const Call& call) {
+  if (call.operands[0]->dim() > 0) allocated_together({kSmallScan}, call.device);
+}
+
+// The length, and CUB's selection of what differs.
+void distinct(const Call& call) { allocated_together({8, kSmallScan}, call.device); }
+
+// Numbers of the result's places along the dimension.
+void places(const Call& call) {
+  const auto& numbers = call.arguments;
+  const auto rank = static_cast<int64_t>(numbers.dims.size());
+  if (rank == 0) return;
+  const int64_t dim = (numbers.second.value_or(0) + rank) % rank;
+  allocated_together({kIndex * static_cast<double>(numbers.dims[static_cast<std::size_t>(dim)])},
+                     call.device);
+}
+
+// Whether all values are valid, and their sum is not zero; then a value for each class, and those
+// of several draws. Draws with replacement walk over sums instead.
+void multinomial(const Call& call) {
+  const at::TensorBase& self = *call.operands[0];
+  const int64_t draws = call.arguments.dims.empty() ? 1 : call.arguments.dims[0];
+  if (draws > 1 && call.arguments.flag.value_or(false)) return;
+  const auto item = static_cast<double>(self.itemsize());
+  const double rows = self.dim() > 1 ? static_cast<double>(self.size(0)) : 1;
+  auto most = call.block(item), below = call.block(1), least = call.block(item),
+       above = call.block(1);
+  const auto valid = call.block(1);
+  for (c10::DataPtr* each : {&above, &least, &below, &most}) each->clear();
+  auto sum = call.block(item * rows);
+  const auto zero = call.block(rows);
+  sum.clear();
+  allocated_together({1}, call.device);
+  const double values = draws > 1 ? item * rows * static_cast<double>(draws) : 0;
+  allocated_together({call.bytes(0), values}, call.device);
+}
+
+// A table of pointers, sizes and begins for each tensor, and the tensor of each block of 2,048
+// bytes of a chunk. The first number is the dimension, the second how many chunks.
+void chunk_cat(const Call& call) {
+  constexpr int64_t kBlock = 2048;
+  const int64_t chunks = std::max<int64_t>(call.arguments.second.value_or(1), 1);
+  int64_t blocks = 0;
+  for (const at::TensorBase* tensor : call.operands) {
+    const int64_t rank = tensor->dim(),
+                  given = call.arguments.dims.empty() ? 0 : call.arguments.dims[0];
+    const int64_t dim = rank == 0 ? 0 : (given + rank) % rank;
+    int64_t chunk = rank == 0 ? 1 : divided_up(tensor->size(dim), chunks);
+    for (int64_t d = dim + 1; d < rank; ++d) chunk *= tensor->size(d);
+    blocks += divided_up(chunk * static_cast<int64_t>(tensor->itemsize()), kBlock);
+  }
+  const auto tensors = static_cast<int64_t>(call.operands.size());
+  allocated_together({8.0 * static_cast<double>(6 * tensors + 2 + blocks)}, call.device);
+}
 
 // The mask's running sum, and CUB's scan.
 void masked_scatter(const Call& call) {
@@ -326,31 +271,29 @@ void scatter_reduce(const Call& call) {
   allocated_together({call.bytes(2), call.bytes(0), call.numel(0)}, call.device);
 }
 
-constexpr double kFewIndices = 3072;
-
-// Operands: the gradient, the indices; the first number is that of the weight's rows.
-void embedding_backward(const Call& call) {
+// Operands: the gradient, the indices, which are sorted; the first number is that of the weight's
+// rows.
+void segments(const Call& call) {
   const double count = call.numel(1);
-  const double index = static_cast<double>(call.operands[1]->itemsize()) * count;
-  if (count <= kFewIndices) return;
-  const auto sorted = allocate_on_device(static_cast<std::size_t>(index), call.device);
-  const auto order = allocate_on_device(static_cast<std::size_t>(index), call.device);
-  allocated_together({index, sort_buffer(count)}, call.device);
-  const auto held = [&](double bytes) {
-    return allocate_on_device(static_cast<std::size_t>(bytes), call.device);
-  };
+  const double index = call.bytes(1);
   const auto& numbers = call.arguments.dims;
   const double rows = numbers.empty() ? count : static_cast<double>(numbers[0]);
   const double segments = std::min(count, rows);
   const double parts = std::floor(count / 10) + segments;  // at most; ten rows make a part
   const double per_value = std::max<double>(4, static_cast<double>(call.operands[0]->itemsize()));
-  const auto offsets = held(index), number = held(8);
+  const double width = static_cast<double>(call.operands[0]->size(-1));
+  const auto offsets = call.block(index), number = call.block(8);
   allocated_together({index, kScan}, call.device);
   const double in_segments = index / count * segments;
-  const auto per_segment = held(in_segments), first_of_segment = held(in_segments);
+  const auto per_segment = call.block(in_segments), first_of_segment = call.block(in_segments);
   allocated_together({kScan}, call.device);
-  allocated_together({8, index / count * parts, call.numel(0) / count * per_value * parts},
-                     call.device);
+  allocated_together({8, index / count * parts, width * per_value * parts}, call.device);
+}
+void embedding_backward(const Call& call) {
+  if (call.numel(1) > kFewIndices) segments(call);
+}
+void embedding_bag_backward(const Call& call) {
+  if (sums_bags(call.arguments) && call.numel(1) > 0) segments(call);
 }
 
 // Operands: self, the indices, the values. Without accumulate CUDA needs nothing.
@@ -385,14 +328,6 @@ void chunks(const Call& call) {
 
 void nothing(const Call& /*call*/) {}  // the kernel of the dry run allocates them
 
-struct Row {
-  const char* op;
-  void (*allocate)(const Call& call);
-  const char* what;
-  const char* source;
-  const char* condition;
-};
-
 constexpr const char* kBlas = "CublasHandlePool.cpp: getNewWorkspace, parseChosenWorkspaceSize";
 constexpr const char* kBlasWhat =
     "the handle's workspace, kept: 32 MiB on compute capability 9, 10 and 12, else 8,519,680 "
@@ -413,7 +348,7 @@ constexpr const char* kCub = "ScanUtils.cuh: scan_dim; an H100's lists";
 
 constexpr const char* kConvolution = "Conv_v8.cpp: run_conv_plan; csrc/aten/convolution.cpp";
 
-constexpr Row kRows[] = {
+constexpr TemporariesOf kRows[] = {
     {"aten::mm", &product, kBlasWhat, kBlas, kBlasWhen},
     {"aten::addmm", &product,
      "the same; and for a bias that is a vector 1 MiB more, kept, of cublasLt", kBlas,
@@ -455,19 +390,32 @@ constexpr Row kRows[] = {
     {"aten::_fft_r2c", &transform<false>, "a copy of the input", kFourier, kFourierWhen},
     {"aten::_fft_c2r", &transform<true>, "a copy of the input, and the same", kFourier,
      kFourierWhen},
-    {"aten::linalg_solve_triangular", &pointers, "two lists of pointers to matrices", kPointers,
-     "always"},
+    {"aten::linalg_solve_triangular", &triangle,
+     "two lists of pointers to matrices; a copy of the triangle",
+     "BatchLinearAlgebra.cpp: linalg_solve_triangular_out, get_device_pointers",
+     "the copy: neither it nor its transpose is contiguous"},
     {"aten::triangular_solve", &pointers, "two lists of pointers to matrices", kPointers, "always"},
     {"aten::linalg_lu_solve", &pointers, "two lists of pointers to matrices", kPointers, "always"},
     {"aten::lu_unpack", &permutation, "the permutation of the rows",
-     "LinearAlgebra.cpp: lu_unpack_out", "always"},
+     "LinearAlgebra.cpp: lu_unpack_out", "pivots are unpacked"},
+    {"aten::linalg_lu", &lu, "a factorisation, its pivots and error codes; then the permutation",
+     "BatchLinearAlgebra.cpp: linalg_lu_out", "always"},
     {"aten::cumsum", &scan, "CUB's scan", kCub, "one dimension"},
     {"aten::cumprod", &scan, "CUB's scan", kCub, "one dimension"},
     {"aten::sort.stable", &sort,
      "numbers of a row of up to 4,096; of one longer row CUB's radix sort",
      "Sort.cpp: sort_cuda_kernel; Sort.cu: should_use_small_sort", "always"},
-    {"aten::nonzero", &count_of_nonzero, "the count, and CUB's sum",
-     "Nonzero.cu: nonzero_cuda_out_impl", "always"},
+    {"aten::nonzero", &selection, "the count, held; CUB's sum and its selection",
+     "Nonzero.cu: nonzero_cuda_out_impl", "always; masks of other operators likewise"},
+    {"aten::_unique2", &distinct, "the length, and CUB's selection",
+     "Unique.cu: unique_cuda_template", "always"},
+    {"aten::unfold_backward", &places, "numbers of places along the dimension",
+     "UnfoldBackward.h: _make_unfold_backward_iter_over_grad_out", "always"},
+    {"aten::multinomial", &multinomial,
+     "checks of the values, a value for each class, and those of several draws",
+     "Distributions.cpp: multinomial_out", "one draw, or without replacement"},
+    {"aten::_chunk_cat", &chunk_cat, "a table of pointers, sizes and begins",
+     "TensorShape.cu: _chunk_cat_out_cuda_contiguous, pack_vecs", "always"},
     {"aten::index_reduce", &index_reduce, "the counts, ones, and which counts are zero",
      "Indexing.cu: index_reduce_func_cuda_impl", "means"},
     {"aten::scatter_reduce.two", &scatter_reduce, "ones, the counts, and which are zero",
@@ -491,22 +439,25 @@ constexpr Row kRows[] = {
     {"aten::amax", &reduction<0>, "partial values", kReduce, kReduceWhen},
     {"aten::amin", &reduction<0>, "partial values", kReduce, kReduceWhen},
     {"aten::convolution", &nothing,
-     "in a workspace: NHWC copies of images, filters and result; in 16 bits their channels are "
-     "padded to a multiple of 8",
+     "copies of operands in another memory format; in a workspace NHWC copies of images, filters "
+     "and result, in 16 bits with channels by eights",
      kConvolution,
-     "matrix units; copies: NCHW, not 1 x 1; padding: not 1 x 1, 3 channels also not up to 4 x 4 "
-     "in NCHW and not below 64 filters in NHWC; lists of an H200 under torch 2.11, four of "
-     "padding"},
+     "matrix units; NHWC copies: NCHW, not 1 x 1, in TF32 from 134 million operations on; padding: "
+     "not 1 x 1, 3 channels also not up to 4 x 4 in NCHW and not below 64 filters in NHWC; lists "
+     "of an H200 and an H100 under torch 2.11"},
     {"aten::convolution_backward", &nothing,
-     "in a workspace for each gradient: NHWC copies of images, filters and the result's gradient; "
-     "in 16 bits their channels are padded to a multiple of 8; not partial sums of filters",
+     "copies of operands in another memory format; in a workspace for each gradient NHWC copies, "
+     "or Winograd's 36 numbers for each tile of 4 x 4 and each filter; the buffer of the bias's "
+     "sum; not partial sums of filters",
      kConvolution,
-     "matrix units; copies: NCHW; padding: not 1 x 1; lists of an H200 under torch 2.11, six of "
-     "padding"},
+     "copies as above; Winograd's: gradients of NCHW 3 x 3 filters without strides in float32, in "
+     "TF32 below 1.07 billion operations and from 32 channels on; transposed ones in 16 bits: all "
+     "operands for the input's gradient"},
     {"aten::_cudnn_rnn", &nothing,
-     "a workspace: a list of states for each gate and layer, and some states; in training a list "
-     "for each gate, cell and inner layer, kept",
-     "cudnn/RNN.cpp: _cudnn_rnn; csrc/aten/cuda_rnn.cpp", "sizes: one LSTM of an H200"},
+     "a workspace: a list of states for each gate and layer, and some states, or 8 MiB for each "
+     "layer and 26.25 lists; in training a list for each gate, cell and inner layer, kept",
+     "cudnn/RNN.cpp: _cudnn_rnn, use_rnn_persist_small_h; csrc/aten/cuda_rnn.cpp",
+     "sizes: one LSTM of an H200; 8 MiB: states of up to 128 numbers, three LSTMs of an H100"},
     {"aten::_cudnn_rnn_backward", &nothing, "the workspace, twice; the gradients of all weights",
      "cudnn/RNN.cpp: _cudnn_rnn_backward; csrc/aten/cuda_rnn.cpp", "as the forward pass"},
     {"aten::_fused_rms_norm", &nothing, "a copy of an input that is not contiguous",
@@ -522,25 +473,29 @@ constexpr Row kRows[] = {
     {"aten::_foreach_max", &chunks<false>, "a partial maximum for each chunk of the largest tensor",
      "ForeachReduceOp.cu: foreach_tensor_max_cuda", "always, for each tensor"},
     {"aten::embedding_dense_backward", &embedding_backward,
-     "sorted indices and their order, the sort's buffer, four lists of segments, and a row in "
-     "float for each part of a segment",
-     "Embedding.cu: embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu: "
-     "embedding_backward_cuda_kernel",
+     "four lists of segments, and a row in float for each part of a segment",
+     "EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel",
      "more than 3,072 indices; the buffer of the sort: lists of an H200 under torch 2.11"},
+    {"aten::_embedding_bag_dense_backward", &embedding_bag_backward, "the same",
+     "EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel", "sums and means"},
     {"aten::_index_put_impl_", &index_put,
      "linear indices, sorted, their order, the sort's buffer; a copy of values that are not "
      "contiguous",
      "Indexing.cu: index_put_with_sort_kernel", "accumulate, as the gradient of an index has it"},
 };
 
-const std::unordered_map<std::string_view, const Row*>& table() {
-  static const auto* const kTable = [] {
-    auto* made = new std::unordered_map<std::string_view, const Row*>;
-    for (const Row& row : kRows) made->emplace(row.op, &row);
-    return made;
-  }();
-  return *kTable;
+using Table = std::unordered_map<std::string_view, const TemporariesOf*>;
+Table made_table(c10::ArrayRef<TemporariesOf> rows) {
+  Table made;
+  for (const TemporariesOf& row : rows) made.emplace(row.op, &row);
+  return made;
 }
+void allocate(const Table& table, std::string_view op, const Call& call) {
+  const auto row = table.find(op);
+  if (row != table.end()) row->second->allocate(call);
+}
+
+thread_local CudaTemporaries* t_call = nullptr;
 
 }  // namespace
 
@@ -563,16 +518,54 @@ void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex de
   while (!held.empty()) held.pop_back();  // the last first
 }
 
-void allocate_temporaries(std::string_view op, TensorPointers operands,
-                          const CallArguments& arguments, c10::DeviceIndex device) {
-  count_kernels(op, operands, arguments);
-  const auto row = table().find(op);
-  if (row != table().end()) row->second->allocate({operands, arguments, device});
+CudaTemporaries::CudaTemporaries(std::string_view op, TensorPointers operands,
+                                 CallArguments arguments, c10::DeviceIndex device)
+    : op_(op),
+      operands_(operands),
+      arguments_(std::move(arguments)),
+      device_(device),
+      outer_(std::exchange(t_call, this)) {
+  static const auto* const kTable = new Table(made_table(rows_before_results()));
+  try {
+    allocate(*kTable, op_, {operands_, arguments_, device_});
+  } catch (...) {
+    t_call = outer_;
+    throw;
+  }
+}
+
+CudaTemporaries::~CudaTemporaries() {
+  t_call = outer_;
+  while (!held_.empty()) held_.pop_back();  // the last first
+}
+
+void CudaTemporaries::after_results() {
+  static const auto* const kTable = new Table(made_table(kRows));
+  count_kernels(op_, operands_, arguments_);
+  allocate(*kTable, op_, {operands_, arguments_, device_});
+}
+
+void CudaTemporaries::hold(double bytes) {
+  if (t_call == nullptr || bytes == 0) return;
+  t_call->held_.push_back(allocate_on_device(static_cast<std::size_t>(bytes), t_call->device_));
+}
+
+void take_sum(const at::TensorBase& input, const CallArguments& arguments) {
+  reduction<4>({{&input}, arguments, input.device().index()});
+}
+
+void nonzero_temporaries(double dims, double found, c10::DeviceIndex device) {
+  const auto count = allocate_on_device(4, device);
+  allocated_together({1}, device);
+  CudaTemporaries::hold(kIndex * dims * found);
+  allocated_together({kSmallScan}, device);
 }
 
 std::vector<TemporariesRow> cuda_temporaries() {
   std::vector<TemporariesRow> rows;
-  for (const Row& row : kRows) rows.push_back({row.op, row.what, row.source, row.condition});
+  for (const auto of : {rows_before_results(), c10::ArrayRef<TemporariesOf>(kRows)}) {
+    for (const auto& row : of) rows.push_back({row.op, row.what, row.source, row.condition});
+  }
   return rows;
 }
 

@@ -6,6 +6,8 @@
 //   mm, addmm, bmm ...   the workspace of this thread's cuBLAS handle on the current stream
 //   sum, max.dim ...     the buffer of a reduction that several blocks share
 //   embedding backward, index_put with accumulate   indices, their sort, sums per segment
+//
+// The order counts: what a kernel takes before its results lies where these would lie.
 #pragma once
 
 #include <ATen/core/TensorBase.h>
@@ -37,13 +39,15 @@ struct CallArguments {
   c10::SmallVector<int64_t, 6> dims;  // empty: all
   bool found = false;
   std::optional<int64_t> second;
-  std::optional<bool> flag;
+  std::optional<bool> flag;         // the first
+  c10::SmallVector<bool, 4> flags;  // all
   std::string word;  // its own: a call on the stack leaves its arguments before its temporaries
 
   template <class Argument>
   void add(const Argument&) {}
   void add(const bool& given) {
     if (!flag.has_value()) flag = given;
+    flags.push_back(given);
   }
   void add(const std::string_view& given) {
     if (word.empty()) word = given;
@@ -67,10 +71,37 @@ struct CallArguments {
   }
 };
 
-// allocate_temporaries() allocates and frees what CUDA's kernel for `op` needs for the operands;
-// call it with as_cuda(), after the results were made.
-void allocate_temporaries(std::string_view op, TensorPointers operands,
-                          const CallArguments& arguments, c10::DeviceIndex device);
+// CudaTemporaries is that memory for one call, made before the results with as_cuda(). It borrows
+// the operands. What a kernel keeps to its end is freed with it.
+class CudaTemporaries {
+ public:
+  CudaTemporaries(std::string_view op, TensorPointers operands, CallArguments arguments,
+                  c10::DeviceIndex device);
+  ~CudaTemporaries();
+  CudaTemporaries(const CudaTemporaries&) = delete;
+  CudaTemporaries& operator=(const CudaTemporaries&) = delete;
+
+  // after_results() goes on with what comes after them.
+  void after_results();
+
+  // hold() allocates a block until the end of the call that this thread is in; outside of one it
+  // does nothing.
+  static void hold(double bytes);
+
+ private:
+  std::string_view op_;
+  TensorPointers operands_;
+  CallArguments arguments_;
+  c10::DeviceIndex device_;
+  std::vector<c10::DataPtr> held_;
+  CudaTemporaries* outer_;
+};
+
+// take_sum() takes the buffer of a sum of `input` over `arguments.dims`.
+void take_sum(const at::TensorBase& input, const CallArguments& arguments);
+
+// nonzero_temporaries() takes those of nonzero() within another operator, and holds its result.
+void nonzero_temporaries(double dims, double found, c10::DeviceIndex device);
 
 // allocated_together() allocates blocks of so many bytes, in this order, and frees them.
 void allocated_together(std::initializer_list<double> bytes, c10::DeviceIndex device);

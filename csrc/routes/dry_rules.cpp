@@ -64,9 +64,21 @@ struct Arguments {
   }
 };
 
+// What CUDA holds of the places that a mask selects.
+void hold_places(const at::TensorBase& mask, int64_t found) {
+  if (!as_cuda()) return;
+  nonzero_temporaries(static_cast<double>(mask.dim()), static_cast<double>(found),
+                      mask.device().index());
+}
+
 void nonzero(const char* op, Arguments given) {
   const Tensor self = given[0].toTensor();
-  given.become(numbers({self.dim(), selected_in(op, *given.operands[0])}).t());
+  const int64_t found = selected_in(op, *given.operands[0]);
+  if (as_cuda()) {
+    CudaTemporaries::hold(4);
+    allocated_together({1}, given.operands[0]->device().index());
+  }
+  given.become(numbers({self.dim(), found}).t());
 }
 
 void masked_select(const char* op, Arguments given) {
@@ -74,7 +86,9 @@ void masked_select(const char* op, Arguments given) {
   const at::TensorBase& mask = *given.operands[given.operands.size() - 1];
   const auto sizes = at::infer_size(self.sizes(), mask.sizes());
   const int64_t times = c10::multiply_integers(sizes) / std::max<int64_t>(mask.numel(), 1);
-  given.become(on_meta(self, {times * selected_in(op, mask)}));
+  const int64_t found = times * selected_in(op, mask);
+  hold_places(mask, found);
+  given.become(on_meta(self, {found}));
 }
 
 // Counts and inverses that are not asked for are empty.
@@ -227,6 +241,24 @@ void embedding_bag(const char* /*op*/, Arguments given) {
                on_meta(offsets, maxima));
 }
 
+// The same on CUDA: it knows the bag of each index in every mode, and maxima in one.
+void embedding_bag_of_cuda(const char* /*op*/, Arguments given) {
+  constexpr int64_t kMax = 2;
+  const Tensor weight = given[0].toTensor(), indices = given[1].toTensor();
+  const Tensor offsets = given[2].toTensor();
+  const int64_t bags = offsets.size(0) - (given[7].toBool() ? 1 : 0);
+  const bool max = given[4].toInt() == kMax;
+  const at::DimVector maxima = max ? at::DimVector{bags, weight.size(1)} : at::DimVector{0};
+  given.become(on_meta(weight, {bags, weight.size(1)}), on_meta(indices, {indices.size(0)}),
+               on_meta(indices, offsets.sizes()), on_meta(indices, maxima));
+}
+
+// The CPU's kernel keeps a buffer for the gradient.
+void log_sigmoid(const char* /*op*/, Arguments given) {
+  const Tensor self = given[0].toTensor();
+  given.become(at::empty_like(self, at::device(at::kMeta)), on_meta(self, {0}));
+}
+
 using Rule = void (*)(const char* op, Arguments given);
 const std::unordered_map<std::string_view, Rule>& rules() {
   static const auto* const kRules = new std::unordered_map<std::string_view, Rule>{
@@ -256,6 +288,15 @@ const std::unordered_map<std::string_view, Rule>& rules_of_cpu() {
       {"aten::_fft_c2r", &fft_c2r},
       {"aten::_embedding_bag", &embedding_bag},
       {"aten::_embedding_bag_forward_only", &embedding_bag},
+  };
+  return *kRules;
+}
+
+const std::unordered_map<std::string_view, Rule>& rules_of_cuda() {
+  static const auto* const kRules = new std::unordered_map<std::string_view, Rule>{
+      {"aten::_embedding_bag", &embedding_bag_of_cuda},
+      {"aten::_embedding_bag_forward_only", &embedding_bag_of_cuda},
+      {"aten::log_sigmoid_forward", &log_sigmoid},
   };
   return *kRules;
 }
@@ -376,12 +417,19 @@ c10::DispatchKeySet kernel_for(const CpuCall& call, const OpTraits& traits) {
 bool serve_by_rule(const OpTraits& traits, TensorPointers operands, Stack& stack) {
   auto rule = rules().find(traits.name);
   if (rule == rules().end()) {
-    if (as_cuda()) return false;
-    rule = rules_of_cpu().find(traits.name);
-    if (rule == rules_of_cpu().end()) return false;
+    const auto& own = as_cuda() ? rules_of_cuda() : rules_of_cpu();
+    rule = own.find(traits.name);
+    if (rule == own.end()) return false;
   }
   rule->second(traits.name.c_str(), {stack, traits.written.size(), operands});
   return true;
+}
+
+c10::ArrayRef<std::size_t> order_of_results(std::string_view op) {
+  static constexpr std::size_t kBags[] = {2, 1, 0, 3}, kLosses[] = {1, 0};
+  if (op == "aten::_embedding_bag" || op == "aten::_embedding_bag_forward_only") return kBags;
+  return op == "aten::_ctc_loss" ? c10::ArrayRef<std::size_t>(kLosses)
+                                 : c10::ArrayRef<std::size_t>();
 }
 
 c10::List<std::optional<Tensor>> indices_without_masks(
@@ -397,6 +445,7 @@ c10::List<std::optional<Tensor>> indices_without_masks(
     // A mask of the host has values.
     const int64_t count = index->is_cpu() ? index->count_nonzero().item<int64_t>()
                                           : selected_in("aten::index", *index);
+    if (index->is_privateuseone()) hold_places(*index, count);
     for (int64_t dim = 0; dim < index->dim(); ++dim) chosen.push_back(numbers({count}));
   }
   return chosen;

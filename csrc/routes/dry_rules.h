@@ -5,6 +5,8 @@
 
 #include <ATen/core/stack.h>
 
+#include <string_view>
+
 #include "csrc/launch/op_traits.h"
 #include "csrc/routes/cpu_call.h"
 
@@ -20,6 +22,9 @@ c10::DispatchKeySet kernel_for(const CpuCall& call, const OpTraits& traits);
 // serve_by_rule() replaces the arguments on the stack, views of a dry run, by results that hold the
 // share of elements that the run selects (dry_answers.h). False for an operator without a rule.
 bool serve_by_rule(const OpTraits& traits, TensorPointers operands, torch::jit::Stack& stack);
+
+// order_of_results() is the order in which CUDA's kernel allocates its results; empty: theirs.
+c10::ArrayRef<std::size_t> order_of_results(std::string_view op);
 
 // lay_out() gives a result of a dry run, the `place`th of its operator, the strides that the kernel
 // gives it, where those of the Meta key's kernel are others. No memory moves.

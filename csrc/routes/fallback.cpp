@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "csrc/cuda_rules/operators_without_cuda.h"
 #include "csrc/launch/boxed_operands.h"
@@ -31,8 +32,13 @@ class BoxedArguments : public BoxedOperands {
   using BoxedOperands::BoxedOperands;
 
   void become_views(CpuCall& call, c10::DeviceIndex device) {
-    for (const auto& [position, tensor] : tensors_) {
-      stack_[first_ + position] = call.view(tensor, traits_.written[position]);
+    const auto show = [&](const auto& placed) {
+      stack_[first_ + placed.first] = call.view(placed.second, traits_.written[placed.first]);
+    };
+    if (C10_UNLIKELY(npusim::dry())) {  // the call finishes backwards, so results come in order
+      std::for_each(tensors_.rbegin(), tensors_.rend(), show);
+    } else {
+      std::for_each(tensors_.begin(), tensors_.end(), show);
     }
     for (const auto& [position, list] : lists_) {
       stack_[first_ + position] = views_of(call, list, traits_.written[position]);
@@ -135,7 +141,9 @@ void run_on_views(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   }
   call.finish();
   const std::size_t first = stack.size() - traits.return_count;
-  for (std::size_t i = first; i < stack.size(); ++i) {
+  const auto order = as_cuda() ? order_of_results(traits.name) : c10::ArrayRef<std::size_t>();
+  for (std::size_t place = 0; place < traits.return_count; ++place) {
+    const std::size_t i = first + (order.empty() ? place : order[place]);
     stack[i] = device_result(call, traits, std::move(stack[i]));
     if (C10_UNLIKELY(npusim::dry()) && stack[i].isTensor()) {
       lay_out(traits, arguments.operands.tensors(), i - first, stack[i].toTensor());
@@ -192,7 +200,7 @@ void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Op
   const npusim::CommandInfo info{traits.name.c_str(), npusim::CommandKind::kernel, account.cost(),
                                  /*keeps_turn=*/!traits.runs_python};
   const bool keeps = is_called_cuda() && multiplies(traits.name);
-  const CallArguments given = as_cuda() ? numbers_of(*stack, traits) : CallArguments();
+  CallArguments given = as_cuda() ? numbers_of(*stack, traits) : CallArguments();
   const auto keep = [&] {
     const bool is_out = traits.name.ends_with(".out");
     const TensorPointers all = arguments.operands.tensors();
@@ -201,10 +209,12 @@ void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Op
   const bool writes = op.schema().is_mutable();  // and must not if there is no memory
   const auto kernel = [&] {
     if (keeps && writes) keep();
-    run_on_views(op, *stack, traits, arguments, device);
+    std::optional<CudaTemporaries> temporaries;
     if (as_cuda()) {
-      allocate_temporaries(traits.name, arguments.operands.tensors(), given, device);
+      temporaries.emplace(traits.name, arguments.operands.tensors(), std::move(given), device);
     }
+    run_on_views(op, *stack, traits, arguments, device);
+    if (temporaries.has_value()) temporaries->after_results();
     if (keeps && !writes) keep();
     account.settle(new_results(*stack, traits, arguments.operands.tensors()));
   };

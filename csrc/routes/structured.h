@@ -9,6 +9,7 @@
 //   register_structured<Sum>(m);
 #pragma once
 
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -54,13 +55,15 @@ struct SharedKernel<Result(Args...)> {
       note_route(Route::structured);
       const NoWrappers no_wrappers;
       const Temporaries temporaries;
-      Result made = on_views(tensors.device, args...);
+      std::optional<CudaTemporaries> of_cuda;
       if (as_cuda()) {
         CallArguments given;
         (given.add(args), ...);
-        allocate_temporaries(about.name, {tensors.all.data(), tensors.count}, given,
-                             tensors.device);
+        of_cuda.emplace(about.name, TensorPointers{tensors.all.data(), tensors.count},
+                        std::move(given), tensors.device);
       }
+      Result made = on_views(tensors.device, args...);
+      if (of_cuda.has_value()) of_cuda->after_results();
       account.settle(made);
       return made;
     });

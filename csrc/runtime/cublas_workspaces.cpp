@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -187,11 +188,10 @@ void clear_cublas_workspaces(const npusim::Stream& stream) {
 }
 
 void clear_captured_workspaces(const npusim::Stream& stream) {
-  const std::string& preset = npusim::config().allocator;
-  for (const char* older : {"cuda-2.11", "cuda-2.9", "cuda-2.4"}) {
-    if (preset.rfind(older, 0) == 0) return;
-  }
-  clear_cublas_workspaces(stream);
+  constexpr int kLastThatLeaves = 11;  // torch 2.11
+  int minor = 0;
+  const bool numbered = std::sscanf(npusim::config().allocator.c_str(), "cuda-2.%d", &minor) == 1;
+  if (!numbered || minor > kLastThatLeaves) clear_cublas_workspaces(stream);
 }
 
 }  // namespace torch_npusim

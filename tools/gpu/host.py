@@ -12,6 +12,8 @@ programs.py have no part in it.
 """
 
 import contextlib
+import dataclasses
+import functools
 import math
 import os
 import re
@@ -29,6 +31,7 @@ LAYERS = (
 )
 #: Logarithms of what is expected, how strongly, and from where on errors count less than squared.
 PRIOR, HOLD, SCALE = np.log([10.0, 10.0, 8.0, 20.0, 200.0, 4.0, 2.0, 2.0, 4.0]), 0.1, 0.2
+TILE = 128  # kTile of backend/cost_model.h
 #: Nanoseconds by which counts of host layers are read: views, steps, products and reductions.
 UNITS = (1, 10**4, 10**8, 10**11)
 CASTS = ("aten::copy_", "aten::_to_copy")
@@ -119,8 +122,6 @@ def shares(host_us):
     A call takes the host's time, or the device's if that is longer. Filters of one element are
     products, other layouts are converted, and causal attention leaves products out.
     """
-    import dataclasses
-
     import torch
 
     from npusim_truth.recorder import rates as questions
@@ -166,6 +167,72 @@ def shares(host_us):
                 loss[share] = sum(math.sqrt(1 + (error / SCALE) ** 2) - 1 for error in errors)
             found[chip, name] = min(loss, key=loss.get)
     return found
+
+
+def attention():
+    """(kSoftmaxWidth of csrc/aten/attention.cpp, kUneven of csrc/cost/account.cpp), fitted.
+
+    The first is the width of heads in bfloat16 from which on products decide: the share of the peak
+    that heads of 128 reach then explains narrower ones too. The second is how much longer causal
+    attention takes than what it sees. Each is the median over chips and rows.
+    """
+    import torch
+
+    from torch_npusim.sim import timeline
+    from torch_npusim.truth.recorder import rates as questions
+    from torch_npusim.truth.recordings import Key, is_held_out, load
+
+    def commands(call):
+        torch.cuda.synchronize()
+        with timeline.record() as made:
+            call()
+        return made.commands()
+
+    questions.timed = lambda call, **_: commands(call)
+    asked = {
+        key: ask()
+        for key, ask in questions._product_rates()
+        if key.startswith("sdpa|bfloat16") and not is_held_out(Key("rates", key))
+    }
+    shape = {key: [int(number) for number in key.split("|")[-1].split("x")] for key in asked}
+    whole = sorted((key for key in asked if "full" in key), key=lambda key: -shape[key][-1])
+    widths, factors = [], []
+    for recording, chip in zip(RECORDINGS, CHIPS, strict=True):
+        measured = load(ROOT / "tests/truth/recordings" / recording / "recording.zip").answers
+        rates = timeline.Rates.of_spec(chip)
+
+        def nearest(key, choices, settings, rates=rates, measured=measured["rates"]):
+            """The choice whose (share, done) takes a row's time."""
+
+            def error(choice):
+                share, done = settings(choice)
+                table = (*rates.achievable[:3], share, *rates.achievable[4:])
+                tried = dataclasses.replace(rates, achievable=table)
+                rows = (row._replace(done=done) for row in asked[key])
+                return abs(sum(map(tried.duration_ns, rows)) / 1e3 / measured[key]["us"] - 1)
+
+            return min(choices, key=error)
+
+        share = nearest(whole[0], np.arange(0.2, 1.001, 0.001), lambda choice: (choice, 1))
+        done = {shape[whole[0]][-1]: 1.0}
+        for key in whole[1:]:
+            head = shape[key][-1]
+            by_width = functools.partial(
+                lambda share, head, width: (share, width / head), share, head
+            )
+            widths.append(nearest(key, range(head, 257), by_width))
+            done.setdefault(head, widths[-1] / head)
+        for key in asked.keys() - set(whole):
+            length, wide = shape[key][-2], done[shape[key][-1]]
+            sees = wide * ((length + 1) / 2 + TILE / 2) / length
+            by_factor = functools.partial(
+                lambda share, wide, sees, factor: (share, min(wide, factor * sees)),
+                share,
+                wide,
+                sees,
+            )
+            factors.append(nearest(key, np.arange(1, 2, 0.005), by_factor))
+    return float(np.median(widths)), float(np.median(factors))
 
 
 def links(dispatch_us):
@@ -272,6 +339,10 @@ def report():
     HOST.write_text(text)
     for (chip, name), share in shares(costs[0] + costs[LAYERS.index("library_us")]).items():
         print(f"{chip}: {name} = {share:.3f}")
+    width, factor = attention()
+    print(
+        f"heads of {width:.0f} keep the units busy; causal attention: {factor:.2f} of what it sees"
+    )
     copy_us, caches = links(costs[0])
     print(f"the least time of a copy is {copy_us:.1f} us")
     for chip, rate in caches.items():
