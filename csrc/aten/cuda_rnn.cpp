@@ -16,7 +16,10 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_cudnn_rnn.h>
 #include <ATen/ops/alias.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <array>
@@ -218,6 +221,21 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> backward(
   return {by_time(dx, batch_first && !packed), dhx, dcx, gradients};
 }
 
+// Copies of weights, which share a storage and are no views of each other.
+std::vector<Tensor> in_one_chunk(TensorList weights, at::ScalarType dtype) {
+  const Tensor chunk = at::zeros({numel_of(weights)}, weights[0].options().dtype(dtype));
+  std::vector<Tensor> made;
+  int64_t begin = 0;
+  for (const Tensor& weight : weights) {
+    Tensor part = at::empty({0}, chunk.options());
+    part.set_(chunk.storage(), begin, weight.sizes(), c10::contiguous_strides(weight.sizes()));
+    part.copy_(weight);
+    begin += weight.numel();
+    made.push_back(std::move(part));
+  }
+  return made;
+}
+
 }  // namespace
 
 void register_cuda_rnn(torch::Library& kernels) {
@@ -239,15 +257,16 @@ std::tuple<Tensor, Tensor, Tensor> dry_cudnn_rnn(const Tensor& input, TensorList
                                                  const Tensor& cell, int64_t mode, int64_t layers,
                                                  bool batch_first, double dropout, bool train,
                                                  bool bidirectional, at::IntArrayRef batch_sizes) {
-  // torch's wrapper for autocast converts all operands.
+  // torch's wrapper for autocast converts all operands, the weights first.
   std::vector<Tensor> factors = weights.vec();
   Tensor x = input, hx = hidden, cx = cell;
   const bool converts = at::autocast::is_autocast_enabled(at::kPrivateUse1);
   if (converts) {
     const at::ScalarType to = at::autocast::get_autocast_dtype(at::kPrivateUse1);
-    x = input.to(to), hx = hidden.to(to);
+    factors = in_one_chunk(weights, to);
     if (cell.defined()) cx = cell.to(to);
-    for (Tensor& factor : factors) factor = factor.to(to);
+    hx = hidden.to(to);
+    x = input.to(to);
   }
   const bool projects = cell.defined() && cell.size(2) != hidden.size(2);
   const int64_t width = projects ? cell.size(2) : hidden.size(2);

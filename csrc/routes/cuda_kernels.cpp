@@ -327,7 +327,7 @@ constexpr Row kRows[] = {
     {"embedding_dense_backward", &embedding_backward,
      "zeros, and the kernel that adds to them; of more than 3,072 indices as of bags",
      "Embedding.cu: embedding_dense_backward_cuda"},
-    {"_embedding_bag_dense_backward", &embedding_bag_backward,
+    {"_embedding_bag_backward _embedding_bag_dense_backward", &embedding_bag_backward,
      "numbers, their sort, zeros, CUB's selection and scan in two kernels each, and five of "
      "segments; of maxima zeros and a kernel",
      "EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel"},

@@ -82,6 +82,8 @@ void bools(const Call& call) {
   allocated_together({call.numel(0)}, call.device);
 }
 
+void copy_of_bools(const Call& call) { allocated_together({8 * call.numel(0)}, call.device); }
+
 void comparison(const Call& call) { allocated_together({call.numel(0), 1}, call.device); }
 
 void unreduced(const Call& call) {
@@ -368,6 +370,8 @@ constexpr TemporariesOf kRows[] = {
     {"aten::sum.IntList_out", &sum, "the same", kReduce, kReduceWhen},
     {"aten::all", &bools, "a copy as bool", kCast, "of other dtypes than bool"},
     {"aten::any", &bools, "a copy as bool", kCast, "of other dtypes than bool"},
+    {"aten::count_nonzero.dim_IntList", &copy_of_bools, "the comparison's copy as int64",
+     "ReduceOpsUtils.h: make_reduction_from_ty", "always"},
     {"aten::equal", &comparison, "the comparison, and its reduction", "Equal.cpp: cuda_equal",
      "always"},
     {"aten::mse_loss", &unreduced, "the loss of each element", "Loss.cpp: mse_loss_out",
@@ -477,6 +481,8 @@ constexpr TemporariesOf kRows[] = {
      "EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel",
      "more than 3,072 indices; the buffer of the sort: lists of an H200 under torch 2.11"},
     {"aten::_embedding_bag_dense_backward", &embedding_bag_backward, "the same",
+     "EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel", "sums and means"},
+    {"aten::_embedding_bag_backward", &embedding_bag_backward, "the same",
      "EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel", "sums and means"},
     {"aten::_index_put_impl_", &index_put,
      "linear indices, sorted, their order, the sort's buffer; a copy of values that are not "

@@ -43,10 +43,7 @@ void logsumexp(const Call& call) {
   hold(call.bytes(0));
 }
 
-void count_nonzero(const Call& call) {
-  hold(call.numel(0));
-  hold(8 * call.numel(0));
-}
+void counted(const Call& call) { hold(call.numel(0)); }
 
 // --- indices
 
@@ -136,12 +133,15 @@ constexpr TemporariesOf kBefore[] = {
     {"aten::logsumexp", &logsumexp,
      "maxima, their size, a comparison, and the differences from the maxima",
      "ReduceOps.cpp: logsumexp_out_impl", "always"},
-    {"aten::count_nonzero.dim_IntList", &count_nonzero, "a comparison, and its copy as int64",
+    {"aten::count_nonzero.dim_IntList", &counted, "a comparison",
      "TensorAdvancedIndexing.cpp: count_nonzero_cuda", "always"},
     {"aten::embedding_dense_backward", &sort_for_embedding,
      "a copy of a gradient with gaps; sorted indices, their order, and the sort's buffer",
      "Embedding.cu: embedding_dense_backward_cuda", "the sort: more than 3,072 indices"},
     {"aten::_embedding_bag_dense_backward", &sort_for_bags,
+     "a copy of a gradient with gaps; sorted indices, their order, and the sort's buffer",
+     "EmbeddingBag.cu: embedding_bag_backward_cuda_sum_avg", "sums and means"},
+    {"aten::_embedding_bag_backward", &sort_for_bags,
      "a copy of a gradient with gaps; sorted indices, their order, and the sort's buffer",
      "EmbeddingBag.cu: embedding_bag_backward_cuda_sum_avg", "sums and means"},
     {"aten::index.Tensor", &index, "copies of the indices in the size of all",

@@ -37,10 +37,11 @@ c10::ArrayRef<TemporariesOf> rows_before_results();
 inline constexpr double kFewIndices = 3072;
 
 // sums_bags() is whether the gradient of bags sorts its indices: the number behind that of rows is
-// the mode, and maxima do not.
+// the mode, and maxima do not; nor does a sparse one, the second flag where there are two.
 inline bool sums_bags(const CallArguments& arguments) {
   constexpr int64_t kMax = 2;
-  return arguments.second.value_or(0) != kMax;
+  const bool sparse = arguments.flags.size() > 1 && arguments.flags[1];
+  return arguments.second.value_or(0) != kMax && !sparse;
 }
 
 }  // namespace torch_npusim

@@ -173,7 +173,7 @@ void Graph::capture_begin(std::shared_ptr<PrivatePool> pool, npusim::CaptureMode
   TORCH_CHECK(stream.id() != 0, is_called_cuda() ? "CUDA graphs" : "Graphs",
               " must be captured on a non-default stream. (However, after capture, it's ok to "
               "replay them on the default stream.) Enter a stream() first.");
-  if (pool == nullptr) pool = make_pool(false, false, std::nullopt);
+  if (pool == nullptr) pool = find_pool(make_pool_handle());
   if (is_called_cuda()) {  // a seed and an offset for each generator, as CUDAGeneratorImpl.cpp has
     const StreamScope on_default(npusim::default_stream(device));
     numbers_.clear();

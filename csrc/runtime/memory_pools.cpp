@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "backend/backend.h"
 #include "csrc/errors.h"
@@ -22,6 +23,23 @@ namespace {
 using npusim::alloc::PoolId;
 
 std::atomic<std::uint64_t> g_last_id{0};
+
+struct KnownPools {
+  std::mutex mutex;  // guards the rest
+  std::map<std::uint64_t, std::weak_ptr<PrivatePool>> pools;
+  // Those that give back their memory at their end, as torch.cuda.MemPool does. The pool of a graph
+  // keeps it until the next empty_cache(), as CUDAGraph::reset() leaves it.
+  std::set<PoolId> giving_back;
+};
+KnownPools& known_pools() {
+  static auto* made = new KnownPools;
+  return *made;
+}
+
+bool gives_back(PoolId id) {
+  const std::lock_guard<std::mutex> lock(known_pools().mutex);
+  return known_pools().giving_back.erase(id) != 0;
+}
 
 // A list, innermost first: one load tells an allocation that there is none.
 struct Scope {
@@ -59,7 +77,7 @@ PrivatePool::~PrivatePool() {
   if (npusim::in_bad_fork()) return;  // the parent's pool
   try {
     live_allocator(device_).release_pool(id_);
-    release_cached_memory(id_);
+    if (gives_back(id_)) release_cached_memory(id_);
   } catch (const std::exception& error) {
     TORCH_WARN("npusim: giving back a memory pool failed: ", error.what());
   }
@@ -85,15 +103,6 @@ bool PrivatePool::was_captured(npusim::alloc::Address address) const {
 }
 
 namespace {
-struct KnownPools {
-  std::mutex mutex;  // guards the rest
-  std::map<std::uint64_t, std::weak_ptr<PrivatePool>> pools;
-};
-KnownPools& known_pools() {
-  static auto* made = new KnownPools;
-  return *made;
-}
-
 std::shared_ptr<PrivatePool> make_known(PoolId id, bool use_on_oom, bool no_split,
                                         const std::optional<PluggableFunctions>& functions) {
   auto pool = std::make_shared<PrivatePool>(id, use_on_oom, no_split, functions);
@@ -108,7 +117,12 @@ std::shared_ptr<PrivatePool> make_known(PoolId id, bool use_on_oom, bool no_spli
 
 std::shared_ptr<PrivatePool> make_pool(bool use_on_oom, bool no_split,
                                        const std::optional<PluggableFunctions>& functions) {
-  return make_known({0, ++g_last_id}, use_on_oom, no_split, functions);
+  const PoolId id{0, ++g_last_id};
+  {
+    const std::lock_guard<std::mutex> lock(known_pools().mutex);
+    known_pools().giving_back.insert(id);
+  }
+  return make_known(id, use_on_oom, no_split, functions);
 }
 
 PoolId make_pool_handle() { return {0, ++g_last_id}; }
