@@ -2,15 +2,13 @@
 // Route ii: the typed twin of the boxed kernel. CpuKernel<Op>::call has the operator's own
 // signature, shows its CPU kernel host views of the operands and turns the results into device
 // tensors. Bits, checks, cost and peak memory are those of the boxed kernel, without boxing.
-// Raises what the checks and the CPU kernel raise; then no operand has changed its shape or
-// storage. Cost: see account.h.
+// Raises as the checks and the CPU kernel do; then no operand has changed. Cost: see account.h.
 //
 //   register_cpu_kernels<at::_ops::cumsum, at::_ops::cumprod>(m);      one name per operator
 #pragma once
 
 #include <torch/library.h>
 
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The layout of a reduction, step by step as torch decides it.
 #include "csrc/routes/cuda_reduction.h"
 
 #include <algorithm>

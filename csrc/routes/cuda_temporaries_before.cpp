@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What CUDA's kernels allocate before their results. What hold() takes lives to the call's end.
+// Memory that CUDA's kernels allocate before their results. Blocks of hold() live as long as the
+// call.
 #include <ATen/ExpandUtils.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Dry runs as CUDA: what an operator allocates and frees, in the order in which CUDA does."""
+"""Dry runs as CUDA: allocations and frees of an operator, in the order in which CUDA has them."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def made(*shape, **options):
 
 
 def listed(call):
-    """What a call allocates, and frees as -1 - (how many allocations ago)."""
+    """Allocations of a call, and its frees as -1 - (how many allocations ago)."""
     call()
     npusim.memory._record_memory_history("all", context=None, stacks="python")
     kept = call()
@@ -85,7 +85,7 @@ def test_a_norm_of_rows_with_gaps_copies_them():
 
 
 def gradients(image, filters, padding=1, tf32=True, **how):
-    """What the two gradients of a convolution take, image by image."""
+    """Allocations and frees of the two gradients of a convolution."""
     x = made(*image, requires_grad=True, **how)
     weight = made(*filters, requires_grad=True, **how)
     with torch.backends.cudnn.flags(allow_tf32=tf32):
