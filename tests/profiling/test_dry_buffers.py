@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 from torch_npusim import npusim
 from torch_npusim.sim import dry_run
-from torch_npusim.truth.recorder import allocation
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +27,15 @@ def listed(call):
     entries = npusim.memory._snapshot()["device_traces"][0]
     npusim.memory._record_memory_history(None)
     del kept
-    actions = {name: number for number, name in enumerate(allocation.ACTIONS)}
-    return allocation.sizes_of(
-        [
-            [actions[e["action"]], e["addr"], e["size"], 0, 0]
-            for e in entries
-            if e["action"] in actions
-        ]
-    )
+    found, live, count = [], {}, 0
+    for entry in entries:
+        if entry["action"] == "alloc":
+            live[entry["addr"]] = count
+            count += 1
+            found.append(entry["size"])
+        elif entry["action"] == "free_requested" and entry["addr"] in live:
+            found.append(live.pop(entry["addr"]) - count)
+    return found
 
 
 def test_logarithms_of_sums_hold_the_differences():

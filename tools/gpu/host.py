@@ -178,9 +178,9 @@ def attention():
     """
     import torch
 
+    from npusim_truth.recorder import rates as questions
+    from npusim_truth.recordings import Key, is_held_out, load
     from torch_npusim.sim import timeline
-    from torch_npusim.truth.recorder import rates as questions
-    from torch_npusim.truth.recordings import Key, is_held_out, load
 
     def commands(call):
         torch.cuda.synchronize()
