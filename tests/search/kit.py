@@ -32,6 +32,7 @@ BLIND = "canary meta fake fake_backward fallback serialization copy_on_write mat
 BLIND = {*BLIND.split(), "errors", "overload"}
 OTHERS = {"leak": BLIND - {"memory"}, "operand": BLIND - {"canary"},
           "precision": BLIND | {"noncontiguous"},
+          "strides": BLIND | {"edges"},  # a derivative divides on its way
           "order": BLIND | {"edges", "noncontiguous", "numpy"}}
 
 def cases(name):
