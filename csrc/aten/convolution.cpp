@@ -10,6 +10,7 @@
 // code could choose.
 #include <ATen/Context.h>
 #include <ATen/TracerMode.h>
+#include <ATen/ceil_div.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_convolution.h>
 #include <ATen/ops/convolution.h>
@@ -188,7 +189,7 @@ class Workspace {
     // F(4 x 4, 3 x 3): of each tile and of each filter 36 numbers, of both images and the filters.
     constexpr int64_t kTile = 4, kNumbers = 36;
     const int64_t tiles =
-        grad.size(0) * ((grad.size(2) + kTile - 1) / kTile) * ((grad.size(3) + kTile - 1) / kTile);
+        grad.size(0) * at::ceil_div(grad.size(2), kTile) * at::ceil_div(grad.size(3), kTile);
     const int64_t made = weight.size(0), read = weight.size(1);
     const int64_t numbers = kNumbers * (tiles * (made + read) + made * read);
     allocated_together({4.0 * static_cast<double>(numbers)}, device_);

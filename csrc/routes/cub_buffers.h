@@ -3,11 +3,8 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 
 namespace torch_npusim {
-
-inline std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 inline constexpr double kIndex = 8;       // bytes
 inline constexpr double kOneTile = 2048;  // as many are sorted without a copy
@@ -23,10 +20,8 @@ inline double sort_buffer(double count, double key = kIndex) {
   return lists + passes + kCounter + 1024 * std::ceil(count / kTile) + kAlignment;
 }
 
-inline constexpr double kScan =
-    1279;  // CUB's scan of up to 16,384 numbers; longer ones need little more
-
-// The same of numbers of four bytes or fewer.
+// CUB's scan of up to 16,384 numbers; longer ones need little more. Of four bytes or fewer: less.
+inline constexpr double kScan = 1279;
 inline constexpr double kSmallScan = 1023;
 
 }  // namespace torch_npusim

@@ -2,10 +2,10 @@
 // The layout of a reduction, step by step as torch decides it.
 #include "csrc/routes/cuda_reduction.h"
 
+#include <ATen/ceil_div.h>
+
 #include <algorithm>
 #include <vector>
-
-#include "csrc/routes/cub_buffers.h"
 
 namespace torch_npusim {
 
@@ -47,8 +47,8 @@ constexpr int64_t kManyValues = 256;
 
 }  // namespace
 
-int64_t ReductionLayout::per_thread() const { return divided_up(inputs, step_input); }
-int64_t ReductionLayout::grid() const { return divided_up(outputs / vector, step_output); }
+int64_t ReductionLayout::per_thread() const { return at::ceil_div(inputs, step_input); }
+int64_t ReductionLayout::grid() const { return at::ceil_div(outputs / vector, step_output); }
 
 void ReductionLayout::set_block(int64_t dim0, int64_t dim1) {
   const int64_t most = 512 / vector;
@@ -98,8 +98,8 @@ ReductionLayout reduction_layout(const at::TensorBase& input, at::IntArrayRef di
   const int64_t room = spec.multiprocessor_count * (threads_per_multiprocessor(spec) / threads);
   if (layout.across_height && layout.per_thread() >= kManyValues && layout.grid() <= room) {
     const int64_t few =
-        std::min(divided_up(room, layout.grid()), divided_up(layout.per_thread(), kFewValues));
-    layout.blocks = std::max(few, divided_up(layout.per_thread(), kManyValues));
+        std::min(at::ceil_div(room, layout.grid()), at::ceil_div(layout.per_thread(), kFewValues));
+    layout.blocks = std::max(few, at::ceil_div(layout.per_thread(), kManyValues));
   }
   return layout;
 }

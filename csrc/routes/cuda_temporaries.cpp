@@ -4,6 +4,7 @@
 #include "csrc/routes/cuda_temporaries.h"
 
 #include <ATen/OpMathType.h>
+#include <ATen/ceil_div.h>
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -245,9 +246,9 @@ void chunk_cat(const Call& call) {
     const int64_t rank = tensor->dim(),
                   given = call.arguments.dims.empty() ? 0 : call.arguments.dims[0];
     const int64_t dim = rank == 0 ? 0 : (given + rank) % rank;
-    int64_t chunk = rank == 0 ? 1 : divided_up(tensor->size(dim), chunks);
+    int64_t chunk = rank == 0 ? 1 : at::ceil_div(tensor->size(dim), chunks);
     for (int64_t d = dim + 1; d < rank; ++d) chunk *= tensor->size(d);
-    blocks += divided_up(chunk * static_cast<int64_t>(tensor->itemsize()), kBlock);
+    blocks += at::ceil_div(chunk * static_cast<int64_t>(tensor->itemsize()), kBlock);
   }
   const auto tensors = static_cast<int64_t>(call.operands.size());
   allocated_together({8.0 * static_cast<double>(6 * tensors + 2 + blocks)}, call.device);
@@ -320,7 +321,7 @@ void chunks(const Call& call) {
   constexpr int64_t kChunk = 65536;
   int64_t most = 0;
   for (const at::TensorBase* tensor : call.operands) {
-    most = std::max(most, divided_up(tensor->numel(), kChunk));
+    most = std::max(most, at::ceil_div(tensor->numel(), kChunk));
   }
   const at::ScalarType dtype = call.operands[0]->scalar_type();
   const auto item = static_cast<int64_t>(c10::elementSize(wide ? at::toOpMathType(dtype) : dtype));

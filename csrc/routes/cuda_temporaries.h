@@ -72,7 +72,7 @@ struct CallArguments {
 };
 
 // CudaTemporaries is that memory for one call, made before the results with as_cuda(). It borrows
-// the operands. What a kernel keeps to its end is freed with it.
+// the operands. Blocks that a kernel keeps to its end are freed with it.
 class CudaTemporaries {
  public:
   CudaTemporaries(std::string_view op, TensorPointers operands, CallArguments arguments,

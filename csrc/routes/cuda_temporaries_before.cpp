@@ -130,20 +130,20 @@ void ctc_loss_backward(const Call& call) {
   hold(call.bytes(4));
 }
 
+constexpr const char* kSorted =
+    "a copy of a gradient with gaps; sorted indices, their order, and the sort's buffer";
+
 constexpr TemporariesOf kBefore[] = {
     {"aten::logsumexp", &logsumexp,
      "maxima, their size, a comparison, and the differences from the maxima",
      "ReduceOps.cpp: logsumexp_out_impl", "always"},
     {"aten::count_nonzero.dim_IntList", &counted, "a comparison",
      "TensorAdvancedIndexing.cpp: count_nonzero_cuda", "always"},
-    {"aten::embedding_dense_backward", &sort_for_embedding,
-     "a copy of a gradient with gaps; sorted indices, their order, and the sort's buffer",
+    {"aten::embedding_dense_backward", &sort_for_embedding, kSorted,
      "Embedding.cu: embedding_dense_backward_cuda", "the sort: more than 3,072 indices"},
-    {"aten::_embedding_bag_dense_backward", &sort_for_bags,
-     "a copy of a gradient with gaps; sorted indices, their order, and the sort's buffer",
+    {"aten::_embedding_bag_dense_backward", &sort_for_bags, kSorted,
      "EmbeddingBag.cu: embedding_bag_backward_cuda_sum_avg", "sums and means"},
-    {"aten::_embedding_bag_backward", &sort_for_bags,
-     "a copy of a gradient with gaps; sorted indices, their order, and the sort's buffer",
+    {"aten::_embedding_bag_backward", &sort_for_bags, kSorted,
      "EmbeddingBag.cu: embedding_bag_backward_cuda_sum_avg", "sums and means"},
     {"aten::index.Tensor", &index, "copies of the indices in the size of all",
      "TensorAdvancedIndexing.cpp: AdvancedIndex", "several indices that do not lie alike"},

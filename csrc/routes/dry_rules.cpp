@@ -64,7 +64,7 @@ struct Arguments {
   }
 };
 
-// What CUDA holds of the places that a mask selects.
+// The places that a mask selects, which CUDA holds as numbers.
 void hold_places(const at::TensorBase& mask, int64_t found) {
   if (!as_cuda()) return;
   nonzero_temporaries(static_cast<double>(mask.dim()), static_cast<double>(found),

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 
 #include "backend/backend.h"
 #include "csrc/errors.h"
@@ -23,23 +22,6 @@ namespace {
 using npusim::alloc::PoolId;
 
 std::atomic<std::uint64_t> g_last_id{0};
-
-struct KnownPools {
-  std::mutex mutex;  // guards the rest
-  std::map<std::uint64_t, std::weak_ptr<PrivatePool>> pools;
-  // Those that give back their memory at their end, as torch.cuda.MemPool does. The pool of a graph
-  // keeps it until the next empty_cache(), as CUDAGraph::reset() leaves it.
-  std::set<PoolId> giving_back;
-};
-KnownPools& known_pools() {
-  static auto* made = new KnownPools;
-  return *made;
-}
-
-bool gives_back(PoolId id) {
-  const std::lock_guard<std::mutex> lock(known_pools().mutex);
-  return known_pools().giving_back.erase(id) != 0;
-}
 
 // A list, innermost first: one load tells an allocation that there is none.
 struct Scope {
@@ -58,12 +40,13 @@ Scope** find_scope(PoolId pool, c10::DeviceIndex device) noexcept {
 
 }  // namespace
 
-PrivatePool::PrivatePool(PoolId id, bool use_on_oom, bool no_split,
-                         const std::optional<PluggableFunctions>& functions)
+PrivatePool::PrivatePool(PoolId id, npusim::alloc::PoolOptions options,
+                         const std::optional<PluggableFunctions>& functions, bool gives_back)
     : id_(id),
       device_(checked_device(static_cast<c10::DeviceIndex>(-1))),
-      options_{.use_on_oom = use_on_oom, .no_split = no_split, .provider = nullptr},
-      functions_(functions) {
+      options_(options),
+      functions_(functions),
+      gives_back_(gives_back) {
   translated([&] { live_allocator(device_).retain_pool(id_, options_on(device_)); });
 }
 
@@ -77,7 +60,7 @@ PrivatePool::~PrivatePool() {
   if (npusim::in_bad_fork()) return;  // the parent's pool
   try {
     live_allocator(device_).release_pool(id_);
-    if (gives_back(id_)) release_cached_memory(id_);
+    if (gives_back_) release_cached_memory(id_);
   } catch (const std::exception& error) {
     TORCH_WARN("npusim: giving back a memory pool failed: ", error.what());
   }
@@ -103,12 +86,19 @@ bool PrivatePool::was_captured(npusim::alloc::Address address) const {
 }
 
 namespace {
-std::shared_ptr<PrivatePool> make_known(PoolId id, bool use_on_oom, bool no_split,
-                                        const std::optional<PluggableFunctions>& functions) {
-  auto pool = std::make_shared<PrivatePool>(id, use_on_oom, no_split, functions);
+struct KnownPools {
+  std::mutex mutex;  // guards the rest
+  std::map<std::uint64_t, std::weak_ptr<PrivatePool>> pools;
+};
+KnownPools& known_pools() {
+  static auto* made = new KnownPools;
+  return *made;
+}
+
+std::shared_ptr<PrivatePool> made_known(std::shared_ptr<PrivatePool> pool) {
   const std::lock_guard<std::mutex> lock(known_pools().mutex);
   std::erase_if(known_pools().pools, [](const auto& known) { return known.second.expired(); });
-  std::weak_ptr<PrivatePool>& known = known_pools().pools[id.second];
+  std::weak_ptr<PrivatePool>& known = known_pools().pools[pool->id().second];
   if (auto other = known.lock()) return other;  // another thread has made it meanwhile
   known = pool;
   return pool;
@@ -117,12 +107,10 @@ std::shared_ptr<PrivatePool> make_known(PoolId id, bool use_on_oom, bool no_spli
 
 std::shared_ptr<PrivatePool> make_pool(bool use_on_oom, bool no_split,
                                        const std::optional<PluggableFunctions>& functions) {
-  const PoolId id{0, ++g_last_id};
-  {
-    const std::lock_guard<std::mutex> lock(known_pools().mutex);
-    known_pools().giving_back.insert(id);
-  }
-  return make_known(id, use_on_oom, no_split, functions);
+  const npusim::alloc::PoolOptions options{
+      .use_on_oom = use_on_oom, .no_split = no_split, .provider = nullptr};
+  return made_known(
+      std::make_shared<PrivatePool>(PoolId{0, ++g_last_id}, options, functions, true));
 }
 
 PoolId make_pool_handle() { return {0, ++g_last_id}; }
@@ -136,7 +124,8 @@ std::shared_ptr<PrivatePool> find_pool(PoolId id) {
       if (std::shared_ptr<PrivatePool> pool = known->second.lock()) return pool;
     }
   }
-  return make_known(id, false, false, std::nullopt);
+  return made_known(
+      std::make_shared<PrivatePool>(id, npusim::alloc::PoolOptions{}, std::nullopt, false));
 }
 
 void begin_allocating_from(const PrivatePool& pool, c10::DeviceIndex device,

@@ -25,9 +25,11 @@ namespace torch_npusim {
 class PrivatePool {
  public:
   // The constructor makes the pool on the current device. With functions its segments come from
-  // them (pluggable_allocator.h).
-  PrivatePool(npusim::alloc::PoolId id, bool use_on_oom, bool no_split,
-              const std::optional<PluggableFunctions>& functions);
+  // them (pluggable_allocator.h). A pool that `gives_back` does so at its end, as
+  // torch.cuda.MemPool; that of a graph keeps its memory until the next empty_cache(), as
+  // CUDAGraph::reset() leaves it.
+  PrivatePool(npusim::alloc::PoolId id, npusim::alloc::PoolOptions options,
+              const std::optional<PluggableFunctions>& functions, bool gives_back);
   ~PrivatePool();
   PrivatePool(const PrivatePool&) = delete;
   PrivatePool& operator=(const PrivatePool&) = delete;
@@ -47,6 +49,7 @@ class PrivatePool {
   c10::DeviceIndex device_;
   npusim::alloc::PoolOptions options_;
   std::optional<PluggableFunctions> functions_;
+  bool gives_back_;
   mutable std::mutex mutex_;                                           // guards the rest
   std::map<npusim::alloc::Address, npusim::alloc::Address> captured_;  // begin -> end
 };

@@ -17,7 +17,7 @@ def fit(*words):
     chosen = {"NPUSIM_ALLOCATOR": "cuda-2.13", "NPUSIM_DEVICE_COUNT": "1"}
     environment = {**os.environ, "NPUSIM_AS_CUDA": "1", **chosen}
     done = subprocess.run(
-        [sys.executable, "-m", "torch_npusim.cli", "fit", "--json", "--remedies", "never", *words],
+        [sys.executable, "-m", "torch_npusim", "fit", "--json", "--remedies", "never", *words],
         env=environment, capture_output=True, text=True, timeout=500, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)

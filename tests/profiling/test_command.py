@@ -120,7 +120,7 @@ def test_a_dry_profile_of_a_script_for_cuda_has_its_kernels_and_the_values_that_
     script.write_text(ATTENDS.format(device="cuda"))
     words = ["profile", "--as-cuda", "--dry", "--spec", "a100-80-sxm", str(script)]
     wet, dry = (
-        python("-m", "torch_npusim.cli", *(w for w in words if w != left_out))
+        python("-m", "torch_npusim", *(w for w in words if w != left_out))
         for left_out in ("--dry", "")
     )
     assert (wet.returncode, dry.returncode) == (0, 0), (wet.stderr, dry.stderr)

@@ -147,7 +147,7 @@ def test_the_line_that_ended_a_script_is_named(tmp_path, code, told):
     assert found.error.startswith(told.format(script=script))
     assert not found.fits
     assert text.as_text(found) == f"{script} ended early, with {found.error}"
-    assert cli.main(["fit", str(script)]) == 1
+    assert fit(str(script))[0] == 1
 
 
 def test_an_exit_without_a_complaint_is_the_end(tmp_path):
@@ -220,7 +220,7 @@ def test_a_script_has_one_device_unless_the_environment_says_more(tmp_path, name
     script.write_text("import torch\nprint('devices:', torch.npusim.device_count())\n")
     told = {key: value for key, value in os.environ.items() if key not in cli.fit._DEVICES}
     told |= {name: str(count)} if name else {}
-    done = python("-m", "torch_npusim.cli", "fit", script, env=told)
+    done = python("-m", "torch_npusim", "fit", script, env=told)
     assert f"devices: {count}\n" in done.stdout
 
 

@@ -98,7 +98,7 @@ def test_a_wrong_file_says_how_a_host_is_written(text, tmp_path):
 def test_profiles_name_their_host(tmp_path):
     script = tmp_path / "small.py"
     script.write_text("import torch\ntorch.ones(8, device='npusim') + 1\n")
-    words = ("-m", "torch_npusim.cli", "profile", script)
+    words = ("-m", "torch_npusim", "profile", script)
     done = python(*words, variables={"NPUSIM_SPEC": "a100-80-sxm"})
     cost = specs.load_host("eager").dispatch_us
     assert f"a command costs the host {cost:g} us: the host of the published figures" in done.stdout

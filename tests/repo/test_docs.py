@@ -26,7 +26,7 @@ def makefile_targets() -> set[str]:
 
 
 def generated(*arguments: str) -> str:
-    command = ["-m", "torch_npusim.cli", *arguments]
+    command = ["-m", "torch_npusim", *arguments]
     return python(*command, check=True, cwd=ROOT).stdout
 
 
@@ -203,7 +203,7 @@ def test_counts_of_another_kit_are_those_of_its_column():
 def test_env_page_is_what_the_knob_table_says():
     page = (ROOT / "docs" / "reference" / "env.md").read_text()
     assert page == generated("env", "--markdown"), (
-        "stale: python -m torch_npusim.cli env --markdown > docs/reference/env.md"
+        "stale: python -m torch_npusim env --markdown > docs/reference/env.md"
     )
 
 

@@ -13,7 +13,6 @@ programs.py have no part in it.
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import re
@@ -196,42 +195,35 @@ def attention():
     }
     shape = {key: [int(number) for number in key.split("|")[-1].split("x")] for key in asked}
     whole = sorted((key for key in asked if "full" in key), key=lambda key: -shape[key][-1])
+    shares, longer = np.arange(0.2, 1.001, 0.001), np.arange(1, 2, 0.005)
     widths, factors = [], []
     for recording, chip in zip(RECORDINGS, CHIPS, strict=True):
         measured = load(ROOT / "tests/truth/recordings" / recording / "recording.zip").answers
         rates = timeline.Rates.of_spec(chip)
 
-        def nearest(key, choices, settings, rates=rates, measured=measured["rates"]):
-            """The choice whose (share, done) takes a row's time."""
+        def nearest(key, tries, rates=rates, measured=measured["rates"]):
+            """The place of the (share, done) that takes a row's time."""
 
-            def error(choice):
-                share, done = settings(choice)
+            def error(place):
+                share, done = tries[place]
                 table = (*rates.achievable[:3], share, *rates.achievable[4:])
                 tried = dataclasses.replace(rates, achievable=table)
                 rows = (row._replace(done=done) for row in asked[key])
                 return abs(sum(map(tried.duration_ns, rows)) / 1e3 / measured[key]["us"] - 1)
 
-            return min(choices, key=error)
+            return min(range(len(tries)), key=error)
 
-        share = nearest(whole[0], np.arange(0.2, 1.001, 0.001), lambda choice: (choice, 1))
+        share = shares[nearest(whole[0], [(share, 1) for share in shares])]
         done = {shape[whole[0]][-1]: 1.0}
         for key in whole[1:]:
             head = shape[key][-1]
-            by_width = functools.partial(
-                lambda share, head, width: (share, width / head), share, head
-            )
-            widths.append(nearest(key, range(head, 257), by_width))
+            widths.append(head + nearest(key, [(share, w / head) for w in range(head, 257)]))
             done.setdefault(head, widths[-1] / head)
         for key in asked.keys() - set(whole):
             length, wide = shape[key][-2], done[shape[key][-1]]
             sees = wide * ((length + 1) / 2 + TILE / 2) / length
-            by_factor = functools.partial(
-                lambda share, wide, sees, factor: (share, min(wide, factor * sees)),
-                share,
-                wide,
-                sees,
-            )
-            factors.append(nearest(key, np.arange(1, 2, 0.005), by_factor))
+            tries = [(share, min(wide, factor * sees)) for factor in longer]
+            factors.append(longer[nearest(key, tries)])
     return float(np.median(widths)), float(np.median(factors))
 
 

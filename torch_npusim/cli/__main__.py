@@ -1,8 +1,0 @@
-# SPDX-License-Identifier: BSD-3-Clause
-"""`python -m torch_npusim.cli` is the `npusim` command."""
-
-import sys
-
-from torch_npusim.cli import main
-
-sys.exit(main())
