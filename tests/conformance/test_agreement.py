@@ -140,3 +140,13 @@ def test_ulps_count_across_zero():
     tiny = 2.0**-149  # the smallest positive float32
     found = error_size(torch.tensor([-tiny]), torch.tensor([tiny]))
     assert found.ulp == 2
+
+
+def test_a_huge_element_of_an_elementwise_operator_excuses_no_small_one():
+    exact = torch.tensor([1e30, 0.25], dtype=torch.float64)
+    host = torch.tensor([1e30 * (1 + 1e-6), 0.25])
+    kinds = {"recompute": lambda _: exact}
+    agree(host, torch.tensor([1e30, 0.25 + 1e-6]), elementwise=True, **kinds)
+    agree(host, torch.tensor([1e30, 1.5]), **kinds)  # of a sum, nothing is known
+    with pytest.raises(Mismatch, match="tolerance for torch.float32"):
+        agree(host, torch.tensor([1e30, 1.5]), elementwise=True, **kinds)

@@ -247,7 +247,9 @@ if os.fork() == 0:
     parent = os.getpid()
     if os.fork() == 0:
         os.close(tell)
-        os.read(gone, 1)  # until the parent has ended
+        os.read(gone, 1)  # the parent is at its end
+        while os.getppid() == parent:
+            os.sched_yield()
         end_with_parent(parent)
         os.write(say, b"alive")
     os._exit(0)

@@ -25,6 +25,10 @@ from npusim_conformance.verdict import ErrorSize, Mismatch
 
 # A device may be this many times farther from the exact result than the CPU.
 HOST_ERROR_FACTOR = 2.0
+# An element that depends on no other is held against its own magnitude too: the CPU's worst error
+# may lie at an element of 1e30. So many roundings are allowed of it, or of 1 if it is smaller:
+# x ** y loses the bits that y * log(x) has before the point, which are at most seven in float32.
+ELEMENT_ROUNDINGS = 128
 # torch.testing's tolerance for float64 is that of a float32 kernel, and there is no wider dtype to
 # recompute in. So beyond DOUBLE_RTOL the CPU's own result must be as uncertain: it must move nearly
 # as far when its inputs change in their last bits.
@@ -46,6 +50,7 @@ class Agreement:
     rtol: float | None = None  # None: torch.testing's tolerance for the dtype
     atol: float | None = None
     amplifies: bool = False  # the operator is a normalisation
+    elementwise: bool = False  # elements of results depend on one element of each operand
     where: str = "on the CPU"  # what results are held against, for messages
     largest: ErrorSize | None = field(default=None, init=False)
 
@@ -183,6 +188,8 @@ class Agreement:
         if self.amplifies:
             rounding += self._amplified(expected.dtype, best, recompute)
         is_as_exact = bool((device <= HOST_ERROR_FACTOR * host_largest + rounding).all())
+        if self.elementwise:
+            is_as_exact &= self._is_exact_by_element(expected.dtype, best, device, host)
         judged = ErrorSize(
             error.absolute,
             error.relative,
@@ -191,6 +198,17 @@ class Agreement:
             host=host_largest,
         )
         return judged, is_as_exact
+
+    @staticmethod
+    def _is_exact_by_element(
+        dtype: torch.dtype, best: torch.Tensor, device: torch.Tensor, host: torch.Tensor
+    ) -> bool:
+        """Whether each error is small beside its own element, as those of the CPU are."""
+        magnitude = _widen(best).abs()
+        measured = (magnitude > 0) & magnitude.isfinite() & host.isfinite()
+        worst = _maximum((host / magnitude)[measured])
+        rounding = ELEMENT_ROUNDINGS * _resolution(dtype) * magnitude.clamp(min=1.0)
+        return bool((device <= HOST_ERROR_FACTOR * worst * magnitude + rounding)[measured].all())
 
     @staticmethod
     def _amplified(dtype: torch.dtype, best: torch.Tensor, recompute: Recompute) -> torch.Tensor:

@@ -120,6 +120,7 @@ class Worker:
             expectations.bitwise and declared is None,
             *(declared or (None, None)),
             amplifies=torch_testing.is_normalisation(subject.name),
+            elementwise=torch_testing.is_elementwise(subject.info),
         )
         at_sample = partial(self._at_sample, name)
         run = Run(case, subject, dtype, self.under_test, agreement, self.source, at_sample)
