@@ -90,7 +90,8 @@ def verdict(path: Path, near_alone: bool) -> str:
     """The first test that fails, or nothing."""
     python = (sys.executable, "-m", "pytest", "-q", "-x", "--part", "-p", "no:cacheprovider", "-n2")
     python += ("--dist", "loadfile", "--no-loadscope-reorder")
-    words = {*path.parts, *" ".join(ALSO.get(part, "") for part in path.parts).split()}
+    parts = path.relative_to(ROOT).parts
+    words = {*parts, *" ".join(ALSO.get(part, "") for part in parts).split()}
     near = [f"tests/{word}" for word in sorted(words - {"tests"}) if (TESTS / word).is_dir()]
     steps = [(*python, *near)] if near else []
     if path.suffix != ".py":
