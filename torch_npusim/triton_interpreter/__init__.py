@@ -13,6 +13,7 @@ import functools
 import inspect
 import operator
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -50,10 +51,11 @@ def install() -> None:
     Warns, and changes nothing, where this release of Triton has another interpreter.
     """
     import triton
-    from triton.runtime import autotuner, interpreter  # noqa: F401
+    from triton.runtime import autotuner, interpreter
 
     try:
-        operator.attrgetter(*_REPLACED)(triton.runtime)
+        # While the interpreter is imported, triton.runtime lacks its name.
+        operator.attrgetter(*_REPLACED)(SimpleNamespace(**locals()))
     except AttributeError as missing:
         warnings.warn(
             f"npusim: kernels run in Triton {triton.__version__}'s own interpreter, without checks "
