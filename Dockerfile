@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# npusim for systems other than Linux: an environment with torch and the four distributions.
+# npusim for systems other than Linux: an environment with torch and every distribution.
 #
 #   docker build --platform linux/amd64 --tag npusim .
 #   docker run --rm --interactive --tty --volume "$PWD:/work" npusim pytest --npusim

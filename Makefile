@@ -18,7 +18,7 @@
 #   make cuda-tests      PyTorch's own CUDA tests, in SOURCES=dir, under the alias; writes a page
 #   make truth           npusim's recording of itself, whole, twice, one interrupted; contributed recordings
 #   make triton          Triton's kernels through its interpreter: its tutorials, and defects that the check finds
-#   make wheels          sdists and wheels of the three distributions, in dist/
+#   make wheels          sdists and wheels of every distribution, in dist/
 #   make wheels-test     dist/ in a fresh environment; TORCH_FROM=.venv spares it torch's download
 #   make parallel        Trainer, Lightning, accelerate and torchtitan under launchers; pairs of collectives
 #   make browser         HTML reports, and a model in ONNX, in a headless Chromium (chromium, chromium-driver, npm)

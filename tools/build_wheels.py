@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds the four distributions: an sdist of each, and from the unpacked sdist its wheel.
+"""Builds the distributions: an sdist of each, and from the unpacked sdist its wheel.
 
 auditwheel gives a wheel with compiled code the tag of the oldest systems that it runs on. torch is
 not put into it: its libraries, and the OpenMP runtime that it brings, are loaded before `_C` is.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The sdists of the four distributions are complete, and what they say of themselves agrees.
+"""The sdists of the distributions are complete, and what they say of themselves agrees.
 
 That they build, and that the wheels work, takes minutes: `make wheels` and `make wheels-test`.
 """
