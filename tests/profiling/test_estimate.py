@@ -137,7 +137,8 @@ def test_a_model_that_does_not_fit_is_told_and_shown():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"optimizer": "Adm"}, "torch.optim has no optimizer 'Adm'"),
+        ({"optimizer": "adamw"}, "torch.optim has no optimizer 'adamw'; did you mean 'AdamW'"),
+        ({"optimizer": torch.optim.SGD([torch.ones(2)])}, "a parameter that the model does not"),
         ({"inputs": torch.ones(2, device="npusim")}, "takes tensors of cpu and meta"),
         ({"inputs": 3, "find_batch": True}, "find_batch needs a tensor"),
         ({"chip": "no-chip"}, "there is no device specification `no-chip`"),
@@ -147,6 +148,30 @@ def test_what_cannot_be_asked_is_refused_in_words(options, words):
     given = {"inputs": torch.ones(2, 256), "chip": "t4"} | options
     with pytest.raises(ValueError, match=words):
         torch_npusim.estimate(net(), given.pop("inputs"), **given)
+
+
+def test_an_optimizer_at_hand_is_asked_about_without_its_state():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.ones(64, 256)
+    model(x).sum().backward()
+    optimizer.step()
+    before = {name: each.clone() for name, each in optimizer.state[model[0].weight].items()}
+    ours, named = estimate(model, x, optimizer=optimizer), estimate(model, x, optimizer="AdamW")
+    assert ours.error == ""
+    assert ours.devices[0].at_peak == named.devices[0].at_peak
+    assert ours.devices[0].at_peak["optimizer state"] > 0
+    state = optimizer.state[model[0].weight]
+    assert state.keys() == before.keys()
+    assert all(torch.equal(state[name], before[name]) for name in before)
+
+
+def test_a_function_that_takes_the_parameters_of_the_cpu_is_told_so():
+    model = net()
+    found = estimate(
+        model, torch.ones(2, 256), optimizer=lambda _: torch.optim.SGD(model.parameters())
+    )
+    assert "has taken other parameters than its own" in found.error
 
 
 def test_errors_of_the_model_are_the_answer_and_the_device_goes_on():

@@ -2,8 +2,10 @@
 """Whether a model trains or runs on a chip, asked in one call: `torch_npusim.estimate()`."""
 
 import copy
+import difflib
 import os
 import pickle
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from torch_npusim.fit.result import Fit
 
 STEPS = 3  # the first allocates the optimizer's state; the median of the others is the time
 _ALLOCATOR = "cuda-2.13"
+_Maker = Callable[[Any], torch.optim.Optimizer]
 
 
 @dataclass
@@ -53,7 +56,7 @@ def estimate(
     inputs: Any,
     *,
     chip: str,
-    optimizer: str | Callable[[Any], torch.optim.Optimizer] | None = None,
+    optimizer: str | torch.optim.Optimizer | _Maker | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     autocast: torch.dtype | None = None,
     memory: str | None = None,
@@ -70,8 +73,9 @@ def estimate(
         inputs: Its arguments: a tensor, a tuple, or a dict of keyword arguments. Tensors of the
             meta device will do.
         chip: A name of `npusim specs`, or a file.
-        optimizer: A class of torch.optim by name, such as "AdamW", or a function of the parameters
-            that makes one. None: inference, without gradients.
+        optimizer: That of the model's parameters, a class of torch.optim by name, such as "AdamW",
+            or a function of the parameters that makes one. It begins without state. None:
+            inference, without gradients.
         loss: Of the model's result; None: `result.loss`, or the sum of all its floats.
         autocast: The dtype of an autocast around the model; None: none.
         memory: The chip's capacity, such as "24GiB", if not the specification's.
@@ -91,8 +95,15 @@ def estimate(
     if isinstance(optimizer, str):
         made = getattr(torch.optim, optimizer, None)
         if not (isinstance(made, type) and issubclass(made, torch.optim.Optimizer)):
-            raise ValueError(f"torch.optim has no optimizer {optimizer!r}")
+            names = _optimizers()
+            near = difflib.get_close_matches(optimizer.lower(), names, 1)
+            meant = f"; did you mean {names[near[0]]!r}?" if near else ""
+            raise ValueError(f"torch.optim has no optimizer {optimizer!r}{meant}")
         optimizer = made
+    if isinstance(optimizer, torch.optim.Optimizer):
+        own = {id(parameter) for parameter in model.parameters()}
+        if any(id(each) not in own for group in optimizer.param_groups for each in group["params"]):
+            raise ValueError("the optimizer has a parameter that the model does not have")
     tensors = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
     for device in {each.device for each in [*model.parameters(), *model.buffers(), *tensors]}:
         if device.type not in ("cpu", "meta"):
@@ -141,17 +152,32 @@ def _of_batch(inputs: Any, now: int, batch: int) -> Any:
     return tree_map(sized, inputs)
 
 
+def _optimizers() -> dict[str, str]:
+    """Names of torch.optim's classes by the same in small letters."""
+    return {
+        name.lower(): name
+        for name, each in vars(torch.optim).items()
+        if isinstance(each, type) and issubclass(each, torch.optim.Optimizer)
+    }
+
+
 def _steps(
     model: nn.Module,
     inputs: Any,
-    optimizer: Callable[[Any], torch.optim.Optimizer] | None,
+    optimizer: torch.optim.Optimizer | _Maker | None,
     loss: Callable[[Any], torch.Tensor] | None,
     autocast: torch.dtype | None,
 ) -> None:
     """Runs the steps; a dry run is on."""
-    twin = _on_device(model)
+    chosen: torch.optim.Optimizer | None
+    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
+        twin, chosen = _on_device(model, optimizer)
+    else:
+        twin, _ = _on_device(model, None)
+        chosen = optimizer([p for p in twin.parameters() if p.requires_grad])
+        if any(p.device.type != "npusim" for g in chosen.param_groups for p in g["params"]):
+            raise ValueError("the function of `optimizer` has taken other parameters than its own")
     args, named = _arguments(tree_map(_moved, inputs))
-    chosen = optimizer([p for p in twin.parameters() if p.requires_grad]) if optimizer else None
     cast = torch.autocast("npusim", autocast) if autocast else nullcontext()
     for _ in range(STEPS):
         with torch.set_grad_enabled(chosen is not None):
@@ -165,15 +191,19 @@ def _steps(
         del result, value
 
 
-def _on_device(model: nn.Module) -> nn.Module:
-    """Returns a twin whose parameters and buffers lie on the device: no number is copied."""
+def _on_device(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None
+) -> tuple[nn.Module, torch.optim.Optimizer | None]:
+    """Returns twins whose parameters and buffers lie on the device: no number is copied."""
     memo: dict[int, Any] = {}
+    if optimizer is not None:
+        memo[id(optimizer.state)] = defaultdict(dict)
     for tensor in [*model.parameters(), *model.buffers()]:
         made = torch.empty_like(tensor, device="npusim")
         if isinstance(tensor, nn.Parameter):
             made = nn.Parameter(made, tensor.requires_grad)
         memo[id(tensor)] = made
-    return copy.deepcopy(model, memo)
+    return copy.deepcopy((model, optimizer), memo)
 
 
 def _moved(leaf: Any) -> Any:
