@@ -2,7 +2,9 @@
 """The `npusim` command."""
 
 import json
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -137,6 +139,21 @@ def test_module_is_the_command(monkeypatch, capsys):
         runpy.run_path(str(Path(cli.__file__).parents[1] / "__main__.py"), run_name="__main__")
     assert left.value.code == 0
     assert capsys.readouterr().out.startswith("torch_npusim 0.")
+
+
+@pytest.mark.parametrize("words", [("env",), ("fit", "--json", "--remedies", "never")])
+def test_a_reader_that_has_enough_is_no_error(words, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.ones(2, device='npusim')\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_npusim", *words, *([script] if "fit" in words else [])],
+        stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300,
+    )  # fmt: skip
+    os.close(writer)
+    assert done.returncode == 0
+    assert "BrokenPipeError" not in done.stderr
 
 
 def test_lab_hands_everything_over_to_the_laboratory(npusim, tmp_path, capsys):

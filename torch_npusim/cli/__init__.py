@@ -8,6 +8,8 @@ Code enters if it reads a command line; the work is the other rooms'.
 """
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -39,10 +41,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return elsewhere.run(words[0], words[1:])
         chosen = parser().parse_args(words)
         status: int = chosen.run(chosen)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write(f"npusim {words[0]}: interrupted\n")
         return 130
+    except BrokenPipeError:
+        if not _is_closed(1):  # a pipe of the script's own
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nor may the exit complain
+        return 0
     return status
+
+
+def _is_closed(pipe: int) -> bool:
+    """Whether nobody reads a pipe any more."""
+    asked = select.poll()
+    asked.register(pipe, 0)
+    return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
 def parser() -> argparse.ArgumentParser:
