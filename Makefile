@@ -43,6 +43,8 @@ WORKERS ?= $(shell expr $(JOBS) + 1)
 # The torch of a new environment: `make TORCH=2.15.0`.
 TORCH ?= $(patsubst torch==%,%,$(shell grep '^torch==' requirements.txt))
 PYTEST_ARGS ?=
+# A test without an end stops its worker, which prints where each thread stands; xdist names the test.
+LIMITED := --timeout 900 --timeout-method thread
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -113,11 +115,11 @@ test test-all: build
 	@$(PY) -m pytest tests/test_tiny.py $(PYTEST_ARGS)
 	@echo "== tests ($(WORKERS) workers, a file at a time)"
 	@$(PY) -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SELECTION) \
-	  $(PYTEST_ARGS) || { \
+	  $(LIMITED) $(PYTEST_ARGS) || { \
 	  echo "== what failed, alone: what passes now depends on its neighbours or on the load,"; \
 	  echo "   which is a defect of that test; build/tests-alone.txt names it"; \
 	  NPUSIM_TEST_SECONDS= NPUSIM_TESTS_ALONE=build/tests-alone.txt \
-	    $(PY) -m pytest tests -rA --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+	    $(PY) -m pytest tests -rA --last-failed --last-failed-no-failures none $(LIMITED) $(PYTEST_ARGS); }
 	@$(if $(SELECTION)$(PYTEST_ARGS),,$(PY) tests/budgets.py $$NPUSIM_TEST_SECONDS)
 
 CPP = $(sort $(foreach layer,backend allocator lab csrc torch_npusim examples tests/native tools/bench tools/cuda_allocator tests/conformance,\

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FORMAT = "npusim-trace"
 VERSION = 1
-SUFFIX = ".npt"
 _STAMP = (1980, 1, 1, 0, 0, 0)  # so that equal traces are equal files
 _LEAST_LIMIT = 96 << 20  # bytes of memory that any file may take
 _TIMES_OF_FILE = 64  # what a larger one may
