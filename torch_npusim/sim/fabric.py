@@ -22,6 +22,7 @@ from torch_npusim import _C
 
 __all__ = [
     "OPERATIONS",
+    "Interval",
     "Route",
     "Send",
     "describe",

@@ -55,7 +55,8 @@ def install() -> None:
 
     try:
         # While the interpreter is imported, triton.runtime lacks its name.
-        operator.attrgetter(*_REPLACED)(SimpleNamespace(**locals()))
+        own = SimpleNamespace(autotuner=autotuner, interpreter=interpreter)
+        operator.attrgetter(*_REPLACED)(own)
     except AttributeError as missing:
         warnings.warn(
             f"npusim: kernels run in Triton {triton.__version__}'s own interpreter, without checks "
