@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_npusim import npusim
+from torch_npusim._names import is_npusim
 from torch_npusim.fit.result import Fit
 
 STEPS = 3  # the first allocates the optimizer's state; the median of the others is the time
@@ -175,7 +176,7 @@ def _steps(
     else:
         twin, _ = _on_device(model, None)
         chosen = optimizer([p for p in twin.parameters() if p.requires_grad])
-        if any(p.device.type != "npusim" for g in chosen.param_groups for p in g["params"]):
+        if not all(is_npusim(p.device) for g in chosen.param_groups for p in g["params"]):
             raise ValueError("the function of `optimizer` has taken other parameters than its own")
     args, named = _arguments(tree_map(_moved, inputs))
     cast = torch.autocast("npusim", autocast) if autocast else nullcontext()
