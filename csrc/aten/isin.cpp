@@ -62,7 +62,7 @@ void by_sorting(const Tensor& elements, const Tensor& tested, bool unique, bool 
 
 Tensor& isin_out(const Tensor& elements, const Tensor& tested, bool unique, bool invert,
                  Tensor& out) {
-  common_device("aten::isin.Tensor_Tensor_out", {&elements, &tested, &out}, HostScalars::refused);
+  common_device("aten::isin.Tensor_Tensor", {&elements, &tested, &out}, HostScalars::refused);
   check_dtype(elements);
   check_dtype(tested);
   TORCH_CHECK(out.scalar_type() == at::kBool, "Expected out tensor to have dtype bool, but got ",

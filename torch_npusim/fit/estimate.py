@@ -94,13 +94,7 @@ def estimate(
         (True, 86)
     """
     if isinstance(optimizer, str):
-        made = getattr(torch.optim, optimizer, None)
-        if not (isinstance(made, type) and issubclass(made, torch.optim.Optimizer)):
-            names = _optimizers()
-            near = difflib.get_close_matches(optimizer.lower(), names, 1)
-            meant = f"; did you mean {names[near[0]]!r}?" if near else ""
-            raise ValueError(f"torch.optim has no optimizer {optimizer!r}{meant}")
-        optimizer = made
+        optimizer = _of_torch(optimizer)
     if isinstance(optimizer, torch.optim.Optimizer):
         own = {id(parameter) for parameter in model.parameters()}
         if any(id(each) not in own for group in optimizer.param_groups for each in group["params"]):
@@ -153,13 +147,18 @@ def _of_batch(inputs: Any, now: int, batch: int) -> Any:
     return tree_map(sized, inputs)
 
 
-def _optimizers() -> dict[str, str]:
-    """Names of torch.optim's classes by the same in small letters."""
-    return {
-        name.lower(): name
+def _of_torch(name: str) -> type[torch.optim.Optimizer]:
+    found = {
+        name: each
         for name, each in vars(torch.optim).items()
         if isinstance(each, type) and issubclass(each, torch.optim.Optimizer)
     }
+    if name not in found:
+        small = {each.lower(): each for each in found}
+        near = difflib.get_close_matches(name.lower(), small, 1)
+        meant = f"; did you mean {small[near[0]]!r}?" if near else ""
+        raise ValueError(f"torch.optim has no optimizer {name!r}{meant}")
+    return found[name]
 
 
 def _steps(
@@ -170,11 +169,9 @@ def _steps(
     autocast: torch.dtype | None,
 ) -> None:
     """Runs the steps; a dry run is on."""
-    chosen: torch.optim.Optimizer | None
-    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
-        twin, chosen = _on_device(model, optimizer)
-    else:
-        twin, _ = _on_device(model, None)
+    made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+    twin, chosen = _on_device(model, made)
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         chosen = optimizer([p for p in twin.parameters() if p.requires_grad])
         if not all(is_npusim(p.device) for g in chosen.param_groups for p in g["params"]):
             raise ValueError("the function of `optimizer` has taken other parameters than its own")
