@@ -12,10 +12,9 @@ CostRates make_cost_rates(const DeviceSpec& spec) {
     for (std::size_t i = 0; i < kPrecisionCount; ++i) {
       const double peak =
           spec.peak_flops_per_s[i] > 0 ? spec.peak_flops_per_s[i] : spec.peak_flops_per_s[0];
-      const bool matrix =
-          on_matrix_units(static_cast<Precision>(i)) ||
-          (static_cast<Precision>(i) == Precision::f64 && spec.f64_on_matrix_units());
-      const Shares& shares = matrix ? spec.achievable : spec.achievable_plain;
+      const Shares& shares = spec.has_matrix_units(static_cast<Precision>(i))
+                                 ? spec.achievable
+                                 : spec.achievable_plain;
       rates.ns_per_flop[work][i] = 1e9 / (peak * shares[work]);
     }
     rates.ramp_ns[work] = spec.ramp_ns[work];

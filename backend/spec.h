@@ -71,11 +71,12 @@ struct DeviceSpec {
   int capability_minor = 0;
   int multiprocessor_count = 0;
 
-  // Lanes of float64 are at most half as many as those of float32: a higher peak is that of matrix
-  // units.
-  bool f64_on_matrix_units() const {
-    return peak_flops_per_s[static_cast<std::size_t>(Precision::f64)] >
-           0.75 * peak_flops_per_s[static_cast<std::size_t>(Precision::f32)];
+  // Whether products in a precision run on matrix units. Lanes of float64 are at most half as many
+  // as those of float32: a higher peak is that of matrix units.
+  bool has_matrix_units(Precision precision) const {
+    const double peak = peak_flops_per_s[static_cast<std::size_t>(precision)];
+    if (precision == Precision::f64) return peak > 0.75 * peak_flops_per_s[0];
+    return peak > 0 && on_matrix_units(precision);
   }
 };
 

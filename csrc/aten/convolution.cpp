@@ -146,9 +146,7 @@ class Workspace {
       return;
     }
     const double operations = 2 * multiply_adds(input, weight, g);
-    // Before capability 8.0 there is no TF32, whatever torch allows.
-    const bool tf32 = input.itemsize() == 4 && cost.precision == npusim::Precision::tf32 &&
-                      npusim::device_spec(device_).capability_major >= 8;
+    const bool tf32 = input.itemsize() == 4 && cost.precision == npusim::Precision::tf32;
     converts_ = converted_bytes(cost, input, weight, 1) > 0 && !(tf32 && operations < kSmall);
     window_ = weight.numel() == 0 ? 0 : weight.numel() / (weight.size(0) * weight.size(1));
     aligned_ = static_cast<int64_t>(input.itemsize()) * weight.size(1) % 16 == 0;

@@ -89,9 +89,13 @@ template <class Body>
 auto command(const char* op, std::initializer_list<const at::TensorBase*> operands,
              const Tensor& query, const Tensor& key, const Tensor& value, double key_products,
              double value_products, bool causal, const Body& body) {
-  const auto work = key_products > 1 ? npusim::Work::attention_backward : npusim::Work::attention;
-  const npusim::Cost cost = attention_cost(work, TensorPointers(operands.begin(), operands.size()),
-                                           query, key, value, key_products, value_products, causal);
+  const bool backward = key_products > 1;
+  const auto work = backward ? npusim::Work::attention_backward : npusim::Work::attention;
+  npusim::Cost cost = attention_cost(work, TensorPointers(operands.begin(), operands.size()), query,
+                                     key, value, key_products, value_products, causal);
+  const double wider = static_cast<double>(value.size(-1)) / static_cast<double>(query.size(-1));
+  cost.bytes +=
+      backward ? bytes_of(query) + bytes_of(key) + bytes_of(value) : wider * bytes_of(query);
   const c10::DeviceIndex device = query.device().index();
   return launch({op, npusim::CommandKind::kernel, cost}, device, [&] { return body(device); });
 }

@@ -9,9 +9,13 @@
 #include <ATen/ops/avg_pool2d_ops.h>
 #include <ATen/ops/binary_cross_entropy_backward_ops.h>
 #include <ATen/ops/binary_cross_entropy_ops.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ge.h>
+#include <ATen/ops/masked_fill.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_ops.h>
 #include <ATen/ops/max_pool2d_with_indices_ops.h>
+#include <ATen/ops/max_pool3d_with_indices_backward_ops.h>
 #include <ATen/ops/mse_loss_backward_ops.h>
 #include <ATen/ops/mse_loss_native.h>
 #include <ATen/ops/mse_loss_ops.h>
@@ -57,18 +61,18 @@ void lay_out(NormResult& result, const Tensor& input) {
   first = at::empty(first.sizes(), first.options().memory_format(input.suggest_memory_format()));
 }
 
-template <class Op, std::size_t input, class Schema = typename Op::schema>
+template <class Op, class Schema = typename Op::schema>
 struct BatchNorm;
 
-template <class Op, std::size_t input, class... Args>
-struct BatchNorm<Op, input, NormResult(Args...)> {
+template <class Op, class... Args>
+struct BatchNorm<Op, NormResult(Args...)> {
   static NormResult call(Args... args) {
     const auto body = [](c10::DeviceIndex, CpuCall& call, Args... arguments) {
       note_route(Route::cpu_kernel);
       NormResult result = Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()),
                                          cpu_kernel::view(call, arguments)...);
       call.finish();
-      lay_out(result, std::get<input>(std::tie(arguments...)));
+      lay_out(result, std::get<0>(std::tie(arguments...)));
       return cpu_kernel::on_device(call, std::move(result));
     };
     return CpuKernel<Op>::command(body, args...);
@@ -116,6 +120,16 @@ NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
                                 momentum, eps);
 }
 
+// The CPU's kernel reads channels that are last as rows where the stride of a dimension of one
+// element hides the format (docs/reference/torch_faults.md): such an operand is copied first.
+Tensor in_rows(const Tensor& view) {
+  const bool last = view.is_contiguous(at::MemoryFormat::ChannelsLast) ||
+                    view.is_contiguous(at::MemoryFormat::ChannelsLast3d);
+  const bool hidden = view.suggest_memory_format() == at::MemoryFormat::Contiguous;
+  if (C10_LIKELY(!last || !hidden || view.is_contiguous() || npusim::dry())) return view;
+  return at::clone(view, at::MemoryFormat::Contiguous);
+}
+
 // CUDA's backward of input, weight and bias in one kernel wants statistics of the weight's type. It
 // is that of inputs whose channels are not last.
 NormResult native_batch_norm_backward(const Tensor& grad, const Tensor& input,
@@ -124,10 +138,19 @@ NormResult native_batch_norm_backward(const Tensor& grad, const Tensor& input,
                                       const NormOperand& save_invstd, bool train, double eps,
                                       std::array<bool, 3> mask) {
   using Op = at::_ops::native_batch_norm_backward;
-  using Plain = BatchNorm<Op, 1>;
+  const auto body = [](c10::DeviceIndex, CpuCall& call, const Tensor& gradient, const Tensor& x,
+                       const auto&... rest) {
+    note_route(Route::cpu_kernel);
+    NormResult result = Op::redispatch(
+        kernel_for(call, CpuKernel<Op>::traits()), in_rows(cpu_kernel::view(call, gradient)),
+        in_rows(cpu_kernel::view(call, x)), cpu_kernel::view(call, rest)...);
+    call.finish();
+    lay_out(result, x);
+    return cpu_kernel::on_device(call, std::move(result));
+  };
   if (C10_LIKELY(!are_narrower(weight, running_mean))) {
-    return Plain::call(grad, input, weight, running_mean, running_var, save_mean, save_invstd,
-                       train, eps, mask);
+    return CpuKernel<Op>::command(body, grad, input, weight, running_mean, running_var, save_mean,
+                                  save_invstd, train, eps, mask);
   }
   const bool channels_last = input.is_contiguous(at::MemoryFormat::ChannelsLast) ||
                              input.is_contiguous(at::MemoryFormat::ChannelsLast3d) ||
@@ -135,12 +158,41 @@ NormResult native_batch_norm_backward(const Tensor& grad, const Tensor& input,
   TORCH_CHECK(channels_last || !mask[0] || !(train || mask[1] || mask[2]),
               "Expected running_mean to have type ", weight->scalar_type(), " but got ",
               running_mean->scalar_type());
-  NormResult result = Plain::call(grad, input, weight->to(at::kFloat), running_mean, running_var,
-                                  save_mean, save_invstd, train, eps, mask);
+  const NormOperand wide = weight->to(at::kFloat);
+  NormResult result = CpuKernel<Op>::command(body, grad, input, wide, running_mean, running_var,
+                                             save_mean, save_invstd, train, eps, mask);
   for (Tensor* of_parameter : {&std::get<1>(result), &std::get<2>(result)}) {
     if (of_parameter->defined()) *of_parameter = of_parameter->to(weight->scalar_type());
   }
   return result;
+}
+
+// A dilated window may lie between the elements. Its maximum has a place that may be none of the
+// input's, and the CPU's kernel writes there (docs/reference/torch_faults.md). CUDA's looks for the
+// windows of each element.
+template <class Op, int64_t dims>
+Tensor max_pool_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef kernel,
+                         at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                         bool ceil, const Tensor& indices) {
+  const auto body = [&](c10::DeviceIndex, CpuCall& call, const auto&...) {
+    note_route(Route::cpu_kernel);
+    Tensor given = cpu_kernel::view(call, grad), places = cpu_kernel::view(call, indices);
+    const bool dilated =
+        std::any_of(dilation.begin(), dilation.end(), [](auto d) { return d > 1; });
+    if (C10_UNLIKELY(dilated && !npusim::dry())) {
+      const int64_t elements = c10::multiply_integers(input.sizes().slice(input.dim() - dims));
+      const Tensor outside = places.ge(elements);
+      given = given.masked_fill(outside, 0);
+      places = places.masked_fill(outside, 0);
+    }
+    Tensor result = Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()), given,
+                                   cpu_kernel::view(call, input), kernel, stride, padding, dilation,
+                                   ceil, places);
+    call.finish();
+    return cpu_kernel::on_device(call, std::move(result));
+  };
+  return CpuKernel<Op>::command(body, grad, input, kernel, stride, padding, dilation, ceil,
+                                indices);
 }
 
 // The reduced loss keeps the storage of the unreduced one, on the CPU as on CUDA. The meta kernel
@@ -168,9 +220,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_cpu_kernels<at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward,
                        at::_ops::native_group_norm, at::_ops::native_group_norm_backward>(m);
   m.impl("native_batch_norm_backward", &native_batch_norm_backward);
-  m.impl("_native_batch_norm_legit", &BatchNorm<at::_ops::_native_batch_norm_legit, 0>::call);
+  m.impl("_native_batch_norm_legit", &BatchNorm<at::_ops::_native_batch_norm_legit>::call);
   m.impl("_native_batch_norm_legit.no_stats",
-         &BatchNorm<at::_ops::_native_batch_norm_legit_no_stats, 0>::call);
+         &BatchNorm<at::_ops::_native_batch_norm_legit_no_stats>::call);
   m.impl("native_batch_norm", &native_batch_norm);
   register_cpu_kernels<at::_ops::nll_loss_forward, at::_ops::nll_loss_backward,
                        at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward,
@@ -180,8 +232,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_structured<
       StructuredKernel<at::_ops::mse_loss, at::native::structured_mse_loss_out>,
       StructuredKernel<at::_ops::smooth_l1_loss, at::native::structured_smooth_l1_loss_out>>(m);
-  register_cpu_kernels<at::_ops::max_pool2d_with_indices,
-                       at::_ops::max_pool2d_with_indices_backward, at::_ops::avg_pool2d,
+  m.impl("max_pool2d_with_indices_backward",
+         &max_pool_backward<at::_ops::max_pool2d_with_indices_backward, 2>);
+  m.impl("max_pool3d_with_indices_backward",
+         &max_pool_backward<at::_ops::max_pool3d_with_indices_backward, 3>);
+  register_cpu_kernels<at::_ops::max_pool2d_with_indices, at::_ops::avg_pool2d,
                        at::_ops::avg_pool2d_backward, at::_ops::_adaptive_avg_pool2d,
                        at::_ops::_adaptive_avg_pool2d_backward>(m);
   register_cpu_kernels<at::_ops::upsample_nearest2d, at::_ops::upsample_nearest2d_backward,

@@ -305,16 +305,18 @@ double causal_share(double queries, double keys) {
   if (queries < 1 || keys < 1) return 1;
   const double seeing_less = std::min(queries, keys);
   const double seen = seeing_less * (seeing_less + 1) / 2 + (queries - seeing_less) * keys;
-  // Blocks that see more take longer, and the last of them keep the others waiting: 1.37 times what
+  // Blocks that see more take longer, and the last of them keep the others waiting: 1.32 times what
   // is seen, the median of the visible halves of recordings of an H100 and an H200.
-  constexpr double kUneven = 1.37;
+  constexpr double kUneven = 1.32;
   return std::min(1.0, kUneven * (seen / queries + npusim::kTile / 2) / keys);
 }
 
 void do_on_matrix_units(npusim::Cost& cost, npusim::Work work, const at::TensorBase& factor) {
   cost.work = work;
   add_precision(factor, cost);
-  if (cost.precision != npusim::Precision::f32) return;
+  if (cost.precision != npusim::Precision::f32 || !factor.is_privateuseone()) return;
+  const auto& peaks = npusim::device_spec(factor.device().index()).peak_flops_per_s;
+  if (peaks[static_cast<std::size_t>(npusim::Precision::tf32)] == 0) return;
   const at::Context& flags = at::globalContext();
   const bool allowed = is_convolution(work) ? flags.allowTF32CuDNN(at::Float32Op::CONV)
                                             : flags.float32Precision(at::Float32Backend::CUDA,

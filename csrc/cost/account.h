@@ -113,8 +113,9 @@ class Account {
 double causal_share(double queries, double keys);
 
 // do_on_matrix_units() says that a product or a convolution is one, in the precision of `factor`,
-// whatever dtype statistics, biases and results have. float32 then counts as TF32 where the flags
-// of torch allow that (torch.backends.cuda.matmul, torch.backends.cudnn).
+// whatever dtype statistics, biases and results have. float32 then counts as TF32 where the chip
+// has a peak of it and the flags of torch allow it (torch.backends.cuda.matmul,
+// torch.backends.cudnn).
 void do_on_matrix_units(npusim::Cost& cost, npusim::Work work, const at::TensorBase& factor);
 
 }  // namespace torch_npusim

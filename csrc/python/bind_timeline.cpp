@@ -61,6 +61,11 @@ py::dict rates_of(const npusim::DeviceSpec& spec) {
   bandwidth["peer"] = spec.peer_bytes_per_s;
   py::dict out;
   out["peak_flops"] = py::tuple(py::cast(spec.peak_flops_per_s));
+  py::list matrix;
+  for (std::size_t i = 0; i < npusim::kPrecisionCount; ++i) {
+    matrix.append(spec.has_matrix_units(static_cast<npusim::Precision>(i)));
+  }
+  out["matrix"] = py::tuple(matrix);
   out["achievable"] = py::tuple(py::cast(spec.achievable));
   out["achievable_plain"] = py::tuple(py::cast(spec.achievable_plain));
   out["achievable_bandwidth"] = py::tuple(py::cast(spec.achievable_bandwidth));

@@ -316,6 +316,21 @@ def test_culprit_of_an_exception_is_the_overload_that_raised(npusim_kernel):
     assert "torch.ops.aten.sin.default(x0)" in found.script
 
 
+def test_a_huge_element_hides_no_wrong_small_one_of_a_pointwise_overload(npusim_kernel):
+    exponents = torch.tensor([60.0, 0.0])
+
+    def wrong(own, tensor):
+        return (tensor.cpu().exp() + torch.tensor([0.0, 0.5])).npusim()
+
+    def examine(device):
+        exponents.to(device).exp()
+        raise AssertionError("a demand of the property's own")
+
+    npusim_kernel("aten::exp", wrong)
+    found = attribution.find(examine, NPUSIM)
+    assert (found.overload, found.fault) == ("aten::exp", "wrong result")
+
+
 def test_nobody_is_blamed_where_every_overload_agrees():
     def examine(device):
         torch.ones(2, device=device).add(1).sum()

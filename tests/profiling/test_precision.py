@@ -158,6 +158,29 @@ def test_a_model_in_bfloat16_is_not_told_to_use_the_matrix_units():
     assert "precision" not in [advice.cause for advice in diagnose(made).advice]
 
 
+ON_A_CHIP = """
+import torch
+from torch_npusim.sim import dry_run, timeline
+with dry_run(), timeline.record() as made:
+    for dtype in (torch.float64, torch.float32, torch.float16):
+        square = torch.ones(2048, 2048, dtype=dtype, device="npusim")
+        image, filters = torch.ones(8, 64, 56, 56), torch.ones(64, 64, 3, 3)
+        square @ square
+        torch.conv2d(image.to("npusim", dtype), filters.to("npusim", dtype))
+rows = [row for row in made.commands() if row.work in timeline.PRODUCTS]
+assert all(row.end_ns - row.start_ns == made.rates.duration_ns(row) for row in rows)
+print(*(timeline.PRECISIONS[row.precision] for row in rows))
+"""
+
+
+@pytest.mark.parametrize(("spec", "single"), [("h100-sxm", "tf32"), ("t4", "f32")])
+def test_precisions_that_a_chip_lacks_and_float64_are_timed_and_replayed_alike(
+    run_script, spec, single
+):
+    done = run_script(ON_A_CHIP, environment={"NPUSIM_SPEC": spec})
+    assert done.stdout.split() == ["f64", "f64", "f32", single, "f16", "f16"], done.stderr
+
+
 # --- Alignment: elements of a product's matrices that one load may move
 
 
@@ -195,15 +218,16 @@ def test_rows_count_and_no_sizes_across_them():
     assert aligned(lambda: matrix(8, 25).t() @ matrix(8, 16)) == 1
 
 
-@pytest.fixture
-def allow_tf32():
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
+IN_TF32 = """
+import torch
+from torch_npusim.sim import timeline
+torch.backends.cuda.matmul.allow_tf32 = True
+with timeline.record() as made:
+    torch.ones(8, 16, device="npusim") @ torch.ones(16, 26, device="npusim")
+print(*(row.aligned for row in made.rows if row.work in timeline.PRODUCTS))
+"""
 
 
-@pytest.mark.usefixtures("allow_tf32")
-def test_tf32_counts_elements_of_four_bytes():
-    a, b = matrix(8, 16, torch.float32), matrix(16, 26, torch.float32)
-    assert aligned(lambda: a @ b) == 2
+def test_tf32_counts_elements_of_four_bytes(run_script):
+    done = run_script(IN_TF32, environment={"NPUSIM_SPEC": "a100-80-sxm"})
+    assert float(done.stdout) == 2, done.stderr

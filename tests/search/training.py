@@ -158,7 +158,8 @@ Call(lambda x: x.transpose(1, -1)); Call(lambda x: x.transpose(0, -1));
 Call(lambda x: x.flip(1)); Call(lambda x: x.cumsum(-1));
 Call(lambda x: x + x.mean(1, keepdim=True)); Call(lambda x: torch.cat([x, x], 1));
 Call(lambda x: x[:, ::2]); Call(lambda x: x.contiguous());
-Call(lambda x: F.scaled_dot_product_attention(x, x, x)); Call(lambda x: F.normalize(x, dim=-1));
+Call(lambda x: F.scaled_dot_product_attention(x, x, x)) if s[-1] > 1 else nn.Tanh();
+Call(lambda x: F.normalize(x, dim=-1));
 Call(lambda x: (x * 1).relu_());
 Call(lambda x: checkpoint(torch.tanh, x, use_reentrant=False, preserve_rng_state=False))
 """
@@ -167,6 +168,7 @@ y.square().mean(); F.l1_loss(y, torch.ones_like(y) / 3);
 F.cross_entropy(y.flatten(1), torch.zeros(len(y), dtype=torch.long, device=y.device));
 torch.autograd.grad(y.square().mean(), x, create_graph=True)[0].square().sum() + y.sum()
 """
+# Attention of width 1: the CPU's batch norm before it is wrong (docs/reference/torch_faults.md).
 # Layers without a second derivative, or with one composed otherwise than the CPU's (RMSNorm).
 ONCE = "attention|LSTM|GRU|RMSNorm"
 OPTIMIZERS = """

@@ -130,7 +130,7 @@ def fit_call(
                     parts.append(communicators(sizes))
                     if temporaries == "cuda":
                         peak = stats["reserved_bytes.all.peak"]
-                        parts.append(convolutions(peak, watch.convolutions(peaks)))
+                        parts.append(convolutions(peak, watch.convolutions))
                 fit.devices[index] = device_fit(
                     history, capacity, stats, [part for part in parts if part is not None], left
                 )

@@ -168,17 +168,11 @@ def not_counted(commands: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def on_chip(precision: str, peaks: Sequence[float]) -> str:
-    """Returns the precision in which a chip computes: float32 for TF32 that it lacks."""
-    return precision if peaks[PRECISIONS.index(precision)] else "f32"
-
-
 def _work(flops: Counter[str], step: StepTime, peaks: Sequence[float], devices: int) -> Work | None:
     by_precision = {name: flops[name] for name in PRECISIONS}
     most = max(by_precision, key=lambda name: by_precision[name])
     if not by_precision[most]:
         return None
-    most = on_chip(most, peaks)
     peak = devices * peaks[PRECISIONS.index(most)]
     model = sum(by_precision.values()) - flops["again"]
     mfu = model / (peak * step.ns / 1e9)

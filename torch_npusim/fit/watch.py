@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -32,7 +32,6 @@ from torch_npusim.fit.steps import (
     Input,
     Part,
     not_counted,
-    on_chip,
 )
 from torch_npusim.profiling._recording import is_in_backward
 from torch_npusim.sim.timeline import PRECISIONS
@@ -88,7 +87,7 @@ class Watch:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._calls = 0
         self.hooks: list[RemovableHandle] = []
-        self._convolutions: dict[str, float] = {}  # precision -> bytes of the largest
+        self.convolutions: dict[str, float] = {}  # precision -> bytes of the largest
         self.tally = _C.begin_command_tally()
 
     # --- hooks ------------------------------------------------------------------------------
@@ -225,19 +224,7 @@ class Watch:
                 largest = 0 if "backward" in command else row["largest"]
                 for name in PRECISIONS if "convolution" in command else ():
                     if row[name]:
-                        self._convolutions[name] = max(self._convolutions.get(name, 0), largest)
-
-    def convolutions(self, peaks: Sequence[float]) -> dict[str, float]:
-        """Returns precisions of convolutions on a chip, and bytes that the largest moves.
-
-        Args:
-            peaks: Operations a second of a device, in the order of PRECISIONS.
-        """
-        found: dict[str, float] = {}
-        for name, largest in self._convolutions.items():
-            name = on_chip(name, peaks)
-            found[name] = max(found.get(name, 0), largest)
-        return found
+                        self.convolutions[name] = max(self.convolutions.get(name, 0), largest)
 
 
 def _device_time_ns() -> int:

@@ -135,6 +135,7 @@ class Rates:
 
     Attributes:
         peak_flops: Operations per second by precision; 0: float32 stands in.
+        matrix: Whether products of a precision run on matrix units.
         achievable: Share of the peaks of matrix units by class of work.
         achievable_plain: Share of the other peaks.
         achievable_bandwidth: Share of the memory's bandwidth.
@@ -159,6 +160,7 @@ class Rates:
     """
 
     peak_flops: tuple[float, ...]
+    matrix: tuple[bool, ...]
     achievable: tuple[float, ...]
     achievable_plain: tuple[float, ...]
     achievable_bandwidth: tuple[float, ...]
@@ -200,7 +202,7 @@ class Rates:
         link = _LINKS.get(row.kind, "memory")
         # In the order of backend/cost_model.h, so that roundings are the same.
         peak = self.peak_flops[row.precision] or self.peak_flops[0]
-        shares = self.achievable if row.precision in MATRIX_UNITS else self.achievable_plain
+        shares = self.achievable if self.matrix[row.precision] else self.achievable_plain
         ns_per_flop = 1e9 / (peak * shares[row.work])
         if row.aligned > 0 and self.narrow_flops > 0:
             ns_per_flop = max(ns_per_flop, 1e9 / self.narrow_flops / row.aligned)

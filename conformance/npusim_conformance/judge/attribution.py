@@ -168,13 +168,13 @@ class _Watch(Observer):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
 
         try:
-            self._same(expected, result, recompute)
-            self._same(host, own, None)
+            self._same(func, expected, result, recompute)
+            self._same(func, host, own, None)
         except Mismatch:
             return "wrong result"
         return ""
 
-    def _same(self, expected: Any, got: Any, recompute: Recompute | None) -> None:
+    def _same(self, func: Any, expected: Any, got: Any, recompute: Recompute | None) -> None:
         ones, others = pytree.tree_leaves(expected), pytree.tree_leaves(got)
         for number, (one, other) in enumerate(zip(ones, others, strict=True)):
             if not isinstance(one, torch.Tensor):
@@ -184,7 +184,8 @@ class _Watch(Observer):  # type: ignore[no-untyped-call]
                 assert recompute is not None
                 return pytree.tree_leaves(recompute(vary))[number]
 
-            agreement = Agreement(self.bitwise)
+            pointwise = torch.Tag.pointwise in func.tags
+            agreement = Agreement(self.bitwise, elementwise=pointwise)
             agreement.check(one, other, other.device, recompute=leaf if recompute else None)
 
 

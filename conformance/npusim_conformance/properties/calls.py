@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 
 import torch
 
+from npusim_conformance.backend.device import CPU
 from npusim_conformance.inputs.samples import Call, Sample
 from npusim_conformance.inputs.transfer import tensors_of
+from npusim_conformance.judge.agreement import Agreement
 from npusim_conformance.properties.base import FAILURES_MAX, Property, Run, require
 from npusim_conformance.verdict import Mismatch
 
@@ -102,6 +104,14 @@ def call_of(sample: Sample, function: Callable[..., Any], call: Call, **more: An
     given, args, kwargs = call
     with torch.no_grad():
         return function(given, *args, **kwargs, **more)
+
+
+def operands_stay(sample: Sample, call: Call, device: torch.device, what: str) -> None:
+    """Raises Mismatch where the operands of a sample's call on `device` are others after it."""
+    exactly = Agreement(bitwise=True, where="before")
+    for before, after in zip(tensors_of(sample.copy(CPU)), tensors_of(call), strict=True):
+        if after.device == device:  # others, as indices of tensor_split(), stay on the host
+            exactly.check(before, after, device, f"an operand after {what}")
 
 
 def takes_no_out(error: Exception) -> bool:

@@ -27,6 +27,7 @@ from npusim_conformance.properties.calls import (
     Examine,
     Part,
     PartedProperty,
+    operands_stay,
     same_decision,
     same_strides,
     strided,
@@ -96,9 +97,11 @@ class _Gapped:
         """The operator's result."""
 
         self.run.reseed()
-        got, error = tried(lambda: self._result(self._gapped.copy(device)))
+        call = self._gapped.copy(device)
+        got, error = tried(lambda: self._result(call))
         if error is None:  # also where the CPU refuses: who takes more and is right is not wrong
             self._compare(self._result, got, device, "result", self.plain)
+            operands_stay(self._gapped, call, device, "a call with gaps")
             if not torch_testing.is_elementwise(self.run.subject.info):
                 return
         right, refused = tried(lambda: self._result(self._gapped.copy(CPU)))
