@@ -10,14 +10,11 @@ command of a program once, with the order in which they come, so that fits read 
 
 import contextlib
 import csv
-import importlib.abc
-import importlib.machinery
 import io
 import lzma
 import math
 import sys
 import time
-import types
 
 import numpy as np
 import torch
@@ -26,6 +23,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from claims.evidence.step_times import rows as published
+from claims.evidence.step_times.timm_models import timm
 from torch_npusim.sim import dry_run, timeline
 
 # Operators choose kernels by it. The memory is more than any program needs: the figures are times.
@@ -42,45 +40,6 @@ COLUMNS = (
     "name", "kind", "work", "precision", "flops", "bytes", "operand_bytes",
     "batch", "m", "n", "k", "taps", "stride",
 )  # fmt: skip
-
-
-class _Absent(type):
-    def __getattr__(cls, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return name
-
-
-class _NoVision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stands in for torchvision, whose names timm imports and these programs do not use."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "torchvision":
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        module = types.ModuleType(spec.name)
-        module.__path__ = []
-
-        def make(name):
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return _Absent(name, (torch.nn.Module,), {})
-
-        module.__getattr__ = make
-        return module
-
-    def exec_module(self, module):
-        pass
-
-
-def timm():
-    if not any(isinstance(finder, _NoVision) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _NoVision())
-    import timm
-
-    return timm
 
 
 @contextlib.contextmanager
@@ -117,14 +76,6 @@ def norms_of(version):
         yield
     finally:
         set_fast_norm(before)
-
-
-def timm_families():
-    """Name of a model -> the module that defines it."""
-    found = timm()
-    return {
-        name: module for module in found.list_modules() for name in found.list_models(module=module)
-    }
 
 
 class Shapes(TorchDispatchMode):

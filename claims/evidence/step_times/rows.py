@@ -191,9 +191,9 @@ def neusight_rows(read, file: str) -> Found:
 
 
 def main(clones: Path, blind: bool) -> None:
-    from claims.evidence.step_times.records import timm_families
+    from claims.evidence.step_times.timm_models import families as of_timm
 
-    families = timm_families()
+    families = of_timm()
 
     def git(repository: str, *words: str) -> str:
         folder = clones / repository.replace("/", "+") / "repo"
