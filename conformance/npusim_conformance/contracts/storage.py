@@ -82,6 +82,35 @@ def poolings_keep_channels_last(run: Run) -> None:
 
 
 @contract()
+def a_column_hides_no_channels_last(run: Run) -> None:
+    """Images of one column whose channels are last give the values and gradients of rows."""
+    function = torch.nn.functional
+    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "batch_norm()": lambda x: function.batch_norm(x, None, None, training=True),
+        "group_norm()": lambda x: function.group_norm(x, 2),
+        "max_pool2d()": lambda x: function.max_pool2d(x, (2, 1), 1),
+        "avg_pool2d()": lambda x: function.avg_pool2d(x, (2, 1), 1),
+        "conv2d()": lambda x: function.conv2d(x, torch.ones(3, 4, 2, 1, device=x.device)),
+        "interpolate()": lambda x: function.interpolate(x, scale_factor=(2, 1)),
+    }
+    if run.device.type == "cpu":
+        del calls["batch_norm()"]  # its gradient is wrong in torch 2.13
+    sequences = torch.arange(40.0).sin().view(2, 5, 4)
+    for name, call in calls.items():
+        expected: list[torch.Tensor] = []
+        for is_hidden in (False, True):
+            x = sequences.to(run.device).requires_grad_()
+            images = x.transpose(1, 2).unsqueeze(-1)  # the column's stride is 1
+            y = call(images if is_hidden else images.contiguous())
+            weights = torch.arange(float(y.numel())).cos().view(y.shape)
+            (gradient,) = torch.autograd.grad((y * weights.to(run.device)).sum(), x)
+            got = [y.detach().cpu(), gradient.cpu()]
+            expected = expected or got
+            for what, one, other in zip(("values", "gradient"), got, expected, strict=True):
+                require(torch.allclose(one, other, 1e-3, 1e-4), f"{what} of {name} are others")
+
+
+@contract()
 def as_strided_begins_where_the_tensor_does(run: Run) -> None:
     """as_strided() without an offset begins at the tensor's own, and with one at the storage's."""
     part = torch.arange(12.0).view(3, 4).to(run.device)[1:]
