@@ -128,8 +128,8 @@ class Kernel:
         if self.in_place or any(x is g for g in given):  # in place, or out=
             y = x.copy_(y) if y.shape == x.shape else x
             self.shows += not torch.equal(values(old), values(x))
-        else:
-            self.shows += differ(x, y)
+        elif torch._C._current_graph_task_id() < 0 or self.what not in ("dtype", "shape", "host"):
+            self.shows += differ(x, y)  # autograd fits the others
         if self.what in ("leak", "stale"):
             kept.append(old)
             self.shows += self.what == "leak" and x.nbytes > 0
@@ -153,10 +153,8 @@ def found(name, seed, kernel, what, when="always"):
     names = [n for n in seen.names if n[6:].split(".")[0] in own
              and torch._C._dispatch_has_kernel_for_dispatch_key(n, "PrivateUse1")]
     overload = (names or [""])[kernel % max(1, len(names))]
-    if not overload or what in ("dtype", "shape", "host") and "backward" in overload:
-        return  # autograd fits them
-    if overload == "aten::empty.memory_format":
-        return  # the kit allocates with it
+    if overload in ("", "aten::empty.memory_format"):  # the kit allocates with it
+        return
     elementwise = torch_testing.shape_rule(info) in ("unary", "binary") and "back" not in overload
     kind = "order" if what == "strides" and not elementwise else what
     fault, table = Kernel(overload, what, WHEN[when]), torch.library.Library("aten", "IMPL")
