@@ -49,13 +49,6 @@ def in_rows(right, tensor, *args):
     return result.contiguous() if result.device.type == "npusim" else result
 
 
-def column_in_rows(right, tensor, *args, **options):
-    """A pooling of npusim that takes images of one column for rows, as its stride says."""
-    if tensor.device.type == "npusim" and tensor.shape[-1] == tensor.stride(-1) == 1:
-        tensor = tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride())
-    return right(tensor, *args, **options)
-
-
 class StaysCurrent(torch.npusim.device):
     def __exit__(self, *raised):
         return False
@@ -239,9 +232,6 @@ BROKEN_BY = {
         "view", lambda right, self, *shape: right(self.contiguous(), *shape)
     ),
     "storage/elementwise_results_keep_channels_last": around(torch, "relu", in_rows),
-    "storage/a_column_hides_no_channels_last": around(
-        torch.nn.functional, "avg_pool2d", column_in_rows
-    ),
     "storage/poolings_keep_channels_last": around(torch.nn.functional, "max_pool2d", in_rows),
     "sharing/sending_works_or_is_refused": sending_fails_without_a_reason,
     "accelerator/device_index_restores": instead(ACCELERATOR, "device_index", index_stays),

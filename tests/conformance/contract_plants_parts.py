@@ -80,6 +80,13 @@ class Swallowing(torch.Stream):
         return True
 
 
+def column_in_rows(right, tensor, *args, **options):
+    """A pooling of npusim that takes images of one column for rows, as its stride says."""
+    if tensor.device.type == "npusim" and tensor.shape[-1] == tensor.stride(-1) == 1:
+        tensor = tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride())
+    return right(tensor, *args, **options)
+
+
 AUTOCAST = torch.autocast
 STALE = method("cpu", lambda right, self: right(self) * 0)  # as if nothing waited
 DOUBLED = around(torch.Tensor, "to", lambda right, *args, **more: right(*args, **more) * 2)
@@ -290,6 +297,9 @@ PARTS = {
     "storage/is_set_to_sees_it": method("is_set_to", lambda right, x, other: False),
     "storage/resize_takes_a_memory_format": method(
         "resize_", lambda right, x, *sizes, **more: right(x, *sizes)
+    ),
+    "storage/a_column_hides_no_channels_last": around(
+        torch.nn.functional, "avg_pool2d", column_in_rows
     ),
     "storage/convolutions_keep_channels_last": around(torch.nn.functional, "conv2d", in_rows),
     "storage/storages_can_be_made_and_copied": instead(
