@@ -74,9 +74,11 @@ struct DeviceSpec {
   // Whether products in a precision run on matrix units. Lanes of float64 are at most half as many
   // as those of float32: a higher peak is that of matrix units.
   bool has_matrix_units(Precision precision) const {
-    const double peak = peak_flops_per_s[static_cast<std::size_t>(precision)];
-    if (precision == Precision::f64) return peak > 0.75 * peak_flops_per_s[0];
-    return peak > 0 && on_matrix_units(precision);
+    const auto peak = [this](Precision of) {
+      return peak_flops_per_s[static_cast<std::size_t>(of)];
+    };
+    if (precision == Precision::f64) return peak(precision) > 0.75 * peak(Precision::f32);
+    return peak(precision) > 0 && on_matrix_units(precision);
   }
 };
 

@@ -38,8 +38,8 @@ using MaybeTensor = std::optional<Tensor>;
 }  // namespace
 
 // Heads of this width keep the matrix units as busy as their softmax does. Narrower ones wait
-// for it: it has as many exponentials, and fewer products. Heads of 64 and of 128 in bfloat16,
-// recordings of an H100 and an H200, visible half: 1.71 and 1.64 times as long for an operation.
+// for it: it has as many exponentials, and fewer products. attention() of tools/gpu/host.py fits it
+// to heads of 64 and of 128 in bfloat16, the visible halves of recordings of an H100 and an H200.
 constexpr double kSoftmaxWidth = 117;
 
 // Two operations per multiply-add of `key_products` products (L, E) x (E, S), of queries with keys

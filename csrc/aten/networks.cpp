@@ -61,6 +61,17 @@ void lay_out(NormResult& result, const Tensor& input) {
   first = at::empty(first.sizes(), first.options().memory_format(input.suggest_memory_format()));
 }
 
+// The end of a batch norm's command: its kernel on views, whose first result lies as `input`.
+template <class Op, class... Views>
+NormResult normed(CpuCall& call, const Tensor& input, Views&&... views) {
+  note_route(Route::cpu_kernel);
+  NormResult result =
+      Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()), std::forward<Views>(views)...);
+  call.finish();
+  lay_out(result, input);
+  return cpu_kernel::on_device(call, std::move(result));
+}
+
 template <class Op, class Schema = typename Op::schema>
 struct BatchNorm;
 
@@ -68,12 +79,8 @@ template <class Op, class... Args>
 struct BatchNorm<Op, NormResult(Args...)> {
   static NormResult call(Args... args) {
     const auto body = [](c10::DeviceIndex, CpuCall& call, Args... arguments) {
-      note_route(Route::cpu_kernel);
-      NormResult result = Op::redispatch(kernel_for(call, CpuKernel<Op>::traits()),
-                                         cpu_kernel::view(call, arguments)...);
-      call.finish();
-      lay_out(result, std::get<0>(std::tie(arguments...)));
-      return cpu_kernel::on_device(call, std::move(result));
+      return normed<Op>(call, std::get<0>(std::tie(arguments...)),
+                        cpu_kernel::view(call, arguments)...);
     };
     return CpuKernel<Op>::command(body, args...);
   }
@@ -122,12 +129,12 @@ NormResult native_batch_norm(const Tensor& input, const NormOperand& weight,
 
 // The CPU's kernel reads channels that are last as rows where the stride of a dimension of one
 // element hides the format (docs/reference/torch_faults.md): such an operand is copied first.
-Tensor in_rows(const Tensor& view) {
+Tensor in_rows(Tensor view) {
   const bool last = view.is_contiguous(at::MemoryFormat::ChannelsLast) ||
                     view.is_contiguous(at::MemoryFormat::ChannelsLast3d);
+  if (C10_LIKELY(!last || view.is_contiguous() || npusim::dry())) return view;
   const bool hidden = view.suggest_memory_format() == at::MemoryFormat::Contiguous;
-  if (C10_LIKELY(!last || !hidden || view.is_contiguous() || npusim::dry())) return view;
-  return at::clone(view, at::MemoryFormat::Contiguous);
+  return hidden ? at::clone(view, at::MemoryFormat::Contiguous) : view;
 }
 
 // CUDA's backward of input, weight and bias in one kernel wants statistics of the weight's type. It
@@ -140,13 +147,8 @@ NormResult native_batch_norm_backward(const Tensor& grad, const Tensor& input,
   using Op = at::_ops::native_batch_norm_backward;
   const auto body = [](c10::DeviceIndex, CpuCall& call, const Tensor& gradient, const Tensor& x,
                        const auto&... rest) {
-    note_route(Route::cpu_kernel);
-    NormResult result = Op::redispatch(
-        kernel_for(call, CpuKernel<Op>::traits()), in_rows(cpu_kernel::view(call, gradient)),
-        in_rows(cpu_kernel::view(call, x)), cpu_kernel::view(call, rest)...);
-    call.finish();
-    lay_out(result, x);
-    return cpu_kernel::on_device(call, std::move(result));
+    return normed<Op>(call, x, in_rows(cpu_kernel::view(call, gradient)),
+                      in_rows(cpu_kernel::view(call, x)), cpu_kernel::view(call, rest)...);
   };
   if (C10_LIKELY(!are_narrower(weight, running_mean))) {
     return CpuKernel<Op>::command(body, grad, input, weight, running_mean, running_var, save_mean,

@@ -57,7 +57,7 @@ HIDDEN = [((1, 2, 5, 1), (10, 1, 2, 1)), ((2, 3, 5, 1, 1), (15, 1, 3, 15, 1))]
 def normalized_backward(device, shape, strides=None):
     """The gradients of a batch norm: of a gradient, then of an input that lies with `strides`."""
     torch.manual_seed(0)
-    x, grad = torch.randn(shape, device="cpu"), torch.randn(shape, device="cpu")
+    x, grad = torch.randn(shape), torch.randn(shape)
 
     def laid(tensor):
         there = torch.empty_strided(shape, strides or tensor.stride(), device=device)
@@ -79,29 +79,40 @@ def test_a_batch_norm_sees_that_channels_are_last(shape, strides):
         assert torch.equal(one, other)
 
 
-def places_of_nothing(device, dims=2):
-    """The input of a pooling, in the middle of a buffer, with a window that holds no element."""
-    buffer = torch.zeros(48, device=device)
-    x = buffer[16:19].view(1, *[1] * (dims - 1), 3, 1)
-    pool = getattr(torch.nn.functional, f"max_pool{dims}d")
-    step = (*[1] * (dims - 1), 2)
-    return buffer, x, *pool(x, 3, 3, 1, step, ceil_mode=True, return_indices=True)
+POOLINGS = """
+import torch, torch_npusim
+functions, operators = torch.nn.functional, torch.ops.aten
+for pool, backward, one, nothing in (
+    (functions.max_pool2d, operators.max_pool2d_with_indices_backward, [], []),
+    (functions.max_pool3d, operators.max_pool3d_with_indices_backward, [1], [0]),
+):
+    # Windows of a row between its elements, then of a column: some of these have places in it.
+    for sizes, window, pad, step in (
+        ((1, 200), [3, 1], [1, 0], [2, 1]),
+        ((3, 1), [3, 3], [1, 1], [1, 2]),
+    ):
+        x = torch.zeros(1, 1, *one, *sizes, device="npusim")
+        numbers = [*one, *window], [*one, *window], [*nothing, *pad], [*one, *step], True
+        values, places = pool(x, *numbers, return_indices=True)
+        found = places.cpu().flatten()
+        assert found.max() >= x.numel()  # as on CUDA
+        got = backward(torch.ones_like(values), x, *numbers, places).cpu().flatten()
+        assert torch.equal(got, found[found < x.numel()].bincount(minlength=x.numel()).float())
+"""
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_the_gradient_of_a_window_without_elements_is_written_nowhere(dims):
-    _, x, values, places = places_of_nothing("npusim", dims)
-    step = [*[1] * (dims - 1), 2]
-    backward = getattr(torch.ops.aten, f"max_pool{dims}d_with_indices_backward")
-    numbers = [3] * dims, [3] * dims, [1] * dims, step, True
-    got = backward(torch.ones_like(values), x, *numbers, places).cpu().flatten()
-    places = places.cpu().flatten()
-    assert places.max() >= 3  # as on CUDA
-    assert torch.equal(got, places[places < 3].bincount(minlength=3).float())
+def test_the_gradient_of_a_window_without_elements_is_written_nowhere(run_script):
+    """A write behind the gradient's memory ends the process: it lies on the heap."""
+    done = run_script(POOLINGS)
+    assert done.returncode == 0, done.stderr
 
 
 def test_upstream_kernels_still_misread_their_operands():
-    """When this fails, a row of docs/reference/torch_faults.md can go, and kReadsBehind's."""
+    """When this fails, a row of docs/reference/torch_faults.md can go, and its workaround.
+
+    These are in kReadsBehind and networks.cpp; the kit's a_column_hides_no_channels_last leaves
+    the CPU's batch norm out.
+    """
     assert expanded("cpu").median(0).values.min() == BEHIND
     assert expanded("cpu").nanmedian(0).values.min() == BEHIND
     got, expected = normalized("cpu")
@@ -109,9 +120,8 @@ def test_upstream_kernels_still_misread_their_operands():
     got, expected = gathered("cpu")
     assert not torch.equal(got, expected)
     for shape, strides in HIDDEN:
-        one, other = (
-            normalized_backward("cpu", shape, strides)[0],
-            normalized_backward("cpu", shape)[0],
-        )
+        one, other = (normalized_backward("cpu", shape, laid)[0] for laid in (strides, None))
         assert not torch.allclose(one, other)
-    assert places_of_nothing("cpu")[-1].max() >= 3
+    x = torch.zeros(1, 1, 3, 1)
+    _, places = torch.nn.functional.max_pool2d(x, 3, 3, 1, (1, 2), True, return_indices=True)
+    assert places.max() >= 3

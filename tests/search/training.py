@@ -168,7 +168,7 @@ y.square().mean(); F.l1_loss(y, torch.ones_like(y) / 3);
 F.cross_entropy(y.flatten(1), torch.zeros(len(y), dtype=torch.long, device=y.device));
 torch.autograd.grad(y.square().mean(), x, create_graph=True)[0].square().sum() + y.sum()
 """
-# Attention of width 1: the CPU's batch norm before it is wrong (docs/reference/torch_faults.md).
+# Attention is wider than 1, for the CPU's batch norm before it (docs/reference/torch_faults.md).
 # Layers without a second derivative, or with one composed otherwise than the CPU's (RMSNorm).
 ONCE = "attention|LSTM|GRU|RMSNorm"
 OPTIMIZERS = """
