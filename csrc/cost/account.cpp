@@ -305,8 +305,8 @@ double causal_share(double queries, double keys) {
   if (queries < 1 || keys < 1) return 1;
   const double seeing_less = std::min(queries, keys);
   const double seen = seeing_less * (seeing_less + 1) / 2 + (queries - seeing_less) * keys;
-  // Blocks that see more take longer, and the last of them keep the others waiting. It is the median
-  // of the visible halves of recordings of an H100 and an H200: attention() of tools/gpu/host.py.
+  // Blocks that see more take longer, and the last of them keep the others waiting. The median of
+  // the visible halves of recordings of an H100 and an H200: attention() of tools/gpu/host.py.
   constexpr double kUneven = 1.32;
   return std::min(1.0, kUneven * (seen / queries + npusim::kTile / 2) / keys);
 }
