@@ -110,8 +110,8 @@ def test_the_gradient_of_a_window_without_elements_is_written_nowhere(run_script
 def test_upstream_kernels_still_misread_their_operands():
     """When this fails, a row of docs/reference/torch_faults.md can go, and its workaround.
 
-    These are in kReadsBehind and networks.cpp; the kit's a_column_hides_no_channels_last leaves
-    the CPU's batch norm out.
+    Workarounds are in kReadsBehind and networks.cpp; the kit's a_column_hides_no_channels_last
+    leaves the CPU's batch norm out.
     """
     assert expanded("cpu").median(0).values.min() == BEHIND
     assert expanded("cpu").nanmedian(0).values.min() == BEHIND
