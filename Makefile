@@ -142,6 +142,8 @@ lint: $(ENVIRONMENT)
 	  conformance/npusim_conformance course/npusim_course truth/npusim_truth examples claims tools/build_wheels.py tools/try_wheels.py
 	@echo "== import-linter"
 	@PYTHONPATH=.:lab:conformance:truth:course lint-imports --no-cache > build/imports.txt || { cat build/imports.txt; exit 1; }
+	@echo "== sentences, comments and sizes of files"
+	@$(PY) -m pytest -q --noconftest $(addprefix tests/repo/test_,sentences.py files.py comments.py)
 	@echo "== lint is clean"
 
 format: $(ENVIRONMENT)
