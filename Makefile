@@ -138,7 +138,7 @@ lint: $(ENVIRONMENT)
 	@ruff check --quiet .
 	@ruff format --check --quiet .
 	@echo "== mypy"
-	@mypy --no-error-summary torch_npusim torch_npusim_entry_points lab/npusim_lab \
+	@mypy --no-error-summary torch_npusim torch_npusim_common torch_npusim_entry_points lab/npusim_lab \
 	  conformance/npusim_conformance course/npusim_course truth/npusim_truth examples claims tools/build_wheels.py tools/try_wheels.py
 	@echo "== import-linter"
 	@PYTHONPATH=.:lab:conformance:truth:course lint-imports --no-cache > build/imports.txt || { cat build/imports.txt; exit 1; }

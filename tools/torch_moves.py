@@ -31,7 +31,7 @@ CLASSES = (
     "torch.Tensor torch.Stream torch.Event torch.Generator torch.UntypedStorage "
     "torch.distributed.Backend torch._C._distributed_c10d.Backend"
 ).split()
-OUR_PYTHON = ("torch_npusim", "torch_npusim_entry_points", "conformance")
+OUR_PYTHON = ("torch_npusim", "torch_npusim_common", "torch_npusim_entry_points", "conformance")
 OUR_CXX = ("csrc",)
 PRIVATE = re.compile(r"(^|\.)_[a-zA-Z]")
 

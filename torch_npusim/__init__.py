@@ -17,7 +17,7 @@ from torch._functorch._aot_autograd.utils import register_graphsafe_rng_device_t
 from torch.utils import backend_registration
 
 from torch_npusim import _preconditions
-from torch_npusim_entry_points.shared import AFTER_LOADING
+from torch_npusim_common.loading import AFTER_LOADING
 
 if TYPE_CHECKING:
     from torch_npusim.fit.estimate import estimate

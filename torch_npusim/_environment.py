@@ -5,7 +5,7 @@ import difflib
 import os
 
 from torch_npusim import _C
-from torch_npusim_entry_points.shared import report
+from torch_npusim_common.loading import report
 
 # Those of the project's own tests and builds, which are not read here.
 ELSEWHERE = frozenset(

@@ -13,7 +13,7 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 
 from torch_npusim import _names
-from torch_npusim_entry_points.shared import report
+from torch_npusim_common.loading import report
 
 _ACCELERATE = (
     "accelerate (and transformers' Trainer) will use the CPU, although npusim is there: set "

@@ -12,7 +12,7 @@ program says "cuda" and means npusim, and a real device then is a reason to warn
 import os
 import sys
 
-from torch_npusim_entry_points.shared import other_backends, report
+from torch_npusim_common.loading import other_backends, report
 
 
 def autoload() -> None:

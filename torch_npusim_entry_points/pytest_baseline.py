@@ -13,16 +13,9 @@ from typing import Any
 
 import pytest
 
+from torch_npusim_common.pytest_settings import CLASSES
+
 _REMARK = "  # "
-# Class -> pattern of its error.
-CLASSES = {
-    "wait": "called a synchronizing",
-    "leak": "the test left",
-    "race": "RaceError",
-    "determinism": "does not have a deterministic implementation",
-    "assert": "device-side assert triggered",
-    "refusal": r"\(NPUSIM_RULES=cuda\)",
-}
 
 
 class Baseline:

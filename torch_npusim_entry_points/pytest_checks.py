@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from torch_npusim_entry_points.pytest_settings import Settings
-from torch_npusim_entry_points.shared import AFTER_LOADING
+from torch_npusim_common.loading import AFTER_LOADING
+from torch_npusim_common.pytest_settings import Settings
 
 if TYPE_CHECKING:
     from torch_npusim.testing._session import Session, TestWatch

@@ -114,9 +114,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Puts what was asked for into the environment before a conftest.py imports torch."""
     if not _anything_asked(early_config):
         return
-    from torch_npusim_entry_points import pytest_checks, pytest_settings
+    from torch_npusim_common.pytest_settings import Settings
+    from torch_npusim_entry_points import pytest_checks
 
-    settings = pytest_settings.Settings.of(early_config)
+    settings = Settings.of(early_config)
     pytest_checks.set_environment(settings, early_config.add_cleanup)
     early_config.pluginmanager.register(pytest_checks.Checks(settings), "npusim_checks")
     if settings.baseline is not None:

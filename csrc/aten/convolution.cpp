@@ -74,11 +74,11 @@ bool is_depthwise(npusim::Work work) {
   return work == npusim::Work::depthwise || work == npusim::Work::depthwise_backward;
 }
 
+// cuDNN's kernels of float64 are those of the lanes, also where products have matrix units.
 bool on_matrix_units(const npusim::Cost& cost, const at::Tensor& input) {
   if (!input.is_privateuseone() || is_depthwise(cost.work)) return false;
-  const auto& peak = npusim::device_spec(input.device().index()).peak_flops_per_s;
-  return peak[static_cast<std::size_t>(cost.precision)] >
-         peak[static_cast<std::size_t>(npusim::Precision::f32)];
+  return cost.precision != npusim::Precision::f64 &&
+         npusim::device_spec(input.device().index()).has_matrix_units(cost.precision);
 }
 
 // Matrix units work along the channels: images that are not channels_last are converted before, and

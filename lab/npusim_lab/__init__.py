@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from npusim_lab.html_report import report
     from npusim_lab.planning import Buffers, Placement, plan
     from npusim_lab.plots import plot
-    from npusim_lab.recording import record, record_script
+    from npusim_lab.recording import record_script
     from npusim_lab.study import Choice, bounds, parse_choices, replay
     from npusim_lab.trace import Op, Trace, TraceBuilder, TraceError
 
@@ -54,7 +54,6 @@ __all__ = [
     "plan",
     "plot",
     "policies",
-    "record",
     "record_script",
     "replay",
     "report",
@@ -70,7 +69,7 @@ _HOMES = {
     "files": ("load", "save"),
     "planning": ("Buffers", "Placement", "plan"),
     "plots": ("plot",),
-    "recording": ("record", "record_script"),
+    "recording": ("record_script",),
     "html_report": ("report",),
     "study": ("Choice", "bounds", "parse_choices", "replay"),
     "trace": ("Op", "Trace", "TraceBuilder", "TraceError"),

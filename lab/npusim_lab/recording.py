@@ -1,70 +1,25 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Recording what a live npusim run allocates. Judging a replay against it is in matching.py.
-
-The one part of the lab that needs torch_npusim, which is imported when recording starts.
-"""
+"""Recording what a script allocates on npusim. Judging a replay against it is in matching.py."""
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from npusim_lab import _lab
-from npusim_lab.snapshot_import import from_snapshot, read_snapshot
+from npusim_lab.snapshot_import import read_snapshot
 from npusim_lab.study import recorded_choice, replay
 from npusim_lab.trace import Stack, Trace, TraceError
 
+_CHILD = "torch_npusim.cli.recorded_run"
 _RUNNER = "<frozen runpy>"
-
-
-class Recorded:
-    """Result of record() when its block ends: `traces` by device, and `trace` if one."""
-
-    def __init__(self) -> None:
-        self.traces: dict[int, Trace] = {}
-
-    @property
-    def trace(self) -> Trace:
-        """The trace of the one device that was used.
-
-        Raises:
-            TraceError: If none or several were.
-        """
-        if len(self.traces) != 1:
-            raise TraceError(f"recorded devices: {sorted(self.traces)}; expected exactly one")
-        return next(iter(self.traces.values()))
-
-
-@contextmanager
-def record() -> Iterator[Recorded]:
-    """Record what this process allocates on npusim while the block runs, and leave a trace.
-
-    The history that torch.npusim kept before is forgotten.
-    """
-    import torch_npusim.npusim as npusim
-    from torch_npusim import _C
-
-    recorded = Recorded()
-    npusim.memory._record_memory_history("all", stacks="python", clear_history=True)
-    try:
-        yield recorded
-    finally:
-        snapshot = _C.whole_memory_history()
-        npusim.memory._record_memory_history(None)
-        for device in _lab.Snapshot.read_bytes(pickle.dumps(snapshot, protocol=4)).used_devices:
-            about = _about(npusim, device)
-            trace = from_snapshot(snapshot, device, about["capacity_bytes"])
-            recorded.traces[device] = trace.with_info(**about)
 
 
 def record_script(
@@ -80,19 +35,28 @@ def record_script(
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        command = [sys.executable, "-m", "npusim_lab.recorded_run", folder, str(script), *arguments]
+        command = [sys.executable, "-m", _CHILD, folder, str(script), *arguments]
         status = subprocess.run(command, check=False, stdout=2).returncode
         if not (out / "about.json").exists():
             raise TraceError(f"{script}: ended with status {status} before anything was recorded")
-        about = json.loads((out / "about.json").read_text())
-        trace = read_snapshot(out / "snapshot.pickle", device)
-        number = str(trace.info["device"])
-        if number in about:
-            snapshot = out / "snapshot.pickle"
-            trace = read_snapshot(snapshot, device, about[number]["capacity_bytes"])
-            trace = trace.with_info(**about[number])
+        trace = left_by_run(out, device)
     trace = replace(trace, stacks=tuple(_of_the_script(stack) for stack in trace.stacks))
     return trace.with_info(source="npusim run", script=Path(script).name, exit_status=status)
+
+
+def left_by_run(folder: Path, device: int | None = None) -> Trace:
+    """Return the trace of the files that torch_npusim.cli.recorded_run leaves in a folder.
+
+    Raises:
+        TraceError: As record_script().
+    """
+    snapshot = folder / "snapshot.pickle"
+    about = json.loads((folder / "about.json").read_text())
+    trace = read_snapshot(snapshot, device)
+    facts = about.get(str(trace.info["device"]))
+    if facts is None:
+        return trace
+    return read_snapshot(snapshot, device, facts["capacity_bytes"]).with_info(**facts)
 
 
 def _of_the_script(stack: Stack) -> Stack:
@@ -112,15 +76,3 @@ def replay_recorded(trace: Trace, **options: Any) -> _lab.Replay:
         raise TraceError("the run allocated by functions of its own; a replay cannot call them")
     options.setdefault("segment_addresses", trace.segment_addresses())
     return replay(trace, choice, trace.capacity_bytes, **options)
-
-
-def _about(npusim: Any, device: int) -> dict[str, Any]:
-    from torch_npusim import _C
-
-    policy, _, settings = _C.allocator_choice().partition(",")
-    more = os.environ.get("PYTORCH_ALLOC_CONF", "")
-    return {
-        "policy": policy,
-        "settings": ",".join(text for text in (settings, more) if text),
-        "capacity_bytes": int(npusim.mem_get_info(device)[1]),
-    }

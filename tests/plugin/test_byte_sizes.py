@@ -9,7 +9,7 @@ import argparse
 import pytest
 
 from npusim_lab.command import _bytes
-from torch_npusim_entry_points.pytest_settings import parse_bytes
+from torch_npusim_common.pytest_settings import parse_bytes
 
 ACCEPTED = {
     "4096": 4096,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ["backend", "allocator", "lab", "csrc", "torch_npusim", "conformance", "truth", "course"]
-LAYERS += ["examples", "tests", "claims", "tools", "torch_npusim_entry_points"]
+DEVICE = "torch_npusim", "torch_npusim_common", "torch_npusim_entry_points"
+LAYERS += ["examples", "tests", "claims", "tools", *DEVICE[1:]]
 CPP = (".h", ".cpp")
 PYTHON = (".py", ".pyi")
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from repo.sources import ROOT, shown, sources
+from repo.sources import DEVICE, ROOT, shown, sources
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 CPP_STANDARD = re.compile(r"[a-z_]+")  # <vector>, <cstdint>: no dot, no slash
@@ -166,7 +166,7 @@ def test_nothing_compares_names_of_devices():
     compared = re.compile(r"""[!=]=\s*\[?["']npusim["']|["']npusim["']\s*[!=]=""")
     wrong = [
         f"{shown(path, number)}: {line.strip()}"
-        for path in sources("torch_npusim", "torch_npusim_entry_points", suffixes=(".py",))
+        for path in sources(*DEVICE, suffixes=(".py",))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if compared.search(line) and "device" in line and "device_type ==" not in line
     ]

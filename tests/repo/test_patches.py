@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 import torch
-from repo.sources import ROOT, shown, sources
+from repo.sources import DEVICE, ROOT, shown, sources
 
 from torch_npusim import patches
 from torch_npusim._changes import find, is_version
@@ -128,7 +128,7 @@ STATE += ("torch.backends.cuda.matmul.allow_tf32",)  # of the recorder of truth
 def test_nothing_else_assigns_to_torch():
     """Names that a file imports from torch get no attribute and no entry outside of the table."""
     wrong = []
-    for path in sources("torch_npusim", "torch_npusim_entry_points", suffixes=(".py",)):
+    for path in sources(*DEVICE, suffixes=(".py",)):
         tree = ast.parse(path.read_text())
         foreign = {
             (name.asname or name.name).split(".")[0]

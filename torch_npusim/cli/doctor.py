@@ -17,7 +17,7 @@ import torch
 from torch_npusim import _environment, _preconditions, npusim
 from torch_npusim._text import format_bytes
 from torch_npusim.sim import knobs
-from torch_npusim_entry_points.shared import other_backends
+from torch_npusim_common.loading import other_backends
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def _checked(arguments: argparse.Namespace) -> int | None:
     Raises:
         ValueError: For an option that cannot be.
     """
-    from torch_npusim_entry_points.byte_sizes import parse_bytes
+    from torch_npusim_common.byte_sizes import parse_bytes
 
     if arguments.script.startswith("-"):
         raise ValueError(f"there is no option {arguments.script}; npusim fit --help lists them")

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_npusim.fit.result import NOT_IN_RUN, Outside
 from torch_npusim.sim import specs
-from torch_npusim_entry_points.byte_sizes import parse_bytes
+from torch_npusim_common.byte_sizes import parse_bytes
 
 _ROUNDED = 15 << 20  # three numbers, each to 0.01 GiB
 CONTEXT, COMMUNICATORS, GIVEN = "context of the driver", "communicators of NCCL", "as given"

@@ -18,7 +18,7 @@ from torch_npusim._text import format_bytes
 from torch_npusim.fit.own_server import Process
 from torch_npusim.fit.result import NOT_IN_RUN, Fit
 from torch_npusim.sim import fabric, specs
-from torch_npusim_entry_points.byte_sizes import parse_bytes
+from torch_npusim_common.byte_sizes import parse_bytes
 
 SETTINGS = ("spec", "memory", "allocator", "conf", "outside", "host", "ranks", "fabric")
 _MOST = 1 << 24  # of a batch

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The compiler's work on a program, and its gain: torch_npusim.compile_report()."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -15,118 +13,8 @@ from torch._inductor import config as inductor_config
 from torch_npusim import _C
 from torch_npusim._blame import file_line
 from torch_npusim.inductor import runtime
-from torch_npusim.inductor.uncompiled import Uncompiled, Watch
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One compilation of a function, or of what follows a graph break in it.
-
-    Attributes:
-        place: "file:line" of the function.
-        function: Its name.
-        compile_id: Dynamo's number of the compilation, "frame/version".
-        seconds: Duration of the compilation.
-        guards: How many conditions are checked before the compiled code runs.
-        cache: "hit" or "miss" of Inductor's cache of graphs; "" where no graph was compiled.
-        recompiled: The guard that failed, for a version that is not the first.
-        failure: Why it was not compiled, else "".
-    """
-
-    place: str
-    function: str
-    compile_id: str
-    seconds: float
-    guards: int
-    cache: str
-    recompiled: str
-    failure: str
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A command of the device, by name, summed over its calls.
-
-    Attributes:
-        name: Of the command.
-        operators: The operators of torch that are fused in it; none: an eager kernel.
-        calls: How often it ran.
-        bytes: Read and written by all calls.
-        flops: Operations of all calls.
-        modelled_us: Their modelled time.
-    """
-
-    name: str
-    operators: tuple[str, ...]
-    calls: int
-    bytes: float
-    flops: float
-    modelled_us: float
-
-
-@dataclass(frozen=True)
-class Run:
-    """The device's work in one run.
-
-    Attributes:
-        launches: Number of commands.
-        modelled_us: Their modelled time, one after the other.
-    """
-
-    launches: int
-    modelled_us: float
-
-
-@dataclass
-class CompileReport:
-    """The compilations, and the work of eager and compiled runs.
-
-    Attributes:
-        frames: The compilations, in order.
-        uncompiled: Code that did not run compiled: graph breaks, functions that were given up.
-        kernels: Commands of the compiled run, the longest first.
-        eager: The run without the compiler; None where it was not asked for.
-        compiled: The run with compiled code.
-        value: The compiled function's result.
-    """
-
-    frames: list[Frame] = field(default_factory=list)
-    uncompiled: list[Uncompiled] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
-    eager: Run | None = None
-    compiled: Run = field(default_factory=lambda: Run(0, 0.0))
-    value: Any = field(default=None, repr=False)
-
-    @property
-    def recompiles(self) -> list[Frame]:
-        """The compilations of what had been compiled before."""
-        return [frame for frame in self.frames if frame.recompiled]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns all but `value` as dictionaries, lists, numbers and strings."""
-        fields = {name: value for name, value in vars(self).items() if name != "value"}
-        return {name: _plain(value) for name, value in fields.items()}
-
-    def to_json(self) -> str:
-        """Returns to_dict() as JSON."""
-        return json.dumps(self.to_dict(), indent=1)
-
-    def to_html(self) -> str:
-        """Returns a page."""
-        from torch_npusim.inductor import report_page
-
-        return report_page.page(self)
-
-    def __str__(self) -> str:
-        from torch_npusim.inductor import report_page
-
-        return report_page.text(self)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [asdict(one) for one in value]
-    return None if value is None else asdict(value)
+from torch_npusim.inductor.report_page import CompileReport, Frame, Kernel, Run
+from torch_npusim.inductor.uncompiled import Watch
 
 
 def compile_report(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileReport:

@@ -24,7 +24,7 @@ from torch_npusim import _C, _first_use
 from torch_npusim._blame import file_line, to_blame
 from torch_npusim._changes import Changes
 from torch_npusim.sim import specs
-from torch_npusim_entry_points.byte_sizes import parse_bytes
+from torch_npusim_common.byte_sizes import parse_bytes
 
 __all__ = ["Answer", "DryRun", "active", "dry_run"]
 

@@ -31,7 +31,7 @@ from torch_npusim.testing import leaks
 from torch_npusim.testing._reach import addresses_reached_from
 from torch_npusim.testing.launches import too_many_launches
 from torch_npusim.testing.leaks import LiveBlock
-from torch_npusim_entry_points.pytest_settings import Settings, parse_bytes
+from torch_npusim_common.pytest_settings import Settings, parse_bytes
 
 _SHOWING = os.path.join("_pytest", "_io", "saferepr.py")
 _MODES = {"warn": 1, "error": 2, "strict": 2}

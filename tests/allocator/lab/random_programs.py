@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 import npusim_lab
-import torch_npusim  # noqa: F401
+from npusim_lab.recording import left_by_run
+from torch_npusim.cli import recorded_run
 
 STEPS = 250
 
@@ -76,9 +77,10 @@ def main() -> None:
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
     rules = os.environ.get("NPUSIM_ALLOCATOR", "npusim")
     for number in range(count):
-        with npusim_lab.record() as recorded:
-            failures = run(number, number, not is_policy(rules))
-        npusim_lab.save(recorded.traces[number], folder / f"{number}.npt")
+        recorded_run.begin()
+        failures = run(number, number, not is_policy(rules))
+        recorded_run.leave(folder)
+        npusim_lab.save(left_by_run(folder, number), folder / f"{number}.npt")
         print(failures)
 
 

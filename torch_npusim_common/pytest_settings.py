@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Settings from command line, ini file and markers of pytest --npusim.
 
-Neither torch nor torch_npusim is imported here, as in pytest_checks. PYTEST_DONT_REWRITE
+Neither torch nor torch_npusim is imported here. PYTEST_DONT_REWRITE
 """
 
 import os
@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 
-from torch_npusim_entry_points import byte_sizes
+from torch_npusim_common import byte_sizes
 
+# Class of an error in a baseline -> pattern of its text.
+CLASSES = {
+    "wait": "called a synchronizing",
+    "leak": "the test left",
+    "race": "RaceError",
+    "determinism": "does not have a deterministic implementation",
+    "assert": "device-side assert triggered",
+    "refusal": r"\(NPUSIM_RULES=cuda\)",
+}
 _SYNC = ("count", "warn", "error", "strict")
 _CAPABILITIES = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0")
 

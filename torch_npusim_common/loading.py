@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Code shared by torch_npusim and its entry points: neither imports the other for it."""
+"""Who else `import torch` loads, who waits for torch_npusim, and warnings in an import."""
 
 import sys
 import warnings
