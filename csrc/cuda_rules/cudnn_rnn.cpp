@@ -15,6 +15,10 @@ namespace {
 
 using at::Tensor;
 
+// Of torch.vmap(), and of torch.autograd.grad(is_grads_batched=True).
+constexpr c10::DispatchKeySet kBatched{c10::DispatchKey::FuncTorchBatched,
+                                       c10::DispatchKey::Batched};
+
 // A gradient whose own derivative raises.
 Tensor without_derivative(const Tensor& gradient) {
   const Tensor marked = at::alias(gradient);
@@ -34,6 +38,9 @@ Tensor as_operand(const Tensor& tensor, bool train) {
   if (!tensor.defined() || !tensor.requires_grad()) return tensor;
   const Tensor operand = at::alias(tensor);
   operand.register_hook([train](const Tensor& gradient) -> Tensor {
+    TORCH_CHECK(!gradient.key_set().has_any(kBatched),
+                "Batching rule not implemented for aten::_cudnn_rnn_backward. We could not "
+                "generate a fallback.");
     TORCH_CHECK(train, "cudnn RNN backward can only be called in training mode");
     const bool again = at::GradMode::is_enabled() && gradient.requires_grad();
     return again ? without_derivative(gradient) : gradient;

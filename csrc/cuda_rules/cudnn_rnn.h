@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Refusals of cuDNN for RNNs (aten/src/ATen/native/cudnn/RNN.cpp): states that are not contiguous,
-// a backward pass of an RNN that ran in eval(), and a second one. Every build of torch for CUDA
+// a backward pass of an RNN that ran in eval(), a second one, and one of batched gradients, for
+// which functorch has no rule (functorch/BatchedFallback.cpp). Every build of torch for CUDA
 // gives its RNNs to cuDNN unless torch.backends.cudnn.enabled is False.
 #pragma once
 

@@ -68,6 +68,22 @@ def test_a_second_derivative_is_refused(rnn):
         penalty().backward()
 
 
+@pytest.mark.parametrize("way", ["vmap", "grad"])
+def test_batched_gradients_are_refused(rnn, way):
+    x = torch.ones(5, 2, 3, device=NPU, requires_grad=True)
+
+    def rows():
+        sums, each = rnn(x)[0].sum((0, 2)), torch.eye(2, device=NPU)
+        if way == "grad":
+            return torch.autograd.grad(sums, x, each, is_grads_batched=True)[0]
+        return torch.vmap(lambda row: torch.autograd.grad(sums, x, row)[0])(each)
+
+    with pytest.raises(RuntimeError, match=r"Batching rule .* aten::_cudnn_rnn_backward\. We could"):
+        rows()
+    with torch.backends.cudnn.flags(enabled=False):
+        assert rows().shape == (2, 5, 2, 3)
+
+
 def test_the_bits_are_those_without_the_rules(rnn):
     x = torch.randn(5, 2, 3).to(NPU)
 
