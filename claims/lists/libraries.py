@@ -4,6 +4,7 @@
 docs/reference/package_suites.md names the libraries and their calls.
 """
 
+import functools
 from typing import ClassVar
 
 import numpy as np
@@ -142,6 +143,20 @@ class Neuron(nn.Module):
             self.made.append(self)
 
 
+class Links:
+    """Offsets of a robot's links; a cache of a method keeps the object by its first argument."""
+
+    def __init__(self, data):
+        self.offsets = data * 2
+
+    @functools.lru_cache  # noqa: B019 - the fault
+    def names_cached(self):
+        return ["base", "elbow"]
+
+    def names(self):
+        return ["base", "elbow"]
+
+
 def prefetched(size, recorded):
     """Sums of batches; a stream of its own uploads the next while one is in use."""
     uploads, used = torch.cuda.Stream(), torch.cuda.current_stream()
@@ -221,6 +236,11 @@ CLAIMS = {
         r"the test left .* of device memory[\s\S]*attribute 'made' of class",
         lambda data: Neuron(data, True),
         lambda data: Neuron(data, False),
+    ),
+    "cached_method": Brief(
+        r"the test left .* of device memory[\s\S]*results cached by functools.lru_cache",
+        lambda data: Links(data).names_cached(),
+        lambda data: Links(data).names(),
     ),
     "batch_of_another_stream": Brief(
         r"record_stream is missing",
