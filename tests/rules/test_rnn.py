@@ -78,7 +78,7 @@ def test_batched_gradients_are_refused(rnn, way):
             return torch.autograd.grad(sums, x, each, is_grads_batched=True)[0]
         return torch.vmap(lambda row: torch.autograd.grad(sums, x, row)[0])(each)
 
-    with pytest.raises(RuntimeError, match=r"Batching rule .* aten::_cudnn_rnn_backward\. We could"):
+    with pytest.raises(RuntimeError, match=r"Batching rule .*_cudnn_rnn_backward\. We could"):
         rows()
     with torch.backends.cudnn.flags(enabled=False):
         assert rows().shape == (2, 5, 2, 3)
