@@ -19,8 +19,7 @@ def new(name, dtype, count):
     x = ((torch.arange(count) * 3 + me.rank * 5) % 7 - 3).to(dtype)
     me.x[name] = x.to("npusim"), x
 
-def parts(x, g):
-    return list(x.chunk(g.size()))
+parts = lambda x, g: list(x.chunk(g.size()))
 def swap(x, g, how, sends, expects):
     out = torch.empty(sum(expects), dtype=x.dtype, device=x.device)
     return [out], dist.all_to_all_single(out, x[:sum(sends)], expects, sends, group=g, async_op=how)
@@ -40,12 +39,9 @@ def made(call, like):  # of collectives that write to new memory: a tensor, or o
         return (out if isinstance(out, list) else [out]), call(out, x, g, how, *args)
     return collective
 
-def whole(x, g):
-    return [torch.zeros_like(x) for _ in range(g.size())]
-def share(x, g):
-    return x.new_empty(x.numel() // g.size())
-def at(root, given, g):
-    return given if g.rank() == root else None
+whole = lambda x, g: [torch.zeros_like(x) for _ in range(g.size())]
+share = lambda x, g: x.new_empty(x.numel() // g.size())
+at = lambda root, given, g: given if g.rank() == root else None
 
 CALLS = {
     "all_reduce": lambda x, g, how, op: ([x], dist.all_reduce(x, op, g, how)),
@@ -131,6 +127,7 @@ def transfers(pairs, x, stream, batch):
     finish(stream)
 
 FOREIGN = "gloo", "Gloo", "Enforce", "transport/", "Connection", "preamble", "op."
+NOTHING = object()
 
 def differs(rank, group, right, wrong):
     if me.rank not in me.groups[group][1]:
@@ -148,8 +145,6 @@ def differs(rank, group, right, wrong):
                 torch.npusim.synchronize()
     else:
         assert me.rank == rank and done is NOTHING, f"rank {me.rank} is not told"
-
-NOTHING = object()
 
 def rank_main():
     me.rank, me.x, me.under_way = dist.get_rank(), {}, []

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Members that send each other tensors, fork, end, and are killed at any step.
 
-Oracle: a model of who has which block, and of what was written to it last (rules M9, M10, M11 and
-M12). Every wait has a limit; at the end nothing is allocated, mapped or open that was not at the
-beginning.
+Oracle: a model of who has which block, and of what was written to it last (rules M9 to M12). Every
+wait has a limit; at the end nothing is allocated, mapped or open that was not at the beginning.
 """
 
 from engine import Program
@@ -21,26 +20,19 @@ kept = {}
 class Tasks:  # of a member
     def make(name, numel, value):
         kept[name] = torch.full((numel + 1,), value, device="npusim")[1:]
-
     def dump(name):
         return bytes(ForkingPickler.dumps(kept[name]))
-
     def load(name, message):
         kept[name] = pickle.loads(message)
-
     def add(name):
         kept[name].add_(1)
         torch.npusim.synchronize()
-
     def drop(name):
         del kept[name]
-
     def values():
         return {name: sorted(set(x.tolist())) for name, x in kept.items()}
-
     def arm(number):
         faults.arm("kill", nth=number)
-
     def fork():
         torch.npusim.init()
         if not (child := os.fork()):
@@ -54,7 +46,6 @@ class Tasks:  # of a member
                 gc.collect()
                 os._exit(not refused)
         assert os.waitpid(child, 0)[1] == 0, "a forked child uses the device"
-
     def left():
         gc.collect()
         torch.npusim.empty_cache()

@@ -77,8 +77,6 @@ def planted(search, options: argparse.Namespace) -> int:
 
     missed = 0
     for plant, text in engine.plants(search.__name__).items():
-        if options.only and options.only != plant:
-            continue
         hit = next(engine.found(search, options.seed, options.seconds, text), None)
         missed += hit is None
         words = f"{hit[3]:.1f} s, program {hit[0]}: {hit[2].kind}" if hit else "NOT FOUND"
@@ -106,7 +104,6 @@ def main() -> int:
     parser.add_argument("--seed", default="0", help="the same seed makes the same programs (0)")
     parser.add_argument("--number", type=int, help="run this one program of the search")
     parser.add_argument("--plants", action="store_true", help="ask for planted faults")
-    parser.add_argument("--only", help="with --plants: this fault alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="searches at a time")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

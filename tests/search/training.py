@@ -141,8 +141,7 @@ LAYOUTS = ("plain", "transposed", "expanded", "channels last", "every second")
 LAYERS = """
 nn.Linear(s[-1], {n}); nn.Linear(s[-1], {n}, bias=False);
 (nn.BatchNorm1d if len(s) < 4 else nn.BatchNorm2d)(s[1]) if s.numel() > s[1] else nn.Tanh();
-nn.LayerNorm(s[-1]);
-nn.LayerNorm(s[1:]); nn.RMSNorm(s[-1]);
+nn.LayerNorm(s[-1]); nn.LayerNorm(s[1:]); nn.RMSNorm(s[-1]);
 nn.GroupNorm(1, s[1]) if layout != "channels last" else nn.Tanh();
 (nn.Conv1d if len(s) < 4 else nn.Conv2d)(s[1], {n}, 3, padding=1) if len(s) > 2 else nn.Tanh();
 (nn.AvgPool1d if len(s) < 4 else nn.AvgPool2d)(3, 1, 1);
@@ -154,13 +153,11 @@ Call(lambda x, m: x + m((x[..., 0] > 0).long()), nn.Embedding(2, s[-1]));
 nn.ConvTranspose2d(s[1], {n}, 2, 2) if len(s) == 4 else nn.Tanh();
 Call(lambda x: x.sort(-1).values); Call(lambda x: x.topk(1, -1).values);
 Call(lambda x: x[:, torch.zeros(2, dtype=torch.long, device=x.device)]);
-Call(lambda x: x.transpose(1, -1)); Call(lambda x: x.transpose(0, -1));
-Call(lambda x: x.flip(1)); Call(lambda x: x.cumsum(-1));
-Call(lambda x: x + x.mean(1, keepdim=True)); Call(lambda x: torch.cat([x, x], 1));
-Call(lambda x: x[:, ::2]); Call(lambda x: x.contiguous());
+Call(lambda x: x.transpose(1, -1)); Call(lambda x: x.transpose(0, -1)); Call(lambda x: x.flip(1));
+Call(lambda x: x.cumsum(-1)); Call(lambda x: x + x.mean(1, keepdim=True));
+Call(lambda x: torch.cat([x, x], 1)); Call(lambda x: x[:, ::2]); Call(lambda x: x.contiguous());
 Call(lambda x: F.scaled_dot_product_attention(x, x, x)) if s[-1] > 1 else nn.Tanh();
-Call(lambda x: F.normalize(x, dim=-1));
-Call(lambda x: (x * 1).relu_());
+Call(lambda x: F.normalize(x, dim=-1)); Call(lambda x: (x * 1).relu_());
 Call(lambda x: checkpoint(torch.tanh, x, use_reentrant=False, preserve_rng_state=False))
 """
 LOSSES = """
