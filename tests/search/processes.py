@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Members that send each other tensors, fork, end, and are killed at any step.
+"""Members that send each other tensors, fork, end, and are killed: rules M9, M10, M11 and M12.
 
-Oracle: a model of who has which block, and of what was written to it last (rules M9 to M12). Every
-wait has a limit; at the end nothing is allocated, mapped or open that was not at the beginning.
+Oracle: a model of who has which block, and of what was written to it last. Every wait has a limit;
+at the end nothing is allocated, mapped or open that was not at the beginning.
 """
 
 from engine import Program
