@@ -10,8 +10,10 @@ from repo.sources import ROOT
 
 from torch_npusim.cpp_extension import include_paths
 
+# With one thread: products on several round by the luck of threads under load, on the CPU too.
 TRAINING = """
 import torch, torch_npusim
+torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Sequential(
     torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 8)).to("npusim")
