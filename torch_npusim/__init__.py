@@ -21,7 +21,7 @@ from torch_npusim_common.loading import AFTER_LOADING
 
 if TYPE_CHECKING:
     from torch_npusim.fit.estimate import estimate
-    from torch_npusim.inductor.report import compile_report
+    from torch_npusim.inductor.compile_report import compile_report
 
 __all__ = ["__version__", "compile_report", "estimate"]
 __version__ = "0.1.0"
@@ -114,7 +114,7 @@ def _advice_on(oom: dict[str, Any], device: int) -> str:
 def __getattr__(name: str) -> Any:
     """Imports what takes long when it is asked for."""
     if name == "compile_report":
-        from torch_npusim.inductor.report import compile_report
+        from torch_npusim.inductor.compile_report import compile_report
 
         return compile_report
     if name == "estimate":

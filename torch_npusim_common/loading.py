@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who else `import torch` loads, who waits for torch_npusim, and warnings in an import."""
+"""Other backends of `import torch`, calls that wait for torch_npusim, and warnings in an import."""
 
 import sys
 import warnings

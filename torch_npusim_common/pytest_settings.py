@@ -12,15 +12,6 @@ import pytest
 
 from torch_npusim_common import byte_sizes
 
-# Class of an error in a baseline -> pattern of its text.
-CLASSES = {
-    "wait": "called a synchronizing",
-    "leak": "the test left",
-    "race": "RaceError",
-    "determinism": "does not have a deterministic implementation",
-    "assert": "device-side assert triggered",
-    "refusal": r"\(NPUSIM_RULES=cuda\)",
-}
 _SYNC = ("count", "warn", "error", "strict")
 _CAPABILITIES = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0")
 

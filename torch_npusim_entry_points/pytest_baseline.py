@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from torch_npusim_common.pytest_settings import CLASSES
+from torch_npusim_common.error_classes import CLASSES
 
 _REMARK = "  # "
 

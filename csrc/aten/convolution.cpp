@@ -74,7 +74,7 @@ bool is_depthwise(npusim::Work work) {
   return work == npusim::Work::depthwise || work == npusim::Work::depthwise_backward;
 }
 
-// cuDNN's kernels of float64 are those of the lanes, also where products have matrix units.
+// Whether images are converted for it. float64 counts as not: no recording has asked.
 bool on_matrix_units(const npusim::Cost& cost, const at::Tensor& input) {
   if (!input.is_privateuseone() || is_depthwise(cost.work)) return false;
   return cost.precision != npusim::Precision::f64 &&

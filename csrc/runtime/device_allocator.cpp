@@ -26,6 +26,7 @@
 #include "csrc/runtime/out_of_memory_observers.h"
 #include "csrc/runtime/poison.h"
 #include "csrc/runtime/storage.h"
+#include "csrc/runtime/vector_functions.h"
 
 namespace torch_npusim {
 
@@ -53,9 +54,12 @@ Memory memory_of_all(const Make& make) {
 }
 
 // None of them is ever destroyed: tensors may be freed after main() has returned.
+// Who reads a device's memory first also settles the functions that its kernels will call.
 Memory& real_memory() {
-  static auto* memory =
-      new Memory(memory_of_all([](int i) { return std::make_unique<DeviceProvider>(i); }));
+  static auto* memory = [] {
+    settle_vector_functions();
+    return new Memory(memory_of_all([](int i) { return std::make_unique<DeviceProvider>(i); }));
+  }();
   return *memory;
 }
 

@@ -124,7 +124,7 @@ def test_a_copy_to_the_host_that_does_not_block_is_pinned_and_then_waited_for():
 def test_kernels_are_commands_of_npusim_and_no_triton():
     from torch._inductor import utils
 
-    from torch_npusim.inductor import report
+    from torch_npusim.inductor.compile_report import counted_commands
 
     def function(x):
         return (x * 2 + 1).relu().sum(0), torch.rand(4, device="cuda") < 2
@@ -134,7 +134,7 @@ def test_kernels_are_commands_of_npusim_and_no_triton():
     compiled = torch.compile(function, fullgraph=True)
     x = torch.randn(4, 8, device="cuda")
     compiled(x)
-    with report.counted_commands() as rows:
+    with counted_commands() as rows:
         found = compiled(x)
     assert [t.device.type for t in found] == ["cuda", "cuda"]
     torch.testing.assert_close(found[0], function(x)[0])

@@ -6,10 +6,12 @@ import os
 import runpy
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from processes import python
 
 from torch_npusim import cli
 from torch_npusim.cli import doctor
@@ -165,6 +167,22 @@ def test_lab_hands_everything_over_to_the_laboratory(npusim, tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["lab", "--help"])
     assert capsys.readouterr().out.startswith("usage: npusim lab ")
+
+
+def test_the_command_needs_no_pytest():
+    done = python(
+        "-c",
+        textwrap.dedent(
+            """
+            import sys
+            sys.modules["pytest"] = None  # as where it is not installed
+            from torch_npusim import cli
+            sys.exit(cli.main(["info"]))
+            """
+        ),
+        cold=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["lab", "truth"])

@@ -7,7 +7,8 @@ import uuid
 import pytest
 import torch
 
-from torch_npusim.inductor import report, runtime
+from torch_npusim.inductor import runtime
+from torch_npusim.inductor.compile_report import counted_commands
 from torch_npusim.sim import faults
 
 
@@ -19,7 +20,7 @@ def one_command(function, *args):
     """The only command that a compiled function launches: its name and row."""
     compiled = torch.compile(function, fullgraph=True)
     compiled(*args)
-    with report.counted_commands() as rows:
+    with counted_commands() as rows:
         compiled(*args)
     assert len(rows) == 1
     return next(iter(rows.items()))
@@ -63,7 +64,7 @@ def test_bytes_follow_dynamic_shapes():
     for rows in (4, 9, 20):
         x, y = torch.ones(rows, 16, device="npusim"), torch.ones(16, device="npusim")
         compiled(x, y)
-        with report.counted_commands() as counted:
+        with counted_commands() as counted:
             compiled(x, y)
         moved.append(sum(row["bytes"] for row in counted.values()))
     assert moved == [4 * (2 * rows * 16 + 16) for rows in (4, 9, 20)]

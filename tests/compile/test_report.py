@@ -120,10 +120,11 @@ def test_a_report_names_the_guard_that_failed():
     def sizes():
         return [compiled(x[:n], 2) for n in (2, 3)]
 
-    from torch_npusim.inductor import report as reports
+    from torch_npusim.inductor.compile_report import watched_compiler
+    from torch_npusim.inductor.report import CompileReport
 
-    made = reports.CompileReport()
-    with reports.watched_compiler(made):
+    made = CompileReport()
+    with watched_compiler(made):
         sizes()
     assert len(made.frames) == 2
     assert len(made.recompiles) == 1

@@ -56,7 +56,7 @@ def rank_of(rank, size, store, kind):
     torch.npusim.set_device(rank)
     dist.init_process_group("simccl", init_method=f"file://{store}", rank=rank, world_size=size)
     plain = trained(parallel(kind, compiled=False), rank)
-    from torch_npusim.inductor.report import counted_commands
+    from torch_npusim.inductor.compile_report import counted_commands
 
     with counted_commands() as rows:
         compiled = trained(parallel(kind, compiled=True), rank)

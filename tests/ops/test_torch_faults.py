@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Kernels of torch that misread an operand: right here, still wrong on the CPU."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
+ROOT = Path(__file__).resolve().parents[2]
 BEHIND = -5.0
 
 
@@ -125,3 +129,15 @@ def test_upstream_kernels_still_misread_their_operands():
     x = torch.zeros(1, 1, 3, 1)
     _, places = torch.nn.functional.max_pool2d(x, 3, 3, 1, (1, 2), True, return_indices=True)
     assert places.max() >= 3
+
+
+def test_every_vector_function_of_mkl_is_settled():
+    header = Path(torch.__file__).parent / "include" / "ATen" / "cpu" / "vml.h"
+    called = set(re.findall(r"^IMPLEMENT_VML_MKL\((\w+),", header.read_text(), re.M))
+    source = (ROOT / "csrc" / "runtime" / "vector_functions.cpp").read_text()
+    assert set(re.findall(r"(\w+)_stub\(", source)) == called
+
+
+def test_upstream_mkl_still_chooses_kernels_in_first_calls():
+    year = re.search(r"Math Kernel Library Version (\d+)", torch.__config__.parallel_info())[1]
+    assert int(year) < 2025, "ask pytorch/pytorch #188792 again"

@@ -240,7 +240,7 @@ def test_the_share_of_the_peak_is_that_of_a_closed_form(dtype, precision, peak):
 def test_a_report_on_the_compiler_takes_no_operations_from_a_step(tmp_path):
     script = tmp_path / "reports.py"
     script.write_text("""import torch
-from torch_npusim.inductor.report import counted_commands
+from torch_npusim.inductor.compile_report import counted_commands
 model = torch.nn.Linear(256, 256, bias=False, device="npusim")
 optimizer = torch.optim.SGD(model.parameters())
 x = torch.zeros(64, 256, device="npusim")

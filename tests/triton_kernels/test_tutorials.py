@@ -7,7 +7,7 @@ import triton
 from torch.nn import functional as F
 from triton_kernels import tutorials
 
-from torch_npusim.inductor.report import counted_commands
+from torch_npusim.inductor.compile_report import counted_commands
 from torch_npusim.sim import faults, poison
 from torch_npusim.testing import check_triton
 

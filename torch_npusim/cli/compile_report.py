@@ -28,9 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not Path(arguments.script).is_file():
         print(f"npusim compile-report: there is no file {arguments.script!r}")
         return 2
-    from torch_npusim.inductor import report
+    from torch_npusim.inductor.compile_report import script_report
 
-    made = report.script_report(arguments.script, arguments.arguments, not arguments.no_eager)
+    made = script_report(arguments.script, arguments.arguments, not arguments.no_eager)
     if arguments.html:
         Path(arguments.html).write_text(made.to_html())
     print(made.to_json() if arguments.json else str(made))

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torch_npusim_common.pytest_settings import CLASSES
+from torch_npusim_common.error_classes import CLASSES
 
 _CHECKS = "as-cuda", "devices=2", "sync=count", "races=report", "leaks=warn"
 _OUTCOMES = ("passed", "failed", "skipped", "xfailed", "not collected")

@@ -1,180 +1,207 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The compiler's work on a program, and its gain: torch_npusim.compile_report()."""
+"""A compile report: its data, as text and as a page."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import json
+from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
-import torch
-from torch._dynamo.callback import callback_handler as handler
-from torch._inductor import config as inductor_config
+from torch_npusim import _page_shell as page_shell
+from torch_npusim.inductor.uncompiled import Uncompiled
 
-from torch_npusim import _C
-from torch_npusim._blame import file_line
-from torch_npusim.inductor import runtime
-from torch_npusim.inductor.report_page import CompileReport, Frame, Kernel, Run
-from torch_npusim.inductor.uncompiled import Watch
+Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+
+_STYLE = "td { font-family: monospace; overflow-wrap: anywhere }\n"
 
 
-def compile_report(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileReport:
-    """Runs a function eagerly, compiles it, and says what the compiler did with it.
+@dataclass(frozen=True)
+class Frame:
+    """One compilation of a function, or of what follows a graph break in it.
 
-    The function is called three times: eagerly, compiled for the first time, and compiled again,
-    which is the run whose commands are counted. It sees the same arguments each time.
-
-    Args:
-        function: A function or a module; one that torch.compile() made is used as it is.
-        *args: Its arguments.
-        **kwargs: Likewise.
-
-    Returns:
-        The report; `print()` shows it.
+    Attributes:
+        place: "file:line" of the function.
+        function: Its name.
+        compile_id: Dynamo's number of the compilation, "frame/version".
+        seconds: Duration of the compilation.
+        guards: How many conditions are checked before the compiled code runs.
+        cache: "hit" or "miss" of Inductor's cache of graphs; "" where no graph was compiled.
+        recompiled: The guard that failed, for a version that is not the first.
+        failure: Why it was not compiled, else "".
     """
-    report = CompileReport()
-    compiled = function if _is_compiled(function) else torch.compile(function)
-    torch._dynamo.reset()
-    with torch.compiler.set_stance("force_eager"), counted_commands() as rows:
-        compiled(*args, **kwargs)
-    report.eager = _run(rows)
-    with watched_compiler(report):
-        compiled(*args, **kwargs)
-        with counted_commands() as rows:
-            report.value = compiled(*args, **kwargs)
-    report.compiled, report.kernels = _run(rows), _kernels(rows)
-    return report
+
+    place: str
+    function: str
+    compile_id: str
+    seconds: float
+    guards: int
+    cache: str
+    recompiled: str
+    failure: str
 
 
-def _is_compiled(function: Any) -> bool:
-    return isinstance(function, torch._dynamo.OptimizedModule) or hasattr(
-        function, "_torchdynamo_orig_callable"
-    )
+@dataclass(frozen=True)
+class Kernel:
+    """A command of the device, by name, summed over its calls.
 
-
-@contextmanager
-def counted_commands() -> Iterator[dict[str, dict[str, float]]]:
-    """Yields a dictionary that holds, at the end, what each command of the device cost, by name.
-
-    Commands of the compiler itself are left out.
+    Attributes:
+        name: Of the command.
+        operators: The operators of torch that are fused in it; none: an eager kernel.
+        calls: How often it ran.
+        bytes: Read and written by all calls.
+        flops: Operations of all calls.
+        modelled_us: Their modelled time.
     """
-    rows: dict[str, dict[str, float]] = {}
-    tallies: list[int] = []  # the open one, if any
 
-    def end(_: Any = None) -> None:
-        while tallies:
-            for name, row in _C.end_command_tally(tallies.pop()).items():
-                before = rows.setdefault(name, dict.fromkeys(row, 0))
-                for figure, value in row.items():
-                    before[figure] += value
-
-    def begin(_: Any = None) -> None:
-        tallies.append(_C.begin_command_tally())
-
-    begin()
-    # The compiler's own commands, such as those of Inductor's patterns, are not the program's.
-    handler.register_start_callback(end)
-    handler.register_end_callback(begin)
-    try:
-        yield rows
-    finally:
-        with suppress(ValueError):  # torch._dynamo.reset() forgets them
-            handler.remove_start_callback(end)
-            handler.remove_end_callback(begin)
-        end()
+    name: str
+    operators: tuple[str, ...]
+    calls: int
+    bytes: float
+    flops: float
+    modelled_us: float
 
 
-def _run(rows: dict[str, dict[str, float]]) -> Run:
-    return Run(
-        int(sum(row["calls"] for row in rows.values())),
-        sum(row["modelled_ns"] for row in rows.values()) / 1000,
-    )
+@dataclass(frozen=True)
+class Run:
+    """The device's work in one run.
+
+    Attributes:
+        launches: Number of commands.
+        modelled_us: Their modelled time, one after the other.
+    """
+
+    launches: int
+    modelled_us: float
 
 
-def _kernels(rows: dict[str, dict[str, float]]) -> list[Kernel]:
-    made = []
-    for name, row in rows.items():
-        known = runtime.kernels.get(name)
-        made.append(
-            Kernel(
-                name,
-                known.operators if known else (),
-                int(row["calls"]),
-                row["bytes"],
-                row["flops"],
-                row["modelled_ns"] / 1000,
+@dataclass
+class CompileReport:
+    """The compilations, and the work of eager and compiled runs.
+
+    Attributes:
+        frames: The compilations, in order.
+        uncompiled: Code that did not run compiled: graph breaks, functions that were given up.
+        kernels: Commands of the compiled run, the longest first.
+        eager: The run without the compiler; None where it was not asked for.
+        compiled: The run with compiled code.
+        value: The compiled function's result.
+    """
+
+    frames: list[Frame] = field(default_factory=list)
+    uncompiled: list[Uncompiled] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    eager: Run | None = None
+    compiled: Run = field(default_factory=lambda: Run(0, 0.0))
+    value: Any = field(default=None, repr=False)
+
+    @property
+    def recompiles(self) -> list[Frame]:
+        """The compilations of what had been compiled before."""
+        return [frame for frame in self.frames if frame.recompiled]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all but `value` as dictionaries, lists, numbers and strings."""
+        fields = {name: value for name, value in vars(self).items() if name != "value"}
+        return {name: _plain(value) for name, value in fields.items()}
+
+    def to_json(self) -> str:
+        """Returns to_dict() as JSON."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_html(self) -> str:
+        """Returns a page."""
+        return _page(self)
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [asdict(one) for one in value]
+    return None if value is None else asdict(value)
+
+
+def _tables(report: CompileReport) -> list[Table]:
+    """The tables of a report: title, heads of the columns, rows."""
+    runs = [("eager", report.eager), ("compiled", report.compiled)]
+    return [
+        (
+            "Runs",
+            ("", "launches", "modelled us"),
+            [(name, str(run.launches), f"{run.modelled_us:.1f}") for name, run in runs if run],
+        ),
+        (
+            f"Not compiled: {len(report.uncompiled)}",
+            ("kind", "where", "line", "function", "reason", "instead"),
+            [
+                (one.kind, one.place, one.code, one.function, one.reason, one.instead)
+                for one in report.uncompiled
+            ],
+        ),
+        (
+            f"Recompilations: {len(report.recompiles)}",
+            ("compilation", "function", "guard that failed"),
+            [(one.compile_id, one.function, one.recompiled) for one in report.recompiles],
+        ),
+        (
+            f"Compilations: {len(report.frames)}",
+            ("compilation", "where", "function", "seconds", "guards", "cache", "failure"),
+            [
+                (
+                    one.compile_id,
+                    one.place,
+                    one.function,
+                    f"{one.seconds:.2f}",
+                    str(one.guards),
+                    one.cache,
+                    one.failure,
+                )
+                for one in report.frames
+            ],
+        ),
+        (
+            "Commands of the compiled run",
+            ("name", "calls", "modelled us", "bytes", "flops", "operators"),
+            [
+                (
+                    one.name,
+                    str(one.calls),
+                    f"{one.modelled_us:.1f}",
+                    f"{one.bytes:.0f}",
+                    f"{one.flops:.0f}",
+                    ", ".join(one.operators) or "an eager kernel",
+                )
+                for one in report.kernels
+            ],
+        ),
+    ]
+
+
+def _text(report: CompileReport) -> str:
+    """The report for a terminal."""
+    lines = []
+    for title, heads, rows in _tables(report):
+        lines.append(title)
+        if rows:
+            shown = [heads, *rows]
+            widths = [max(len(row[i]) for row in shown) for i in range(len(heads))]
+            for row in shown:
+                cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+                lines.append("  " + "  ".join(cells).rstrip())
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _page(report: CompileReport) -> str:
+    """The report as one HTML page without scripts."""
+    parts = ["<h1>Compile report</h1>"]
+    for title, heads, rows in _tables(report):
+        parts.append(f"<h2>{escape(title)}</h2>")
+        if rows:
+            head = "".join(f"<th>{escape(cell)}</th>" for cell in heads)
+            body = "".join(
+                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+                for row in rows
             )
-        )
-    return sorted(made, key=lambda kernel: (-kernel.modelled_us, kernel.name))
-
-
-@contextmanager
-def watched_compiler(report: CompileReport) -> Iterator[None]:
-    """Adds what is compiled meanwhile to a report, and what is not."""
-    watch = Watch()
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.stop()
-        report.frames += [
-            _frame(metrics)
-            for metrics in watch.compilations
-            if metrics.is_forward is not False and metrics.co_filename is not None
-        ]
-        report.uncompiled += watch.found
-
-
-def _frame(metrics: Any) -> Frame:
-    hits = metrics.inductor_fx_local_cache_hit_count or 0
-    misses = metrics.inductor_fx_local_cache_miss_count or 0
-    return Frame(
-        file_line(metrics.co_filename, metrics.co_firstlineno),
-        metrics.co_name or "",
-        metrics.compile_id or "",
-        (metrics.duration_us or 0) / 1e6,
-        metrics.guard_count or 0,
-        "hit" if hits and not misses else "miss" if misses or not _caches() else "",
-        (metrics.recompile_reason or "").partition("\n")[0],
-        (metrics.fail_reason or "").partition("\n")[0],
-    )
-
-
-def _caches() -> bool:
-    return bool(inductor_config.fx_graph_cache)
-
-
-def script_report(path: str, arguments: list[str], eager: bool = True) -> CompileReport:
-    """Runs a script and reports on what it compiles.
-
-    Args:
-        path: Of the script, which runs as __main__.
-        arguments: Its command line.
-        eager: Whether it runs first without the compiler, for comparison; its output is dropped.
-    """
-    import contextlib
-    import io
-    import runpy
-
-    report = CompileReport()
-
-    def run() -> None:
-        before = sys.argv
-        sys.argv = [path, *arguments]
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as left:
-            if left.code not in (None, 0):
-                raise RuntimeError(f"{path} ended with status {left.code}") from left
-        finally:
-            sys.argv = before
-
-    if eager:
-        silent = contextlib.redirect_stdout(io.StringIO())
-        with torch.compiler.set_stance("force_eager"), counted_commands() as rows, silent:
-            run()
-        report.eager = _run(rows)
-        torch._dynamo.reset()
-    with watched_compiler(report), counted_commands() as rows:
-        run()
-    report.compiled, report.kernels = _run(rows), _kernels(rows)
-    return report
+            parts.append(f"<table><tr>{head}</tr>{body}</table>")
+    return page_shell.page("Compile report", "\n".join(parts), _STYLE)

@@ -13,8 +13,8 @@ import torch
 from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 from torch._dynamo.backends.common import aot_autograd
 
-from torch_npusim.inductor.report import compile_report
-from torch_npusim.inductor.report_page import CompileReport
+from torch_npusim.inductor.compile_report import compile_report
+from torch_npusim.inductor.report import CompileReport
 from torch_npusim.inside._report import NO_WRAP, Drawing, Picture, Report, wrapped
 
 _COLOURS = ("#ddf4ff", "#fff8c5", "#ffeff7", "#dafbe1", "#fbefff", "#fff1e5")
