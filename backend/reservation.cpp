@@ -29,6 +29,13 @@ constexpr std::size_t kWantedAddressSpace = std::size_t{1} << 43;
 // stacks, and from AddressSanitizer's shadow.
 constexpr std::uintptr_t kUsersAt = std::uintptr_t{0x20} << 40;
 constexpr std::uintptr_t kKernelsAt = std::uintptr_t{0x30} << 40;
+// ThreadSanitizer has its shadow there, asks for address 0 instead, and ends where it gets that.
+constexpr bool kHasWantedAddresses =
+#if defined(__SANITIZE_THREAD__)
+    false;
+#else
+    true;
+#endif
 // Addresses per device, in capacities: an expandable segment takes 9/8 of the capacity, and every
 // stream and memory pool has two of them.
 constexpr std::size_t kMostFactor = 64;
@@ -52,10 +59,13 @@ struct Layout {
 // has no such address; nullptr when refused.
 char* reserve(std::size_t bytes, std::uintptr_t wanted) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void* const there = reinterpret_cast<void*>(wanted);
-  void* start = mmap(there, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
-  if (start == there) return static_cast<char*>(start);
-  if (start != MAP_FAILED) munmap(start, bytes);  // by a kernel or sanitizer without the flag
+  void* start = MAP_FAILED;
+  if (kHasWantedAddresses) {
+    void* const there = reinterpret_cast<void*>(wanted);
+    start = mmap(there, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
+    if (start == there) return static_cast<char*>(start);
+    if (start != MAP_FAILED) munmap(start, bytes);  // by a kernel without the flag
+  }
   const std::size_t asked = bytes + kHugePageBytes;
   start = mmap(nullptr, asked, PROT_NONE, kFlags, -1, 0);
   if (start == MAP_FAILED) return nullptr;

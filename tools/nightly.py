@@ -51,7 +51,6 @@ def main() -> int:
     """Runs and writes; returns the exit status."""
     commands = tomllib.loads(TABLE.read_text())["commands"]
     chosen = [command for command in commands if not sys.argv[1:] or sys.argv[1] in command]
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     failed = []
     for command in chosen:
         print(f"== {command}", flush=True)
@@ -59,6 +58,7 @@ def main() -> int:
         status, output = run(command)
         print(output, flush=True)
         lines = [line for line in output.splitlines() if line.strip()]
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results[command] = {
             "commit": at,
             "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
