@@ -141,6 +141,20 @@ def test_kernels_are_commands_of_npusim_and_no_triton():
     assert any(name.startswith("npusim_fused") for name in rows)
 
 
+def test_kernels_with_configurations_reserve_the_buffer_that_flushes_the_cache():
+    """Of 50 MiB on an H100: its recording reserves that for the second model on (docs: truth)."""
+    flushed = torch.cuda.get_device_properties(0).L2_cache_size
+    x, y = (torch.ones(count, device="cuda") for count in (64, 128))
+    reserved = []
+    for function, operand in ((torch.cumsum, (x, 0)), (torch.cos, (x,)), (torch.cos, (y,))):
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        compiled = torch.compile(lambda *a, f=function: f(f(*a), *a[1:]), fullgraph=True)
+        compiled(*operand), compiled(*operand)
+        reserved.append(torch.cuda.memory_reserved() - before)
+    assert reserved == [0, 0, flushed]
+
+
 def test_a_device_that_is_too_old_for_triton_is_none_for_its_own_kernels(monkeypatch):
     """Such as NPUSIM_SPEC=ascend-910b; Inductor asks whether Triton could write for it."""
     from types import SimpleNamespace

@@ -78,8 +78,19 @@ class NpusimScheduling(cpp.CppScheduling):
         code.splice(source.replace(str(Placeholder.KERNEL_NAME), name), strip=True)
         code.writeline("''')")
         wrapper.define_kernel(name, code.getvalue(), gpu=False)
-        wrapper.describe_kernel(name, operators_of(nodes), done)
+        wrapper.describe_kernel(name, operators_of(nodes), done, is_tuned(nodes))
         return name
+
+
+def is_tuned(nodes: list[Any]) -> bool:
+    """Whether Triton's kernel would have several configurations: pointwise, of over 64 elements.
+
+    Up to there both have the same block and one warp (pointwise() in torch's triton_heuristics.py).
+    """
+    if any(node.is_reduction() for node in nodes):
+        return False
+    results = [leaf.node for node in nodes for leaf in node.get_nodes() if leaf.node is not None]
+    return any(V.graph.sizevars.optimization_hint(one.get_numel()) > 64 for one in results)
 
 
 def operators_of(nodes: list[Any]) -> tuple[str, ...]:

@@ -113,13 +113,23 @@ class NpusimSubgraphWrapper(_OnNpusim, SubgraphPythonWrapperCodegen):
 
     parent_wrapper: "NpusimWrapper | NpusimSubgraphWrapper"
 
-    def describe_kernel(self, name: str, operators: tuple[str, ...], account: Account) -> None:
+    def describe_kernel(
+        self, name: str, operators: tuple[str, ...], account: Account, is_tuned: bool
+    ) -> None:
         """Has the generated code say what a kernel is."""
-        self.parent_wrapper.describe_kernel(name, operators, account)
+        self.parent_wrapper.describe_kernel(name, operators, account, is_tuned)
 
 
 class NpusimWrapper(_OnNpusim):
-    """The wrapper of a graph."""
+    """The wrapper of a graph.
+
+    Attributes:
+        tuned: Names of kernels with several configurations.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tuned: list[str] = []
 
     @staticmethod
     def create(
@@ -135,7 +145,7 @@ class NpusimWrapper(_OnNpusim):
                 parent_wrapper,  # type: ignore[arg-type]
                 partition_signatures,
             )
-        return NpusimWrapper()  # type: ignore[no-untyped-call]
+        return NpusimWrapper()
 
     def write_header(self) -> None:
         """Writes the imports of the generated code."""
@@ -147,6 +157,13 @@ class NpusimWrapper(_OnNpusim):
     def generate_after_suffix(self, result: Any) -> None:
         """Writes what comes after the function that runs the graph: how it is called."""
         super().generate_after_suffix(result)
+        if self.tuned:
+            result.splice(
+                f"""
+                from torch_npusim.inductor.runtime import tuned_at_first_call
+                tuned_at_first_call({self.tuned!r}, globals())
+                """
+            )
         if not config.triton.cudagraphs:  # mode="reduce-overhead"
             return
         devices = {(device.type, device.index) for device in V.graph.device_node_mapping}
@@ -165,10 +182,14 @@ class NpusimWrapper(_OnNpusim):
             """
         )
 
-    def describe_kernel(self, name: str, operators: tuple[str, ...], account: Account) -> None:
-        """Has the generated code say what a kernel is."""
+    def describe_kernel(
+        self, name: str, operators: tuple[str, ...], account: Account, is_tuned: bool
+    ) -> None:
+        """Has the generated code say what a kernel is, and whether Triton's has configurations."""
         described = (name, operators, str(account.bytes), str(account.flops))
         self.header.writeline(f"describe_kernel(*{described!r})")
+        if is_tuned:
+            self.tuned.append(name)
 
 
 class RefusedWrapper(PythonWrapperCodegen):
