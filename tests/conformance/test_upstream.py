@@ -51,7 +51,7 @@ def result(tmp_path_factory):
     out = tmp_path_factory.mktemp("upstream")
     kit = ["-m", "npusim_conformance", "upstream", str(FILES)]
     done = python(
-        *kit, "--device", "npusim", "--timeout", "3", "--quiet", "--out", out, timeout=400
+        *kit, "--device", "npusim", "--timeout", "3", "--quiet", "--out", out, timeout=800
     )
     return done, log.read(out).outcomes
 

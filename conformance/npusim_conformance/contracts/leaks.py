@@ -12,7 +12,7 @@ import torch
 from npusim_conformance.contracts import contract
 from npusim_conformance.contracts.pinned import pinned_memory
 from npusim_conformance.contracts.stream import NO_CPU
-from npusim_conformance.processes import resident_bytes
+from npusim_conformance.processes import private_bytes
 from npusim_conformance.properties.base import Run, require
 from npusim_conformance.verdict import NotApplicable
 
@@ -22,10 +22,10 @@ _OBJECTS = 1000
 
 
 def _resident() -> int:
-    """Resident bytes of this process, without those that malloc() holds free."""
+    """Resident bytes of this process that are its own, without those that malloc() holds free."""
     with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-    return resident_bytes(os.getpid())
+    return private_bytes(os.getpid())
 
 
 def _grown(run: Run, work: Callable[[], object], times: int, allowed: int) -> int:
