@@ -84,7 +84,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Likewise without pages of files: under pressure the machine takes those back."""
+    """Likewise without pages of files, which the machine takes back under pressure."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

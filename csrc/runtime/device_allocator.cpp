@@ -54,7 +54,7 @@ Memory memory_of_all(const Make& make) {
 }
 
 // None of them is ever destroyed: tensors may be freed after main() has returned.
-// Who reads a device's memory first also settles the functions that its kernels will call.
+// The first reader also settles the functions that kernels will call.
 Memory& real_memory() {
   static auto* memory = [] {
     settle_vector_functions();

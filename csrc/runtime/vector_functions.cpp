@@ -30,8 +30,7 @@ void settle_vector_functions() {
     tanh_stub(at::kCPU, iter);
     trunc_stub(at::kCPU, iter);
   };
-  // Their memory is this function's, so that nothing is dispatched: modes of the caller see no
-  // call.
+  // Tensors of memory on the stack: nothing is dispatched, so modes of the caller see no call.
   double wide = 0.5;
   double wide_result = 0;
   settle(at::from_blob(&wide_result, {1}, at::kDouble), at::from_blob(&wide, {1}, at::kDouble));

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels of torch that misread an operand: right here, still wrong on the CPU."""
+"""Kernels of torch that are wrong on the CPU still, and right here."""
 
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from repo.sources import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BEHIND = -5.0
 
 
@@ -139,5 +139,7 @@ def test_every_vector_function_of_mkl_is_settled():
 
 
 def test_upstream_mkl_still_chooses_kernels_in_first_calls():
-    year = re.search(r"Math Kernel Library Version (\d+)", torch.__config__.parallel_info())[1]
-    assert int(year) < 2025, "ask pytorch/pytorch #188792 again"
+    found = re.search(r"Math Kernel Library Version (\d+)", torch.__config__.parallel_info())
+    if found is None:
+        pytest.skip("this torch has no MKL")
+    assert int(found[1]) < 2025, "ask pytorch/pytorch #188792 again"

@@ -21,23 +21,23 @@ _ROUNDS = 8
 _OBJECTS = 1000
 
 
-def _resident() -> int:
-    """Resident bytes of this process that are its own, without those that malloc() holds free."""
+def _private() -> int:
+    """Private bytes of this process, without those that malloc() holds free."""
     with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
     return private_bytes(os.getpid())
 
 
 def _grown(run: Run, work: Callable[[], object], times: int, allowed: int) -> int:
-    """Resident bytes that `times` calls add: the least of three tries, for others add to it too."""
+    """Private bytes that `times` calls add: the least of three tries, for others add to it too."""
     least = 1 << 62
     for _ in range(3):
         run.under_test.synchronize()
-        before = _resident()
+        before = _private()
         for _ in range(times):
             work()
         run.under_test.synchronize()
-        least = min(least, _resident() - before)
+        least = min(least, _private() - before)
         if least < allowed:
             break
     return least

@@ -24,7 +24,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from npusim_conformance.processes import name_of
+from npusim_conformance.processes import name_of, private_bytes
 
 _POLL_SECONDS = 0.01
 _STATE = struct.Struct("<qqq")  # the call that is being made, how many returned, how many raised
@@ -85,7 +85,7 @@ class _Child:
         _STATE.pack_into(self._shared, 0, -1, 0, 0)
         self._killed = ""
         self._at, self._since = -2, time.monotonic()
-        self._inherited = _touched(os.getpid())  # what a fork copies counts as the child's, too
+        self._inherited = private_bytes(os.getpid())  # what a fork copies counts as a child's
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -118,7 +118,7 @@ class _Child:
             self._at, self._since = call, now
         if now - self._since > self.limits.seconds:
             self.kill("timeout")
-        elif _touched(self.pid) - self._inherited > self.limits.bytes:
+        elif private_bytes(self.pid) - self._inherited > self.limits.bytes:
             self.kill("memory")
 
     def kill(self, why: str) -> None:
@@ -126,16 +126,6 @@ class _Child:
         self._killed = self._killed or why
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-
-
-def _touched(pid: int) -> int:
-    """Bytes of memory of its own that a process holds."""
-    try:
-        with open(f"/proc/{pid}/statm") as statm:
-            fields = statm.read().split()
-    except OSError:
-        return 0
-    return (int(fields[1]) - int(fields[2])) * mmap.PAGESIZE if len(fields) > 2 else 0
 
 
 def _execute(experiment: Experiment, shared: Any) -> None:
