@@ -22,11 +22,13 @@ void set_host_layer(HostLayer layer) noexcept;
 
 // Costs of a host beside commands, in nanoseconds; 0: nothing. call: makes a tensor and launches
 // nothing, as a view or memory without values. kernel: a kernel that a library launches by itself.
-enum class HostCall : std::uint8_t { call, kernel };
+// input: a compiled graph takes a tensor.
+enum class HostCall : std::uint8_t { call, kernel, input };
+inline constexpr std::size_t kHostCallCount = 3;
 void set_host_call_ns(HostCall kind, std::int64_t ns) noexcept;
 
 namespace detail {
-inline constinit std::array<std::atomic<std::int64_t>, 2> host_call_ns{};
+inline constinit std::array<std::atomic<std::int64_t>, kHostCallCount> host_call_ns{};
 void pass_host_calls(HostCall kind, std::int64_t count);
 }  // namespace detail
 

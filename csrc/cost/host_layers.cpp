@@ -65,6 +65,7 @@ void set_host_layers(const HostLayers& layers) {
   g_reduction_ns = layers.reduction_ns;
   npusim::set_host_call_ns(npusim::HostCall::call, layers.call_ns);
   npusim::set_host_call_ns(npusim::HostCall::kernel, layers.kernel_ns);
+  npusim::set_host_call_ns(npusim::HostCall::input, layers.input_ns);
   const bool any = layers.backward_ns > 0 || layers.library_ns > 0 || layers.reduction_ns > 0;
   npusim::set_host_layer(any ? &beside_ns : nullptr);
 }

@@ -14,6 +14,7 @@ struct HostLayers {
   std::int64_t reduction_ns;  // a reduction or a lookup by index: dimensions are sorted and merged
   std::int64_t call_ns;       // a view, and memory without values
   std::int64_t kernel_ns;     // each kernel that cuDNN launches beside its first
+  std::int64_t input_ns;      // a tensor that a compiled graph takes: guards, asserts, autograd
 };
 
 // set_host_layers() lets these times pass from now on; all 0: none.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/device_loss.h"
+#include "backend/host_layer.h"
 #include "csrc/cost/host_layers.h"
 #include "csrc/cuda_rules/cuda_rules.h"
 #include "csrc/cuda_rules/operators_without_cuda.h"
@@ -175,9 +176,11 @@ py::dict fault_counts() {
 void bind_sim(py::module& m) {
   m.def("set_host_layers",
         [](std::int64_t backward_ns, std::int64_t library_ns, std::int64_t reduction_ns,
-           std::int64_t call_ns, std::int64_t kernel_ns) {
-          set_host_layers({backward_ns, library_ns, reduction_ns, call_ns, kernel_ns});
+           std::int64_t call_ns, std::int64_t kernel_ns, std::int64_t input_ns) {
+          set_host_layers({backward_ns, library_ns, reduction_ns, call_ns, kernel_ns, input_ns});
         });
+  m.def("pass_graph_inputs",
+        [](std::int64_t count) { npusim::pass_host_calls(npusim::HostCall::input, count); });
   m.def("host_time_ns", &npusim::host_now_ns);
   m.def("advance_host_time",
         [](std::int64_t ns) { translated([&] { npusim::advance_host_ns(ns); }); });

@@ -145,6 +145,21 @@ def test_products_views_and_steps_of_recurrent_layers_cost_a_host_that_says_so(t
     assert found.count(3_000 * (5 + 2 - 1)) == 1
 
 
+def test_what_compiled_graphs_take_costs_a_host_that_says_so(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('dispatch_us = [10, "me"]\ninput_us = [7, "me"]\n[sources]\nme = "this test"\n')
+    host = specs.load_host(str(file))
+    assert "7 us for a tensor that a compiled graph takes" in str(host)
+    x, y = (torch.ones(3, 3, device="npusim", requires_grad=True) for _ in range(2))
+    step = torch.compile(lambda: (x * y).sin().sum())
+    step().backward()
+    with charged(host), timeline.record() as made:
+        step().backward()
+    # The two factors; then these, which the forward pass has kept, and the gradient.
+    passed = [row.end_ns for row in made.rows if row.kind == "host_layer"]
+    assert passed == [2 * 7_000, 3 * 7_000]
+
+
 def test_backward_passes_and_parameters_cost_a_host_that_says_so(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(

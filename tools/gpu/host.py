@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The host of recordings, by layer of the framework: torch_npusim/specs/hosts/xeon-vm-16.toml.
 
-    python tools/gpu/host.py     # fits nine numbers to the visible halves, and writes the file
+    python tools/gpu/host.py     # fits ten numbers to the visible halves, and writes the file
 
 Times are the recorder's: calls of small operators and layers, and eager steps of ten small models,
 all decided by the host. A dry run of each says how many commands it launches, how many of them in a
 backward pass and how many products, how many calls of modules and views it makes, how many steps of
-recurrent layers, and how many parameters its optimizer changes.
+recurrent layers, and how many parameters its optimizer changes. Compiled steps, which run, add how
+many tensors their graphs take.
 The least time of a kernel is that of captured steps, where no host decides. The programs of
 programs.py have no part in it.
 """
@@ -31,8 +32,8 @@ LAYERS = (
 #: Logarithms of what is expected, how strongly, and from where on errors count less than squared.
 PRIOR, HOLD, SCALE = np.log([10.0, 10.0, 8.0, 20.0, 200.0, 4.0, 2.0, 2.0, 4.0]), 0.1, 0.2
 TILE = 128  # kTile of backend/cost_model.h
-#: Nanoseconds by which counts of host layers are read: views, steps, products and reductions.
-UNITS = (1, 10**4, 10**8, 10**11)
+#: Nanoseconds by which host layers are counted: views, steps, products, reductions and inputs.
+UNITS = (1, 10**4, 10**8, 10**11, 10**14)
 CASTS = ("aten::copy_", "aten::_to_copy")
 #: Calls of the recorder's rates that the host decides, by the begin of their keys.
 SHORT = re.compile(
@@ -42,7 +43,7 @@ SHORT = re.compile(
 
 
 def counted(call):
-    """Counts by layer: commands, those of the backward pass, and the rest of LAYERS."""
+    """Counts by layer: commands, those of the backward pass, the rest of LAYERS, and inputs."""
     import torch
     from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -61,21 +62,22 @@ def counted(call):
         ),
     ]
     torch.cuda.synchronize()
-    _C.set_host_layers(0, UNITS[2], UNITS[3], UNITS[0], UNITS[1])
+    _C.set_host_layers(0, UNITS[2], UNITS[3], UNITS[0], UNITS[1], UNITS[4])
     with timeline.record() as made:
         call()
-    _C.set_host_layers(0, 0, 0, 0, 0)
+    _C.set_host_layers(0, 0, 0, 0, 0, 0)
     for hook in hooks:
         hook.remove()
     commands = made.commands()
     beside = sum(row.end_ns for row in made.rows if row.kind == "host_layer")
+    inputs, beside = divmod(beside, UNITS[4])
     reductions, beside = divmod(beside, UNITS[3])
     products, beside = divmod(beside, UNITS[2])
     kernels, views = divmod(beside, UNITS[1])
     # Casts of a backward pass cost what they cost elsewhere.
     main = sum(row.thread == commands[0].thread or row.name in CASTS for row in commands)
     backward = len(commands) - main
-    beside = products, reductions, views, kernels
+    beside = products, reductions, views, kernels, inputs
     return len(commands), backward, len(modules), len(parameters), int(bool(parameters)), *beside
 
 
@@ -307,6 +309,23 @@ def fit(count, us):
     return np.exp(x)
 
 
+def inputs_us(costs):
+    """Microseconds for a tensor that a compiled graph takes, by visible compiled steps."""
+    from npusim_truth.recorder import models, steps
+
+    steps.timed = lambda call, **_: counted(call)
+    made = {
+        ("steps", f"time|{name}|compiled"): steps.train(name, "compiled")["time"]
+        for name in models.models()
+    }
+    count, us = rows(made, held_out=False)
+
+    def loss(cost):
+        return np.sqrt(1 + (np.log(count @ [*costs, cost] / us) / SCALE) ** 2).sum()
+
+    return min(np.arange(0, 100, 0.1), key=loss)
+
+
 def main():
     from npusim_truth import claims
     from torch_npusim.sim import dry_run
@@ -315,20 +334,26 @@ def main():
         variables = claims.environment("h100-sxm", None, "2.11.0")
         os.execve(sys.executable, [sys.executable, *sys.argv], variables)
     with dry_run(memory="512GiB", temporaries="cuda"):  # with CUDA's kernels
-        report()
+        costs = report()
+    write({"input_us": inputs_us(costs)})
 
 
-def report():
-    """Writes the host's file, and prints what else was fitted."""
-    made = counts()
-    costs = fit(*rows(made, held_out=False))
+def write(costs):
+    """Writes costs to the host's file, and prints them."""
     text = HOST.read_text()
-    stated = costs.copy()
-    stated[1] += costs[0]  # beside the launch, until here
-    for name, cost in zip(LAYERS, stated, strict=True):
+    for name, cost in costs.items():
         text = re.sub(rf"\n{name} = \[[\d.]+", f"\n{name} = [{round(cost, 1):g}", text)
         print(f"{name} = {cost:.1f}")
     HOST.write_text(text)
+
+
+def report():
+    """Writes and returns what eager steps say of the host; prints what else was fitted."""
+    made = {of: count[:-1] for of, count in counts().items()}
+    costs = fit(*rows(made, held_out=False))
+    stated = costs.copy()
+    stated[1] += costs[0]  # beside the launch, until here
+    write(dict(zip(LAYERS, stated, strict=True)))
     for (chip, name), share in shares(costs[0] + costs[LAYERS.index("library_us")]).items():
         print(f"{chip}: {name} = {share:.3f}")
     width, factor = attention()
@@ -348,6 +373,7 @@ def report():
             f"{'held-out' if held_out else 'visible'} half: {len(us)} times, median error "
             f"{np.median(abs(errors)):.1%}, signed {np.median(errors):+.1%}"
         )
+    return costs
 
 
 if __name__ == "__main__":

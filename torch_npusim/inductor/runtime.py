@@ -17,6 +17,7 @@ __all__ = [
     "describe_kernel",
     "empty_strided_npusim",
     "get_launcher",
+    "graph_entered",
     "kernels",
     "replayed",
     "tuned_at_first_call",
@@ -27,6 +28,9 @@ empty_strided_npusim = _C.empty_strided
 
 #: Returns the address of a device's DeviceLauncher (torch_npusim/launcher.h), by index.
 get_launcher = _C.device_launcher
+
+#: Lets the host's time pass that a graph's inputs take, by their number.
+graph_entered = _C.pass_graph_inputs
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,11 @@ class NpusimOverrides(DeviceOpOverrides):
 class _OnNpusim(PythonWrapperCodegen):
     """Differences on npusim, for whole graphs and for their parts."""
 
+    def write_args(self, input_names: list[str]) -> None:
+        """Takes a graph's inputs, which costs the host time."""
+        super().write_args(input_names)
+        self.prefix.writeline(f"graph_entered({len(input_names)})")
+
     def codegen_allocation(self, buffer: Any) -> None:
         """Allocates a buffer: pinned for a copy that does not block, as Inductor for GPU_TYPES."""
         copy: Any = buffer if isinstance(buffer, ir.DeviceCopy) else None
@@ -151,7 +156,10 @@ class NpusimWrapper(_OnNpusim):
         """Writes the imports of the generated code."""
         super().write_header()
         self.header.splice(
-            "from torch_npusim.inductor.runtime import describe_kernel, empty_strided_npusim"
+            """
+            from torch_npusim.inductor.runtime import describe_kernel, empty_strided_npusim
+            from torch_npusim.inductor.runtime import graph_entered
+            """
         )
 
     def generate_after_suffix(self, result: Any) -> None:

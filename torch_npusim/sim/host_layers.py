@@ -27,7 +27,8 @@ from torch_npusim.sim.specs import Host
 def charged(host: Host | None) -> Iterator[None]:
     """Lets the host's time pass for a block's calls of modules, backward passes and optimizers.
 
-    Timelines have rows of "host_layer" for it. Compiled regions call no modules.
+    Timelines have rows of "host_layer" for it. Compiled graphs call no modules, but look at
+    each tensor that they take.
     """
     if host is None:
         yield
@@ -52,11 +53,11 @@ def charged(host: Host | None) -> Iterator[None]:
         hooks.append(register_module_forward_pre_hook(called))
     if host.parameter_us or host.step_us:
         hooks.append(register_optimizer_step_pre_hook(updated))
-    beside = (host.library_us, host.reduction_us, host.call_us, host.kernel_us)
+    beside = (host.library_us, host.reduction_us, host.call_us, host.kernel_us, host.input_us)
     _C.set_host_layers(backward_ns, *(round(1e3 * us) for us in beside))
     try:
         yield
     finally:
-        _C.set_host_layers(0, 0, 0, 0, 0)
+        _C.set_host_layers(0, 0, 0, 0, 0, 0)
         for hook in hooks:
             hook.remove()

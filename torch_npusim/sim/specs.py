@@ -399,6 +399,8 @@ class Host:
         call_us: Microseconds for a view, and for memory without values.
         kernel_us: Microseconds for each kernel that cuDNN launches beside its first: a step of a
             recurrent layer, a conversion of a convolution's operand.
+        input_us: Microseconds for each tensor that a compiled graph takes, forward and backward:
+            guards, asserts of its size, nodes of autograd.
     """
 
     title: str
@@ -412,6 +414,7 @@ class Host:
     reduction_us: float = 0.0
     call_us: float = 0.0
     kernel_us: float = 0.0
+    input_us: float = 0.0
 
     def __str__(self) -> str:
         more = {
@@ -422,6 +425,7 @@ class Host:
             "a reduction beside its command": self.reduction_us,
             "a view": self.call_us,
             "a further kernel of cuDNN": self.kernel_us,
+            "a tensor that a compiled graph takes": self.input_us,
         }
         told = "".join(f", {us:g} us for {what}" for what, us in more.items() if us)
         return (
@@ -469,7 +473,7 @@ def load_host(name: str) -> Host:
 #: Keys of a file of a host beside `dispatch_us`.
 _LAYERS = (
     *("module_us", "backward_us", "parameter_us", "step_us"),
-    *("library_us", "reduction_us", "call_us", "kernel_us"),
+    *("library_us", "reduction_us", "call_us", "kernel_us", "input_us"),
 )
 
 

@@ -84,6 +84,8 @@ def tried(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 def same_decision(host: Exception | None, device: Exception | None, what: str) -> None:
     """Raises unless the device refuses what the CPU refuses, with that type or a subclass of it."""
+    if isinstance(host, Mismatch):
+        raise host  # torch's own fault, which the CPU is asked for too
     if device is not None and host is None:
         raise device
     if host is None:

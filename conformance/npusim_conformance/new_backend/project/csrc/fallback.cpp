@@ -88,7 +88,11 @@ class Twins {
   void write_back(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.is_privateuseone()) return;
     const at::Tensor& made = twins_.at(tensor.unsafeGetTensorImpl());
-    if (made.sizes() != tensor.sizes()) tensor.resize_(made.sizes());
+    if (made.sizes() != tensor.sizes()) {
+      tensor.resize_(made.sizes());
+      // What an operator resizes, it lays out as its operands lie.
+      if (made.is_non_overlapping_and_dense()) tensor.as_strided_(made.sizes(), made.strides());
+    }
     at::_copy_from(made, tensor);
   }
 
