@@ -6,6 +6,7 @@ conftest.py.
 """
 
 import collections
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -21,11 +22,12 @@ started = pytest.StashKey[float]()
 
 
 def now() -> float:
-    """The processor time of this process, of its children that have ended, and of warm ones."""
+    """The processor time of this process, of children that have ended, and of fork servers."""
     ticks = 0
     for server in processes.servers:
-        fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(int(field) for field in fields[11:15])
+        with contextlib.suppress(FileNotFoundError):  # it has ended
+            fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(field) for field in fields[11:15])
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     return own + ticks / os.sysconf("SC_CLK_TCK")
