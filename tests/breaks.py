@@ -29,11 +29,11 @@ PARTS = ("allocator", "backend", "conformance", "csrc", "lab", "torch_npusim")
 LEFT_OUT = ("/inside/", "/new_backend/", "/truth/", "setup.py", "/tests/")
 # Rooms whose tests have another name.
 ALSO = {
-    "aten": "ops", "routes": "ops profiling", "operands": "ops", "cost": "profiling",
+    "aten": "ops profiling", "routes": "ops profiling", "operands": "ops", "cost": "ops profiling",
     "sim": "profiling", "cuda_alias": "alias", "inductor": "compile", "npusim": "api",
-    "patches": "plugin", "testing": "plugin", "observers": "races", "backend": "plugin",
+    "patches": "plugin", "testing": "plugin", "observers": "races", "backend": "distributed plugin",
     "simccl": "distributed", "npusim_lab": "allocator", "fit": "profiling", "engine": "allocator",
-    "cuda_rules": "rules",
+    "cuda_rules": "rules", "runtime": "alias profiling",
 }  # fmt: skip
 PAIRS = (
     (" < ", " <= "), (" > ", " >= "), (" == ", " != "), (" && ", " || "), (" and ", " or "),
@@ -68,7 +68,10 @@ def break_of(seed: str, number: int) -> tuple[Path, int, str, str]:
             changes.append((code.strip(), "pass" if path.suffix == ".py" else ";"))
         if not changes or sum(other.count('"""') for other in lines[:at]) % 2:  # a docstring
             continue
-        lines[at] = line.replace(*draw.choice(changes), 1)
+        code_before, code_after = draw.choice(changes)
+        if line[: line.index(code_before)].count('"') % 2:  # a text
+            continue
+        lines[at] = line.replace(code_before, code_after, 1)
         with contextlib.suppress(SyntaxError):
             if path.suffix == ".py":
                 compile("\n".join(lines), path.name, "exec")
@@ -102,7 +105,8 @@ def verdict(path: Path, near_alone: bool) -> str:
         status, text = run(*command)
         if status != 0:
             lines = text.splitlines() or ["no word"]
-            named = (one for one in lines if re.match(r"FAILED|ERROR|.*\*\*\*(Failed|Exc)", one))
+            ends = r"FAILED|ERROR|Fatal |.*\*\*\*(Failed|Exc)"
+            named = (one for one in lines if re.match(ends, one))
             return next(named, lines[-1]).strip()
     return ""
 
@@ -136,7 +140,7 @@ def main() -> int:
             path.write_text(text)
             if path.suffix != ".py":  # the next break may be in Python
                 run("cmake", "--build", f"{BUILD}")
-        if test := re.match(r"FAILED (\S+)", found):
+        if test := re.match(r"FAILED (.+?)(?: - |$)", found):
             if run(sys.executable, "-m", "pytest", "-q", test[1])[0] != 0:
                 found = f"NO VERDICT: {test[1]} fails without the break"
         missed += not found

@@ -30,6 +30,12 @@ class Moving(torch.Event):
             NPU.set_device(stream.device_index)
 
 
+class Elsewhere(torch.Generator):
+    """A generator that names the host as its device."""
+
+    device = torch.device("cpu")
+
+
 def one_block(blocks):
     """torch.full() that gives every tensor of the device the same memory."""
 
@@ -79,6 +85,7 @@ MORE = (
         "rng/threads_share_the_default_generator",
         around(NPU, "initial_seed", lambda right: right() if is_main() else 0),
     ),
+    ("rng/generators_are_independent", instead(torch, "Generator", Elsewhere)),
     (
         "serialization/bytes_of_every_number_survive",
         around(torch, "load", lambda right, *args, **more: right(*args, **more)[:16].clone()),

@@ -92,6 +92,10 @@ def test_each_end_has_its_exit_status(write, tmp_path, monkeypatch, capsys):
     assert main(full) == status.EXIT_UNWRITABLE == 4
     assert main([*run, "cpu", "--dtypes", "no*"]) == status.EXIT_NOTHING_EXECUTED == 5
 
+    capsys.readouterr()
+    assert main([word for word in run if word != "--quiet"] + ["cpu"]) == 0
+    assert "1/1" in capsys.readouterr().err
+
     def interrupted(self, names, before=()):
         raise KeyboardInterrupt
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torch_npusim
 from claims.evidence.memory_peaks import peaks
 from torch_npusim import _C
-from torch_npusim.sim import dry_run
+from torch_npusim.sim import dry_run, timeline
 
 HALF = {"dtype": torch.bfloat16, "device": "npusim"}
 
@@ -57,6 +57,14 @@ def attention_ops(query, key, **options):
 def as_ampere():
     with dry_run(spec="a100-80-sxm", temporaries="cuda") as run:
         yield run
+
+
+def test_attention_without_autograd_is_cudas_too(as_ampere):
+    query = torch.empty(2, 12, 1024, 64, **HALF)
+    with torch.inference_mode(), timeline.record() as made:
+        F.scaled_dot_product_attention(query, query, query)
+    (command,) = made.commands()
+    assert command.name == "aten::_scaled_dot_product_flash_attention"
 
 
 # gpt2 of blind_peaks.md, in bfloat16, and the groups of its Llama.

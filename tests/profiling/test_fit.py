@@ -215,6 +215,20 @@ def test_without_an_optimizer_a_step_is_a_call_of_the_model(tmp_path, count, cal
     assert text.step_text(step).startswith("A call of Linear takes 0.0")
 
 
+def test_parameters_without_a_module_are_parameters(tmp_path):
+    script = tmp_path / "raw.py"
+    script.write_text(
+        "import torch\n"
+        "weight = torch.nn.Parameter(torch.ones(1 << 20, device='npusim'))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for _ in range(2):\n"
+        "    weight.sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    _, out, _ = fit("--json", str(script))
+    assert json.loads(out)["devices"]["0"]["at_peak"]["parameters"] == 4 * MIB
+
+
 TOKENS, LAYERS, WIDTH, LENGTH = 4 * 128, 2, 256, 128  # of fitted_decoder.py
 PARAMETERS = LAYERS * 12 * WIDTH**2 + 512 * WIDTH  # without the embedding: no product
 

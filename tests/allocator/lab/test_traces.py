@@ -135,6 +135,9 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
     path.write_bytes(b"\x80\x02cos\nsystem\n(S'touch mark'\ntR.")
     with pytest.raises(TraceError, match=r"GLOBAL asks for os\.system"):
         read_snapshot(path)
+    path.write_bytes(b"\x80\x02cos\nsys")  # the file ends within the name
+    with pytest.raises(TraceError, match=r"GLOBAL asks for os\.sys; "):
+        read_snapshot(path)
 
 
 @pytest.mark.parametrize(
