@@ -158,6 +158,15 @@ def test_what_compiled_graphs_take_costs_a_host_that_says_so(tmp_path):
     # The two factors; then these, which the forward pass has kept, and the gradient.
     passed = [row.end_ns for row in made.rows if row.kind == "host_layer"]
     assert passed == [2 * 7_000, 3 * 7_000]
+    branches = torch.compile(
+        lambda: torch.cond(x.sum() > 0, lambda a, b: a + b, lambda a, b: a - b, (x, y))
+    )
+    with torch.no_grad():
+        branches()
+        with charged(host), timeline.record() as made:
+            branches()
+    passed = [row.end_ns for row in made.rows if row.kind == "host_layer"]
+    assert passed == [2 * 7_000]  # the branch is a part of the graph
 
 
 def test_backward_passes_and_parameters_cost_a_host_that_says_so(tmp_path):

@@ -44,11 +44,6 @@ class NpusimOverrides(DeviceOpOverrides):
 class _OnNpusim(PythonWrapperCodegen):
     """Differences on npusim, for whole graphs and for their parts."""
 
-    def write_args(self, input_names: list[str]) -> None:
-        """Takes a graph's inputs, which costs the host time."""
-        super().write_args(input_names)
-        self.prefix.writeline(f"graph_entered({len(input_names)})")
-
     def codegen_allocation(self, buffer: Any) -> None:
         """Allocates a buffer: pinned for a copy that does not block, as Inductor for GPU_TYPES."""
         copy: Any = buffer if isinstance(buffer, ir.DeviceCopy) else None
@@ -161,6 +156,11 @@ class NpusimWrapper(_OnNpusim):
             from torch_npusim.inductor.runtime import graph_entered
             """
         )
+
+    def write_args(self, input_names: list[str]) -> None:
+        """Takes a graph's inputs, which costs the host time; parts of a graph have no guards."""
+        super().write_args(input_names)
+        self.prefix.writeline(f"graph_entered({len(input_names)})")
 
     def generate_after_suffix(self, result: Any) -> None:
         """Writes what comes after the function that runs the graph: how it is called."""
