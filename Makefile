@@ -108,6 +108,8 @@ demo: $(INSTALLED)
 # Of tests that cost much, another part at each commit (tests/parts.toml).
 test: SELECTION := --part
 test-all: export NPUSIM_TEST_SECONDS = build/seconds.json
+# Hundreds of children import the same sources: without bytecode each would compile them.
+test test-all: unexport PYTHONDONTWRITEBYTECODE
 test test-all: build
 	@echo "== native tests"
 	@ctest --test-dir build/release --output-on-failure -j $(JOBS)

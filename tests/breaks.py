@@ -21,20 +21,13 @@ import sys
 import time
 from pathlib import Path
 
+import parts
+
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ROOT / "tests"
 BUILD = ROOT / "build" / "release"
 SECONDS = 1500  # of one command
 PARTS = ("allocator", "backend", "conformance", "csrc", "lab", "torch_npusim")
 LEFT_OUT = ("/inside/", "/new_backend/", "/truth/", "setup.py", "/tests/")
-# Rooms whose tests have another name.
-ALSO = {
-    "aten": "ops profiling", "routes": "ops profiling", "operands": "ops", "cost": "ops profiling",
-    "sim": "profiling", "cuda_alias": "alias", "inductor": "compile", "npusim": "api",
-    "patches": "plugin", "testing": "plugin", "observers": "races", "backend": "distributed plugin",
-    "simccl": "distributed", "npusim_lab": "allocator", "fit": "profiling", "engine": "allocator",
-    "cuda_rules": "rules", "runtime": "alias profiling",
-}  # fmt: skip
 PAIRS = (
     (" < ", " <= "), (" > ", " >= "), (" == ", " != "), (" && ", " || "), (" and ", " or "),
     (" + ", " - "), (" * ", " / "), ("std::min", "std::max"), ("min(", "max("), ("true", "false"),
@@ -93,10 +86,8 @@ def verdict(path: Path, near_alone: bool) -> str:
     """The first test that fails, or nothing."""
     python = (sys.executable, "-m", "pytest", "-q", "-x", "--part", "-p", "no:cacheprovider", "-n2")
     python += ("--dist", "loadfile", "--no-loadscope-reorder")
-    parts = path.relative_to(ROOT).parts
-    words = {*parts, *" ".join(ALSO.get(part, "") for part in parts).split()}
-    near = [f"tests/{word}" for word in sorted(words - {"tests"}) if (TESTS / word).is_dir()]
-    steps = [(*python, *near)] if near else []
+    rooms = sorted(parts.near(f"{path.relative_to(ROOT)}"))
+    steps = [(*python, *(f"tests/{room}" for room in rooms))] if rooms else []
     if path.suffix != ".py":
         if run("cmake", "--build", f"{BUILD}")[0] != 0:
             return "does not build"

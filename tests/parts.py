@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`--part`: the tests of one commit; of those that cost much, another part at each (parts.toml).
 
-`NPUSIM_TEST_PART` is the commit whose part runs; the end of every run prints it. A plugin of
-pytest, loaded by conftest.py.
+Tests near a file that differs from the commit take their turns more often. `NPUSIM_TEST_PART` is
+the commit whose part runs, and the rooms of tests near changes; the end of every run prints it. A
+plugin of pytest, loaded by conftest.py.
 """
 
 import collections
@@ -11,36 +12,60 @@ import os
 import subprocess
 import tomllib
 import zlib
+from pathlib import Path
 
 from repo.sources import ROOT
 
 TABLE = tomllib.loads((ROOT / "tests" / "parts.toml").read_text())
+OFTENER = 8
+CASES: dict[str, dict[str, int]] = collections.defaultdict(dict)
+for row, times in TABLE["cases"].items():
+    CASES[row.partition("::")[0]][row] = times
 DEAR = [path.partition("::")[0] for path in (*TABLE["files"], *TABLE["cases"])]
 if moved := [path for path in DEAR if not (ROOT / "tests" / path).is_file()]:
     raise FileNotFoundError(f"tests/parts.toml names {', '.join(moved)}")
 
 
-def commit() -> str:
-    """The commit of this checkout, for its workers too."""
-    if told := os.environ.get("NPUSIM_TEST_PART"):
-        return told
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    os.environ["NPUSIM_TEST_PART"] = done.stdout.strip() or "none"
-    return os.environ["NPUSIM_TEST_PART"]
+def git(*words: str) -> list[str]:
+    """The lines that git prints; none where there is no git."""
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+
+def near(path: str) -> set[str]:
+    """The rooms of tests near a source file: those that its folders' names name."""
+    parts = Path(path).parts[:-1]
+    words = {*parts, *" ".join(TABLE["near"].get(part, "") for part in parts).split()}
+    return {word for word in words - {"tests"} if (ROOT / "tests" / word).is_dir()}
+
+
+def part() -> list[str]:
+    """The commit of this checkout and the rooms near changed files, for its workers too."""
+    if "NPUSIM_TEST_PART" not in os.environ:
+        changed = [
+            *git("diff", "--name-only", "HEAD"),
+            *git("ls-files", "-o", "--exclude-standard"),
+        ]
+        rooms = sorted({room for path in changed for room in near(path)})
+        name = "".join(git("rev-parse", "--short=12", "HEAD")) or "none"
+        os.environ["NPUSIM_TEST_PART"] = "+".join([name, *rooms])
+    return os.environ["NPUSIM_TEST_PART"].split("+")
 
 
 def one_in(number: int, name: str) -> bool:
     """Whether this commit asks what one commit in `number` asks."""
-    return zlib.crc32(f"{commit()} {name}".encode()) % number == 0
+    return zlib.crc32(f"{part()[0]} {name}".encode()) % number == 0
 
 
 def commits_for(test: str) -> int:
     """In how many commits `make test` runs a test once."""
     test = test.removeprefix("tests/")
-    if number := TABLE["files"].get(test.partition("::")[0]):
-        return number
-    return next((n for glob, n in TABLE["cases"].items() if fnmatch.fnmatch(test, glob)), 1)
+    number = TABLE["files"].get(test.partition("::")[0])
+    if not number:
+        globs = CASES.get(test.partition("::")[0], {})
+        number = next((n for glob, n in globs.items() if fnmatch.fnmatch(test, glob)), 1)
+    room = test.partition("/")[0]
+    return max(1, number // TABLE["oftener"].get(room, OFTENER)) if room in part()[1:] else number
 
 
 def chosen(test: str) -> bool:
@@ -68,4 +93,4 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_terminal_summary(terminalreporter):
     if terminalreporter.config.option.part:
-        terminalreporter.write_line(f"the part of this commit: NPUSIM_TEST_PART={commit()}")
+        terminalreporter.write_line(f"the part of this commit: NPUSIM_TEST_PART={'+'.join(part())}")

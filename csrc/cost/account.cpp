@@ -276,6 +276,11 @@ void Account::settle_results(TensorPointers made) const {
     if (traits_.formula != nullptr || operands_.empty()) continue;
     cost.flops = std::max(cost.flops, static_cast<double>(result->numel()));
   }
+  // A number beside a tensor without elements is no work.
+  if (C10_UNLIKELY(traits_.pointwise && cost.flops <= 1)) {
+    const at::TensorBase* into = walked_by(made);
+    if (into != nullptr && into->numel() == 0) cost.bytes = cost.flops = 0;
+  }
   if (in_order && cost.bytes > kGaps * dense_bytes(made)) {
     cost.work = npusim::Work::strided;
     cost.cached = std::max(0.0, cost.bytes - distinct_bytes(made));

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_npusim
@@ -65,6 +66,27 @@ def test_attention_without_autograd_is_cudas_too(as_ampere):
         F.scaled_dot_product_attention(query, query, query)
     (command,) = made.commands()
     assert command.name == "aten::_scaled_dot_product_flash_attention"
+
+
+def kernels(job):
+    """The names of a profile's kernels."""
+    with profile(activities=[ProfilerActivity.PrivateUse1]) as made:
+        job()
+    return [event.name for event in made.events() if event.name.startswith("aten::")]
+
+
+def test_work_on_nothing_is_no_kernel_of_cudas(as_ampere):
+    x = torch.empty(0, 4, device="npusim")
+    assert kernels(lambda: (x + 1, x * x, torch.mul(x, 2, out=x), x.sum())) == [
+        "aten::sum.dim_IntList"
+    ]
+
+
+def test_a_profile_after_a_dry_run_as_cuda_shows_work_on_nothing():
+    with dry_run(temporaries="cuda"):
+        pass
+    x = torch.empty(0, 4, device="npusim")
+    assert kernels(lambda: x + 1) == ["aten::add.Tensor"]
 
 
 # gpt2 of blind_peaks.md, in bfloat16, and the groups of its Llama.
