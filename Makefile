@@ -61,6 +61,8 @@ NATIVE := -G Ninja -DNPUSIM_PYTHON=$(CURDIR)/$(PY) -DNPUSIM_BUILD_TORCH=OFF
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# Hundreds of children import the same modules: without bytecode each would compile them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all lint format build asan tsan races sweeps search bench conformance rules cuda-tests wheels wheels-test browser dask docs docs-test notebooks pictures new-backend pages parallel triton truth hta nightly matrix foreign clean help
 .DEFAULT_GOAL := build
@@ -80,7 +82,7 @@ $(CORE): requirements.txt
 $(ENVIRONMENT): $(CORE)
 	@echo "== packages for tests, linters and integrations (once)"
 	@grep -v '^torch==' requirements.txt > $(VENV)/requirements.txt
-	@$(PIP) install -r $(VENV)/requirements.txt
+	@$(PIP) install --no-compile -r $(VENV)/requirements.txt
 	@touch $@
 
 # setup.py runs CMake where its progress can be seen, then pip has only to register the package;
@@ -108,8 +110,6 @@ demo: $(INSTALLED)
 # Of tests that cost much, another part at each commit (tests/parts.toml).
 test: SELECTION := --part
 test-all: export NPUSIM_TEST_SECONDS = build/seconds.json
-# Hundreds of children import the same sources: without bytecode each would compile them.
-test test-all: unexport PYTHONDONTWRITEBYTECODE
 test test-all: build
 	@echo "== native tests"
 	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
