@@ -72,11 +72,12 @@ double aligned_elements(const at::TensorBase& left, const at::TensorBase& right)
   return least < whole ? static_cast<double>(least) : 0;
 }
 
-// Without matrix units a tile is half as wide and half as high, and a long sum is split where there
-// are fewer tiles than multiprocessors.
-double plain_tiles(double batch, const at::TensorBase& left, double columns) {
+// Without matrix units a tile is half as wide and half as high. A long sum is split where there are
+// fewer tiles than multiprocessors.
+double product_tiles(double batch, const at::TensorBase& left, double columns, bool on_units) {
+  const double halves = on_units ? 1 : 2;
   const double tiles =
-      npusim::tiles_of(batch, 2.0 * static_cast<double>(left.size(-2)), 2 * columns);
+      npusim::tiles_of(batch, halves * static_cast<double>(left.size(-2)), halves * columns);
   if (!left.is_privateuseone() || tiles <= 0) return tiles;
   const auto units = npusim::device_spec(left.device().index()).multiprocessor_count;
   constexpr double kLong = 256;
@@ -102,13 +103,10 @@ void product(const Call& call, Cost& cost) {
   cost.flops = 2.0 * stored(left) * columns;
   if (left.dim() < 2) return;
   const double batch = left.dim() > 2 ? static_cast<double>(left.size(0)) : 1.0;
-  cost.tiles = npusim::tiles_of(batch, static_cast<double>(left.size(-2)), columns);
-  if (!npusim::on_matrix_units(cost.precision)) {
-    cost.tiles = plain_tiles(batch, left, columns);
-  }
+  const bool on_units = npusim::on_matrix_units(cost.precision);
+  cost.tiles = product_tiles(batch, left, columns, on_units);
   const bool matrices = left.layout() == at::kStrided && right.dim() > 1;
-  if (matrices && npusim::on_matrix_units(cost.precision))
-    cost.aligned = aligned_elements(left, right);
+  if (matrices && on_units) cost.aligned = aligned_elements(left, right);
 }
 
 // (.., m, k) and a second operand of any layout for (.., k, n); scales and biases follow.

@@ -83,7 +83,11 @@ class Data:
         self.peak = peaks[chip, self.precision]
         of = lambda value: np.array([value(spec) for spec in found])[chip]  # noqa: E731
         self.bandwidth = of(lambda spec: spec.value("memory.bandwidth_gb_s"))
-        waves = np.maximum(self.tiles, 1) / of(lambda spec: spec.multiprocessors)
+        units = of(lambda spec: spec.multiprocessors)
+        # A product with fewer tiles than multiprocessors splits its sums, into 256 at least.
+        parts = np.minimum(self.k / 256, units / np.maximum(self.tiles, 1))
+        self.tiles *= np.where(product, np.maximum(np.floor(parts), 1), 1)
+        waves = np.maximum(self.tiles, 1) / units
         self.idle = np.where(self.tiles > 0, np.minimum(np.ceil(waves) / waves - 1, 8), 0)
         self.clocks = of(lambda spec: spec.clocks)
         cache = of(lambda spec: spec.value("memory.cache_mib")) * CACHE_SHARE
