@@ -33,10 +33,11 @@ def git(*words: str) -> list[str]:
 
 
 def near(path: str) -> set[str]:
-    """The rooms of tests near a source file: those that its folders' names name."""
-    parts = Path(path).parts[:-1]
+    """The rooms of tests near a source file: those that its name and its folders' names name."""
+    parts = (*Path(path).parts[:-1], *Path(path).stem.split("_"))
     words = {*parts, *" ".join(TABLE["near"].get(part, "") for part in parts).split()}
-    return {word for word in words - {"tests"} if (ROOT / "tests" / word).is_dir()}
+    words = {*words, *(f"{word}s" for word in words)} - {"", "tests"}
+    return {word for word in words if (ROOT / "tests" / word).is_dir()}
 
 
 def part() -> list[str]:
