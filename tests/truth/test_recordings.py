@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,6 +83,27 @@ def test_all_questions_are_answered_although_the_recorder_was_killed(recorded, j
     )
     assert set(recorded.answers) == set(batches.SECTIONS)
     assert not journal.parent.exists(), "the journal is removed once the archive is there"
+
+
+def test_a_recorder_ends_with_the_process_that_asks(tmp_path):
+    words = ["--work", str(tmp_path), "--out", str(tmp_path / "out.zip"), "--batches", QUICK]
+    program = f"import os; from npusim_truth import claims; claims.run({words}, dict(os.environ))"
+    asks = subprocess.Popen([sys.executable, "-c", program], env=ENVIRONMENT)
+    runs = lambda: any(  # noqa: E731
+        str(tmp_path) in command.read_text() and "-c" not in command.read_text().split("\0")
+        for command in Path("/proc").glob("[0-9]*/cmdline")
+        if command.parent.stat().st_uid == os.getuid()
+    )
+    while asks.poll() is None and not (tmp_path / "journal").exists():
+        time.sleep(0.005)  # until workers run
+    assert runs()
+    asks.kill()
+    asks.wait()
+    for _ in range(1000):
+        if not runs():
+            return
+        time.sleep(0.02)
+    pytest.fail("the recorder goes on")
 
 
 def test_a_process_whose_forks_cannot_use_the_device_answers_nothing(tmp_path, monkeypatch, capfd):

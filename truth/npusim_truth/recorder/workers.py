@@ -3,12 +3,13 @@
 
 The command imports torch, never touches a device, and forks a worker per batch. The worker forks a
 runner, which asks question by question; one that ends the runner, or outlasts its limit, is
-answered so, and another runner goes on.
+answered so, and another runner goes on. Each ends with its parent, whatever ends that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -87,6 +88,14 @@ def work(name: str, folder: str, deadline: float, turn: int = 0) -> int:
     return CUT if at < len(todo) else 0
 
 
+def end_with_parent(parent: int) -> None:
+    """Has Linux kill this process when `parent` ends, or now if it has ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _in_a_fork(ask: Callable[[], str]) -> str:
     """Returns what a forked process answers, "" if nothing: this one must not touch the device."""
     ours, theirs = os.pipe()
@@ -129,8 +138,10 @@ def _fork_runner(name: str, todo: list[Question], journal: int, deadline: float)
     """Returns how many questions a runner has answered, and what ended it in the next one."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
+    here = os.getpid()
     runner = os.fork()
     if runner == 0:
+        end_with_parent(here)
         os.close(ours)
         quiet = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -224,9 +235,11 @@ def _run_worker(folder: str, name: str, deadline: float) -> None:
     with tempfile.TemporaryFile("w+") as heard:
         sys.stdout.flush()
         workers = []
+        here = os.getpid()
         for turn in range(_jobs(name)):
             worker = os.fork()
             if worker == 0:
+                end_with_parent(here)
                 _be_worker(folder, name, deadline, heard.fileno(), turn)
             workers.append(worker)
         ends = [_ended(worker, deadline + 60) for worker in workers]
