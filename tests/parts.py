@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`--part`: the tests of one commit; of those that cost much, another part at each (parts.toml).
 
-Tests near a file that differs from the commit take their turns more often. `NPUSIM_TEST_PART` is
-the commit whose part runs, and the rooms of tests near changes; the end of every run prints it. A
-plugin of pytest, loaded by conftest.py.
+Tests near a file that differs from the commit take their turns more often, plants of a changed file
+of contracts take none. `NPUSIM_TEST_PART` is the commit whose part runs, the rooms of tests near
+changes, and changed contracts as "rng/"; the end of every run prints it. A plugin of pytest, loaded
+by conftest.py.
 """
 
 import collections
@@ -48,6 +49,7 @@ def part() -> list[str]:
             *git("ls-files", "-o", "--exclude-standard"),
         ]
         rooms = sorted({room for path in changed for room in near(path)})
+        rooms += sorted({f"{Path(path).stem}/" for path in changed if "contracts" in path})
         name = "".join(git("rev-parse", "--short=12", "HEAD")) or "none"
         os.environ["NPUSIM_TEST_PART"] = "+".join([name, *rooms])
     return os.environ["NPUSIM_TEST_PART"].split("+")
@@ -65,6 +67,8 @@ def commits_for(test: str) -> int:
     if not number:
         globs = CASES.get(test.partition("::")[0], {})
         number = next((n for glob, n in globs.items() if fnmatch.fnmatch(test, glob)), 1)
+    if any(word.endswith("/") and f"[{word}" in test for word in part()[1:]):
+        return 1
     room = test.partition("/")[0]
     return max(1, number // TABLE["oftener"].get(room, OFTENER)) if room in part()[1:] else number
 

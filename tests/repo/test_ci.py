@@ -194,3 +194,7 @@ def test_tests_near_a_change_take_their_turns_oftener(monkeypatch, path, rooms):
     seldom = parts.commits_for(dear)
     monkeypatch.setenv("NPUSIM_TEST_PART", "12ab+alias")
     assert parts.commits_for(dear) == seldom // parts.OFTENER
+    plant = "conformance/test_contracts.py::test_a_planted_defect_is_found[rng/a-change]"
+    assert parts.commits_for(plant) > 1
+    monkeypatch.setenv("NPUSIM_TEST_PART", "12ab+rng/")
+    assert parts.commits_for(plant) == 1
