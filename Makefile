@@ -82,6 +82,7 @@ $(CORE): requirements.txt
 $(ENVIRONMENT): $(CORE)
 	@echo "== packages for tests, linters and integrations (once)"
 	@grep -v '^torch==' requirements.txt > $(VENV)/requirements.txt
+	@# Of 13,000 modules the tests import few, which are compiled then.
 	@$(PIP) install --no-compile -r $(VENV)/requirements.txt
 	@touch $@
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from repo.sources import ROOT
 
 TABLE = tomllib.loads((ROOT / "tests" / "parts.toml").read_text())
-OFTENER = 8
 CASES: dict[str, dict[str, int]] = collections.defaultdict(dict)
 for row, times in TABLE["cases"].items():
     CASES[row.partition("::")[0]][row] = times
@@ -30,13 +29,13 @@ if moved := [path for path in DEAR if not (ROOT / "tests" / path).is_file()]:
 def git(*words: str) -> list[str]:
     """The lines that git prints; none where there is no git."""
     command = ["git", "-C", str(ROOT), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def near(path: str) -> set[str]:
     """The rooms of tests near a source file: those that its name and its folders' names name."""
-    parts = (*Path(path).parts[:-1], *Path(path).stem.split("_"))
-    words = {*parts, *" ".join(TABLE["near"].get(part, "") for part in parts).split()}
+    folders, name = Path(path).parts[:-1], Path(path).stem.split("_")
+    words = {*folders, *name, *" ".join(TABLE["near"].get(one, "") for one in folders).split()}
     words = {*words, *(f"{word}s" for word in words)} - {"", "tests"}
     return {word for word in words if (ROOT / "tests" / word).is_dir()}
 
@@ -70,7 +69,10 @@ def commits_for(test: str) -> int:
     if any(word.endswith("/") and f"[{word}" in test for word in part()[1:]):
         return 1
     room = test.partition("/")[0]
-    return max(1, number // TABLE["oftener"].get(room, OFTENER)) if room in part()[1:] else number
+    if room not in part()[1:]:
+        return number
+    times = TABLE["more often"]
+    return max(1, number // times.get(room, times["others"]))
 
 
 def chosen(test: str) -> bool:

@@ -11,7 +11,7 @@ from claims.evidence.step_times import fit, intervals, records, validation
 from claims.evidence.step_times.rows import FOLDER
 from npusim_truth.recordings import is_held_out, load
 from torch_npusim.fit import outside
-from torch_npusim.sim import specs
+from torch_npusim.sim import dry_run, specs
 
 
 def test_the_page_has_the_errors_of_the_classes():
@@ -42,6 +42,21 @@ def test_the_tool_and_the_device_compute_the_same_durations():
                 }
             )  # fmt: skip
             assert abs(rates.duration_ns(row) - each[i] * 1e9) <= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(64, 4096, 4096), (64, 300, 64), (4096, 4096, 4096)])
+def test_the_tool_and_the_device_split_the_same_products(shape, dtype):
+    m, k, n = shape
+    tile = 64 if dtype == torch.float32 else 128
+    with dry_run(spec="h100-sxm"), fit.timeline.record() as made:
+        torch.empty(m, k, dtype=dtype, device="npusim") @ torch.empty(
+            k, n, dtype=dtype, device="npusim"
+        )
+    (row,) = made.commands()
+    tiles = -(-m // tile) * -(-n // tile)
+    assert row.tiles == fit.split(tiles, k, specs.load("h100-sxm").multiprocessors)
+    assert (row.tiles > tiles) == (tiles < 66 and k > 512)
 
 
 def test_the_rate_of_narrow_products_is_that_of_the_visible_recordings():

@@ -12,7 +12,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import parts
 import pytest
 from repo.sources import ROOT, shown
 from ruamel.yaml import YAML
@@ -176,25 +175,3 @@ def test_readme_s_example_is_one_that_the_trial_of_the_wheels_understands():
     assert test.startswith(f"# {command.split()[-1]}\n")
     highest = max(int(index) for index in re.findall(r"npusim:(\d+)", test))
     assert highest < inputs["devices"]
-
-
-@pytest.mark.parametrize(
-    ("path", "rooms"),
-    [
-        ("csrc/routes/dot_kernels.cpp", {"ops", "profiling"}),
-        ("torch_npusim/compile/anything.py", {"compile"}),
-        ("tests/api/new.py", {"api"}),
-        ("README.md", set()),
-    ],
-)
-def test_tests_near_a_change_take_their_turns_oftener(monkeypatch, path, rooms):
-    assert parts.near(path) == rooms
-    dear = "tests/alias/test_programs.py::test_one"
-    monkeypatch.setenv("NPUSIM_TEST_PART", "+".join(["12ab", *rooms]))
-    seldom = parts.commits_for(dear)
-    monkeypatch.setenv("NPUSIM_TEST_PART", "12ab+alias")
-    assert parts.commits_for(dear) == seldom // parts.OFTENER
-    plant = "conformance/test_contracts.py::test_a_planted_defect_is_found[rng/a-change]"
-    assert parts.commits_for(plant) > 1
-    monkeypatch.setenv("NPUSIM_TEST_PART", "12ab+rng/")
-    assert parts.commits_for(plant) == 1

@@ -3,6 +3,7 @@
 
 import ast
 import builtins
+import contextlib
 import copy
 import json
 import os
@@ -85,24 +86,32 @@ def test_all_questions_are_answered_although_the_recorder_was_killed(recorded, j
     assert not journal.parent.exists(), "the journal is removed once the archive is there"
 
 
+def recorders(work):
+    """The processes that record in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is of another user
+            words = (process / "cmdline").read_text().split("\0")
+            if str(work) in words:
+                found.append(int(process.name))
+    return found
+
+
 def test_a_recorder_ends_with_the_process_that_asks(tmp_path):
     words = ["--work", str(tmp_path), "--out", str(tmp_path / "out.zip"), "--batches", QUICK]
     program = f"import os; from npusim_truth import claims; claims.run({words}, dict(os.environ))"
     asks = subprocess.Popen([sys.executable, "-c", program], env=ENVIRONMENT)
-    runs = lambda: any(  # noqa: E731
-        str(tmp_path) in command.read_text() and "-c" not in command.read_text().split("\0")
-        for command in Path("/proc").glob("[0-9]*/cmdline")
-        if command.parent.stat().st_uid == os.getuid()
-    )
     while asks.poll() is None and not (tmp_path / "journal").exists():
         time.sleep(0.005)  # until workers run
-    assert runs()
+    assert recorders(tmp_path)
     asks.kill()
     asks.wait()
     for _ in range(1000):
-        if not runs():
+        if not (left := recorders(tmp_path)):
             return
         time.sleep(0.02)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
     pytest.fail("the recorder goes on")
 
 

@@ -23,8 +23,7 @@ from npusim_truth.recordings import Key, Recording, TruthError, host_of, load, s
 #: This file, not its module: frames of `-m` have no file, and torch's table of operators looks for
 #: it among all modules, for each sample.
 LAUNCH = ["-P", __file__]
-# Variables for processes of this file: the host that is charged, and whose end is theirs.
-_HOST, _PARENT = "TRUTH_HOST", "TRUTH_PARENT"
+_HOST = "TRUTH_HOST"  # the host that is charged, for processes of this file
 
 
 def environment(
@@ -90,7 +89,6 @@ def ask(recording: Recording, spec: str | None = None, minutes: float = 30) -> R
 
 def run(words: list[str], env: dict[str, str]) -> int:
     """Runs the recorder on npusim, which ends with this process; returns its exit status."""
-    env = {**env, _PARENT: str(os.getpid())}
     return subprocess.run([sys.executable, *LAUNCH, *words], env=env, check=False).returncode
 
 
@@ -109,8 +107,7 @@ def _charged() -> Any:
 
 
 if __name__ == "__main__":
-    if parent := os.environ.pop(_PARENT, ""):
-        workers.end_with_parent(int(parent))
+    workers.end_with_parent(os.getppid())
     layers = _charged()
     layers.__enter__()  # for good
     # Memory is that of `npusim fit`: CUDA's temporaries and saved tensors; and so are kernels.

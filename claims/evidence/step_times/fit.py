@@ -74,6 +74,7 @@ class Data:
         self.convolved = columns[2].astype(int) == WORK.index("convolution")
         # Products without matrix units have tiles of half the width and height.
         product = np.isin(self.work, [WORK.index("matmul"), WORK.index("batched_matmul")])
+        product &= ~self.convolved
         tile = np.where(self.plain & product, 64, 128)
         self.tiles = batch * np.ceil(m / tile) * np.ceil(self.n / tile)
         chips = sorted({row["chip"] for row in self.rows})
@@ -84,9 +85,7 @@ class Data:
         of = lambda value: np.array([value(spec) for spec in found])[chip]  # noqa: E731
         self.bandwidth = of(lambda spec: spec.value("memory.bandwidth_gb_s"))
         units = of(lambda spec: spec.multiprocessors)
-        # A product with fewer tiles than multiprocessors splits its sums, into 256 at least.
-        parts = np.minimum(self.k / 256, units / np.maximum(self.tiles, 1))
-        self.tiles *= np.where(product, np.maximum(np.floor(parts), 1), 1)
+        self.tiles = np.where(product, split(self.tiles, self.k, units), self.tiles)
         waves = np.maximum(self.tiles, 1) / units
         self.idle = np.where(self.tiles > 0, np.minimum(np.ceil(waves) / waves - 1, 8), 0)
         self.clocks = of(lambda spec: spec.clocks)
@@ -101,6 +100,15 @@ class Data:
 NARROW = 472
 #: A command of this share of the cache's size gets half of what the cache gives.
 CACHE_SHARE = 0.7
+
+
+def split(tiles, k, units):
+    """Tiles of products with sums of `k` elements on chips of `units` multiprocessors.
+
+    Where they are fewer, parts of a sum count as tiles; a part has 256 elements at least.
+    """
+    parts = np.floor(np.minimum(k / 256, units / np.maximum(tiles, 1)))
+    return tiles * np.maximum(parts, 1)
 
 
 def host_of(row):
