@@ -2,6 +2,8 @@
 """Runs the commands of nightly.toml; build/nightly.json keeps their last results and commits.
 
 nightly.py [WORD]    all commands, or those that contain a word; status 1 if one failed
+
+A command that has passed at this commit is left out: a run that was stopped goes on where it was.
 """
 
 import datetime
@@ -53,12 +55,17 @@ def main() -> int:
     chosen = [command for command in commands if not sys.argv[1:] or sys.argv[1] in command]
     failed = []
     for command in chosen:
-        print(f"== {command}", flush=True)
         begin, at = time.monotonic(), commit()
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        last = results.get(command, {})
+        if last.get("commit") == at and last["status"] == 0 and not at.endswith("+"):
+            print(f"== {command}: passed at {at}", flush=True)
+            continue
+        print(f"== {command}", flush=True)
         status, output = run(command)
         print(output, flush=True)
         lines = [line for line in output.splitlines() if line.strip()]
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # others write too
         results[command] = {
             "commit": at,
             "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
