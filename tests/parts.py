@@ -86,11 +86,18 @@ def pytest_addoption(parser):
     parser.addoption("--part", action="store_true", help="the part of this commit: parts.toml")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Files of other commits are not even imported."""
+    path = os.path.relpath(collection_path, ROOT / "tests")
+    return True if config.option.part and path in TABLE["files"] and not chosen(path) else None
+
+
 def pytest_collection_modifyitems(config, items):
     """The table's files come first, then those of many tests: no dear one begins at the end."""
     if config.option.part:
-        config.hook.pytest_deselected(items=[item for item in items if not chosen(item.nodeid)])
-        items[:] = [item for item in items if chosen(item.nodeid)]
+        of_part = {item for item in items if chosen(item.nodeid)}
+        config.hook.pytest_deselected(items=[item for item in items if item not in of_part])
+        items[:] = [item for item in items if item in of_part]
     rank = {f"tests/{path}": place for place, path in reversed(list(enumerate(DEAR)))}
     files = {item: item.nodeid.partition("::")[0] for item in items}
     count = collections.Counter(files.values())

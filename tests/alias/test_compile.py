@@ -77,8 +77,13 @@ def test_cached_tensors_of_cuda_graphs_are_refused():
         torch._C._set_cached_tensors_enabled(True)
 
 
-@pytest.mark.parametrize("mode", [*torch._inductor.list_mode_options()])
+MODES = ["default", "lite", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_every_mode_of_the_compiler(mode):
+    assert torch._inductor.list_mode_options().keys() <= set(MODES)
+
     def step(x, weight):
         loss = (x @ weight).relu().sum()
         (gradient,) = torch.autograd.grad(loss, weight)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch._inductor.utils import fresh_cache
 
 from torch_npusim import _C
 from torch_npusim.patches import is_version
@@ -278,6 +277,7 @@ def test_a_blocking_wait_raises_and_the_device_goes_on(monkeypatch):
 
 def test_compiled_code_comes_out_of_the_cache(nccl):
     """torch lengthens the timeouts by the time that the cache has saved."""
+    from torch._inductor.utils import fresh_cache
 
     def scaled(x):
         y = (x * 2).sin()

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch._inductor.compile_fx
-from torch._inductor import lowering, scheduler
 
 from torch_npusim import patches
 from torch_npusim.patches.names import NAMES
@@ -40,6 +38,8 @@ def test_nothing_of_the_compiler_is_imported_with_the_device(run_script):
 
 def test_lowering_patches_are_still_needed():
     """When this fails, a lowering asks the backend, not the device's name, and its patch can go."""
+    from torch._inductor import lowering
+
     get_device_type = patches.original("torch._inductor.ir:get_device_type")
     assert get_device_type(torch.device("npusim", 0)) == "npusim"
     for function in (
@@ -70,6 +70,8 @@ def test_is_gpu_patch_is_still_needed():
 
 def test_is_cpu_patch_is_still_needed():
     """When this fails, the patch can go: a scheduler asks the backend, not the device's name."""
+    from torch._inductor import scheduler
+
     node = SimpleNamespace(get_device=lambda: torch.device("npusim", 0))
     assert not patches.original("torch._inductor.scheduler:BaseSchedulerNode.is_cpu")(node)
     assert scheduler.BaseSchedulerNode.is_cpu(node)
@@ -105,6 +107,7 @@ def test_names_in_aten_are_still_a_table():
 
 def test_create_backend_patch_is_still_needed(monkeypatch):
     """When this fails, the patch can go: the backend says what its devices must be."""
+    from torch._inductor import scheduler
     from torch._inductor.exc import GPUTooOldForTriton
 
     monkeypatch.setattr(scheduler, "V", SimpleNamespace(graph=SimpleNamespace(add_device_info=id)))

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 import pytest
 import safetensors
 import torch
-import torchmetrics
 from safetensors.torch import load_file, load_model, safe_open, save_file, save_model
 from torch import nn
 
@@ -80,6 +79,8 @@ def test_tensors_without_values_are_not_saved(tmp_path):
 
 
 def test_torchmetrics_are_those_of_the_cpu():
+    import torchmetrics
+
     scores, labels = torch.randn(64, 5), torch.randint(0, 5, (64,))
 
     def computed(device):

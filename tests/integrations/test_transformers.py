@@ -6,16 +6,9 @@ import sys
 
 import pytest
 import torch
+import transformers
 from accelerate.state import PartialState
-from peft import LoraConfig, get_peft_model
 from small_models import NO_DROPOUT, of_transformers
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
 
 from torch_npusim.integrations import accelerate as npusim_accelerate
 from torch_npusim.integrations import transformers as npusim_transformers
@@ -27,7 +20,7 @@ pytestmark = [
 
 
 def llama(**changes):
-    set_seed(3)
+    transformers.set_seed(3)
     small = {
         "vocab_size": 128,
         "hidden_size": 32,
@@ -37,11 +30,11 @@ def llama(**changes):
         "num_key_value_heads": 2,
         "max_position_embeddings": 64,
     }
-    return LlamaForCausalLM(LlamaConfig(**small | changes))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**small | changes))
 
 
 def bert():
-    set_seed(3)
+    transformers.set_seed(3)
     more = {"vocab_size": 128, **NO_DROPOUT}
     return of_transformers("Bert", "ForSequenceClassification", 32, 64, 2, 4, **more)
 
@@ -66,8 +59,10 @@ def trainer(folder, model, data=NEXT_TOKEN, callbacks=(), **settings):
         "disable_tqdm": True,
         "save_strategy": "no",
     }
-    arguments = TrainingArguments(output_dir=str(folder), **fixed | settings)
-    return Trainer(model=model, args=arguments, train_dataset=data, callbacks=list(callbacks))
+    arguments = transformers.TrainingArguments(output_dir=str(folder), **fixed | settings)
+    return transformers.Trainer(
+        model=model, args=arguments, train_dataset=data, callbacks=list(callbacks)
+    )
 
 
 def losses(trained):
@@ -163,7 +158,7 @@ def test_generate_greedily_as_on_the_cpu_and_sample_repeatably():
         assert torch.equal(mine.cpu(), theirs)
 
     def sampled():
-        set_seed(11)
+        transformers.set_seed(11)
         return model.generate(prompt, do_sample=True, **plain)
 
     assert torch.equal(sampled(), sampled())
@@ -175,7 +170,7 @@ def test_from_pretrained_places_layers(tmp_path):
     model.save_pretrained(tmp_path)
 
     def loaded(**how):
-        model = LlamaForCausalLM.from_pretrained(tmp_path, **how).eval()
+        model = transformers.LlamaForCausalLM.from_pretrained(tmp_path, **how).eval()
         assert torch.equal(model(ids.to(model.device)).logits.cpu(), wanted)
         return model, getattr(model, "hf_device_map", {})
 
@@ -189,6 +184,8 @@ def test_from_pretrained_places_layers(tmp_path):
 
 
 def test_lora_trains_only_its_own_weights(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
     npusim_accelerate.enable()
     model = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
@@ -227,6 +224,6 @@ def test_the_device_file_of_transformers_own_tests(tmp_path, monkeypatch):
 
 def test_upstream_trainer_chooses_cpu_unless_told(tmp_path):
     # When this fails, transformers has learnt to ask torch.accelerator: enable() can go.
-    assert TrainingArguments(output_dir=str(tmp_path)).device.type == "cpu"
+    assert transformers.TrainingArguments(output_dir=str(tmp_path)).device.type == "cpu"
     assert PartialState().device.type == "cpu"
     assert sys.modules["transformers"].utils.get_current_accelerator().type == "npusim"

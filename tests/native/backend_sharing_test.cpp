@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Pages in a file that others map, and who has a block. One process plays both sides: it opens the
 // file a second time, as another one would.
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -128,6 +129,21 @@ TEST(a_block_is_received_once_and_freed_when_it_is_let_go) {  // (rules M9, M10,
   CHECK_THROWS(receive_block(message), InvalidArgument);
   CHECK_EQ(held_by_others(), 0);
   release_segment(0, segment, kMiB);
+}
+
+TEST(what_was_received_and_let_go_leaves_nothing) {
+  SmallDevices devices;
+  constexpr std::size_t kBlocks = 2048;
+  const Address segment = acquire_segment(0, kBlocks * 1024).address;
+  std::array<std::size_t, 2> in_use{};  // of the host, after each half
+  for (std::size_t block = 0; block < kBlocks; ++block) {
+    const Address at = segment + block * 1024;
+    CHECK_EQ(receive_block(send_block(0, at, 512))->bytes(), 512);
+    release_sent(at, &count_free, nullptr);
+    in_use[block / (kBlocks / 2)] = mallinfo2().uordblks;
+  }
+  release_segment(0, segment, kBlocks * 1024);
+  CHECK(in_use[1] < in_use[0] + kBlocks / 2 * 16);
 }
 
 TEST(a_mapping_that_is_made_while_the_last_one_ends_keeps_its_lock) {  // (rule M10)

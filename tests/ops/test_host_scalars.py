@@ -13,15 +13,17 @@ CUDA's rule has three parts, each with its source:
 
 import functools
 import itertools
-import os
+from pathlib import Path
 
 import pytest
 import torch
 import torchgen
+import yaml
 from torchgen.gen import parse_native_yaml
-from torchgen.model import DeviceCheckType, NativeFunction
+from torchgen.model import NativeFunction
 
 DEVICE = "npusim"
+FOLDER = Path(torchgen.__file__).parent / "packaged/ATen/native"
 
 # Places that the loop takes; the others it refuses with an error of its own.
 LOOPS = {
@@ -54,10 +56,7 @@ UNSTRUCTURED = {
 
 @functools.cache
 def native_functions() -> list[NativeFunction]:
-    folder = os.path.join(os.path.dirname(torchgen.__file__), "packaged/ATen/native")
-    parsed = parse_native_yaml(
-        os.path.join(folder, "native_functions.yaml"), os.path.join(folder, "tags.yaml")
-    )
+    parsed = parse_native_yaml(str(FOLDER / "native_functions.yaml"), str(FOLDER / "tags.yaml"))
     return parsed.native_functions
 
 
@@ -139,27 +138,36 @@ def npusim_takes(operator, host: tuple[int, ...]) -> bool:
     return True
 
 
-def structured_pointwise() -> list[NativeFunction]:
-    """Functional and in-place overloads of two tensors or more that loop over their elements."""
-    return [
-        function
-        for function in native_functions()
-        if function.structured_delegate is not None
-        if len(tensors_of(overload(str(function.func.name)))) > 1
-        if function.device_check == DeviceCheckType.NoCheck
-        or torch.Tag.pointwise in overload(str(function.func.name)).tags
-    ]
+def structured_pointwise() -> dict[str, bool]:
+    """Functional and in-place overloads of two tensors or more that loop over their elements.
+
+    The value says whether CUDA's kernel leaves the check of devices out.
+    """
+    rows = yaml.load((FOLDER / "native_functions.yaml").read_bytes(), yaml.CSafeLoader)
+    structured = {
+        row["func"].partition("(")[0]: row.get("device_check") == "NoCheck"
+        for row in rows
+        if "structured_delegate" in row
+    }
+    return {
+        name: unchecked
+        for name, unchecked in structured.items()
+        if len(tensors_of(overload(name))) > 1
+        if unchecked or torch.Tag.pointwise in overload(name).tags
+    }
 
 
-@pytest.mark.parametrize("function", structured_pointwise(), ids=lambda f: str(f.func.name))
-def test_structured_operators_take_what_cuda_takes(function):
-    name = str(function.func.name)
+STRUCTURED = structured_pointwise()
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_structured_operators_take_what_cuda_takes(name):
     operator = overload(name)
     places = places_of(operator)
     for count in range(1, len(tensors_of(operator))):
         for host in itertools.combinations(places, count):
             cuda = (
-                function.device_check == DeviceCheckType.NoCheck
+                STRUCTURED[name]
                 and set(host) <= LOOPS.get(name, set(places))
                 and iterator_takes(operator, host)
             )
@@ -174,7 +182,6 @@ def test_other_operators_take_what_cuda_takes(name):
 
 def test_the_table_is_complete():
     """Pointwise operators of two tensors that are neither structured nor made of others."""
-    structured = {str(function.func.name) for function in structured_pointwise()}
     for function in native_functions():
         name = str(function.func.name)
         operator = getattr(torch.ops.aten, str(function.func.name.name), None)
@@ -183,7 +190,7 @@ def test_the_table_is_complete():
             continue
         if (
             function.structured
-            or name in structured
+            or name in STRUCTURED
             or function.has_composite_implicit_autograd_kernel
             or function.has_composite_explicit_autograd_kernel
         ):

@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from npusim_lab import pictures, plots
@@ -225,6 +224,8 @@ def test_plots_are_files_that_other_programs_read(kind: str, tmp_path: Path) -> 
 
 
 def test_plots_draw_the_data_and_nothing_else() -> None:
+    from matplotlib.figure import Figure
+
     trace = generate("kv-cache", steps=5)
     axis = Figure().subplots()
     result = replay(trace, "cuda-2.13", curve_points=100)
