@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Device memory: addresses, capacity, placement, what is given back, what the host can back.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -16,6 +21,38 @@ namespace {
 
 Address base_of(int device) {
   return g_address_map.base + (static_cast<Address>(device) << g_address_map.stride_log2);
+}
+
+// Takes mappings of the process until the host refuses one more.
+class NoMoreMappings {
+ public:
+  NoMoreMappings() {
+    void* const area = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(area != MAP_FAILED);
+    start_ = static_cast<char*>(area);
+    for (std::size_t at = 0; mprotect(start_ + at, 4096, PROT_READ) == 0;) at += 2 * 4096;
+    CHECK_EQ(errno, ENOMEM);
+    // A new one is refused one later than a part of an old one.
+    last_ = mmap(nullptr, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(mmap(nullptr, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+  }
+  ~NoMoreMappings() {
+    munmap(start_, kBytes);
+    munmap(last_, 4096);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{1} << 34;  // two million mappings
+  char* start_ = nullptr;
+  void* last_ = nullptr;
+};
+
+bool is_open(Address address) {  // for kernels
+  std::array<int, 2> ends{};
+  CHECK_EQ(pipe(ends.data()), 0);
+  const bool open = write(ends[1], bytes_of(address), 1) == 1;
+  for (const int end : ends) close(end);
+  return open;
 }
 
 }  // namespace
@@ -227,3 +264,20 @@ TEST(pinned_memory_is_known_by_address) {  // (rule M6)
   set_ram_budget_for_testing(kRamHeadroomBytes);
   CHECK_THROWS(pinned_allocate(2 * kMiB), OutOfMemory);
 }
+
+#if !defined(__SANITIZE_THREAD__)  // whose runtime ends the process where it gets no mapping
+TEST(memory_is_given_back_where_the_host_has_no_mapping_left) {  // (rule M4)
+  SmallDevices devices;
+  const Address segment = acquire_segment(0, kMiB).address;
+  bytes_of(segment)[0] = 1;
+  CHECK(is_open(segment));
+  {
+    const NoMoreMappings all_taken;
+    release_segment(0, segment, kMiB);
+  }
+  CHECK(!is_open(segment));
+  CHECK_EQ(acquire_segment(0, kMiB).address, segment);
+  CHECK_EQ(bytes_of(segment)[0], 0);
+  release_segment(0, segment, kMiB);
+}
+#endif
