@@ -34,17 +34,27 @@ def torch_problem() -> str | None:
     version, built_for = str(torch.__version__), torch_built_for()
     if built_for is None or version.startswith(f"{built_for}."):
         return None
-    minor = ".".join(version.split(".")[:2])
+    minor = _minor(version)
     order = "newer" if _numbers(minor) > _numbers(built_for) else "older"
     remedy = f"install that torch: `pip install 'torch=={built_for}.*'`"
     if minor in TORCH_SUPPORTED:
-        remedy += f"; or compile torch_npusim for this one: {_COMPILE}"
+        remedy += f"; or take the wheel for this one, {fitting_wheel()}; or compile it: {_COMPILE}"
     else:
         remedy += f"; this torch_npusim can be compiled for torch {', '.join(TORCH_SUPPORTED)}"
     return (
         f"torch_npusim was compiled for torch {built_for}, but torch {version}, which is {order}, "
         f"is running; {remedy}."
     )
+
+
+def fitting_wheel() -> str:
+    """Returns the name of the wheel of torch_npusim for the torch and the Python that run."""
+    torch_minor, (major, minor) = _minor(str(torch.__version__)), sys.version_info[:2]
+    return f"torch_npusim-*+torch{torch_minor}-cp{major}{minor}-*.whl"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

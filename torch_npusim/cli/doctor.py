@@ -75,7 +75,7 @@ def _torch() -> Finding:
     found = f"{torch.__version__}, CPU kernels for {capability}, {torch.get_num_threads()} threads"
     if problem:
         return Finding("torch", "broken", found, problem)
-    return Finding("torch", "ok", found)
+    return Finding("torch", "ok", f"{found}; served by {_preconditions.fitting_wheel()}")
 
 
 def _gpu() -> Finding:
