@@ -10,7 +10,7 @@
 #   make build           the environment and both extension modules
 #   make asan, make tsan  native tests under sanitizers
 #   make races           the Python tests and examples/ once more; a race between streams is an error
-#   make sweeps          every operator of op_db: bytes touched, faults, dry runs, dispatch chains
+#   make sweeps          every operator of op_db: bytes touched, races, faults, dry runs, dispatch chains
 #   make search          random programs of features together, with an oracle; SECONDS=600 SEED=0
 #   make bench           benchmarks, native and beside the CPU backend: docs/reference/performance.md
 #   make conformance     npusim through the conformance kit, full profile: build/conformance/matrix.md
@@ -172,9 +172,9 @@ browser dask docs-test hta new-backend pages parallel sweeps triton truth: expor
 
 # `make test` takes one operator in twelve.
 sweeps: build
-	@$(PY) -m pytest tests/races/test_accesses.py tests/ops/test_faults_everywhere.py \
-	  tests/profiling/test_dry_operators.py tests/inside/test_dispatch.py -n $(JOBS) \
-	  $(PYTEST_ARGS)
+	@$(PY) -m pytest tests/races/test_accesses.py tests/alias/test_no_race.py \
+	  tests/ops/test_faults_everywhere.py tests/profiling/test_dry_operators.py \
+	  tests/inside/test_dispatch.py -n $(JOBS) $(PYTEST_ARGS)
 
 search: build
 	@$(PY) tests/search/run.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),0)

@@ -238,7 +238,8 @@ bool reads_nothing_on_cuda() {
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   check_within_storage("aten::_local_scalar_dense", self);
-  if (!reads_nothing_on_cuda()) {
+  const bool reads = !reads_nothing_on_cuda();
+  if (reads) {
     translated([&] {
       if (as_cuda()) {
         const auto bytes = static_cast<double>(self.itemsize());
@@ -255,7 +256,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
     if (known.defined()) return at::native::_local_scalar_dense_cpu(known);
     return value_of("aten::_local_scalar_dense", self);
   }
-  note_host_read("aten::_local_scalar_dense", self);
+  if (reads) note_host_read("aten::_local_scalar_dense", self);
   return at::native::_local_scalar_dense_cpu(host_view(self));
 }
 

@@ -227,13 +227,14 @@ def test_ends_of_collectives_are_told(nccl, monkeypatch):
     group._register_on_completion_hook(told.append)
     x = torch.ones(2, device="cuda")
     work = dist.all_reduce(x, async_op=True)
-    dist.broadcast(x, 0)
+    dist.broadcast(torch.ones(2, device="cuda"), 0)
     group._wait_for_pending_works()
     assert [one.op_type.name for one in told] == ["ALLREDUCE", "BROADCAST"]
     assert [one.seq for one in told] == [1, 2]
     assert told[0].active_duration.total_seconds() * 1e3 == pytest.approx(
         work._get_duration(), abs=1e-3
     )
+    work.wait()
     dist.all_reduce(x)
     dist.destroy_process_group()  # waits
     assert len(told) == 3

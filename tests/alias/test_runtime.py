@@ -80,9 +80,13 @@ def test_nvml_counts_what_the_variable_lists(monkeypatch, listed, count):
 
 @pytest.fixture
 def no_waits():
+    """Neither a wait of the host nor a read of it that has not waited is let through."""
+    before = torch.npusim.get_race_detection()
+    torch.npusim.set_race_detection("error")
     torch.cuda.set_sync_debug_mode("error")
     yield
     torch.cuda.set_sync_debug_mode("default")
+    torch.npusim.set_race_detection(before)
 
 
 @pytest.mark.parametrize("reduce", [torch.max, torch.min, torch.median, torch.nanmedian])

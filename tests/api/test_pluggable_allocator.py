@@ -268,6 +268,7 @@ def test_a_pool_with_an_allocator(run_python, functions):
         del pool, mine, again
         torch.npusim.empty_cache()
         assert live.value == 2
+        torch.npusim.current_stream().wait_stream(side)
         assert inside.sum().item() == there.sum().item() == 10
         del inside, there
         torch.npusim.synchronize()

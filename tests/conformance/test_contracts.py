@@ -305,6 +305,7 @@ def test_every_contract_has_a_plant():
 
 
 @pytest.mark.parametrize(("name", "plant"), ALL_PLANTS)
+@pytest.mark.usefixtures("races_off")
 def test_a_planted_defect_is_found(name, plant, check, monkeypatch):
     outcome = planted(name, plant, check, monkeypatch)
     assert outcome.status is Status.FAIL, outcome

@@ -155,7 +155,7 @@ def test_printing_a_tensor_is_refused_in_words_of_its_own(value):
         captured(lambda: str(x))
 
 
-def test_inputs_that_were_freed_are_told_on_request():
+def test_inputs_that_were_freed_are_told_on_request(races_off):
     def work(x, y):
         return torch.cat([x * 2, y]).sum()
 

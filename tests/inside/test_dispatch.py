@@ -16,6 +16,7 @@ _LAZY = (
     "the fallback of Conjugate clones its operand between two hops, and a report lists hops first"
 )
 EXCEPTIONS = dict.fromkeys(("fft_hfft", "fft_hfft2", "fft_hfftn"), _LAZY)
+EXCEPTIONS["max_pool2d_with_indices_backward"] = "a dilated one looks at its indices first"
 
 
 def compared(function, arguments):

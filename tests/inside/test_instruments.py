@@ -227,6 +227,7 @@ def test_graph_says_what_is_freed_and_who_runs_it():
 def test_graph_says_on_which_stream_a_node_ran():
     w = torch.ones(3, device="npusim", requires_grad=True)
     side = torch.npusim.Stream()
+    side.wait_stream(torch.npusim.current_stream())
     with torch.npusim.stream(side):
         y = w.exp()
     torch.npusim.current_stream().wait_stream(side)

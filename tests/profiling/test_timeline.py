@@ -177,15 +177,12 @@ def test_what_does_not_fit_is_counted():
     assert made.dropped > 30
 
 
-def test_sites_are_asked_for_on_request():
-    before = torch.npusim.get_race_detection()
-    torch.npusim.set_race_detection("off")  # which asks for them, too
+def test_sites_are_asked_for_on_request(races_off):
     with timeline.record(sites=True) as made:
         torch.ones(8, device=DEVICE)
     assert all(row.site for row in made.commands())
     with timeline.record() as made:
         torch.ones(8, device=DEVICE)
-    torch.npusim.set_race_detection(before)
     assert not any(row.site for row in made.commands())
 
 

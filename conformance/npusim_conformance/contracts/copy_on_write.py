@@ -86,6 +86,7 @@ def lazy_clones_of_threads(run: Run) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    run.under_test.synchronize()  # the threads' streams are not this one's
     same("the original", tensor, torch.zeros(1000))
     for number, clone in enumerate(clones):
         same(f"clone {number}", clone, torch.full((1000,), number + 1.0))

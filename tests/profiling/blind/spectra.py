@@ -29,4 +29,5 @@ with torch.inference_mode():
         with torch.npusim.stream(ahead):
             arrived = made.to(device, non_blocking=True)
         model(spectra.to(half))
+        spectra.record_stream(torch.npusim.current_stream())
         torch.npusim.current_stream().wait_stream(ahead)
