@@ -79,8 +79,14 @@ class Sample:
 
 
 def moved(tree: Any, device: torch.device) -> Any:
-    """Copies on a device, differentiable."""
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), tree)
+    """Copies on a device, differentiable; what is conjugated lazily stays so."""
+
+    def there(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_conj():
+            return tensor.conj().to(device).conj()
+        return tensor.to(device)
+
+    return pytree.tree_map_only(torch.Tensor, there, tree)
 
 
 def on_cpu(results: Any) -> Any:
